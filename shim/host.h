@@ -1,6 +1,6 @@
 /*
- * What the host process may call in the shim. docs/shim.md has the rules: who allocates, who
- * frees, which pointers may be null, which thread calls what.
+ * Functions of the shim for the sidecar's Rust code. docs/shim.md has the rules: which side
+ * allocates, which frees, which pointers may be null, which thread calls what.
  */
 #ifndef WIREUP_HOST_H
 #define WIREUP_HOST_H
@@ -37,11 +37,11 @@ WIREUP_EXPORT void wireup_link_stop(void);
 /* The module for PMIx_server_init of a libpmix of this version, static. */
 WIREUP_EXPORT pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor);
 
-/* Has libpmix's own alerts, about heartbeats and files that clients want watched, told to the agent:
+/* Forwards libpmix's own alerts, about monitored heartbeats and files, to the launcher:
  * they reach the clients of this node alone otherwise. After PMIx_server_init. */
 WIREUP_EXPORT pmix_status_t wireup_watch_alerts(void);
 
-/* Whether a file is in a directory of which only what is empty is to be removed. Any thread. */
+/* Whether a file is in a directory of which only empty directories may be removed. Any thread. */
 WIREUP_EXPORT int wireup_keeps(const char *path);
 
 /* A list of infos, owned by the caller. */

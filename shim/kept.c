@@ -1,6 +1,6 @@
 /*
  * Directories of which only empty subdirectories may be removed. libpmix does not know
- * PMIX_CLEANUP_EMPTY (4.2.2, 5.0.11): it hands the request on to its host, and removes all there is.
+ * PMIX_CLEANUP_EMPTY (4.2.2, 5.0.11): it passes the request on to its host, and removes everything.
  */
 #include <pthread.h>
 #include <stdlib.h>

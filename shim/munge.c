@@ -2,8 +2,8 @@
  * Credentials of munge, which a daemon on every host of a site makes and checks. It vouches for the
  * user and group of the process that asks: this one has those of the job's ranks.
  *
- * The library is loaded when somebody wants a credential, and the daemon may be slow: so a thread of
- * our own does it, one errand at a time, and ends when there is none. What it cannot do goes to the
+ * The library is loaded at the first request, and the daemon may be slow: so a separate thread does
+ * it, one request at a time, and ends when there is none. Requests that it cannot serve go to the
  * agent, or is refused.
  */
 #include <dlfcn.h>
@@ -16,7 +16,7 @@
 
 #include "shim.h"
 
-/* Of munge.h, whose interface has not changed since libmunge.so.2. */
+/* From munge.h; its interface has not changed since libmunge.so.2. */
 enum { EMUNGE_SUCCESS = 0, EMUNGE_SOCKET = 6 };
 typedef int encode_fn(char **credential, void *context, const void *payload, int len);
 typedef int decode_fn(const char *credential, void *context, void **payload, int *len, uid_t *uid,
@@ -72,7 +72,7 @@ static void set_key(pmix_info_t *info, const char *key)
     strncpy(info->key, key, PMIX_MAX_KEYLEN);
 }
 
-/* What a credential is, and with ids whose; NULL without memory. */
+/* A credential's type, and with ids its user; NULL without memory. */
 static wireup_infos_t *describe(const uid_t *uid, const gid_t *gid)
 {
     static const char type[] = "munge";

@@ -90,7 +90,7 @@ static void release_infos(void *list)
 
 /*
  * libpmix takes a group's endpoint data over and frees it, but only if it comes to read it; then it
- * leaves NULL behind. So these bytes live outside the list, and we free what is still there.
+ * leaves NULL behind. So these bytes are outside the list, and this code frees those that are left.
  */
 static bool is_endpoint_data(const pmix_info_t *info)
 {
@@ -169,7 +169,7 @@ static void call_back(const struct completion *completion, struct answer *answer
                                 completion->cbdata);
         break;
     case COMPLETE_SPAWN: {
-        /* A failure passes no name: clients store what they know of any name that is given. */
+        /* A failure passes no name: clients store data for any given name. */
         pmix_nspace_t nspace = {0};
         if (answer->status == PMIX_SUCCESS) {
             memcpy(nspace, answer->data, answer->data_len);
@@ -198,9 +198,10 @@ static void on_libpmix_thread(pmix_status_t status, void *data)
 }
 
 /*
- * Whether libpmix's callback touches what only its own thread may touch. That of a spawn notes whose
- * output the caller wants; the others put the answer into the queue of what is sent to the client, and
- * one that was put there while libpmix sends may never be. The rest goes to that thread by itself.
+ * Whether libpmix's callback touches data that only its own thread may touch. That of a spawn
+ * records the caller's output subscriptions; the others append the answer to the client's send
+ * queue, and one that was put there while libpmix sends may never be. The rest goes to that thread
+ * by itself.
  */
 static bool is_for_libpmix_thread(const struct completion *completion)
 {

@@ -28,7 +28,7 @@ void put_bytes(struct out *o, const void *bytes, size_t len);
 void put_text(struct out *o, const char *text);                    /* NULL counts as "" */
 void put_text_upto(struct out *o, const char *text, size_t limit); /* limit: size of the array */
 void put_count(struct out *o, size_t count);
-/* Writes the header and hands out the frame, which the caller frees; NULL if failed. Either way
+/* Writes the header and returns the frame, which the caller frees; NULL if failed. Either way
  * o is empty afterwards. */
 uint8_t *out_finish(struct out *o, uint16_t op, uint64_t id, size_t *len);
 
@@ -87,7 +87,7 @@ struct wireup_infos {
 
 /* ---- pending.c: upcalls that wait for their answer ---- */
 
-/* How libpmix wants to be called back. */
+/* The kind of libpmix's callback. */
 struct completion {
     enum {
         COMPLETE_OP,
@@ -145,7 +145,7 @@ void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status);
 
 /* ---- kept.c: files that libpmix must not remove ---- */
 
-/* Remembers the directories of which a client wants only what is empty removed. False without
+/* Remembers the directories of which a client asked to remove only empty ones. False without
  * memory. */
 bool keep_files(const pmix_info_t directives[], size_t count);
 
@@ -159,7 +159,7 @@ bool munge_made(const pmix_byte_object_t *credential);
 /* Checks a credential of munge. */
 pmix_status_t munge_check(struct out *request, uint16_t op, const pmix_byte_object_t *credential,
                           const struct completion *completion);
-/* libpmix is not called back from here any more. What it waits for is left to the table. */
+/* No more callbacks to libpmix from here. Pending requests are left to the table. */
 void munge_stop(void);
 
 #endif

@@ -97,7 +97,7 @@ static void alert(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix
     put_proc(&o, source);
     put_u8(&o, PMIX_RANGE_NAMESPACE);
     put_infos(&o, info, ninfo);
-    /* Without an agent there is nobody to be told. */
+    /* Without a launcher there is no receiver. */
     (void)link_notice(&o, WIREUP_OP_NOTIFY_EVENT);
     if (done != NULL) {
         done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, cbdata);
@@ -265,8 +265,8 @@ static pmix_status_t allocate(const pmix_proc_t *client, pmix_alloc_directive_t 
 }
 
 /*
- * Only what is left for the host: libpmix itself removes the files that a client registers for
- * removal after its end, and does not call then.
+ * Only the directives that are left for wireup: libpmix itself removes the files that a client
+ * registers for removal after its end, and does not call then.
  */
 static pmix_status_t job_control(const pmix_proc_t *requestor, const pmix_proc_t targets[],
                                  size_t ntargets, const pmix_info_t directives[], size_t ndirs,
@@ -371,8 +371,9 @@ static pmix_status_t validate_credential(const pmix_proc_t *proc, const pmix_byt
 }
 
 /*
- * Never PMIX_SUCCESS: libpmix 4.2.2 to 5.0.11 frees what the callback would need as soon as we return.
- * Who asks is not told, and of an end (PMIX_IOF_STOP) not even of what.
+ * Never PMIX_SUCCESS: libpmix 4.2.2 to 5.0.11 frees what the callback would need as soon as we
+ * return. libpmix does not name the client, and for an end (PMIX_IOF_STOP) not even the
+ * subscription.
  */
 static pmix_status_t iof_pull(const pmix_proc_t procs[], size_t nprocs, const pmix_info_t infos[],
                               size_t ninfo, pmix_iof_channel_t channels, pmix_op_cbfunc_t cbfunc,
@@ -415,7 +416,8 @@ static bool is_local_only(const pmix_info_t infos[], size_t count)
 
 /*
  * Never PMIX_SUCCESS for a local destruct: libpmix 4.2.9 and 5.0 up to 5.0.11 at least would call a
- * second time with the same tracker, and free it at the first callback. Nobody else waits for it.
+ * second time with the same tracker, and free it at the first callback. No other process waits for
+ * it.
  */
 static pmix_status_t group(pmix_group_operation_t op, char *id, const pmix_proc_t procs[],
                            size_t nprocs, const pmix_info_t infos[], size_t ninfo,
@@ -488,7 +490,7 @@ pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor)
     /* From 6.1 on tool_connected2 and log2 are in between. */
     const size_t slot = major == 6 && minor == 0 ? 0 : 2;
     memset(behind, 0, (size_t)(module.room + sizeof(module.room) - behind));
-    /* Of versions that nobody has seen the places are not known. */
+    /* For unknown versions the positions are not known. */
     if (major == 6 || major == 7) {
         memcpy(behind + slot * sizeof(control), &control, sizeof(control));
     }

@@ -85,10 +85,10 @@ pub(crate) trait Backend {
     /// When [`Backend::tick`] has something to do next.
     fn next_deadline(&self) -> Option<Duration>;
 
-    /// What the launcher has to hear next.
+    /// The next report for the launcher.
     fn take_told(&mut self) -> Option<FromBackend>;
 
-    /// Does what the launcher wants.
+    /// Executes an order of the launcher.
     fn order(&mut self, order: ToBackend);
 
     /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
@@ -102,7 +102,7 @@ pub(crate) trait Backend {
     /// All that were to join have done so, but for those that the plan knows as absent.
     fn grown(&mut self, plan: &Arc<Plan>);
 
-    /// Stops taking one of the ranks' streams, or goes on with it.
+    /// Pauses or resumes reading of one of the ranks' streams.
     ///
     /// # Errors
     /// As [`Backend::dispatch`].
@@ -119,7 +119,7 @@ pub(crate) trait Backend {
     /// what takes longer comes as [`FromBackend::Seen`].
     fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen>;
 
-    /// Judges ranks whose ends wait for what may explain them.
+    /// Judges ranks whose ends were held back for a possible explanation.
     fn judge_now(&mut self);
 
     /// What a rank has done with its process-management interfaces, as far as is known.
@@ -184,7 +184,7 @@ impl Backend for LocalBackend {
     }
 
     fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
-        // What it would bring along is here.
+        // Its staged files are here already.
         LocalBackend::add_job(self, &job, Ok(Arc::clone(plan)), Unpacked::default());
     }
 

@@ -113,7 +113,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
     }
 }
 
-/// What clap has to say: help and version are answers, everything else is a failure with one line.
+/// Handles clap's result: help and version are answers, everything else is a failure with one line.
 fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunFailure> {
     use clap::error::ErrorKind;
     match error.kind() {
@@ -127,7 +127,7 @@ fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunF
     }
 }
 
-/// Prints what was asked for. A reader that has seen enough is no failure.
+/// Prints the requested text. A closed reader is not a failure.
 fn print(text: &[u8]) -> Result<u8, RunFailure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
@@ -138,7 +138,7 @@ fn print(text: &[u8]) -> Result<u8, RunFailure> {
     }
 }
 
-/// The command line as it is to be shown: words that a shell would split or expand are quoted.
+/// The command line for display: words that a shell would split or expand are quoted.
 fn quoted(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);

@@ -1,5 +1,5 @@
-//! The life of a running job as its launcher leads it: one loop that hears what the backends tell,
-//! decides what follows, and shows what is to be shown.
+//! The controller of a running job: one loop that handles the backends' reports, decides the
+//! reaction, and prints output.
 
 mod allocations;
 pub(crate) mod events;
@@ -52,7 +52,7 @@ use wireup_core::logged::Logged;
 use wireup_core::record::{JobState, Stream};
 use wireup_core::supervisor::{Order, Supervisor};
 
-/// What is known of the process of one rank.
+/// Known facts about one rank's process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life {
     /// Its process, once it was started.
@@ -83,7 +83,7 @@ impl Life {
 pub(crate) struct Loaded {
     /// What libpmix calls itself.
     pub(crate) libpmix: String,
-    /// What is to be known about it.
+    /// Its warning, if any.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -101,11 +101,11 @@ pub(crate) struct Controller {
     pty: Option<Pty>,
     /// When the user's terminal is left as it was found, once its rank has ended.
     terminal_until: Option<Duration>,
-    /// What is known of every rank's process, by rank; kept for reports.
+    /// Known facts about every rank's process, by rank, for reports.
     pub(crate) lives: Vec<Life>,
     /// Every sidecar is ready to have its ranks started.
     pub(crate) hosts_ready: bool,
-    /// By node: what its sidecar has loaded.
+    /// By node: the libpmix that its sidecar has loaded.
     pub(crate) loaded: Vec<Option<Loaded>>,
     /// The start of every rank has been reported.
     all_reported: bool,
@@ -113,13 +113,13 @@ pub(crate) struct Controller {
     pub(crate) refused: Vec<(NodeId, Refusal)>,
     /// Nothing of the job is left.
     pub(crate) over: bool,
-    /// The status stream, if somebody reads one.
+    /// The status stream, if there is one.
     pub(crate) status: Option<Status>,
-    /// What it said last about the job.
+    /// The last job state in it.
     phase_told: JobState,
     /// Ranks that were ever in contact with a process-management interface.
     connected: u32,
-    /// What its jobs have been called.
+    /// The names of its jobs.
     names: JobNames,
     /// Jobs that were spawned.
     family: Family,
@@ -135,7 +135,7 @@ pub(crate) struct Controller {
     pub(crate) memory: Option<Counter>,
     /// Looks out for ranks that never will be.
     alone: Alone,
-    /// What is shown of what is waited for.
+    /// The progress line.
     progress: Progress,
     /// Whether it knows that the job is being ended.
     end_expected: bool,
@@ -146,7 +146,7 @@ pub(crate) struct Controller {
     orders: Option<Orders>,
     /// That a fence takes long has been said.
     late_told: bool,
-    /// Texts that are to be logged once, and have been.
+    /// Texts logged with `PMIX_LOG_ONCE`.
     logged: Logged<Channel>,
     /// The log of this host's system.
     syslog: Syslog,
@@ -158,7 +158,7 @@ pub(crate) struct Controller {
     allotments: Allotments,
 }
 
-/// What the loop is made of, beside what it makes itself.
+/// The parts from which the controller is built.
 pub(crate) struct Parts {
     pub(crate) plan: Arc<Plan>,
     pub(crate) started: Instant,
@@ -169,7 +169,7 @@ pub(crate) struct Parts {
 }
 
 impl Controller {
-    /// A job none of whose ranks has been started.
+    /// A job without started ranks.
     pub(crate) fn new(parts: Parts) -> Self {
         let size = parts.plan.job.ranks.size();
         let nodes = parts.plan.node_names.len();
@@ -230,7 +230,7 @@ impl Controller {
         self.started.elapsed()
     }
 
-    /// Runs the loop until `done` says so.
+    /// Runs the loop until `done` returns true.
     ///
     /// # Errors
     /// When waiting itself fails, or a thread that writes output cannot be started.
@@ -243,7 +243,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Runs the loop until `done` says so or the time has come.
+    /// Runs the loop until `done` returns true or the deadline has passed.
     ///
     /// # Errors
     /// As [`Controller::run_until`].
@@ -267,7 +267,7 @@ impl Controller {
         let mut ready = std::mem::take(&mut self.ready);
         self.backend.poll().wait(timeout, &mut ready)?;
         let woken = self.now();
-        // Ends first: what others say about a rank that died is a consequence of its death.
+        // Ends first: reports of others about a dead rank are consequences of its death.
         ready.sort_by_key(|event| event.token.source != Source::RankExit);
         for event in &ready {
             match event.token.source {
@@ -305,7 +305,7 @@ impl Controller {
         .min()
     }
 
-    /// What was ready at `woken` has been dealt with.
+    /// All input that was ready at `woken` has been handled.
     fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
         self.backend.tick()?;
         self.hear()?;
@@ -347,14 +347,14 @@ impl Controller {
 
     /// The job has failed, unless it had before.
     pub(crate) fn fail(&mut self, cause: Cause) {
-        // A rank whose end waits to be judged came first.
+        // A rank whose end is held back came first.
         self.backend.judge_now();
         // What cannot be heard now is heard by the loop, which fails then.
         let _ = self.hear();
         self.fail_by(cause);
     }
 
-    /// The same, with what came first already judged.
+    /// The same, after ends that were held back have been judged.
     fn fail_by(&mut self, cause: Cause) {
         let mut orders = Vec::new();
         self.supervisor
@@ -381,7 +381,7 @@ impl Controller {
                 Order::NoteAbort { by, code, ranks } => {
                     if let Some(ranks) = self.names_of(&ranks) {
                         let text = format!(
-                            "{} aborted {ranks} with code {code}; the others go on",
+                            "{} aborted {ranks} with code {code}; the others continue",
                             self.jobs.name_of(by)
                         );
                         self.tell(&text);
@@ -399,7 +399,7 @@ impl Controller {
                     if let Some(line) = finish::failure_line(self, self.supervisor.tolerated()) {
                         let others = match self.supervisor.remaining() {
                             0 => "",
-                            _ => "; the others go on",
+                            _ => "; the others continue",
                         };
                         self.tell(&format!("{line}{others}"));
                     }

@@ -1,4 +1,4 @@
-//! What is told to the user when wireup refuses a run or cannot carry it out.
+//! Errors with which wireup refuses a run or gives it up.
 
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::shortage;
@@ -8,7 +8,7 @@ use wireup_core::job::shortage;
 pub struct RunFailure {
     /// Exit code.
     pub code: u8,
-    /// What is wrong and what to do, without a prefix.
+    /// The problem and the remedy, without a prefix.
     pub message: String,
 }
 

@@ -17,12 +17,12 @@ const ROUNDS: u64 = 30_000;
 
 const SEED: u64 = 0x5eed_0001;
 
-/// An input is rarely longer: what is long is not found sooner.
+/// An input is rarely longer: long inputs do not find faults sooner.
 const LONGEST: usize = 16 * 1024;
 
 type Target = fn(&[u8]);
 
-/// Every decoder of bytes that come from somebody else. The names are those of `fuzz/fuzz_targets`.
+/// Every decoder of untrusted bytes. The names are those of `fuzz/fuzz_targets`.
 const TARGETS: [(&str, Target); 7] = [
     ("carried", crate::fuzzing::carried),
     ("elf", crate::inspect::elf::fuzzing::elf),
@@ -37,7 +37,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
 }
 
-/// Streams of random messages between hosts; they change with the messages, so none are kept.
+/// Streams of random messages between hosts; they change with the messages, so none are stored.
 const STREAMS: usize = 400;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {

@@ -1,5 +1,5 @@
-//! Entry points of the fuzzer, and of the plain tests that run them over a corpus and changes of it:
-//! what the steps of a launch tell its launcher, and the files that others wrote.
+//! Entry points of the fuzzer, and of the plain tests that run them over a corpus and changes of
+//! it: reports of steps to their launcher, and files of other origin.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -61,7 +61,7 @@ pub fn carried(data: &[u8]) {
     there(&jobs, &orders);
 }
 
-/// What the launcher does with what it is told.
+/// The launcher's handling of reports.
 fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBackend) {
     let mut orders = Vec::new();
     match told {
@@ -103,7 +103,7 @@ fn there(jobs: &Jobs, orders: &[Order]) {
     }
 }
 
-/// Runs one input: a letter that says what it is to be, and the text of a file, a line or a label.
+/// Runs one input: a letter for its kind, and the text of a file, a line or a label.
 ///
 /// # Panics
 /// When a promise is broken that this module checks.

@@ -1,6 +1,6 @@
-//! Which process-management interface does a program want? Told from the libraries it would load, or
-//! what a static one has inside, without running it, also behind wrappers such as `numactl`. What a shell
-//! starts is not told.
+//! Detects the process-management interface that a program needs, from the libraries it would load,
+//! or what a static one has inside, without running it, also behind wrappers such as `numactl`.
+//! What a shell starts is unknown.
 //!
 //! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
 //! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
@@ -31,7 +31,7 @@ use wrapper::{Behind, Command, Place};
 /// Wrappers looked behind, one behind the other.
 const DEPTH: u8 = 12;
 
-/// What was found, and the dynamic loader as the program will meet it.
+/// The findings, and the dynamic loader for the program.
 #[derive(Debug)]
 pub struct Inspection {
     pub finding: Finding,
@@ -39,7 +39,7 @@ pub struct Inspection {
     pub loader: Loader,
 }
 
-/// Whose library a file is, by its name; `None` for one of no interest.
+/// The owner of a library, by its file name; `None` for an irrelevant one.
 pub fn family_of(name: &OsStr) -> Option<Family> {
     if names::matches(name, names::OPEN_MPI) {
         Some(Family::OpenMpi)
@@ -55,7 +55,7 @@ pub fn family_of(name: &OsStr) -> Option<Family> {
 }
 
 /// Looks at a program that was found, and behind it if it is a wrapper. `argv` is its command line,
-/// name included; `env` and `cwd` (absolute) are what it will be started with.
+/// name included; `env` and `cwd` (absolute) are those of the program.
 pub fn inspect(
     program: &Program,
     argv: &[OsString],
@@ -67,7 +67,7 @@ pub fn inspect(
     Look { system }.at(program, call, 0)
 }
 
-/// A command line and what it is started with.
+/// A command line with its environment and directory.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     argv: &'a [OsString],
@@ -96,7 +96,8 @@ impl Look<'_> {
         let wrapper = wrapper::known(&names);
         let loader = Loader::new(call.env, call.cwd, self.system.clone());
         let native = match program.kind() {
-            // What is preloaded into a wrapper counts for what it starts, if that keeps it.
+            // A library preloaded into a wrapper counts for its program, if the wrapper keeps the
+            // variable.
             Kind::Elf(elf) if wrapper.is_some() => {
                 Some(libraries::look(path, elf, &loader.without_preload()))
             }
@@ -150,7 +151,7 @@ impl Look<'_> {
         Inspection { finding, loader }
     }
 
-    /// What the interpreter of a script says, if it is an MPI program itself.
+    /// The findings for a script's interpreter, if it is an MPI program itself.
     fn interpreter(
         &self,
         script: &Program,

@@ -1,14 +1,13 @@
 //! The jobs on this machine, found from outside: `wireup ps` and `wireup kill`.
 //!
-//! Nothing here needs a job to register, so a start pays nothing for it and nothing can be left behind or
-//! be out of date. A job is what `/proc` shows of it: its launcher (an executable called `wireup`
-//! that was told to run something), and the processes whose environment names the job. Of a job on
-//! several hosts it is the part that is here: its launcher, the steps of this machine's nodes with
-//! their ranks, or both.
-//! [`snapshot`] looks, [`find`] makes jobs of what was seen, [`name`] lets people name them, and
-//! [`end`] signals them.
+//! Nothing here needs a job to register, so a start pays nothing for it and nothing can be left
+//! behind or be out of date. A job is what `/proc` shows of it: its launcher (an executable called
+//! `wireup` that was told to run something), and the processes whose environment names the job. Of
+//! a job on several hosts it is the part that is here: its launcher, the steps of this machine's
+//! nodes with their ranks, or both. [`snapshot`] reads `/proc`, [`find`] derives the jobs, [`name`]
+//! resolves their names, and [`end`] signals them.
 //!
-//! Rule: who may see a process's environment is the system's decision: the same user, and root.
+//! Rule: the kernel shows a process's environment only to the same user and root.
 //! Source: `PTRACE_MODE_READ_FSCREDS` in ptrace(2).
 
 pub mod end;
@@ -35,8 +34,8 @@ pub enum State {
     Stopped,
     /// No rank is left, or its launcher was killed and its guard cleans up.
     Ending,
-    /// Its launcher and its guard were killed, or the agent of a part: nobody will end it, unless a
-    /// step does by itself.
+    /// Its launcher and its guard were killed, or the agent of a part: no process will end it,
+    /// unless a step does by itself.
     Orphaned,
 }
 
@@ -53,7 +52,7 @@ impl State {
     }
 }
 
-/// One rank that lives.
+/// One running rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rank {
     /// Number of its job if that was spawned; 0 for the job the user asked for.
@@ -100,7 +99,7 @@ impl Placement {
 pub struct Job {
     /// Its name; `None` while no process of it shows it.
     pub name: Option<String>,
-    /// Its launcher, if that lives, here.
+    /// Its launcher, if that runs on this machine.
     pub launcher: Option<Process>,
     /// On several hosts: the steps of the nodes that are here, by node.
     pub steps: Vec<Step>,
@@ -111,7 +110,7 @@ pub struct Job {
     pub state: State,
     /// The job of which its launcher is a process.
     pub within: Option<String>,
-    /// Its ranks that live, here, in rank order; behind them those of jobs that were spawned.
+    /// Its running ranks on this machine, in rank order, followed by those of spawned jobs.
     pub ranks: Vec<Rank>,
     /// Number of ranks, living or not; `None` while no process of it shows it.
     pub size: Option<u32>,
@@ -119,10 +118,10 @@ pub struct Job {
     pub node_count: Option<u32>,
     /// Time since it started.
     pub elapsed: Duration,
-    /// What its launcher was told to run, options included; a rank's argument vector when the
+    /// The arguments of its launcher, options included; a rank's argument vector when the
     /// launcher is gone.
     pub command: Vec<OsString>,
-    /// All its living processes but launcher, steps and guards: ranks, what they started, and PMIx
+    /// All its running processes but launcher, steps and guards: ranks, what they started, and PMIx
     /// servers.
     pub members: Vec<Process>,
 }
@@ -137,7 +136,7 @@ impl Job {
             .map(|process| process.pid)
     }
 
-    /// Its ranks that live, here, without those of spawned jobs.
+    /// Its running ranks on this machine, without those of spawned jobs.
     pub fn first_ranks(&self) -> impl Iterator<Item = &Rank> {
         self.ranks.iter().filter(|rank| rank.spawned_job == 0)
     }
@@ -190,7 +189,7 @@ impl Job {
         self.steps.iter().any(|step| step.node == Some(node))
     }
 
-    /// The numbers and names of the nodes on which ranks live, each once.
+    /// The numbers and names of the nodes with running ranks, each once.
     pub fn nodes(&self) -> Vec<(u32, String)> {
         let nodes = self.ranks.iter().filter_map(|rank| rank.node.clone());
         let mut nodes: Vec<_> = nodes.collect();

@@ -3,13 +3,14 @@
 //!
 //! What does no I/O is in [`wireup_core`]. Here is the rest, from below; a module uses only those above it
 //! (`scripts/module-cycles`):
-//! - [`failure`]: what the user is told when wireup refuses a run or cannot carry it out
+//! - [`failure`]: errors with which wireup refuses a run or gives it up
 //! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine
 //! - [`inspect`]: what a program needs, from its files
 //! - [`plan`]: what will be done: programs, slots, placement, interface, environment
 //! - [`stdio`]: standard streams of the ranks
-//! - [`report`]: what the user is told of plan and state
-//! - [`backend`]: who starts and serves the processes: `local` here, `remote` on other hosts, `step` for an agent
+//! - [`report`]: output to the user about plan and state
+//! - [`backend`]: starts and serves the processes: `local` here, `remote` on other hosts, `step`
+//!   for an agent
 //! - [`control`]: the loop that decides
 //! - [`jobs`]: the jobs of this machine as they are found and ended from outside
 //! - [`cli`]: the command line and the exit-code table

@@ -6,8 +6,8 @@
 //!  launcher        Plan::new                   Plan::new ── Decided, JobSpec, Inheritance ──┐
 //!  each node       (the same process)          Plan::resolve ◀──────────────────────────────┘
 //! ```
-//! What is the same everywhere is [`Decided`] once, by the launcher. Programs, libraries, limits and
-//! all else that a machine has or has not are looked for by the node that needs them; what the
+//! Decisions that are the same on all nodes are made once by the launcher ([`Decided`]). Programs,
+//! libraries, limits and other resources of a machine are searched by the node that needs them; the
 //! launcher of several hosts sees of them is for people.
 
 use std::borrow::Cow;
@@ -82,7 +82,7 @@ pub(crate) use staged_files::StagedFiles;
 #[derive(Clone, Debug)]
 pub struct App {
     pub program: Program,
-    /// What its ranks run it under.
+    /// The wrapper of its ranks.
     pub wrapper: Option<Wrapper>,
     /// Its arguments, program name not included.
     pub args: Vec<OsString>,
@@ -110,13 +110,13 @@ pub struct App {
 pub struct Decided {
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
-    /// By application context: why it has so many ranks.
+    /// By application context: the reason for its number of ranks.
     pub counts: Vec<CountWhy>,
     /// Host name of each node.
     pub node_names: Vec<String>,
-    /// Nodes that were to join and could not. Nobody is there, and their names mean nothing.
+    /// Nodes that could not join. They have no step, and their names are meaningless.
     pub absent: BTreeSet<NodeId>,
-    /// What is offered, and why.
+    /// The offered interfaces, and the reason.
     pub offer: Offer,
     /// Some node has more ranks than slots. A node that resolves it knows this of itself.
     pub oversubscribed: bool,
@@ -124,7 +124,7 @@ pub struct Decided {
     pub names: LaunchNames,
     /// Where a spawned job comes from; nothing for the job the user asked for.
     pub origin: Option<Origin>,
-    /// What its credentials are signed with, when PMIx is offered.
+    /// The secret that signs its credentials, if PMIx is offered.
     pub key: Option<LaunchKey>,
     /// By application context: its variables, before wireup's own and those of a node. Empty on one
     /// machine, where they are in [`App::env`].
@@ -137,7 +137,7 @@ pub struct Decided {
 pub struct Origin {
     /// The job the user asked for, which gives the launch its name.
     pub launch: Nspace,
-    /// The application context of that job whose settings hold for its ranks.
+    /// The application context of that job whose settings apply to its ranks.
     pub base: AppNum,
     /// By node: processes of the jobs before it, living or not.
     pub before: Vec<u32>,
@@ -147,18 +147,18 @@ pub struct Origin {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub decided: Decided,
-    /// What was asked for.
+    /// The requested interfaces.
     pub spec: JobSpec,
     pub inheritance: Arc<Inheritance>,
     /// Application contexts.
     pub apps: Vec<App>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.
     pub host: Option<HostParts>,
-    /// Why there is none all the same, on a node none of whose ranks would notice.
+    /// Why there is none, on a node whose ranks do not need it.
     pub without_host: Option<String>,
     /// What limits the number of ranks here.
     pub slots: Slots,
-    /// What others have to say about how the job came to be as it is, for whoever asks.
+    /// Remarks about the origin of the job's settings, for `-v`.
     pub notes: Vec<String>,
     /// What the user should know in any case.
     pub warnings: Vec<String>,
@@ -179,7 +179,7 @@ fn wrong(message: impl Display) -> RunFailure {
     }
 }
 
-/// A secret nobody else knows.
+/// A random secret.
 fn secret() -> Result<LaunchKey, RunFailure> {
     let mut random = [0; 32];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -251,7 +251,7 @@ impl Plan {
             .transpose()
         {
             Ok(host) => host,
-            // Nothing says that the programs need PMIx; they may well live without it.
+            // No program is known to need PMIx; they may work without it.
             Err(failure)
                 if matches!(offer.why, OfferWhy::Unknown(_))
                     && !apps.iter().any(|app| app.finding.wants == Wants::Pmix) =>
@@ -315,11 +315,12 @@ impl Plan {
         })
     }
 
-    /// Makes the plan of one node of a job on several hosts: looks for what its ranks need.
+    /// Makes the plan of one node of a job on several hosts: searches for the files that its ranks
+    /// need.
     ///
-    /// `inheritance` is the launcher's, with what the node itself adds
-    /// ([`Inheritance::on_node`]); `staged files` is what has come along and was put down; `descriptors` is the
-    /// hard limit of open descriptors here.
+    /// `inheritance` is the launcher's, with what the node itself adds ([`Inheritance::on_node`]);
+    /// `staged files` are those that were sent and stored; `descriptors` is the hard limit of open
+    /// descriptors here.
     ///
     /// # Errors
     /// [`RunFailure`] with the reason and the remedy, in words that are the same on every node with
@@ -366,7 +367,7 @@ impl Plan {
             .then(|| host_parts(&spec, &apps, &loaders, &inheritance));
         let (host, without_host) = match host {
             Some(Ok(host)) => (Some(host), None),
-            // What is spawned here may notice.
+            // Processes spawned here may notice.
             Some(Err(failure)) if ranks == 0 => (None, Some(failure.message)),
             Some(Err(failure)) => return Err(failure),
             None => (None, None),
@@ -384,8 +385,8 @@ impl Plan {
         })
     }
 
-    /// The job the user asked for, by whose name the processes of all jobs of the launch are known to
-    /// this machine.
+    /// The job that the user started, whose name identifies the processes of all jobs of the launch
+    /// to this machine.
     pub fn launch(&self) -> &Nspace {
         match &self.origin {
             Some(origin) => &origin.launch,
@@ -399,7 +400,7 @@ impl Plan {
     }
 }
 
-/// A description of a job whose parts do not fit together.
+/// An inconsistent description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
@@ -407,8 +408,8 @@ impl Plan {
 struct Contradiction;
 
 impl Decided {
-    /// The application context of the first job whose settings hold for a rank, and for what it
-    /// spawns.
+    /// The application context of the first job whose settings apply to a rank, and to the jobs
+    /// that it spawns.
     pub fn base_of(&self, rank: Rank) -> AppNum {
         match &self.origin {
             Some(origin) => origin.base,
@@ -416,7 +417,7 @@ impl Decided {
         }
     }
 
-    /// What came over a link is not trusted to fit together.
+    /// Checks that a plan from a link is consistent.
     fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), Contradiction> {
         let (apps, nodes) = (spec.apps.len(), self.job.ranks.nodes() as usize);
         let last = AppNum(u32::try_from(apps).unwrap_or(0).saturating_sub(1));
@@ -430,7 +431,7 @@ impl Decided {
         if fits { Ok(()) } else { Err(Contradiction) }
     }
 
-    /// Whether one of these ranks lives on a node.
+    /// Whether one of these ranks is on a node.
     fn has(&self, node: NodeId, ranks: &Range<u32>) -> bool {
         self.job
             .ranks

@@ -1,4 +1,4 @@
-//! What the user is told: the plan, the state, what failed.
+//! Output to the user: the plan, the state, failures.
 
 pub(crate) mod dry_run;
 pub mod explain;

@@ -1,8 +1,8 @@
-//! What one user may take of an agent at a time. Whoever has used up his share is refused; the others
-//! do not notice.
+//! Limits on one user's resources at an agent. A user who has used up the budget is refused; the
+//! others do not notice.
 //!
-//! Bytes are counted once for what is there once: a message that waits for many links is one
-//! ([`Account::keep`]). What has arrived already counts even when there is no room for it: then the next
+//! Shared bytes are counted once: a message that waits for many links is one
+//! ([`Account::keep`]). Data that has arrived counts even without room for it: then the next
 //! thing is refused that would wait longer, or anew.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Connections of one user at a time; each is a launch, or soon will be.
 pub const PER_USER: usize = 256;
 
-/// Most bytes: some requests of the largest size, each with what is made of it, and what waits for some
-/// links that take nothing.
+/// Maximum number of bytes: some requests of the largest size, with the data built from each, and
+/// the queues of some links that take nothing.
 pub const BYTES: usize = 1024 * 1024 * 1024;
 
 /// Most places in launches: one where the launcher is, and one for each node.
@@ -28,10 +28,10 @@ pub const DIALS: usize = 128;
 /// Most names of hosts that are being looked up. More wait.
 pub const LOOKUPS: usize = 64;
 
-/// Up to so many bytes are copied, and counted where they wait; longer ones are shared.
+/// Messages up to this size are copied, and counted in their queues; longer ones are shared.
 pub const COPIED: usize = 4 * 1024;
 
-/// The accounts of all users who have something here.
+/// The accounts of all users with resources here.
 #[derive(Debug, Default)]
 pub struct Budgets(Mutex<BTreeMap<u32, Weak<Account>>>);
 
@@ -119,7 +119,7 @@ impl Account {
         }
     }
 
-    /// Counts a message for as long as anybody has a part of it. Short ones are to be copied and counted
+    /// Counts a message as long as a part of it is referenced. Short ones are copied and counted
     /// where they wait.
     pub fn keep(self: &Arc<Self>, message: Bytes) -> Bytes {
         if message.len() <= COPIED {
@@ -187,7 +187,7 @@ impl Held {
         Ok(())
     }
 
-    /// Counts so many bytes from now on, whether or not there is room for them.
+    /// Counts this number of bytes, whether or not there is room for them.
     pub fn set(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         let count = &self.account.bytes;
@@ -220,7 +220,7 @@ impl Drop for Taken {
     }
 }
 
-/// A message with what it takes of its account.
+/// A message with its share of the account.
 struct Kept {
     message: Bytes,
     _held: Held,

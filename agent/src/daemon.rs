@@ -52,7 +52,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How many descriptors the agent has room for from the start.
 const DESCRIPTORS: u64 = 4096;
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped.
 ///
 /// # Errors
 /// One line: why it cannot.
@@ -121,7 +121,7 @@ async fn start(settings: Settings) -> Result<(), RunFailure> {
         served,
     };
     let served = serve(ready, network.handle()).await;
-    // A look-up that goes on is not waited for.
+    // A running look-up is not waited for.
     network.shutdown_background();
     served
 }
@@ -208,7 +208,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         failure = separate::lost(&steps) => return Err(failure),
         stopped = stop(&mut signals.end, &agent.registry) => {
             if stopped {
-                // Who watched the last launch is to hear how it ended.
+                // Watchers of the last launch must get its end.
                 if let Ok(served) = timeout(LAST_WORDS, serving).await {
                     served.map_err(failed)?;
                 }
@@ -231,10 +231,10 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
     for address in addresses {
         match TcpListener::bind(address).await {
             Ok(listener) => return Ok(listener),
-            // Who has the port has it for both.
+            // A port that is in use is in use for both.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 return Err(RunFailure::refused(format!(
-                    "cannot listen on {address}: somebody does already, perhaps another agent; end it, or \
+                    "cannot listen on {address}: another process, perhaps another agent, already does; end it, or \
                      name another port (--listen)"
                 )));
             }

@@ -36,24 +36,25 @@ use wireup_core::link::control::{FromAgent, ToStep};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::{Look, Sign};
 
-/// How long a step has after it was told that the launch is orphaned: it gives its ranks two seconds
-/// and kills them. Then it is killed, and what it leaves is its guard's.
+/// How long a step has after it was notified that the launch is orphaned: it gives its ranks two
+/// seconds and kills them. Then it is killed, and its guard cleans up.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(20);
 
-/// So long nothing else happens while names are looked up; then they are looked up beside the rest. Who
-/// waits for a sign of life has to have it soon.
+/// For this time the task only waits for name look-ups; after it they run concurrently. A caller
+/// that waits for a sign of life has to have it soon.
 const NAMES_FIRST: Duration = Duration::from_millis(800);
 
-/// How often a step that is to end is looked for while it is being started.
+/// Interval of checks for a step that must end while it is being started.
 const STARTING: Duration = Duration::from_millis(50);
 
 /// Refused frames of one launch that are logged, and losses.
 const LINES: u32 = 10;
 
-/// From so many other agents on, what a launch took is given back to the system some time after its end.
+/// From this number of other agents on, a launch's memory is returned to the kernel some time after
+/// its end.
 const WIDE: usize = 64;
 
-/// Who brought a launch here.
+/// The origin of a launch.
 pub enum Above {
     /// The launcher, on this machine.
     Launcher {
@@ -89,7 +90,7 @@ struct Drive {
     agent: Arc<Agent>,
     account: Arc<Account>,
     launch: String,
-    /// Without what the steps were told. Only where nodes can join.
+    /// Without the messages to the steps. Only if nodes can join.
     opening: Option<Opening>,
     router: Router,
     events: SelectAll<BoxStream<'static, Event>>,
@@ -152,7 +153,7 @@ pub async fn drive(
                 sleep(STARTING).await;
             }
         }
-        // What follows is told by the step.
+        // The step reports later events.
         std::future::pending::<()>().await;
     };
     let reason = tokio::select! {
@@ -262,7 +263,7 @@ impl Drive {
         drive
     }
 
-    /// Until nothing is left; says why it ended.
+    /// Runs until nothing is left; returns the reason of the end.
     async fn run(&mut self) -> String {
         let mut actions = Vec::new();
         let mut why = String::new();
@@ -321,7 +322,7 @@ impl Drive {
         }
     }
 
-    /// Everything that came has been read: looks whether the step lives.
+    /// All input has been read: checks whether the step is alive.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
         while let Some((writer, process)) = &mut self.step {
             match ready!(self.watch.poll_look(process, cx)) {
@@ -345,7 +346,7 @@ impl Drive {
         Poll::Pending
     }
 
-    /// Does what the router wants; the loss of a neighbour that takes nothing more is returned.
+    /// Executes the router's actions; returns the loss of a neighbour that accepts no more data.
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Send(to, packet) => self.send(to, packet),
@@ -393,7 +394,7 @@ impl Drive {
     fn send(&mut self, to: Neighbour, mut packet: Packet) -> Option<Event> {
         let body = packet.body.len();
         if body <= COPIED && !matches!(to, Neighbour::Step) {
-            // It may wait for long, and is a part of what was read at once.
+            // It may wait for long, and is part of a larger read buffer.
             packet.body = Bytes::copy_from_slice(&packet.body);
         }
         let result = match to {

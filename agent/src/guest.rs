@@ -1,4 +1,4 @@
-//! A launch of this machine that wants to meet others.
+//! A launch of this machine that uses the name server.
 
 use std::sync::Arc;
 
@@ -40,13 +40,13 @@ pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut write
     }
     let reason = failures.join("; ");
     warn!(uid, "no rendezvous for a launch: {reason}");
-    // Nobody waits for a launcher that does not read.
+    // The agent does not wait for a launcher that does not read.
     if writer.control(&refused(reason)).is_ok() {
         writer.flush().await;
     }
 }
 
-/// Tells a launch that asks that its agent lives; false when it takes nothing.
+/// Answers a launch's liveness probe; false if the launch does not read.
 fn answered(sign: Sign, agent: &Agent, writer: &mut LinkWriter) -> bool {
     let silence = Some(agent.silence);
     sign != Sign::Ask || writer.sign(Sign::Alive { silence }).is_ok()
@@ -121,8 +121,9 @@ async fn elsewhere(
 }
 
 impl crate::peer::connection::Peers {
-    /// Brings a launch of this machine to the rendezvous at another agent: a queue for what it says,
-    /// and what is said to it, which ends with an error if the other agent is lost.
+    /// Connects a launch of this machine to the name server at another agent: returns a queue for
+    /// its messages, and the stream of messages to it, which ends with an error if the other agent
+    /// is lost.
     async fn meet(
         self: &Arc<Self>,
         member: &Member,

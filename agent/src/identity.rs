@@ -1,8 +1,8 @@
-//! Who holds a certificate: a name and a role, both in one URI of it, `wireup://ROLE/NAME`.
+//! The identity in a certificate: a name and a role, both in one URI, `wireup://ROLE/NAME`.
 //!
 //! The names by which a node may be called (DNS names and addresses) stand beside the URI, where
-//! TLS looks for them. They say whom one has reached; the URI says who may do what. A certificate
-//! without the URI is nobody's, whoever signed it.
+//! TLS looks for them. They name the host that was reached; the URI gives the permissions. A
+//! certificate without the URI has no identity, whichever authority signed it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,19 +21,19 @@ const SCHEME: &str = "wireup://";
 /// Longest name, in bytes, as DNS has it.
 pub const NAME_MAX: usize = 253;
 
-/// Who holds a certificate.
+/// The holder of a certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
     /// Of a node: as it is called in host lists.
     pub name: String,
-    /// What it may do.
+    /// Its permissions.
     pub role: Role,
 }
 
-/// What a certificate says.
+/// The contents of a certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Certificate {
-    /// Whose it is; `None` for an authority and for what others use.
+    /// The holder; `None` for an authority and for certificates of other software.
     pub identity: Option<Identity>,
     /// The subject, for people.
     pub subject: String,
@@ -49,7 +49,7 @@ pub struct Certificate {
     pub not_after: SystemTime,
 }
 
-/// What is no identity.
+/// Errors in an identity.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The name can be no host's.
@@ -66,7 +66,7 @@ pub enum IdentityError {
     /// A URI with the scheme that cannot be read.
     #[error("{0:?} is no identity: wireup://node/NAME, or scheduler or observer in place of node")]
     Uri(String),
-    /// The certificate names nobody.
+    /// The certificate has no identity.
     #[error("a certificate without an identity (URI wireup://node/NAME); use `wireup pki issue`")]
     Nobody,
 }
@@ -84,7 +84,7 @@ impl Identity {
         })
     }
 
-    /// As it stands in a certificate.
+    /// In the form of a certificate.
     pub fn uri(&self) -> String {
         format!("{SCHEME}{}/{}", role_name(self.role), self.name)
     }
@@ -103,7 +103,7 @@ impl Identity {
     /// The identity of a certificate in DER.
     ///
     /// # Errors
-    /// [`IdentityError`], also when it names nobody.
+    /// [`IdentityError`], also if it has no identity.
     pub fn of_der(der: &[u8]) -> Result<Self, IdentityError> {
         Certificate::of_der(der)?
             .identity
@@ -133,7 +133,7 @@ pub fn role_name(role: Role) -> &'static str {
 pub fn check_name(name: &str) -> Result<(), IdentityError> {
     // An address in its one canonical spelling: names are compared as text.
     let address = name.parse().is_ok_and(|ip: IpAddr| ip.to_string() == name);
-    // A zone or port would make it a name of DNS to nobody.
+    // A zone or port would make it an invalid DNS name.
     let host =
         !name.ends_with('.') && matches!(ServerName::try_from(name), Ok(ServerName::DnsName(_)));
     match name.len() <= NAME_MAX && (address || host) {
@@ -191,7 +191,7 @@ pub(crate) fn significant(serial: &[u8]) -> Vec<u8> {
     serial[zeros..].to_vec()
 }
 
-/// Seconds since the epoch as a time; what was before counts as the epoch.
+/// Seconds since the epoch as a time; earlier times count as the epoch.
 pub(crate) fn moment(seconds: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

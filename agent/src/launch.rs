@@ -1,13 +1,13 @@
 //! One launch at this agent.
 //!
-//! - [`router`]: what becomes of a frame, and of a neighbour's loss (no I/O)
+//! - [`router`]: routes frames and handles the loss of neighbours (no I/O)
 //! - [`opening`]: what a launch is
-//! - [`members`]: its nodes, as agents tell each other of them
+//! - [`members`]: its nodes, in messages between agents
 //! - [`growth`]: nodes that join it
 //! - [`registry`]: which launches there are, and whether more are taken
 //! - [`queue`]: what waits for a link
 //! - [`step`]: the process that runs the launch on this node
-//! - [`watch`]: whether that process lives
+//! - [`watch`]: whether that process is alive
 //! - [`link`]: a link to its launcher or its step
 
 pub mod growth;
@@ -34,7 +34,7 @@ use wireup_core::link::frame::Address;
 pub struct Packet {
     pub to: Address,
     pub from: Address,
-    /// The message goes on in the next packet of the same source.
+    /// The message continues in the next packet of the same source.
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`](wireup_core::link::frame::BODY_MAX) bytes.
     pub body: Bytes,
@@ -47,6 +47,6 @@ pub struct Loss {
     pub nodes: Vec<NodeId>,
     /// One line for people.
     pub reason: String,
-    /// The node's step has ended; its agent lives and goes on carrying.
+    /// The node's step has ended; its agent is alive and continues to forward frames.
     pub step: bool,
 }

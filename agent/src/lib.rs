@@ -3,23 +3,23 @@
 //!
 //! From low to high; a module uses those above it in this list:
 //!
-//! - [`identity`]: who holds a certificate
+//! - [`identity`]: the identity in a certificate
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`budget`]: what a user may take of an agent
-//! - `memory`: what is given back to the system
+//! - `memory`: returns unused memory to the kernel
 //! - `stream`: what a stream leaves to the one inside it
 //! - [`work`]: the thread that nothing of a user's delays
 //! - [`user`]: whom an agent serves, and processes that are theirs
-//! - [`origin`]: who is at the other end of a connection
+//! - [`origin`]: the identity of a connection's other end
 //! - [`revoked`], [`pki`]: certificates that are taken back; `wireup pki`
-//! - [`refusals`]: what the log has of what was refused
+//! - [`refusals`]: log lines for refused requests
 //! - [`tls`]: connections between agents, and from schedulers
 //! - [`launch`]: the parts of one launch at this agent
 //! - [`peer`]: calls to other agents
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`scheduled`]: launches that schedulers have started
 //! - [`state`]: what all services of an agent share
-//! - [`guest`]: a launch of this machine that wants to meet others
+//! - [`guest`]: a launch of this machine that uses the name server
 //! - [`drive`]: the task that runs one launch here
 //! - [`peer_service`]: the service for other agents
 //! - [`local`]: the socket for launchers of this machine

@@ -1,4 +1,4 @@
-//! Callers of this machine: a Unix socket on which the kernel tells who calls.
+//! Callers of this machine: a Unix socket, on which the kernel gives the caller's user.
 //!
 //! Launchers and clients of gRPC use the same socket. HTTP/2 begins with four bytes that would be the
 //! length of a frame far beyond any, so the first bytes tell which it is.
@@ -41,7 +41,7 @@ use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAge
 use wireup_core::link::{decode, encode};
 use wireup_core::rendezvous::MEET_MAX;
 
-/// How long a launcher may take to say what it wants.
+/// How long a launcher may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So many agents are asked at a time how they are, for one question.
@@ -93,7 +93,7 @@ async fn caller(
 ) {
     let slot = callers.enter(uid);
     if slot.is_some() && speaks_http(&connection).await {
-        // Nobody takes it when the agent is about to end.
+        // There is no receiver when the agent is about to end.
         let _ = clients.send(Ok(Client::new(connection, uid, slot))).await;
         return;
     }
@@ -120,12 +120,12 @@ async fn caller(
             Ok(Some(Wanted::Nodes(members, _held))) => {
                 let nodes = tokio::select! {
                     nodes = nodes(&agent, &account, members) => nodes,
-                    // Nobody waits for the answer any more, or says what is not to be said.
+                    // The caller does not wait for the answer any more, or sent an invalid message.
                     _ = reader.next() => return,
                 };
                 return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
             }
-            // It went away without a word, as who looks whether there is an agent does.
+            // It disconnected without a message, like a process that checks for an agent.
             Ok(None) => return,
             Err(reason) => reason,
         },
@@ -160,14 +160,14 @@ async fn speaks_http(connection: &UnixStream) -> bool {
             tokio::time::sleep(RELIEF).await;
         }
     };
-    // Who says nothing is told so as a launcher.
+    // A silent caller gets the answer for launchers.
     matches!(timeout(PATIENCE, look).await, Ok(Ok(true)))
 }
 
 /// Why a process of this machine is not served. Words that follow "a launcher:".
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("it did not say what it wants within {} s", PATIENCE.as_secs())]
+    #[error("it did not send a request within {} s", PATIENCE.as_secs())]
     Late,
     #[error("user id {0} has {PER_USER} connections to this agent already")]
     Connections(u32),
@@ -183,7 +183,7 @@ enum Refusal {
     Version(u32),
     #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
     MeetName,
-    #[error("it wants nodes to join a launch that it has not opened")]
+    #[error("it adds nodes to a launch that it has not opened")]
     GrowsNothing,
     #[error("it ended within its request")]
     Ended,
@@ -208,7 +208,7 @@ enum Refusal {
 
 enum Wanted {
     Launch(Box<(Opening, User)>),
-    /// With what they take of the user's account.
+    /// With their share of the user's budget.
     Nodes(Vec<Member>, Held),
     Meeting(String),
 }
@@ -293,7 +293,7 @@ async fn first_message(
     }
 }
 
-/// Begins a launch, or gives the way to say why not.
+/// Begins a launch, or returns the connection for the refusal.
 fn open(
     agent: &Arc<Agent>,
     (opening, user): (Opening, User),

@@ -1,17 +1,17 @@
-//! What the allocator keeps for later use, given back after what was large.
+//! Returns the allocator's unused memory to the kernel after large launches.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Longer than connections are kept that nobody uses.
+/// Longer than unused connections are kept.
 const AFTER: Duration = Duration::from_secs(15);
 
 /// It is about to be done.
 static SOON: AtomicBool = AtomicBool::new(false);
 
-/// Gives back what is not used in a while.
+/// Returns unused memory after a while.
 pub(crate) fn give_back_soon() {
     if SOON.swap(true, Ordering::Relaxed) {
         return;

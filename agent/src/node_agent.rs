@@ -7,8 +7,8 @@
 //!  Watch, Query ◀──────────── progress ◀─────────── launcher (one task per launch)
 //!  Stdio ◀═══════════════════ output ◀══════════════════╯
 //! ```
-//! On the head node a launch is a process of its own, `wireup run`, which knows everything about it;
-//! on the other nodes it is a name. What is not a head's is answered by its agents' nodes only.
+//! On the head node a launch is a process, `wireup run`, which has all its state; on the other
+//! nodes it is only a name.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl NodeAgent for Service {
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
         let agent = Arc::clone(&self.agent);
-        // A task of its own: a caller who goes away meanwhile leaves no half-started launch.
+        // A separate task: a caller that disconnects meanwhile leaves no half-started launch.
         let starting =
             tokio::spawn(
                 async move { launch_processes(&agent, &caller, asked.into_inner()).await },
@@ -281,11 +281,11 @@ async fn launch_processes(
     Ok(response)
 }
 
-/// Somebody as whom a launch runs.
+/// The user of a launch.
 async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
     let mut user = agent.user(run_as.uid).await?;
     if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
-        // Who is not root cannot change it, whatever his groups are.
+        // Only root can change it, whatever the user's groups are.
         if agent.own() != 0 || !user.groups.contains(&gid) {
             return Err(Status::permission_denied(format!(
                 "user id {} cannot run in group {gid}: leave run_as.gid out, or name a group of \
@@ -326,7 +326,7 @@ impl ExchangeEnd {
         match self {
             Self::LaunchEnded => Status::aborted(format!("launch {:?} has ended", launch.id)),
             Self::Missing(_) if launch.head.is_none() => Status::deadline_exceeded(format!(
-                "nobody called PmiFenceComplete of launch {:?} here within {} s; only on the head \
+                "PmiFenceComplete was not called here for launch {:?} within {} s; only on the head \
                  node an exchange ends by itself",
                 launch.id,
                 EXCHANGE.as_secs(),

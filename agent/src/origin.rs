@@ -1,14 +1,15 @@
-//! Who is at the other end of a connection, as requests know it.
+//! The identity of a connection's other end, attached to requests.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use crate::identity::Identity;
 
-/// Who is at the other end of a connection between hosts; an extension of every request that comes over it.
+/// The identity of the other end of a connection between hosts; an extension of every request on
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Whose certificate was shown.
+    /// The identity in the certificate.
     pub identity: Identity,
     /// Where it calls from.
     pub address: SocketAddr,
@@ -16,7 +17,7 @@ pub struct Peer {
     pub here: SocketAddr,
 }
 
-/// Who is at the other end of a connection of this machine; an extension of every request that comes over it.
+/// The identity of the other end of a local connection; an extension of every request on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalCaller {
     /// As the kernel said when the connection was made.

@@ -2,7 +2,7 @@
 //!
 //! - [`connection`]: connections to others, shared by the launches that need them
 //! - [`client`]: calls to others
-//! - [`error`]: why others cannot be called, or say what cannot be understood
+//! - [`error`]: failed calls and invalid answers
 
 pub mod client;
 pub mod connection;
@@ -74,7 +74,7 @@ pub(crate) fn cause(status: &Status) -> String {
         let broken = error.downcast_ref().and_then(h2::Error::get_io);
         let text = match broken.map(std::io::Error::kind) {
             Some(ErrorKind::UnexpectedEof) => "it was killed, or broke".to_owned(),
-            // What this side says of a connection that it has given up.
+            // This side's error for a connection that it has given up.
             Some(ErrorKind::BrokenPipe) => NO_SIGN.to_owned(),
             _ => match error.to_string() {
                 // The same. Source: `TimedOut` in hyper.

@@ -95,7 +95,7 @@ impl PeerService {
                 "a name by which launches meet has at most {MEET_MAX} bytes"
             )));
         }
-        // Of a user who is not known here there is nothing to be run.
+        // Nothing can run here for an unknown user.
         self.0
             .serves(hello.uid)
             .map_err(|error| Status::permission_denied(error.to_string()))?;
@@ -134,7 +134,7 @@ impl PeerService {
             let parent = &opening.member(parent).name;
             if *parent != caller.identity.name {
                 return Err(Status::permission_denied(format!(
-                    "launch {} comes to {} from {parent}, and not from {}",
+                    "launch {} must come to {} from {parent}, not from {}",
                     opening.launch, agent.name, caller.identity.name
                 )));
             }
@@ -173,7 +173,7 @@ impl PeerService {
     }
 }
 
-/// Who calls.
+/// The caller.
 ///
 /// # Errors
 /// Never: every connection has a caller.
@@ -255,7 +255,7 @@ fn invalid(error: &OpeningError) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
-/// What the parent's stream says.
+/// The messages of the parent's stream.
 fn events(
     stream: Streaming<v1::PeerDown>,
     parent: String,

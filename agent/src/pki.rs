@@ -88,7 +88,7 @@ pub enum PkiError {
         /// Where it was looked for.
         dir: PathBuf,
     },
-    /// What is no serial number.
+    /// An invalid serial number.
     #[error("--serial {0:?} is no number in hexadecimal")]
     Serial(String),
     /// A list of revoked certificates.
@@ -108,7 +108,7 @@ pub enum PkiError {
     Identity(#[from] IdentityError),
     #[error("{}: {error}", path.display())]
     Authority {
-        /// Its certificate, or where a certificate was to be.
+        /// Its certificate, or the expected path.
         path: PathBuf,
         /// Why.
         error: AuthorityError,
@@ -125,7 +125,7 @@ pub enum PkiError {
 /// Carries out the command.
 ///
 /// # Errors
-/// One line: what is wrong, and the remedy.
+/// One line: the problem and the remedy.
 pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
     let dir = match args.dir {
         Some(dir) => dir,
@@ -179,7 +179,7 @@ fn refused(error: PkiError) -> RunFailure {
     RunFailure::refused(error.to_string())
 }
 
-/// Tells what was made, and until when it is good.
+/// Prints the new certificate and its validity.
 fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), RunFailure> {
     let found = read(certificate).map_err(refused)?;
     let until = dates::date(found.not_after);
@@ -329,8 +329,8 @@ pub fn issue(
     Ok(made)
 }
 
-/// Writes what a holder needs. The key comes first: who reads in between finds that it is not the
-/// certificate's, and reads again.
+/// Writes the files of a holder. The key comes first: a reader in between detects that it is not
+/// the certificate's, and reads again.
 fn put(authority: &Path, dir: &Path, pair: &Pair, ca: &str) -> Result<(), StoreError> {
     match store::read_public(&authority.join(REVOKED)) {
         Ok(list) => store::write(&dir.join(REVOKED), &list, store::PUBLIC)?,

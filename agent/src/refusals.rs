@@ -1,6 +1,6 @@
-//! A line in the log for everything that was refused to somebody who is known.
+//! Log lines for requests of known callers that were refused.
 //!
-//! Whoever is refused on and on must not fill the log: each gets so many lines in a while, and what follows is
+//! Repeated refusals must not fill the log: each caller has a number of lines per period, and further ones are
 //! counted.
 
 use std::collections::BTreeMap;
@@ -25,11 +25,11 @@ const WHILE: Duration = Duration::from_secs(60);
 /// So many callers have lines of their own in that time. All others have theirs together.
 const CALLERS: usize = 1024;
 
-/// Most characters of a reason: it may quote what was asked for.
+/// Maximum characters of a reason: it may quote the request.
 const REASON: usize = 1000;
 
-/// Calls to do something with a launch. That a launch is not the caller's is told as that there is none; who
-/// only asks about one finds out by it that it is forgotten.
+/// Calls that change a launch. A launch that is not the caller's is answered as unknown; a caller
+/// that only asks about one finds out by it that it is forgotten.
 const STEERING: [&str; 5] = [
     "/wireup.v1.NodeAgent/AbortProcesses",
     "/wireup.v1.NodeAgent/PmiFence",
@@ -38,7 +38,7 @@ const STEERING: [&str; 5] = [
     "/wireup.v1.NodeAgent/Stdio",
 ];
 
-/// Who was refused something a short while ago.
+/// Callers that were refused recently.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<Recent>);
 
@@ -51,7 +51,7 @@ struct Count {
     refusals: u64,
 }
 
-/// What is to be logged of a refusal.
+/// Whether to log a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Admitted {
     Line,
@@ -61,12 +61,12 @@ enum Admitted {
 }
 
 impl Refusals {
-    /// Logs a line that somebody was refused something, unless there were too many.
+    /// Logs a refusal, unless there were too many.
     pub fn log(&self, who: &str, line: impl FnOnce()) {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         for (who, count) in recent.over(now) {
-            warn!("refused {who} {count} times more than is logged");
+            warn!("refused {who} {count} more times, which were not logged");
         }
         let who = recent.known(who);
         let admitted = recent.admit(who, now);
@@ -76,13 +76,15 @@ impl Refusals {
         }
         if admitted == Admitted::Last {
             let seconds = WHILE.as_secs();
-            warn!("refused {who} {LINES} times within {seconds} s: what follows is not logged");
+            warn!(
+                "refused {who} {LINES} times within {seconds} s: further refusals are not logged"
+            );
         }
     }
 }
 
 impl Recent {
-    /// By what name somebody is counted.
+    /// The name under which a caller is counted.
     fn known<'a>(&self, who: &'a str) -> &'a str {
         match self.0.len() >= CALLERS && !self.0.contains_key(who) {
             true => "others",
@@ -104,7 +106,7 @@ impl Recent {
         }
     }
 
-    /// Forgets those whose while is over; who they are, and how much of theirs was not logged.
+    /// Removes callers whose period is over; returns them with their numbers of unlogged refusals.
     fn over(&mut self, now: Instant) -> Vec<(String, u64)> {
         let mut untold = Vec::new();
         self.0.retain(|who, count| {
@@ -168,7 +170,7 @@ where
                 let (who, from) = match (&peer, local) {
                     (Some(peer), _) => (peer.identity.to_string(), format!(" ({})", peer.address)),
                     (None, Some(local)) => (local.to_string(), String::new()),
-                    (None, None) => ("somebody unknown".to_owned(), String::new()),
+                    (None, None) => ("an unknown caller".to_owned(), String::new()),
                 };
                 refusals.log(&who, || {
                     warn!("refused {path} of {who}{from}: {}", reason(&status));
@@ -179,7 +181,7 @@ where
     }
 }
 
-/// As it can stand in a line.
+/// Escaped for a log line.
 fn reason(status: &Status) -> String {
     let characters = status.message().chars().take(REASON);
     characters
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(recent.over(begin + WHILE / 2), []);
         assert_eq!(recent.over(begin + WHILE), [("a".to_owned(), many - LINES)]);
         assert_eq!(recent.admit("a", begin + WHILE), Admitted::Line);
-        // Who had his lines is forgotten without a word.
+        // A caller within its limit is removed without a message.
         assert_eq!(recent.over(begin + 3 * WHILE), []);
         assert!(recent.0.is_empty());
     }

@@ -5,7 +5,7 @@
 //! launch ─ Unix socket ─▶ agent ══ gRPC, Peer.Meet ══▶ the first of --names that can be reached
 //! launch ─ Unix socket ──────────────────────────────▶ the same agent
 //! ```
-//! An agent vouches for the user of whoever it passes on, as it does for those of launches.
+//! An agent asserts the user of each launch that it forwards, as for opening launches.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ use wireup_core::names::BYTES_MAX;
 use wireup_core::rendezvous::message::ToRendezvous;
 use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
 
-/// Longest message of a launch in bytes: what the store takes at most, and what is around it.
+/// Longest message of a launch in bytes: the store's limit plus overhead.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 
 /// A user, and the name by which some of the user's launches meet; empty for the others.
@@ -40,7 +40,7 @@ pub type Whose = (u32, String);
 /// The rendezvous of all users, as far as they are here.
 #[derive(Debug)]
 pub struct Meetings {
-    /// Where those of a network of agents are, in order of preference; here if nobody is named.
+    /// The name servers of a network of agents, in order of preference; this agent if empty.
     pub names: Vec<Member>,
     origin: Instant,
     budgets: Arc<Budgets>,
@@ -62,7 +62,7 @@ struct State {
 #[derive(Debug)]
 struct Met {
     rendezvous: Rendezvous,
-    /// What it takes of the user's account.
+    /// Its share of the user's budget.
     held: Held,
 }
 
@@ -100,7 +100,7 @@ pub struct Guest {
 }
 
 impl Meetings {
-    /// With nobody there.
+    /// Without launches.
     pub fn new(names: Vec<Member>, budgets: Arc<Budgets>) -> Self {
         Self {
             names,
@@ -120,7 +120,7 @@ impl Meetings {
         Moment(self.origin.elapsed())
     }
 
-    /// A launch of a user comes; what is queued is for it.
+    /// A launch of a user connects; `queue` carries messages to it.
     pub fn join(self: &Arc<Self>, whose: Whose) -> (Guest, Queued<Packet>) {
         let account = self.budgets.of(whose.0);
         let (to, queued) = queue(&account);
@@ -141,7 +141,7 @@ impl Meetings {
         (guest, queued)
     }
 
-    /// Keeps the time of those who wait; never returns.
+    /// Ends waits that time out; never returns.
     pub async fn keep_time(&self) {
         loop {
             let deadline = self.next_deadline();
@@ -235,7 +235,7 @@ impl Guest {
         if self.parts.len() + packet.body.len() > MESSAGE_MAX {
             return Err(GuestError::Long);
         }
-        // What it is about to say may want as much.
+        // Its next message may need as much.
         self.account.check()?;
         self.held.grow(packet.body.len())?;
         self.parts.extend_from_slice(&packet.body);
@@ -259,7 +259,8 @@ impl Drop for Guest {
     }
 }
 
-/// A launch that another agent passes on: takes what it says until it ends, and gives what is for it.
+/// A launch that another agent forwards: handles its messages until it ends, and returns the stream
+/// of messages to it.
 pub fn serve<S>(
     meetings: &Arc<Meetings>,
     whose: Whose,
@@ -288,7 +289,7 @@ where
             }
         }
         drop(guest);
-        // Nobody waits for it when the stream is gone.
+        // There is no receiver when the stream is gone.
         let _ = ended.send(());
     });
     queued.take_until(end)

@@ -1,7 +1,8 @@
-//! Certificates that their authority has taken back: lists of serial numbers that it has signed, as in RFC 5280.
+//! Certificates that their authority has taken back: lists of serial numbers that it has signed, as
+//! in RFC 5280.
 //!
-//! A list stays in force until another one takes its place. The time at which it says the next one will come
-//! is not heeded: a cluster is not to stand still because nobody has made a new list of the same.
+//! A list stays in force until it is replaced. Its next-update time is ignored: a cluster must not
+//! stop because no new list was made.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,7 +18,7 @@ use crate::identity::{moment, significant};
 /// Revoked serial numbers, without leading zeros, and since when.
 pub type Serials = BTreeMap<Vec<u8>, SystemTime>;
 
-/// What has been revoked by some authorities.
+/// The revoked certificates of some authorities.
 #[derive(Debug, Default)]
 pub struct Revoked {
     lists: Vec<List>,
@@ -104,7 +105,7 @@ impl Revoked {
         self.lists.iter().map(|list| list.serials.len()).sum()
     }
 
-    /// All serial numbers, whoever gave them out.
+    /// All serial numbers, of all authorities.
     pub fn into_serials(self) -> Serials {
         let lists = self.lists.into_iter();
         lists.flat_map(|list| list.serials).collect()

@@ -1,10 +1,10 @@
-//! The launches that schedulers have started, and what they are told of them. No I/O.
+//! The launches that schedulers have started, and the reports about them. No I/O.
 //!
 //! - [`request`]: what a scheduler asks for
 //! - [`command`]: the command line of its launcher
-//! - [`caller`]: who asks, and what the caller may do
+//! - [`caller`]: identity and permissions of a caller
 //! - [`launch`], [`launches`]: one launch, and all that are known here
-//! - [`lines`], [`progress`], [`output`]: what the launcher reports, and what becomes of it
+//! - [`lines`], [`progress`], [`output`]: the launcher's reports, and their handling
 //! - [`exchange`]: keys that the nodes of a launch exchange
 
 pub mod caller;

@@ -18,16 +18,16 @@ use crate::user::spawn::steps::Steps;
 use crate::user::{Served, User, UserError};
 use wireup_core::link::control::NodeStatus;
 
-/// Where an agent is to be reached.
+/// The address of an agent.
 #[derive(Clone, Debug)]
 pub enum Advertised {
-    /// As its administrator says.
+    /// Set by its administrator.
     Configured(String),
-    /// As far as it knows from what it listens on.
+    /// Derived from the address on which it listens.
     Assumed(String),
 }
 
-/// An agent: who it is, whom it serves, and what goes on at it.
+/// An agent: its identity, its users, and its launches.
 #[derive(Debug)]
 pub struct Agent {
     /// Name of the node.
@@ -49,7 +49,7 @@ pub struct Agent {
     pub silence: Duration,
     /// What each user has of it.
     pub budgets: Arc<Budgets>,
-    /// What it has refused lately.
+    /// Recent refusals.
     pub refusals: Arc<Refusals>,
     pub served: Served,
 }
@@ -75,13 +75,13 @@ impl Agent {
         self.served.check(uid)
     }
 
-    /// Whose its rights are: root's, also where its helper has them, or those of the user whom it serves.
+    /// The user whose rights it has: root, also if its helper has them, or the user that it serves.
     pub fn own(&self) -> u32 {
         self.served.own()
     }
 
-    /// Where others are to reach it. Who called at `here` has shown that it can be reached there, unless
-    /// that leads nobody else anywhere.
+    /// The address at which others reach it. A call to `here` shows that it can be reached there,
+    /// unless that is a loopback address.
     pub fn advertised(&self, here: Option<SocketAddr>) -> String {
         match (&self.advertise, here.filter(|at| !at.ip().is_loopback())) {
             (Advertised::Assumed(_), Some(here)) => here.to_string(),
@@ -89,7 +89,7 @@ impl Agent {
         }
     }
 
-    /// How it is, for who asks on this machine.
+    /// Its state, for local callers.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),

@@ -1,6 +1,6 @@
-//! Streams that bear more than the stream inside them: what they do not change they leave to it.
+//! Wrappers of streams that pass unchanged operations on to the inner stream.
 
-/// Has a type read what its field `$inner` reads.
+/// Implements reading by the field `$inner`.
 macro_rules! read_through {
     ($outer:ty, $inner:ident) => {
         impl tokio::io::AsyncRead for $outer {

@@ -2,12 +2,12 @@
 //!
 //! - [`credentials`]: this node's certificate, read again when its files change
 //! - `life`: connections that end when the other side is revoked
-//! - [`verify`]: whose certificate is accepted, and why one is not, in words
-//! - [`accept`]: connections from others, with who they are
+//! - [`verify`]: accepted certificates, and the texts of refusals
+//! - [`accept`]: connections from others, with their identities
 //! - [`connect`]: connections to other agents
 //!
 //! Rule: TLS 1.3 only; every client that gRPC has can speak it, and in 1.3 no certificate is shown
-//! in the clear. No session is resumed: whoever connects shows a certificate that is valid now.
+//! in the clear. No session is resumed: every connection shows a certificate that is valid now.
 
 pub mod accept;
 pub mod connect;
@@ -32,7 +32,7 @@ use crate::work::OnWork;
 /// How soon the silence of the other side of a connection is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heartbeat {
-    /// After so long without a word, the other side is asked whether it lives.
+    /// After this time without traffic the other side is probed.
     pub interval: Duration,
     /// If it does not answer for so long, it is lost.
     pub timeout: Duration,
@@ -74,7 +74,7 @@ const STREAMS: u32 = 10_000;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
-/// side is silent, and logs what it refuses. Requests are carried out where it is said.
+/// side is silent, and logs refusals. Requests run where `work` says.
 pub fn server(
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,

@@ -1,6 +1,6 @@
 //! The users a node's agent works for, and processes that are theirs.
 //!
-//! A user is known by number: from a local caller the kernel tells it, for another agent's caller
+//! A user id identifies a user: for a local caller the kernel gives it, for another agent's caller
 //! that agent's certificate vouches. Name, groups and home are those the number has here.
 
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use nix::unistd::{self, Gid, Uid};
 
-/// Somebody as whom processes can be started here.
+/// A user for whom processes can be started here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
     pub uid: u32,
@@ -29,12 +29,12 @@ pub struct User {
     pub home: Option<PathBuf>,
 }
 
-/// Why no process is started as somebody.
+/// Why no process is started for a user.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UserError {
-    /// The agent is not root, and the user is somebody else.
+    /// The agent is not root, and serves another user.
     #[error(
-        "the agent of this node runs as user id {own} and starts processes as nobody else (user id {uid} asked); \
+        "the agent of this node runs as user id {own} and starts processes only as that user (user id {uid} asked); \
          an agent of root serves all users"
     )]
     NotServed {
@@ -50,7 +50,7 @@ pub enum UserError {
     /// The account database does not answer.
     #[error("cannot look up user id {uid} on this node: {errno}")]
     Lookup {
-        /// Who was looked up.
+        /// The user id that was looked up.
         uid: u32,
         errno: Errno,
     },
@@ -59,7 +59,7 @@ pub enum UserError {
 /// Whom an agent serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Served {
-    /// Everybody: it is root's.
+    /// All users: it is root's.
     Everybody,
     /// The user it runs as.
     Only(u32),
@@ -74,7 +74,7 @@ impl Served {
         }
     }
 
-    /// Whose the agent is, as far as rights go: root's, or the user's whom it serves.
+    /// The user whose rights the agent has: root, or the user that it serves.
     pub fn own(self) -> u32 {
         match self {
             Self::Everybody => 0,
@@ -105,7 +105,7 @@ impl Served {
         let found = unistd::User::from_uid(Uid::from_raw(uid)).map_err(lookup)?;
         let name = found.as_ref().map(|found| found.name.clone());
         let home = found.as_ref().map(|found| found.dir.clone());
-        // Whoever runs the agent himself has his groups already, and needs no account: containers
+        // The agent's own user already has its groups, and needs no account: containers
         // run under numbers that have none.
         if let Self::Only(_) = self {
             let groups = unistd::getgroups().map_err(lookup)?;

@@ -1,7 +1,7 @@
-//! Two threads: one for the network, one for everything that users want.
+//! Two threads: one for the network, one for users' requests.
 //!
-//! The network's thread accepts connections, makes them, encrypts, and shows the other sides that this
-//! agent lives. What a request costs is paid by the other thread, so that no user delays that.
+//! The network's thread accepts connections, makes them, encrypts, and shows the other sides that
+//! this agent lives. The other thread executes requests, so that no user delays the network thread.
 
 use std::io;
 use std::pin::Pin;

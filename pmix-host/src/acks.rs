@@ -1,13 +1,14 @@
 //! Acknowledges without delay what a client of libpmix's server has sent.
 //!
-//! Clients send without TCP_NODELAY: while something of theirs is not acknowledged, what they send
-//! next stays with them. The kernel acknowledges with the answer, or 40 ms later where there is
-//! none, and a client's last words are such: it takes back its event handlers, which nobody answers,
-//! and says goodbye. That made every `MPI_Finalize` of Open MPI 4.1 and 5.0 those 40 ms longer.
+//! Clients send without TCP_NODELAY: while data of theirs is not acknowledged, further data next
+//! stays with them. The kernel acknowledges with the answer, or 40 ms later where there is none,
+//! such as a client's last ones: it deregisters its event handlers, without an answer, and sends
+//! its final message. That made every `MPI_Finalize` of Open MPI 4.1 and 5.0 those 40 ms longer.
 //!
 //! So two functions that libpmix calls are ours: `read` remembers from whom something came, and
-//! `epoll_wait`, with which its thread goes to sleep, acknowledges what has not been answered a moment
-//! later. (Acknowledged in `read`, or before the sleep, it would make each answer some 10 µs later.)
+//! `epoll_wait`, with which its thread goes to sleep, acknowledges data that has not been answered
+//! a moment later. (Acknowledged in `read`, or before the sleep, it would make each answer some 10
+//! µs later.)
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -25,9 +26,9 @@ const MOST: usize = 1 << 16;
 /// A bit for each descriptor that was a connection of a client.
 static CLIENTS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
-/// From now on what is read from this connection is acknowledged without delay.
+/// From now on data read from this connection is acknowledged without delay.
 ///
-/// Nobody tells when it is closed. Another file that gets its number costs a call that is refused.
+/// Its close is not noticed. For another file with its number the call fails, without harm.
 pub(crate) fn look_after(connection: BorrowedFd<'_>) {
     if let Some((word, bit)) = place(connection.as_raw_fd()) {
         word.fetch_or(bit, Ordering::Relaxed);
@@ -39,8 +40,8 @@ fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((CLIENTS.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// Most connections that are remembered until a thread sleeps; of more, what came is acknowledged when it
-/// is read.
+/// Maximum number of connections remembered until a thread sleeps; data of more is acknowledged
+/// when it is read.
 const REMEMBERED: usize = 16;
 
 /// How long answers have, in nanoseconds: most take half of that.
@@ -55,10 +56,10 @@ fn is_looked_after(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// Acknowledges what was received and is not yet. Whatever the result, `errno` stays.
+/// Acknowledges received data. Whatever the result, `errno` is preserved.
 fn acknowledge(fd: c_int) {
-    // SAFETY: the kernel refuses what is not open, or no connection; the latter may be another file
-    // by now, which takes no harm.
+    // SAFETY: the kernel refuses a closed descriptor, or one that is not a connection; the latter
+    // may be another file by now, which takes no harm.
     let connection = unsafe { BorrowedFd::borrow_raw(fd) };
     let _ = set_tcp_quickack(connection, true);
     // Only that: what comes next is acknowledged with its answer, if that comes soon. Left as it is, the
@@ -75,7 +76,7 @@ fn acknowledge(fd: c_int) {
 pub(crate) unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
     // SAFETY: the caller's promise. Not libc's own name for it, which would be this function.
     let got = unsafe { libc::syscall(libc::SYS_read, fd, buffer, count) } as isize;
-    // Whatever becomes of the acknowledgement, what was read is libpmix's.
+    // Whatever the result of the acknowledgement, libpmix gets the data.
     if got > 0 {
         let _ = caught(|| remember(fd));
     }
@@ -109,7 +110,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
 ) -> c_int {
     let no_mask = ptr::null::<libc::sigset_t>();
     let (fds, used) = READ.get();
-    // Who does not want to sleep has something to do, and comes again.
+    // A thread that does not sleep has work, and calls again.
     if used > 0 && timeout != 0 {
         if used < REMEMBERED {
             let moment = libc::timespec {
@@ -153,8 +154,8 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection on which questions were answered: the kernel takes it for a dialogue,
-    /// and acknowledges what it receives with the next answer.
+    /// Both ends of a connection on which questions were answered: the kernel takes it for a
+    /// dialogue, and acknowledges received data with the next answer.
     fn dialogue(listener: &TcpListener) -> (TcpStream, TcpStream) {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut server = listener.accept().unwrap().0;
@@ -174,7 +175,7 @@ mod tests {
     fn read_as_libpmix(connection: &TcpStream) {
         let mut bytes = [0; 8];
         let into = bytes.as_mut_ptr().cast();
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: there is room for this number of bytes.
         let got = unsafe { read(connection.as_raw_fd(), into, bytes.len()) };
         assert_eq!(got, 1);
     }
@@ -208,7 +209,7 @@ mod tests {
     fn what_was_read_from_a_client_is_acknowledged_before_the_thread_sleeps() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         for looked_after in [false, true] {
-            // On a busy machine the kernel's time may be up before we come to it.
+            // On a busy machine the kernel's timer may expire first.
             let acknowledged = (0..10).any(|_| {
                 let (mut client, server) = dialogue(&listener);
                 if looked_after {

@@ -28,8 +28,9 @@ pub(crate) struct Server {
     /// What the server shares with the ranks of the machine's topology.
     topology: Option<PathBuf>,
     jobs: BTreeSet<Text>,
-    /// Every name that libpmix was ever told, for 4.2.2 locks itself out when it is told one again: it
-    /// keeps the locks of a job's data, by name, for as long as the user has jobs.
+    /// Every name that was ever registered with libpmix, since 4.2.2 deadlocks when one is
+    /// registered again: it keeps the locks of a job's data, by name, for as long as the user has
+    /// jobs.
     names: BTreeSet<Text>,
 }
 
@@ -84,8 +85,8 @@ impl Server {
             Ok(_) => {
                 self.jobs.insert(nspace.clone());
             }
-            // What libpmix noted of it must not be there for the other jobs' sake. The first failure
-            // is the one to tell.
+            // What libpmix noted of it must not be there for the other jobs' sake. The first
+            // failure must report it.
             Err(_) => drop(self.deregister(nspace)),
         }
         registered
@@ -368,7 +369,7 @@ fn unknown_job(nspace: &Text) -> Refusal {
     )
 }
 
-/// Judges a wait, and hands back what the operations pointed to, unless they may still use it.
+/// Judges a wait, and returns the operations' data, unless they may still use it.
 fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, Refusal> {
     match waited {
         Ok(()) => Ok(used),

@@ -111,7 +111,7 @@ mod loaded {
         // SAFETY: may be called before initialisation.
         let text = unsafe { get() };
         if text.is_null() {
-            return Err(fatal("does not tell its version"));
+            return Err(fatal("has no version"));
         }
         // SAFETY: a terminated string in the library, which stays open.
         let text: &'static CStr = unsafe { CStr::from_ptr(text) };

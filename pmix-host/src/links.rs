@@ -5,8 +5,9 @@
 //! on libpmix's own thread, which does the cleaning up, it opens no link. The main thread loads
 //! libraries, whose directories may well be links.
 //!
-//! It also removes files where a client wants only empty directories to be removed, which it does not
-//! know. So its `unlink` is ours too, and on that thread leaves alone what the shim says.
+//! It also removes files if a client asks only for empty directories to be removed, which it does
+//! not know. So the sidecar also defines `unlink`, which on that thread keeps the files that the
+//! shim names.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -17,7 +18,7 @@ use crate::Fatal;
 use crate::boundary::caught;
 use wireup_core::pmix::control::Stage;
 
-/// Knows which files are to be kept.
+/// Decides which files must be kept.
 static SHIM: OnceLock<&'static Shim> = OnceLock::new();
 
 /// Whether this is the thread that loads libraries and does what the agent asks.
@@ -40,10 +41,11 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     if fd < 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: it was just made, and nobody else knows of it; the directory owns it, if there is one.
+    // SAFETY: it was just opened, and no other code knows it; the directory owns it, if there is
+    // one.
     let directory = unsafe { libc::fdopendir(fd) };
     if directory.is_null() {
-        // SAFETY: nobody took it.
+        // SAFETY: no directory took it.
         unsafe { libc::close(fd) };
     }
     directory
@@ -57,7 +59,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
 unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let keeps = |shim: &&Shim| unsafe { shim.wireup_keeps(path) } != 0;
-    // A file of which we cannot tell stays.
+    // A file in an unknown state is kept.
     if caught(|| !is_main() && SHIM.get().is_some_and(keeps)).unwrap_or(true) {
         // SAFETY: this thread's own.
         unsafe { *libc::__errno_location() = libc::EPERM };
@@ -67,7 +69,8 @@ unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     unsafe { libc::unlinkat(libc::AT_FDCWD, path, 0) }
 }
 
-/// From now on libpmix cannot follow links, nor remove what is to be kept. Before the server starts.
+/// From now on libpmix cannot follow links, nor remove files that must be kept. Call before the
+/// server starts.
 ///
 /// # Errors
 /// When libpmix would call another `opendir` or `unlink`: the linker did not export ours.

@@ -1,9 +1,10 @@
-//! The sidecar: hosts OpenPMIx's server for one node of one job and does what the agent says.
+//! The sidecar: runs OpenPMIx's server for one node of a launch and executes the requests of its
+//! parent, the launcher or step.
 //!
 //! Two threads of ours: this one reads the agent's requests (`control`), the shim's reader takes
 //! answers to upcalls. libpmix has its own. The process ends when the agent asks, or is gone.
 //!
-//! Every failure is told to the agent as one line on the control socket, since the user looks
+//! Every failure is reported to the parent as one line on the control socket, since the user looks
 //! there; standard error is for failures that have no control socket yet.
 
 #[cfg(have_pmix)]
@@ -167,7 +168,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells the agent why this process ends; if it is gone, whoever reads standard error.
+/// Reports to the parent why this process ends; if the parent is gone, on standard error.
 fn tell(Fatal { stage, text }: &Fatal, replies: &Replies) {
     let notice = SidecarNotice::Failed(Failed {
         stage: *stage,

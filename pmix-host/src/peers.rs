@@ -1,15 +1,15 @@
-//! Who is at the other end of OpenPMIx's listener.
+//! Checks the user of connections to OpenPMIx's listener.
 //!
 //! It listens on 127.0.0.1, where every user of the machine can connect; it believes the user id
 //! that a client claims; and its one thread reads the first words of a connection with a call that
-//! waits, so that whoever connects and says nothing stops the server. So libpmix's `accept` is
-//! ours: the kernel is asked who owns the other end, and what is neither the job's user's nor root's
+//! waits, so that a silent connection blocks the server. So the sidecar defines `accept`: it asks
+//! the kernel for the owner of the other end, and a connection of neither the job's user nor root
 //! is closed before libpmix knows of it.
 //!
 //! Where the kernel cannot be asked about one socket (it may be built without `tcp_diag`), its table
 //! of all of them is read, which is slower.
 //!
-//! Limits: whoever may become the job's user or root is trusted, as is a process that such a
+//! Limits: users that can become the job's user or root are trusted, as is a process that such a
 //! process gave its socket to.
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ use wireup_core::pmix::control::{SidecarNotice, Stage};
 /// Room for one answer of the kernel, which has 100 bytes and some attributes.
 const ANSWER: usize = 4096;
 
-/// Set before libpmix's server starts; without it nobody is checked.
+/// Set before libpmix's server starts; without it no connection is checked.
 static GATE: OnceLock<Mutex<Gate>> = OnceLock::new();
 
 /// What libpmix calls instead of the C library's function, because names are looked up in the
@@ -55,13 +55,13 @@ unsafe extern "C" fn accept(
     if fd < 0 {
         return fd;
     }
-    // SAFETY: it was just made, and nobody else knows of it.
+    // SAFETY: it was just opened, and no other code knows it.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     let admits = || {
         let gate = GATE.get();
         gate.is_none_or(|gate| lock(gate).admits(connection.as_fd()))
     };
-    // Of whom we cannot tell who it is, nobody is let in.
+    // A connection of an unknown user is refused.
     if caught(admits).unwrap_or(false) {
         // libpmix leaves this out. Without it the kernel keeps an event that follows an answer
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
@@ -93,7 +93,7 @@ pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
             return Err(Fatal::new(
                 Stage::Link,
                 format!(
-                    "this wireup-pmix-host was linked so that libpmix does not find its {0}: nobody \
+                    "this wireup-pmix-host was linked so that libpmix does not find its {0}: no client \
                      would check who connects to the PMIx server; build it with its build script, \
                      which exports {0}",
                     name.to_string_lossy()
@@ -104,7 +104,7 @@ pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Decides who may connect; see the module.
+/// Decides which connections are accepted; see the module.
 #[derive(Debug)]
 struct Gate {
     replies: Arc<Replies>,
@@ -136,7 +136,7 @@ impl Gate {
             Ok(Owner::User(user)) => {
                 if self.reported.insert(user) {
                     self.warn(format!(
-                        "a process of user {user} connected from {peer} and was shut out"
+                        "a process of user {user} connected from {peer} and was refused"
                     ));
                 }
                 false
@@ -144,7 +144,7 @@ impl Gate {
             Ok(Owner::Gone) => false,
             Err(error) => {
                 self.warn(format!(
-                    "who connected from {peer} cannot be found out, and was shut out: {error}"
+                    "refused a connection from {peer}, whose user cannot be determined: {error}"
                 ));
                 false
             }
@@ -167,7 +167,7 @@ impl Gate {
     }
 }
 
-/// How to ask who owns a socket.
+/// Queries for the owner of a socket.
 #[derive(Debug)]
 enum Kernel {
     Diag(Socket),
@@ -194,13 +194,13 @@ impl Kernel {
         })
     }
 
-    /// Who owns the socket at `local` that is connected to `remote`.
+    /// The owner of the socket at `local` that is connected to `remote`.
     fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<Owner> {
         let found = match self {
             Self::Diag(socket) => ask(socket, local, remote)?,
             Self::Tables => search(local, remote)?,
         };
-        // In other states what the kernel calls the owner is not always somebody's user id.
+        // In other states the kernel's owner field is not always a user id.
         Ok(match found {
             Some((user, TCP_ESTABLISHED)) => Owner::User(user),
             _ => Owner::Gone,

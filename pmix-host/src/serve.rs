@@ -46,7 +46,7 @@ enum Flow {
 }
 
 impl Host {
-    /// Starts the upcall link and says hello; the PMIx server itself starts on request.
+    /// Starts the upcall link and sends `HELLO`; the PMIx server itself starts on request.
     pub(crate) fn start(
         libraries: Libraries,
         upcall_fd: i32,
@@ -80,8 +80,8 @@ impl Host {
         })
     }
 
-    /// Does what the agent asks until it wants us to end, or is gone.
-    /// Every failure is told before the cleaning up, which libpmix may not survive.
+    /// Executes the parent's requests until it asks this process to end, or is gone.
+    /// Every failure is reported before the clean-up, in which libpmix may crash.
     pub(crate) fn serve(mut self, mut control: UnixStream) -> ExitCode {
         match self.read_requests(&mut control) {
             Ok(()) => ExitCode::SUCCESS,
@@ -204,7 +204,7 @@ impl Host {
                 unsafe { libc::_exit(1) };
             }
         });
-        // The agent is not there to be told.
+        // The parent is gone.
         let _ = self.server.finalize();
         drop(done);
         let _ = watchdog.join();

@@ -1,8 +1,8 @@
-//! Whether what a node tells the launcher is that node's to tell; no I/O.
+//! Checks whether a node may send a report to the launcher; no I/O.
 //!
-//! A step is a process of the job's user, on a host that may be broken or somebody else's: what it
-//! tells is believed of its own node and ranks, and names nothing that does not exist. Whoever hears
-//! it can look up everything that it names.
+//! A step is a process of the job's user, on a host that may be compromised: its reports are
+//! accepted only about its own node and ranks, and only with valid names. Code that receives it can
+//! look up everything that it names.
 
 use crate::backend::message::FromBackend;
 use wireup_core::job::absence::{Absences, SomeNodes};
@@ -12,7 +12,7 @@ use wireup_core::job::outcome::Cause;
 use wireup_core::job::roster::{Placed, Roster};
 use wireup_core::supervisor::Waiting;
 
-/// Whether `node` may tell this to the launcher of these jobs.
+/// Whether `node` may send this report to the launcher of these jobs.
 pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBackend) -> bool {
     let known = Known(jobs);
     let own = |rank| jobs.node_of(rank) == Some(node);
@@ -38,7 +38,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::FenceLate(late) => known.absences(&late.absences),
         FromBackend::Log(text) => text.rank.is_none_or(|rank| known.rank(rank)),
         FromBackend::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
-        // What the launcher says to itself.
+        // Reports of the launcher to itself.
         FromBackend::Joined { .. } | FromBackend::Refused(_) => false,
         FromBackend::Ready
         | FromBackend::Started { .. }

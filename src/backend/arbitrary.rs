@@ -94,7 +94,7 @@ fn spawn_request() -> BoxedStrategy<SpawnRequest> {
         .boxed()
 }
 
-/// Anything a backend tells, however little sense it makes.
+/// Any report of a backend, plausible or not.
 fn from_crew() -> BoxedStrategy<FromBackend> {
     let bytes = || vec(any::<u8>(), 0..20);
     let dialect = option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2]));
@@ -180,7 +180,7 @@ fn from_crew() -> BoxedStrategy<FromBackend> {
     prop_oneof![3 => about_ranks, 1 => about_others].boxed()
 }
 
-/// Anything that launchers and steps say, mostly what steps tell.
+/// Any message of launchers and steps, mostly reports of steps.
 pub(crate) fn carried() -> BoxedStrategy<Carried> {
     let orders = prop_oneof![
         any::<i32>().prop_map(ToBackend::Signal),
@@ -200,7 +200,7 @@ pub(crate) fn carried() -> BoxedStrategy<Carried> {
     .boxed()
 }
 
-/// What steps are told of a job of a program that every machine has.
+/// Messages to steps about a job of a program that every machine has.
 pub(crate) fn description() -> BoxedStrategy<Description> {
     let plan = plan(spec("n1:2,n2", Path::new("/bin/sh")));
     Just(Description {

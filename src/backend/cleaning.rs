@@ -17,7 +17,7 @@ pub const LOOK_AT_LEAST: Duration = Duration::from_millis(200);
 /// How long SIGKILL is repeated before a process that does not die of it is given up.
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 
-/// What is to be ended and removed of a job that has no launcher any more.
+/// Processes and files to remove of a job without a launcher.
 pub struct Cleaning<'a> {
     /// Name of the job.
     pub job: &'a str,
@@ -29,13 +29,13 @@ pub struct Cleaning<'a> {
     pub groups: &'a [PathBuf],
     /// Where its MPI libraries may have made session directories.
     pub tmpdirs: &'a [PathBuf],
-    /// Whose shared-memory files and session directories are looked at.
+    /// The user whose shared-memory files and session directories are checked.
     pub uid: u32,
     /// Nothing older than this is removed there.
     pub since: SystemTime,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How long processes are looked for at least.
+    /// Minimum time for the search of processes.
     pub look_at_least: Duration,
     /// How long SIGKILL is repeated before a process is given up.
     pub give_up: Duration,
@@ -75,7 +75,7 @@ impl Cleaning<'_> {
             let members = members.filter(|pid| found.iter().all(|process| process.pid != *pid));
             let members: Vec<Process> = members.filter_map(procfs::process).collect();
             found.extend(members.into_iter().filter(|process| !process.has_ended()));
-            // Somebody may call us from inside the job.
+            // The caller may be a process of the job.
             found.retain(|process| u32::try_from(process.pid) != Ok(own));
             let is_among = |list: &[Process], process: &Process| {
                 let same = |p: &Process| p.pid == process.pid && p.started == process.started;

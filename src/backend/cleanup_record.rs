@@ -1,14 +1,15 @@
-//! What a launch would leave behind if its launcher, or step, and its guard were both killed; and the removal of
-//! what others have left so.
+//! What a launch would leave behind if its launcher, or step, and its guard were both killed; and
+//! the removal of what others have left so.
 //!
-//! The guard keeps a record: a file of the user's in memory, which tells who looks after the launch, and what
-//! it has made. It is gone with the guard. A record of which nobody lives is one of a launch that
-//! nobody will end: the next launch of the user on this machine does it, and the agent when it starts.
+//! The guard keeps a record: a file of the user in memory, with the processes that supervise the
+//! launch and its leftovers. The guard removes it at its end. A record whose processes have all
+//! ended belongs to a launch without supervision: the next launch of the user on this machine
+//! cleans it up, and so does the agent when it starts.
 //!
-//! Rules: a process is known by its number and the time when it started, on one boot of one kernel and in one
-//! namespace of processes; where any of that is another's, nothing is known and nothing is done. A record is
-//! believed only as far as its owner's rights reach. Its name is a number that nobody can guess, and not the
-//! job's, which other users must not know (see `label`).
+//! Rules: a process is known by its number and the time when it started, on one boot of one kernel
+//! and in one namespace of processes; where any of that is another's, nothing is known and nothing
+//! is done. A record is trusted only as far as its owner's rights reach. Its name is a number that
+//! cannot be guessed, and not the job's, which other users must not know (see `label`).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -37,10 +38,11 @@ const PLACE: &str = "/dev/shm";
 /// Most bytes of a record that are read.
 const MOST: u64 = 16 * 1024 * 1024;
 
-/// Of what is in a record. Those of other versions are left alone until they are old.
+/// Version of a record's contents. Records of other versions are kept until they are old.
 const VERSION: u32 = 1;
 
-/// How old a record that cannot be read must be before it is removed: it may be that of another version, whose launch lives.
+/// How old a record that cannot be read must be before it is removed: it may be of another version,
+/// and its launch may still run.
 const EMPTY_FOR: Duration = Duration::from_secs(60);
 
 /// A process that looks after the launch.
@@ -105,7 +107,7 @@ pub(crate) enum Thing {
     Group(#[serde(with = "octets")] PathBuf),
 }
 
-/// The record of a launch, kept by its guard. To drop it leaves it.
+/// The record of a launch, kept by its guard. Dropping it does not remove the file.
 #[derive(Debug)]
 pub(crate) struct Record(PathBuf);
 
@@ -123,7 +125,7 @@ impl Record {
     /// Makes it, unless the launcher or the guard has made it already: then it is that one.
     ///
     /// # Errors
-    /// Where there is no place for it; then no process will know what the launch has left.
+    /// If it cannot be created; then leftovers of the launch are not recorded.
     pub(crate) fn make(
         number: u64,
         keepers: Vec<Keeper>,
@@ -158,7 +160,7 @@ impl Record {
     /// # Errors
     /// When there is no memory left for it.
     pub(crate) fn add(&mut self, thing: &Thing) -> io::Result<()> {
-        // Not kept open: the guard holds nothing but its socket and its leaders.
+        // Not kept open: the guard holds only its socket and the session leaders.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         write(
             &mut File::from(openat(CWD, &self.0, flags, Mode::empty())?),
@@ -179,7 +181,7 @@ pub(crate) fn forget(number: u64) {
     let _ = fs::remove_file(path(number));
 }
 
-/// What a record tells.
+/// The contents of a record.
 #[derive(Debug)]
 pub struct Remains {
     path: PathBuf,
@@ -219,7 +221,7 @@ impl Remains {
         Some(Self { path, head, things })
     }
 
-    /// Whether it is certain that nobody looks after the launch any more.
+    /// Whether it is certain that no process supervises the launch any more.
     fn is_abandoned(&self, world: &World) -> bool {
         self.head.world == *world && !self.head.keepers.iter().any(Keeper::lives)
     }
@@ -264,7 +266,7 @@ fn entry<T: DeserializeOwned>(bytes: &mut &[u8]) -> Option<T> {
     decode(entry).ok()
 }
 
-/// Records whose name begins so.
+/// Prefix of record names.
 fn named(prefix: &str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
@@ -274,7 +276,7 @@ fn named(prefix: &str) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The records of a job that nobody looks after, of this process's user.
+/// The records of unsupervised jobs of this process's user.
 pub fn of_job(job: &str) -> Vec<Remains> {
     let Ok(world) = World::own() else {
         return Vec::new();
@@ -284,7 +286,7 @@ pub fn of_job(job: &str) -> Vec<Remains> {
     found
 }
 
-/// Users who have records, each with the group of one: of all users on this machine.
+/// The users of this machine that have records, each with the group of one.
 fn owners() -> Vec<(u32, u32)> {
     let owner = |path: PathBuf| {
         let meta = path.symlink_metadata().ok()?;
@@ -298,7 +300,7 @@ fn owners() -> Vec<(u32, u32)> {
     owners
 }
 
-/// Ends and removes what is left of launches of this process's user that nobody looks after.
+/// Ends and removes leftovers of unsupervised launches of this process's user.
 pub fn collect() {
     let mut found = Remains::all();
     if found.is_empty() {
@@ -336,8 +338,8 @@ pub fn collect() {
     }
 }
 
-/// For root, who starts to serve all users: does the same for each of them, with that user's rights. In a process
-/// of a single thread.
+/// For root's agent at its start: does the same for each user, with that user's rights. In a
+/// process of a single thread.
 pub fn collect_everybodys() {
     if !rustix::process::geteuid().is_root() {
         return collect();

@@ -1,15 +1,15 @@
 //! The guard: a small process that cleans up when the launcher itself is killed.
 //!
-//! It is forked before the launcher has threads and holds one end of a socket. The launcher
-//! writes every session and directory of the job and the modes of the user's terminal into it, and
-//! kills it when it has cleaned up by itself. An end of file means that the launcher died: the guard
-//! ends everything that has the job's name in its environment, the sessions, and what descends from
+//! It is forked before the launcher has threads and holds one end of a socket. The launcher writes
+//! every session and directory of the job and the modes of the user's terminal into it, and kills
+//! it when it has cleaned up by itself. An end of file means that the launcher died: the guard ends
+//! everything that has the job's name in its environment, the sessions, and what descends from
 //! these, removes the directories and the shared-memory files, and exits; the terminal comes first.
-//! It lives in a session of its own, so a terminal's signals do not reach it.
+//! It runs in its own session, so a terminal's signals do not reach it.
 //!
 //! It also starts the rendezvous of the user's launches, whose listening socket comes with an `R`:
 //! that is no process of the job and outlives it, which nothing can do that descends from a rank or
-//! lives in a session of the job.
+//! runs in a session of the job.
 //!
 //! Rule: the number of a session may be given to a stranger once the session is gone, so a session
 //! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
@@ -72,12 +72,12 @@ impl Guard {
         let record = cleanup_record::number()?;
         let launcher = rustix::process::getpid();
         let since = SystemTime::now();
-        // A fork whose end raises no signal: such a child is left out of waits for "any child", so
-        // the launcher can tell an adopted orphan, and "no child left", from its guard. A debugger would
-        // take it for a thread of the launcher: it does not get to see it.
-        // SAFETY: the process has one thread (the caller's promise), so the child may run any
-        // code: no lock can be held by a thread that does not exist there. The call is fork with
-        // another exit signal; no stack is given, so the child goes on with a copy of ours.
+        // A fork that raises no signal at its end: waits for "any child" skip such a child, so the
+        // launcher can distinguish an adopted orphan, and "no child left", from its guard. A
+        // debugger would take it for a thread of the launcher: it does not get to see it. SAFETY:
+        // the process has one thread (the caller's promise), so the child may run any code: no lock
+        // can be held by a thread that does not exist there. The call is fork with another exit
+        // signal; no stack is given, so the child continues with a copy of this one.
         match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
@@ -155,7 +155,7 @@ impl Guard {
         self.add_record(b'F', &[&identity.to_bytes(), path].concat())
     }
 
-    /// Makes the guard responsible for what is put somewhere: a file, or a directory where there is no
+    /// Makes the guard responsible for a path: a file, or a directory where there is no
     /// identity.
     pub(crate) fn charge(&mut self, path: &Path, identity: Option<Identity>) {
         // When it is gone, the backend cleans up alone.
@@ -180,7 +180,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Makes the guard responsible for the user's terminal, in place of what it was told before.
+    /// Makes the guard responsible for the user's terminal, with new settings.
     ///
     /// # Errors
     /// When the guard is gone.
@@ -197,7 +197,7 @@ impl Guard {
         self.pipe.write_all(&record)
     }
 
-    /// Ends the guard, since nothing is left to do; also one that somebody has stopped.
+    /// Ends the guard, since nothing is left to do; also a stopped one.
     pub fn dismiss(self) -> Leaving {
         // Before it is killed, since we may be as well before it is waited for; then once more, since it may
         // just make it.
@@ -243,7 +243,7 @@ fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
-        // Whoever reads the launcher's output must not wait for the guard, so everything but the
+        // The reader of the launcher's output must not wait for the guard, so everything but the
         // pipe is closed; so is whatever the launcher inherited.
         let keep = pipe.as_raw_fd();
         libc::syscall(libc::SYS_close_range, 0, keep - 1, 0);
@@ -262,7 +262,7 @@ fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record
         }
     };
     let charge = read_charge(&ear, start_rendezvous, |thing| {
-        // Where nothing more can be kept, what was kept before is right.
+        // If no more can be recorded, the existing record is still right.
         let _ = kept.as_mut().map(|kept| kept.add(thing));
     });
     // First, since the user is already typing.
@@ -292,8 +292,8 @@ fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record
 /// no environment included, since a job is known by that. If it cannot be started its socket is
 /// closed, which is what the launcher sees.
 fn execute_rendezvous(listener: BorrowedFd<'_>) {
-    // SAFETY: as in `Guard::start`: this process has one thread, and the child goes on with a copy of
-    // it. Nobody waits for it before our own end.
+    // SAFETY: as in `Guard::start`: this process has one thread, and the child continues with a
+    // copy of it. No process waits for it before this one ends.
     if unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } != 0 {
         return;
     }

@@ -5,9 +5,9 @@
 //! the name is in the link `/proc/PID/fd/N`, where the job is in its life is the first byte, and
 //! the rest is JSON, which other versions can read. It is gone with its process.
 //!
-//! Rule: a job's name must not become known to other users, who could pose as ranks with it. The
-//! links and files in `/proc/PID/fd` are for those who may look into the process; its arguments, its
-//! name and names of sockets are for everybody. Source: `PTRACE_MODE_READ_FSCREDS` in
+//! Rule: a job's name must not become known to other users, who could impersonate ranks with it.
+//! The links and files in `/proc/PID/fd` are readable only with access to the process; all users
+//! can read its arguments, its name and names of sockets. Source: `PTRACE_MODE_READ_FSCREDS` in
 //! proc_pid_fd(5).
 
 use std::fs::{self, File};
@@ -53,7 +53,7 @@ impl Stage {
 /// What does not change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Placement {
-    /// The node whose part of the job a step has; a launcher has none.
+    /// The node of a step; a launcher has none.
     pub node: Option<NodeId>,
     /// The names of all nodes.
     pub hosts: Vec<String>,
@@ -61,7 +61,7 @@ pub struct Placement {
     pub ranks: RankMap,
 }
 
-/// What somebody else sees of a label.
+/// A label as other processes see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Name of the job.
@@ -125,7 +125,7 @@ fn make(name: &str, placement: &Placement) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Reads the label of a process, if it has one that is called as `is_job` wants it and can be looked
+/// Reads the label of a process, if it has one whose name `is_job` accepts and that can be looked
 /// at.
 pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
@@ -135,8 +135,8 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
         let job = name
             .strip_suffix(" (deleted)")
             .filter(|name| is_job(name))?;
-        // Whose process it is could have made something else look like it: nothing is waited for,
-        // and only a file in memory has seals.
+        // The user of the process can imitate a label with another kind of file: nothing is waited
+        // for, and only a file in memory has seals.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = open(entry.path(), flags, Mode::empty()).ok()?;
         fcntl_get_seals(&file).ok()?;

@@ -1,4 +1,4 @@
-//! What a launcher and the steps of its job say to each other over the agents, which do not look
+//! Messages between a launcher and the steps of its job, over the agents, which do not look
 //! into it.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use wireup_core::node::JobContext;
 use wireup_core::node::event::PeerMessage;
 use wireup_core::record::Stream;
 
-/// What every step is told about the job.
+/// The job's description for every step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) decided: Decided,
@@ -36,7 +36,7 @@ pub(crate) enum Carried {
     Start,
     /// To a step: a further job, spawned by a process of the launch.
     AddJob(Box<SpawnedJob>),
-    /// To a step that has joined: a job of the launch all of whose ranks have ended.
+    /// To a step that has joined: a job of the launch whose ranks have all ended.
     PastJob(Arc<JobContext>),
     /// To a step: other nodes have joined the launch.
     Joined {
@@ -47,7 +47,7 @@ pub(crate) enum Carried {
     },
     /// To a step: an order for its backend.
     Order(ToBackend),
-    /// To a step: so many more bytes of this stream may come.
+    /// To a step: credit of this number of bytes for this stream.
     Credit {
         /// Which.
         stream: Stream,
@@ -56,7 +56,7 @@ pub(crate) enum Carried {
     /// To a step: the next piece of standard input for those of its ranks that read it; nothing at
     /// its end. The next one comes when this one was [taken](Carried::InputTaken).
     Input(#[serde(with = "octets")] Vec<u8>),
-    /// To the launcher: what the backend tells, in order.
+    /// To the launcher: the backend's reports, in order.
     Told(Vec<FromBackend>),
     /// To the launcher: the step cannot take part, and ends.
     Refused(Refusal),

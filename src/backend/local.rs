@@ -1,9 +1,9 @@
 //! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
 //! ranks with their PMI sockets and pipes.
 //!
-//! A backend knows no policy. It tells its launcher what happens ([`FromBackend`]) and does what it is
-//! told ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there is a
-//! link in between. On one machine the backend is the whole job, on all of its virtual nodes.
+//! A backend knows no policy. It reports events to its launcher ([`FromBackend`]) and executes
+//! orders ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there
+//! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
 mod end;
 mod job;
@@ -101,7 +101,7 @@ pub(crate) struct LocalBackend {
     results_to: Sender<Started>,
     threads: Threads,
     results: Receiver<Started>,
-    /// When they are looked at next, while threads start ranks.
+    /// Time of the next check, while threads start ranks.
     look: Option<Duration>,
     /// Writing ends of pipes that feed ranks' standard input.
     stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
@@ -109,11 +109,12 @@ pub(crate) struct LocalBackend {
     pushed: Pushed,
     /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
     closed: BTreeMap<GlobalRank, Duration>,
-    /// Ranks that ended badly while it is not known whether their PMIx server lives.
+    /// Ranks that failed while the state of their PMIx server is unknown.
     unjudged: Vec<(GlobalRank, RankEnd)>,
     /// Ranks whose memory the kernel dumped when they were killed.
     dumped: BTreeSet<GlobalRank>,
-    /// Ranks that were about to end when another did, whose end waits for theirs; and how long it does.
+    /// Ranks that were about to end when another did; the judgement of the other waits for them,
+    /// and how long.
     dying: (BTreeSet<GlobalRank>, Duration),
     /// An abort that may follow from the end of a rank that is not reported yet, and until when
     /// that is waited for.
@@ -126,7 +127,7 @@ pub(crate) struct LocalBackend {
     outbound: Vec<(Address, PeerMessage)>,
     /// What the launcher has not heard yet.
     told: VecDeque<FromBackend>,
-    /// What ranks did whose start has not been reported.
+    /// Events of ranks whose start has not been reported.
     early: Vec<(GlobalRank, FromBackend)>,
     /// Cores that wait until the starts of some jobs' ranks are known.
     awaiting: Vec<(NodeId, Asked, Vec<JobNumber>)>,
@@ -135,7 +136,7 @@ pub(crate) struct LocalBackend {
     buffer: Vec<u8>,
     /// The job is being ended.
     ending: bool,
-    /// The last signal for everybody was SIGKILL.
+    /// The last signal to all ranks was SIGKILL.
     killed: bool,
     /// How far the end has come, once all ranks are over.
     end: Option<End>,
@@ -153,7 +154,7 @@ pub(crate) struct LocalBackend {
     pub(crate) leaving: Option<Leaving>,
 }
 
-/// What a backend is made of, beside what it makes itself.
+/// The parts from which a backend is built.
 pub(crate) struct Parts<'a> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) part: Part,
@@ -171,7 +172,7 @@ impl LocalBackend {
     /// A backend that has started nothing. If that fails nothing is left of it, and the guard is gone.
     ///
     /// # Errors
-    /// [`RunFailure`] when the system does not give what is needed.
+    /// [`RunFailure`] if the system lacks a needed resource.
     pub(crate) fn new(mut parts: Parts<'_>) -> Result<Self, RunFailure> {
         let mut directory = None;
         let made = Made::new(&mut parts, &mut directory);
@@ -238,7 +239,7 @@ impl LocalBackend {
         })
     }
 
-    /// What has come along with the first job is removed with it, or when something else takes its place.
+    /// Staged files of the first job, removed with it.
     pub(crate) fn keep(&mut self, staged_files: Unpacked) {
         if let Some(first) = self.jobs.get_mut(JobNumber(0)) {
             first.staged_files = staged_files;
@@ -256,7 +257,7 @@ impl LocalBackend {
         }
     }
 
-    /// Nothing of the launch is left in its control group, or what is will not be waited for.
+    /// The control group of the launch is empty, or its remaining processes are not waited for.
     fn end_group(&mut self) {
         if let Some(group) = self.group.take() {
             cgroup::end(group.path());
@@ -291,7 +292,7 @@ impl LocalBackend {
         }
     }
 
-    /// What the launcher has to hear next.
+    /// The next report for the launcher.
     pub(crate) fn take_told(&mut self) -> Option<FromBackend> {
         self.told.pop_front()
     }
@@ -303,7 +304,7 @@ impl LocalBackend {
         }
     }
 
-    /// Does what the launcher wants.
+    /// Executes an order of the launcher.
     pub(crate) fn order(&mut self, order: ToBackend) {
         match order {
             ToBackend::Skip => self.skip_ranks(),
@@ -463,7 +464,7 @@ impl LocalBackend {
         self.go_on_ending()
     }
 
-    /// Whether some rank here waits for what was asked about.
+    /// Whether a local rank waits for one of these ranks.
     pub(crate) fn waits(&self, waiting: Waiting) -> bool {
         self.nodes.iter().any(|node| match waiting {
             Waiting::Session(job) => node.core.any_active(job),
@@ -477,7 +478,7 @@ impl LocalBackend {
         self.node(node).core.pmi_state(local)
     }
 
-    /// Where a rank lives.
+    /// The node of a rank.
     fn place(&self, rank: GlobalRank) -> (NodeId, NodeRank) {
         let place = self.jobs.node_of(rank).zip(self.jobs.node_rank(rank));
         place.expect("the loop only knows processes of the launch")

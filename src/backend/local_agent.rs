@@ -1,8 +1,8 @@
 //! The way to the agent of this machine.
 //!
-//! Where one looks for an agent, in `/tmp` say, somebody else may have made a directory or a socket. So a
-//! directory that others could have filled is passed over, nobody is waited for without a limit, and the
-//! kernel is asked who answers.
+//! In a directory such as `/tmp` another user may have created the agent's directory or socket. So
+//! a directory that others can write to is skipped, every wait has a timeout, and the kernel gives
+//! the user of the answering process.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -27,29 +27,31 @@ const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
 /// The same where others wait meanwhile.
 const SHORT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Why nobody is asked at a path.
+/// Why a path is skipped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAgent {
     #[error("{path}: {errno}")]
     Connect { path: String, errno: Errno },
     #[error("no {0}")]
     Absent(String),
-    #[error("who listens at {path} is user {user}, neither you nor root")]
+    #[error("the process that listens at {path} belongs to user {user}, neither you nor root")]
     Stranger { path: String, user: u32 },
-    #[error("who listens at {path} has accepted no connection within {seconds} s; was it stopped?")]
+    #[error(
+        "the process that listens at {path} has accepted no connection within {seconds} s; was it stopped?"
+    )]
     Silent { path: String, seconds: u64 },
     #[error("{path} may be anybody's: its directory is not yours or root's alone")]
     Directory { path: String },
 }
 
-/// Connects to the agent of this machine: the one whose socket is `given`, or the user's own, or the
-/// system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
+/// Connects to the agent of this machine: the one with the socket `given`, or the user's own, or
+/// the system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
 ///
-/// Who is told everything about the job, environment included, must be trusted. Whom the user names is
-/// his choice.
+/// The agent gets everything about the job, environment included, and must be trusted. An agent
+/// that the user names is his choice.
 ///
 /// # Errors
-/// [`RunFailure`] with everywhere it was looked for.
+/// [`RunFailure`] with all searched paths.
 pub fn find(
     given: Option<&Path>,
     user: UserId,
@@ -99,8 +101,8 @@ fn look(
     Err(failures)
 }
 
-/// Whether nobody but root and the user can have put a socket there. Root is asked for what is in the
-/// way to the directory: `/run` and `/tmp` are his, and nobody else can put another directory in its place.
+/// Whether only root and the user can have put a socket there. Parent directories must be root's:
+/// `/run` and `/tmp` are, and no other user can replace a directory in them.
 fn is_private(path: &Path, user: UserId) -> Result<(), NoAgent> {
     let text = || path.display().to_string();
     let Some(directory) = path.parent() else {

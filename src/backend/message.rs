@@ -1,4 +1,4 @@
-//! What the launcher and the backend of a host say to each other: in memory on one machine, over a
+//! Messages between the launcher and the backend of a host: in memory on one machine, over a
 //! link between hosts.
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use wireup_core::record::Stream;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 use wireup_core::supervisor::Waiting;
 
-/// What a backend tells the launcher.
+/// Reports of a backend to the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum FromBackend {
     /// A node's sidecar has loaded its libraries.
@@ -27,7 +27,7 @@ pub(crate) enum FromBackend {
         node: NodeId,
         /// What libpmix calls itself.
         libpmix: String,
-        /// What is to be known about it.
+        /// Its warning, if any.
         warnings: Vec<String>,
     },
     /// Every sidecar here is ready: ranks may be started.
@@ -47,21 +47,21 @@ pub(crate) enum FromBackend {
     },
     /// The start of every rank of a job here has been reported.
     AllStarted { job: JobNumber },
-    /// A process wants others to be started; answered by [`ToBackend::Spawned`].
+    /// A spawn request; answered by [`ToBackend::Spawned`].
     Spawn {
         /// The node that waits for the answer.
         node: NodeId,
         ticket: SpawnTicket,
-        /// Whose wish it is.
+        /// The requesting process.
         by: GlobalRank,
         request: Box<SpawnRequest>,
     },
-    /// A process wants nodes or slots; answered by [`ToBackend::Allocated`].
+    /// A request for nodes or slots; answered by [`ToBackend::Allocated`].
     Allocate {
         /// The node that waits for the answer.
         node: NodeId,
         ticket: AllocationTicket,
-        /// Whose wish it is.
+        /// The requesting process.
         by: GlobalRank,
         request: Box<AllocationRequest>,
     },
@@ -96,7 +96,7 @@ pub(crate) enum FromBackend {
         /// Which.
         rank: GlobalRank,
         end: RankEnd,
-        /// What it had done.
+        /// Its protocol state.
         state: PmiState,
     },
     /// A rank that runs on cannot take part in anything any more.
@@ -113,11 +113,11 @@ pub(crate) enum FromBackend {
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
-    /// A rank wants something to be done with ranks of its job.
+    /// A rank requests an action on ranks of its job.
     Demanded(Demand),
-    /// A fence takes longer than expected, and goes on.
+    /// A fence takes longer than expected, and continues.
     FenceLate(LateFence),
-    /// A sidecar was lost that nobody here needs any more.
+    /// A sidecar was lost that no local rank needs any more.
     SidecarLostLate {
         /// Where.
         node: NodeId,
@@ -136,7 +136,7 @@ pub(crate) enum FromBackend {
     },
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
-    /// The first node has something to say to the rendezvous of the user's launches.
+    /// A message of the first node to the name server of the user's launches.
     Rendezvous {
         /// To which one: the number of those that were lost before.
         epoch: u32,
@@ -150,9 +150,9 @@ pub(crate) enum FromBackend {
         /// Without a prefix.
         text: String,
     },
-    /// What was seen of processes that were to be looked at.
+    /// The result of an inspection of processes.
     Seen { app: u32, seen: Seen },
-    /// Somebody waits for these of what was asked about with [`ToBackend::Ask`].
+    /// Ranks wait for these of the ranks in [`ToBackend::Ask`].
     Waits(Awaited),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone {
@@ -191,8 +191,8 @@ impl FromBackend {
         }
     }
 
-    /// Whether nothing is lost if the launcher hears it a moment later, together with what follows:
-    /// as long as all goes well, nobody acts on what one rank does.
+    /// Whether the report may be delayed a moment and sent together with later ones: without a
+    /// failure, the launcher does not react to the events of single ranks.
     pub(crate) fn can_wait(&self) -> bool {
         match self {
             Self::SidecarLoaded { .. }
@@ -228,10 +228,10 @@ pub(crate) enum ToBackend {
     /// Send a signal to the process groups of some ranks, as far as they have not ended.
     SignalRanks {
         signal: i32,
-        /// Which ranks; those that live elsewhere are passed over.
+        /// The ranks; those on other nodes are skipped.
         ranks: Vec<GlobalRank>,
     },
-    /// From now on, say so when somebody waits for one of these.
+    /// From now on, report when a rank waits for one of these.
     Ask(Awaited),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
     Look { app: u32, ranks: Vec<GlobalRank> },
@@ -251,10 +251,10 @@ pub(crate) enum ToBackend {
         /// What became of it.
         result: AllocationResult,
     },
-    /// A spawned job has failed: none of its ranks is to be started any more, and those that run are
+    /// A spawned job has failed: none of its ranks may be started any more, and those that run are
     /// to be killed.
     DropJob(JobNumber),
-    /// All ranks of a job have ended, everywhere, and others live.
+    /// All ranks of a job have ended, on all nodes, and other jobs still run.
     JobOver(JobNumber),
     /// Some nodes of the job are lost: what waits for them is answered.
     NodesLost {
@@ -262,12 +262,12 @@ pub(crate) enum ToBackend {
         nodes: Vec<NodeId>,
         reason: String,
     },
-    /// All ranks have ended: stop the sidecars, end what is left over.
+    /// All ranks have ended: stop the sidecars, end remaining processes.
     Finish {
         /// The job did not end well.
         abnormal: bool,
     },
-    /// The rendezvous has something to say to the first node.
+    /// A message of the name server to the first node.
     Rendezvous(FromRendezvous),
     /// The rendezvous is lost, or there is none; for the first node.
     RendezvousLost,

@@ -1,5 +1,5 @@
-//! An allocator beside the launch: a process that listens on a Unix socket and is asked, in lines of
-//! JSON. docs/allocations.md is for those who write one.
+//! An allocator beside the launch: a process that listens on a Unix socket and is asked, in lines
+//! of JSON. docs/allocations.md describes it for authors of allocators.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::sys::poll::{Poll, Source, Token};
 use wireup_core::job::allocation::{Directive, Share};
 use wireup_core::job::ids::{Rank, UserId};
 
-/// Version of what is said.
+/// Version of the protocol.
 const VERSION: u32 = 1;
 
 /// Most bytes of a line: the nodes of the largest launch.
 const LINE_MAX: usize = 16 << 20;
 
-/// The launch that asks, the first thing it says.
+/// The launch's first message.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Hello<'a> {
     version: u32,
@@ -42,7 +42,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// What a process wants.
+/// A request of a process.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Request<'a> {
     pub(crate) number: u64,
@@ -67,11 +67,11 @@ pub(crate) struct Request<'a> {
     /// What wireup does not know, by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) infos: BTreeMap<&'a str, &'a str>,
-    /// Slots of the launch that nobody uses.
+    /// Unused slots of the launch.
     pub(crate) free: Vec<Share>,
 }
 
-/// What an allocator is told.
+/// Messages to an allocator.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ToAllocator<'a> {
@@ -93,7 +93,7 @@ pub(crate) enum ToAllocator<'a> {
 pub(crate) struct Granted {
     pub(crate) number: u64,
     pub(crate) id: Option<String>,
-    /// What was given, or given back.
+    /// The granted or released slots.
     #[serde(default)]
     pub(crate) nodes: Vec<Share>,
     pub(crate) seconds: Option<u64>,
@@ -110,7 +110,7 @@ pub(crate) enum FromAllocator {
 /// Why an allocator cannot be asked, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AllocatorError {
-    /// Nobody listens, or a stranger.
+    /// No process listens, or one of another user.
     #[error("no allocator: {0}")]
     Unreachable(local_agent::NoAgent),
     /// It was lost, and the launch has none any more.
@@ -194,7 +194,7 @@ impl Outside {
         }
     }
 
-    /// What it has said by now.
+    /// The messages received so far.
     ///
     /// # Errors
     /// [`AllocatorError`]; the connection is closed then.

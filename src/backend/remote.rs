@@ -48,13 +48,14 @@ use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
 
 /// How long the consequence of another rank's end is held back, in case it is heard first: hosts
-/// do not tell things in the order in which they happened.
+/// do not report events in the order in which they happened.
 const CONSEQUENCE: Duration = Duration::from_millis(250);
 
-/// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
+/// How long the nodes may take to clean up a job after all its ranks have ended, beyond the grace
+/// time.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long a node may take to tell of the ends of ranks that were killed: the part of a job's process there
+/// How long a node may take to report the ends of killed ranks: the job's process there
 /// may be stopped, or a rank hang in the system.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
@@ -64,7 +65,7 @@ enum Stage {
     Alive,
     /// It has ended and is not judged yet.
     Ended,
-    /// Nothing more is to be said of it.
+    /// No further reports about it.
     Done,
 }
 
@@ -85,18 +86,20 @@ pub(crate) struct RemoteBackend {
     /// What ranks had done, where it is known.
     states: BTreeMap<GlobalRank, PmiState>,
     told: VecDeque<FromBackend>,
-    /// What may follow from what another host has not told yet, and when it is told.
+    /// Reports that may follow from an unreported event of another host, and when they are passed
+    /// on.
     held: VecDeque<(Duration, FromBackend)>,
     /// Streams of which nothing more is to come for now.
     paused: [bool; 2],
-    /// What the nodes look out for, what of that they are not told yet, and for what somebody waits.
+    /// The ranks that the nodes check for waiting ranks, those not sent to them yet, and those that
+    /// are waited for.
     asked: Awaited,
     to_ask: Awaited,
     waits: Awaited,
     input: Option<Input>,
-    /// Of which nodes what is still to be heard.
+    /// Expected reports of nodes.
     open: Open,
-    /// Spawned jobs that live, for nodes that join.
+    /// Running spawned jobs, for nodes that join.
     living: BTreeMap<JobNumber, Box<SpawnedJob>>,
     /// What goes along with the first job, until it has gone.
     staged_files: Vec<StagedFiles>,
@@ -105,7 +108,7 @@ pub(crate) struct RemoteBackend {
     ending: bool,
     /// When nodes that have not ended are given up.
     end_at: Option<Duration>,
-    /// When nodes are given up whose ranks were killed and are not known to have ended.
+    /// When nodes are given up whose killed ranks have not been reported as ended.
     killed_at: Option<Duration>,
     /// Agents of which there was no sign of life any more.
     silent: u32,
@@ -177,7 +180,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Takes what a node tells, if it is its to tell.
+    /// Handles a report of a node, if the node may send it.
     fn take_told_by(&mut self, node: NodeId, told: FromBackend) {
         if !admits(&self.jobs, node, &told) {
             return;
@@ -243,7 +246,7 @@ impl RemoteBackend {
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host. A
-    /// signal is a cause of its own.
+    /// signal is an independent cause.
     fn may_follow(&self, told: &FromBackend) -> bool {
         let follows = match told {
             FromBackend::Judged { end, state, .. } => match end {
@@ -278,7 +281,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Has the nodes look out for what they are not told yet.
+    /// Sends the nodes the ranks to check that they do not have yet.
     fn ask(&mut self) {
         if !self.to_ask.is_empty() {
             let order = ToBackend::Ask(std::mem::take(&mut self.to_ask));

@@ -1,11 +1,12 @@
 //! The rendezvous of a user's launches on a machine without an agent: a process that the first launch
 //! starts that needs it, and that ends with the last. And its address.
 //!
-//! It listens in a directory that is the user's alone. Where there can be none, it listens on a name in the
-//! abstract namespace. Anybody may take such a name, so both sides ask the kernel who the other is, nobody is
-//! waited for, and there are several names: the first one that no stranger has is the user's.
+//! It listens in a directory that is the user's alone. Where there can be none, it listens on a
+//! name in the abstract namespace. Any user may bind such a name, so both sides ask the kernel for
+//! the other's user, no process is waited for, and there are several names: the first one that no
+//! stranger has is the user's.
 //!
-//! Rule: who is served hears [`FromRendezvous::Welcome`] first. A launch whose connection ends without
+//! Rule: a client gets [`FromRendezvous::Welcome`] first. A launch whose connection ends without
 //! it came when the last one had gone, and looks for another rendezvous.
 
 mod private;
@@ -46,7 +47,7 @@ const NAMES: u32 = 16;
 /// So often a name is tried that is given up and taken at the same time.
 const RACES: u32 = 8;
 
-/// How long who has such a name may accept nobody.
+/// How long the owner of such a name may accept no connection.
 const ACCEPT_LIMIT: Duration = Duration::from_millis(100);
 
 /// Callers that wait to be connected.
@@ -57,7 +58,7 @@ const BACKLOG: i32 = 1024;
 pub enum Found {
     /// A connection to the user's rendezvous.
     There(OwnedFd),
-    /// There was none: a connection to one that is to be started with this listening socket.
+    /// There was none: a connection to one that must be started with this listening socket.
     New {
         connection: OwnedFd,
         /// As [`LISTENER`] of the process.
@@ -65,9 +66,9 @@ pub enum Found {
     },
 }
 
-/// Finds the rendezvous of those launches of this process's user that meet by that name, which has at
-/// most [`MEET_MAX`](wireup_core::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note` why not there, by
-/// a name that others could have taken.
+/// Finds the rendezvous of those launches of this process's user that meet by that name, which has
+/// at most [`MEET_MAX`](wireup_core::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note`
+/// why not there, by a name that others could have taken.
 ///
 /// # Errors
 /// The system's, or `EADDRINUSE` if others have taken all names.
@@ -108,7 +109,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<Found> {
             let listener = socket()?;
             match bind(&listener, &address) {
                 Ok(()) => {}
-                // Somebody was faster.
+                // Another process was faster.
                 Err(Errno::ADDRINUSE) => continue,
                 Err(errno) => return Err(errno),
             }
@@ -131,7 +132,7 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 /// One launch.
 struct Caller {
     link: LinkEnd,
-    /// It has said what it wants.
+    /// It has sent its request.
     met: bool,
 }
 
@@ -153,11 +154,11 @@ struct Process {
 /// # Errors
 /// When there is no listening socket, or waiting fails.
 pub fn serve() -> rustix::io::Result<()> {
-    // SAFETY: whoever starts this gives it this descriptor, and nothing here has opened or taken any
-    // before; if there is none, the next call fails.
+    // SAFETY: the process that starts this one passes this descriptor, and nothing here has opened
+    // or taken any before; if there is none, the next call fails.
     let listener = unsafe { BorrowedFd::borrow_raw(LISTENER) };
     rustix::net::sockopt::socket_type(listener)?;
-    // SAFETY: it is known to be open, and nobody else uses it.
+    // SAFETY: it is known to be open, and no other code uses it.
     let listener = unsafe { OwnedFd::from_raw_fd(LISTENER) };
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
     let flags = rustix::fs::fcntl_getfl(&listener)?;
@@ -200,7 +201,7 @@ impl Process {
             }
             self.rendezvous.tick(self.now(), &mut out);
             self.send(out);
-            // Who comes now may have connected before the last one went.
+            // A client may have connected before the last one left.
             let is_over = self.callers.is_empty() && (self.last > 0 || self.now().0 >= FIRST);
             if is_over {
                 let hidden = private::hide(&self.listener);
@@ -220,7 +221,7 @@ impl Process {
             if socket_peercred(&socket).is_ok_and(|peer| peer.uid == own) {
                 self.last += 1;
                 let token = Token::new(Source::Rendezvous, self.last);
-                // Without descriptors or memory nobody else is taken.
+                // Without descriptors or memory no client is accepted.
                 if let Ok(link) = LinkEnd::new(socket, Address::EveryNode, token, &self.poll) {
                     let id = ClientId(u64::from(self.last));
                     self.callers.insert(id, Caller { link, met: false });
@@ -279,7 +280,7 @@ impl Process {
     }
 }
 
-/// Whether a launch says as its first word that it wants to meet others, in a version that is
+/// Whether a launch's first message is a request to the name server, in a version that is
 /// understood here.
 fn meets(link: &mut LinkEnd, body: &[u8], poll: &Poll) -> bool {
     let reason = match decode(body) {
@@ -292,7 +293,7 @@ fn meets(link: &mut LinkEnd, body: &[u8], poll: &Poll) -> bool {
              {version}; wait for that one's launches to end, or use the same wireup",
             env!("CARGO_PKG_VERSION")
         ),
-        _ => "it understands nothing but launches that want to meet".to_owned(),
+        _ => "it serves only requests of launches to a name server".to_owned(),
     };
     let refused = FromAgent::Refused { reason };
     link.send(Address::Launcher, Class::Control, &refused, poll);

@@ -1,4 +1,4 @@
-//! The sidecar process of a node: starting it, its two sockets, what it prints, its end.
+//! The sidecar process of a node: its start, its two sockets, its output, its end.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +42,7 @@ pub struct Sidecar {
     pub control: Channel,
     /// Its requests to us.
     pub upcall: Channel,
-    /// What it prints, until it closes it.
+    /// Its output, until it closes it.
     pub output: Option<OwnedFd>,
     /// Its exit was collected.
     pub ended: bool,

@@ -1,9 +1,10 @@
 //! `wireup step`: one node's part of a job on several hosts.
 //!
 //! The node's agent has it forked by `wireup steps` ([`server`]), or starts it with one end of a
-//! socket as descriptor 3; it is the job's user's. It makes its own plan of what it is told, leads its backend as the launcher orders, and passes on what the
-//! backend tells and what the nodes say to each other. When the agent or the launcher is lost, it ends
-//! the ranks by itself; what may be left then is cleared by its guard.
+//! socket as descriptor 3; it runs as the job's user. It makes its own plan from the job's
+//! description, passes the launcher's orders to its backend, and forwards the backend's reports and
+//! the messages between nodes. When the agent or the launcher is lost, it ends the ranks by itself;
+//! what may be left then is cleared by its guard.
 
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod begin;
@@ -52,12 +53,12 @@ pub const NAME: &CStr = c"wireup-step";
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;
 
-/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
+/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they must be gone
 /// soon, whatever grace they were promised.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
-/// The most time that passes until the launcher hears what [can wait](FromBackend::can_wait): ranks that
-/// start or end together are then told of together.
+/// Maximum delay of reports that [can wait](FromBackend::can_wait): starts and ends of several
+/// ranks are then reported together.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// How long the last words of a step may take to be taken.
@@ -79,14 +80,14 @@ struct Step {
     /// Bytes of each stream that may still be sent.
     credit: [i64; 2],
     feeds: Feeds,
-    /// What the launcher has not been told yet, and by when it is.
+    /// Reports not yet sent to the launcher, and when they are due.
     untold: Vec<FromBackend>,
     tell_by: Option<Duration>,
     /// Something of that cannot wait.
     urgent: bool,
     /// The ranks have been started, or will not be.
     started: bool,
-    /// Since nobody leads the backend any more: when the ranks are killed.
+    /// Set when the launcher is lost: when the ranks are killed.
     kill_at: Option<Duration>,
     killed: bool,
     finishing: bool,
@@ -96,7 +97,7 @@ struct Step {
 /// Runs a step and returns its exit code.
 ///
 /// # Errors
-/// [`RunFailure`] when there is no agent to tell, or the step itself broke.
+/// [`RunFailure`] if there is no agent to report to, or the step itself failed.
 pub fn run() -> Result<u8, RunFailure> {
     show_name()?;
     run_on(take_link()?, std::env::vars_os().collect())
@@ -172,7 +173,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     }
 }
 
-/// A line for the agent's log. When the agent is gone nobody reads it, which must not end the step
+/// A line for the agent's log. If the agent is gone it has no reader, which must not end the step
 /// before it has ended its ranks.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "wireup step: {text}");
@@ -248,7 +249,7 @@ impl Step {
         Ok(())
     }
 
-    /// An agent that is silent leads nobody any more, and leads nobody to the launcher.
+    /// A silent agent is lost, and so is the launcher behind it.
     fn look_at_agent(&mut self) {
         let now = Moment(self.now());
         if let Some(silent) = self.link.look(now, &self.local.poll) {
@@ -264,7 +265,7 @@ impl Step {
                     self.fail(format!("its step was ended by {signal}"));
                     self.orphaned("");
                 }
-                // The launcher says what ranks hear.
+                // The launcher decides which signals ranks get.
                 _ => {}
             }
         }
@@ -290,7 +291,7 @@ impl Step {
         self.local.start_ranks(io, &self.surroundings)
     }
 
-    /// Sends what the backend has told and what its nodes say to others.
+    /// Sends the backend's reports and the messages of its nodes to others.
     fn pass_on(&mut self) -> std::io::Result<()> {
         for (to, message) in gathered(self.local.take_outbound(), &self.children) {
             self.send(to, &Carried::Peer(message));
@@ -307,7 +308,7 @@ impl Step {
         Ok(())
     }
 
-    /// Takes what the backend has told, to be told on.
+    /// Collects the backend's reports for sending.
     fn hear(&mut self) -> std::io::Result<()> {
         while let Some(one) = self.local.take_told() {
             match &one {
@@ -347,7 +348,7 @@ impl Step {
         }
     }
 
-    /// Nobody leads the backend any more: its ranks are ended, and then everything else.
+    /// The launcher is lost: ends the ranks, and then everything else.
     fn orphaned(&mut self, reason: &str) {
         if self.kill_at.is_some() {
             return;
@@ -382,7 +383,7 @@ impl Step {
         }
     }
 
-    /// Waits until the agent has taken what was sent, or has gone.
+    /// Waits until the agent has read everything, or has gone.
     fn flush(&mut self) {
         let until = self.now() + LAST_WORDS;
         let mut ready = Vec::new();

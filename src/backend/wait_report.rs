@@ -1,4 +1,4 @@
-//! What may be waited for in vain, or is: many ranks in few bytes.
+//! Compact sets of ranks that others may wait for, or do.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -26,7 +26,7 @@ const PROGRAM: &str = "wireup-agent";
 pub enum Handed {
     /// Serve this node: launches of its users, and of other nodes' agents
     Agent(agent::AgentArgs),
-    /// Make, renew and show the certificates by which agents know each other
+    /// Make, renew and show the certificates by which agents identify each other
     Pki(pki::PkiArgs),
 }
 

@@ -1,12 +1,12 @@
-//! A launch on one machine of a batch system's allocation says which other nodes there are.
+//! A launch on one machine of a batch system's allocation names the other nodes.
 
 use std::env;
 
 use wireup_core::job::hosts::{compress, expand};
 
-/// Where Slurm says which nodes the allocation has.
+/// Slurm's variable with the nodes of the allocation.
 const NODES: &str = "SLURM_JOB_NODELIST";
-/// Ranks have it: their launches stay on their node unless they say otherwise.
+/// Ranks have it: their launches stay on their node by default.
 const RANK: &str = "WIREUP_RANK";
 
 /// The line about them; `None` where there are no others, and for what ranks launch.

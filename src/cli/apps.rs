@@ -93,7 +93,7 @@ impl From<AppArgs> for AppSpec {
 /// The applications of a job: the first, and the words of the others, which `shared` precedes.
 ///
 /// # Errors
-/// [`RunFailure`] naming the program whose options are wrong.
+/// [`RunFailure`] with the program that has invalid options.
 pub(super) fn app_specs(
     first: AppArgs,
     shared: &[OsString],

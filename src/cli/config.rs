@@ -52,7 +52,7 @@ pub(super) enum ConfigError {
     },
 }
 
-/// What the files say, the site's first.
+/// The contents of the files, the site's first.
 #[derive(Debug, Default)]
 pub(super) struct Defaults {
     files: Vec<DefaultsFile>,
@@ -64,7 +64,7 @@ struct DefaultsFile {
     entries: Vec<Entry>,
 }
 
-/// Whether the options in front of the program say that no file is to be read.
+/// Whether the options before the program disable reading of files.
 pub(super) fn is_refused(own: &Own, words: &[OsString]) -> bool {
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -130,14 +130,14 @@ impl Defaults {
             .collect()
     }
 
-    /// What is wrong with the files by themselves, in words; nothing when all is well.
+    /// The error in the files alone; `None` if they are valid.
     pub(super) fn blame(&self) -> Option<String> {
         let error = refused(self.words())?;
         let together = || format!("{}: {}", self.files(), usage_errors::one_line(&error));
         Some(self.blame_entry().unwrap_or_else(together))
     }
 
-    /// The entry that is wrong whatever else is given, in words; nothing when none is.
+    /// The entry that is invalid in any case; `None` if there is none.
     pub(super) fn blame_entry(&self) -> Option<String> {
         self.entries().find_map(|(file, entry)| {
             // Alone it may lack another one.
@@ -161,7 +161,7 @@ impl Defaults {
         paths.collect::<Vec<_>>().join(" and ")
     }
 
-    /// What to tell whoever asks for details.
+    /// The lines for `-v`.
     pub(super) fn describe(&self, refused: bool) -> Vec<String> {
         if refused {
             return vec!["no defaults file is read, as asked".into()];
@@ -178,7 +178,7 @@ impl Defaults {
     }
 }
 
-/// What the parser has against these words, were they in front of a program.
+/// The parser's error for these words before a program.
 fn refused(words: Vec<OsString>) -> Option<clap::Error> {
     let words = words.into_iter().chain(["program".into()]).collect();
     run::parse(Own::of::<RunArgs>(), words).err()

@@ -21,7 +21,7 @@ pub(super) struct Translated {
 }
 
 /// Puts the options in front of a program into our own spelling. Words after the program, and
-/// after a word that nobody knows, stay as they are.
+/// after an unknown word, are unchanged.
 ///
 /// # Errors
 /// What to write instead of an option of another launcher.
@@ -113,7 +113,7 @@ fn variables(
     Some(each)
 }
 
-/// The entry of a word that is one of ours but for its value.
+/// The entry of a word that is one of wireup's options except for its value.
 fn whole(word: &OsStr) -> Option<&'static Habit> {
     HABITS.iter().find(|habit| {
         habit
@@ -157,7 +157,7 @@ fn take_values(
         }
         values.extend(words.next());
     }
-    // What is refused anyway is refused with the values that are there.
+    // An option that is refused anyway is refused with its values.
     if values.len() < habit.values && !matches!(habit.meaning, Meaning::Instead(_)) {
         return Err(format!("{} needs {}", word.display(), count(habit.values)));
     }

@@ -12,10 +12,10 @@ use crate::jobs::end::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, State, name};
 use wireup_core::job::spec::GRACE;
 
-/// So long after the job's grace time a launcher is asked again.
+/// How long after the job's grace time a launcher gets the signal again.
 const AGAIN: Duration = Duration::from_secs(8);
 
-/// How long is waited after that.
+/// How long to wait after that.
 const LAST: Duration = Duration::from_secs(20);
 
 const AFTER_HELP: &str = "\
@@ -56,7 +56,7 @@ pub(super) struct KillArgs {
     #[arg(long, conflicts_with_all = ["jobs", "ranks"])]
     all: bool,
 
-    /// With --all: those of all users (for root)
+    /// With --all: jobs of all users (for root)
     #[arg(long, requires = "all", conflicts_with = "jobs")]
     all_users: bool,
 
@@ -65,7 +65,7 @@ pub(super) struct KillArgs {
     #[arg(allow_negative_numbers = true)]
     signal: Signal,
 
-    /// Signal these ranks only, and not through the launcher
+    /// Signal only these ranks, and not through the launcher
     #[arg(long = "rank", value_name = "R[,R]...", value_delimiter = ',')]
     ranks: Vec<u32>,
 
@@ -125,7 +125,7 @@ pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
     let mut open = Vec::new();
     for index in chosen {
         let job = &all[index];
-        // One inside another ends with it, and its launcher is among those that are told.
+        // A job inside another one ends with it, and its launcher gets the signal too.
         let inside = job.within.as_ref().is_some_and(|job| names.contains(&job));
         if inside && end::ends(args.signal) {
             continue;
@@ -214,9 +214,9 @@ fn nodes_here(job: &Job) -> String {
     }
 }
 
-/// Whether what was meant has ended.
+/// Whether the selected processes have ended.
 fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Result<bool, EndError> {
-    // A job whose launcher is not here has a rank's command.
+    // A job without a local launcher has a rank's command.
     let grace = match job.launcher {
         Some(_) => grace_of(&job.command),
         None => GRACE,

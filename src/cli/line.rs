@@ -8,7 +8,7 @@ use clap::{Arg, Command, CommandFactory};
 
 use super::negation;
 
-/// What a word is, where an option or a program is expected.
+/// The meaning of a word where an option or a program is expected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// An option; the next word is its value if `takes_next`.
@@ -68,7 +68,7 @@ impl Own {
         matches!(self.read(word), Word::Option { .. })
     }
 
-    /// What a word is.
+    /// The meaning of a word.
     pub(super) fn read(&self, word: &OsStr) -> Word {
         let bytes = word.as_bytes();
         if !bytes.starts_with(b"-") || bytes == b"-" || bytes == b"--" {

@@ -28,7 +28,7 @@ pub(super) struct ManArgs {
     #[arg(value_name = "COMMAND", conflicts_with = "dir")]
     command: Vec<String>,
 
-    /// Write all pages to this directory, which is made if need be
+    /// Write all pages to this directory, which is created if missing
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
 }
@@ -110,7 +110,7 @@ fn page(command: &Command, top: &Command) -> Vec<u8> {
     whole(&name_of(command).to_uppercase(), &text)
 }
 
-/// A page from its sections: each was rendered with a preamble of its own, and one will do.
+/// A page from its sections: each was rendered with a preamble, and only the first is kept.
 fn whole(title: &str, sections: &[u8]) -> Vec<u8> {
     let preamble = Roff::new().render();
     let version = env!("CARGO_PKG_VERSION");

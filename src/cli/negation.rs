@@ -1,13 +1,13 @@
-//! `--no-NAME` for every option: takes back what a defaults file, or an earlier word of the line,
-//! has set, so that the built-in default holds again. Derived, so no option can be without; added to
+//! `--no-NAME` for every option: unsets the value that a defaults file, or an earlier option, has
+//! set, so that the built-in default holds again. Derived, so no option can be without; added to
 //! the parser only for lines that use it (see `Own::negates`), to save the others its time.
 
 use clap::{Arg, ArgAction, Command};
 
-/// What stands in front of a name that is taken back.
+/// The prefix of a negated option.
 pub(super) const PREFIX: &str = "no-";
 
-/// Adds a hidden `--no-NAME` for every option that does not have one of its own.
+/// Adds a hidden `--no-NAME` for every option that does not define one.
 pub(super) fn with_negations(mut command: Command) -> Command {
     let names: Vec<(clap::Id, String)> = command
         .get_arguments()
@@ -19,7 +19,7 @@ pub(super) fn with_negations(mut command: Command) -> Command {
         if names.iter().any(|(_, other)| *other == negation) {
             continue;
         }
-        // The parser wants names that live as long as itself: once in a process, a few bytes.
+        // The parser needs names that live as long as itself: once in a process, a few bytes.
         let negation: &'static str = negation.leak();
         let arg = Arg::new(negation)
             .long(negation)

@@ -1,4 +1,4 @@
-//! Options of `wireup run`, by what they are about: one file for each group of its help.
+//! Options of `wireup run`, by topic: one file for each group of its help.
 
 mod debug;
 mod ending;

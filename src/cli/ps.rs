@@ -43,7 +43,7 @@ pub(super) struct PsArgs {
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
 
-    /// One line for each living rank; time and memory are those of all its processes
+    /// One line for each running rank; time and memory are sums over all its processes
     #[arg(short = 'l', long)]
     ranks: bool,
 
@@ -55,7 +55,7 @@ pub(super) struct PsArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show how agents are: that of this machine, or those of --hosts or --hostfile
+    /// Show the state of agents: that of this machine, or those of --hosts or --hostfile
     #[arg(long, conflicts_with_all = ["jobs", "ranks", "all_users"])]
     nodes: bool,
 
@@ -66,7 +66,7 @@ pub(super) struct PsArgs {
 /// Prints the jobs.
 ///
 /// # Errors
-/// When there is no such job, or others' are asked for by somebody who may not see them.
+/// If there is no such job, or the user may not see the requested ones.
 pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
     if args.nodes {
         return nodes::execute(args.asked, args.json);
@@ -90,10 +90,10 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
     Ok(0)
 }
 
-/// Whose jobs are looked at: root may name anybody's.
+/// The users whose jobs are shown: root may name any.
 ///
 /// # Errors
-/// When all users' are wanted by somebody else.
+/// If another user than root asks for all users' jobs.
 pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
     let user = rustix::process::geteuid();
     match (user.is_root(), all_users) {
@@ -102,7 +102,8 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
         (_, false) => Ok(Scope::User(user.as_raw())),
         (false, true) => Err(RunFailure {
             code: wireup_core::job::outcome::EXIT_WIREUP,
-            message: "--all-users needs root: the system shows others' jobs to nobody else".into(),
+            message: "--all-users needs root: the system shows other users' jobs only to root"
+                .into(),
         }),
     }
 }
@@ -110,7 +111,7 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
 /// The jobs that are meant, each once.
 ///
 /// # Errors
-/// When a word means none or several; the text lists what there is.
+/// If a name matches no job or several; the text lists the candidates.
 pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFailure> {
     let mut chosen = Vec::new();
     for word in words {
@@ -125,7 +126,7 @@ pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFai
     Ok(chosen)
 }
 
-/// The jobs in a few words.
+/// The table of jobs.
 fn overview(all: &[Job]) -> String {
     const MOST: usize = 8;
     if all.is_empty() {
@@ -195,7 +196,7 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
     table::render(&head, &rows, width())
 }
 
-/// How many ranks live of how many, and those of spawned jobs.
+/// Running ranks of all ranks, and those of spawned jobs.
 fn ranks_of(job: &Job, size: &str) -> String {
     let first = job.first_ranks().count();
     match job.ranks.len() - first {
@@ -213,7 +214,7 @@ fn hosts_of(job: &Job) -> String {
     }
 }
 
-/// What this machine has of a job.
+/// The part of a job on this machine.
 fn here(job: &Job) -> String {
     if !job.is_on_several_hosts() {
         return "all".to_owned();
@@ -264,7 +265,7 @@ fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {
     }
 }
 
-/// What a rank executes; the system's name for it where its arguments are gone.
+/// A rank's command; the kernel's name for the process if its arguments are gone.
 fn program(rank: &jobs::Rank) -> String {
     match rank.command.is_empty() {
         true => format!("[{}]", rank.process.name),

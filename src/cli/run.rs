@@ -73,11 +73,11 @@ earlier word has set.";
 #[command(override_usage = USAGE, after_help = EXAMPLES)]
 #[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit::TABLE))]
 pub(super) struct RunArgs {
-    /// Tell what is decided and why; twice: every step
+    /// Print decisions and reasons; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 
-    /// Tell every decision with its reasons, and what was considered and not taken
+    /// Print every decision with its reasons, and the rejected alternatives
     #[arg(long)]
     explain: bool,
 
@@ -167,7 +167,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
             return answered.map(Asked::Answered);
         }
     };
-    // What holds for every program stands in front of each one's own words.
+    // Options for every program precede each one's own.
     let mut shared = defaults.words_of_every_program();
     shared.extend(everywhere);
     let status = StatusSpec::from(args.status);
@@ -242,7 +242,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     line
 }
 
-/// The grace time of a job whose launcher was called with these words after `run`, with today's
+/// The grace time of a job whose launcher had these arguments after `run`, with today's
 /// defaults files; the built-in one when this version does not understand the words.
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
     let own = Own::of::<RunArgs>();

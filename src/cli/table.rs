@@ -68,7 +68,7 @@ pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     texts.join(",")
 }
 
-/// A text of at most so many characters, the last of them `…` if something is missing.
+/// A text of at most this number of characters, the last of them `…` if it was cut.
 pub(super) fn cut(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => text

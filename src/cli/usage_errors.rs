@@ -1,4 +1,4 @@
-//! Wrong command lines in one line: what is wrong, and what to write instead.
+//! Errors in command lines, in one line: the error and the correction.
 
 use std::ffi::OsStr;
 
@@ -43,7 +43,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     line
 }
 
-/// Whether clap suggests an option that is not near to what was written.
+/// Whether clap suggests an option that is not similar to the given one.
 fn is_guess(error: &clap::Error) -> bool {
     match (
         error.get(ContextKind::InvalidArg),
@@ -56,7 +56,7 @@ fn is_guess(error: &clap::Error) -> bool {
     }
 }
 
-/// Whether a word may be a name that was typed wrongly or not to its end.
+/// Whether a word may be a misspelled or incomplete name.
 pub(super) fn is_near(word: &str, name: &str) -> bool {
     let wrong = strsim::osa_distance(word, name);
     wrong <= (word.len() / 3).max(1) || word.len() >= 3 && name.starts_with(word)

@@ -17,7 +17,7 @@ use wireup_core::job::allocation::{
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::node::event::AllocationTicket;
 
-/// Who waits for an answer: a node, and its name for the request.
+/// A waiter for an answer: a node, and its ticket for the request.
 type Asker = (NodeId, AllocationTicket);
 
 /// A request that the allocator has not answered.
@@ -27,7 +27,7 @@ struct Pending {
     by: GlobalRank,
     directive: Directive,
     wanted: Wanted,
-    /// When nobody waits for it any more.
+    /// When the request times out.
     until: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
 }
 
 impl Controller {
-    /// A process wants nodes or slots.
+    /// A process requests nodes or slots.
     pub(super) fn allocation_wanted(
         &mut self,
         asker: Asker,
@@ -77,7 +77,7 @@ impl Controller {
         }
     }
 
-    /// What is given, or nothing while the allocator thinks about it.
+    /// The grant, or `None` while the allocator decides.
     fn decide(
         &mut self,
         asker: Asker,
@@ -97,7 +97,7 @@ impl Controller {
             return self.withdraw(by, &wanted).map(Some);
         }
         if request.directive == Directive::Release && wanted.id.is_none() {
-            // What is in use cannot be given back, whatever the allocator thinks.
+            // Slots in use cannot be released, whatever the allocator decides.
             let rooms = self.rooms();
             self.field(by, rooms, &wanted)
                 .and_then(|field| wanted.choose(&field))?;
@@ -133,7 +133,7 @@ impl Controller {
         (live, ever)
     }
 
-    /// What is set aside, and by how many living processes that count it is taken.
+    /// The reserved slots, and how many of them running processes use.
     pub(super) fn reserved(&self, counts: impl Fn(GlobalRank) -> bool) -> Vec<Reserved<'_>> {
         let nodes = self.jobs.nodes() as usize;
         let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
@@ -216,7 +216,7 @@ impl Controller {
             Err(failure) => {
                 let text = format!("{name} gets no allocation: {}", failure.text);
                 match failure.kind {
-                    // Programs that take what they can get ask again and again.
+                    // Programs that take all they can get repeat their requests.
                     Kind::NoResources | Kind::NotFound | Kind::Canceled | Kind::TimedOut => {
                         if self.plan.spec.verbose > 0 {
                             self.tell(&text);
@@ -233,7 +233,7 @@ impl Controller {
         });
     }
 
-    /// All processes of a job have ended: what they have asked for is free.
+    /// All processes of a job have ended: their allocations are free.
     pub(super) fn allocations_end(&mut self, job: JobNumber) {
         for id in self.allotments.holdings.owner_gone(job) {
             self.mention(&ToAllocator::Ended { id: &id });

@@ -1,4 +1,4 @@
-//! What the backend tells, and what follows from it.
+//! Handling of the backend's reports.
 
 use crate::backend::message::FromBackend;
 use crate::control::{Controller, Life, Loaded};
@@ -13,7 +13,7 @@ use wireup_core::record::{RankState, kind_of};
 use wireup_core::supervisor::{Departure, JOB_ENDED};
 
 impl Controller {
-    /// Hears everything that has been told.
+    /// Handles all pending reports.
     ///
     /// # Errors
     /// When a thread that writes output cannot be started.
@@ -109,7 +109,7 @@ impl Controller {
             }
             FromBackend::Tell { text } => self.tell(&text),
             FromBackend::Seen { app, seen } => self.alone.saw(app as usize, seen),
-            // Asked for and answered between the backends and the hands.
+            // Handled between the remote and the local backends.
             FromBackend::Waits(_) => {}
             FromBackend::Spawn {
                 node,

@@ -1,4 +1,4 @@
-//! The end of a run: nothing is left behind, everything printed arrives, the cause is told.
+//! The end of a run: cleans up, flushes all output, and reports the cause.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) fn finish(
         controller.tell_singletons();
     }
     let known = controller.supervisor.cause().is_some();
-    // Who is killed on purpose leaves as much behind as who dies.
+    // A deliberate kill leaves as much behind as a crash.
     let killed = |life: &Life| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
     let abnormal = controller.supervisor.cause().is_some()
         || controller.supervisor.tolerated().is_some()
@@ -40,12 +40,12 @@ pub(crate) fn finish(
         // It came when the last rank had just ended, and was meant for what follows.
         controller.backend.order(ToBackend::Hurry);
     }
-    // If waiting fails, the guard does what is left.
+    // If waiting fails, the guard cleans up.
     if controller.run_until(|controller| controller.over).is_ok() {
         controller.backend.dismiss_guard();
     }
     if !known && result.is_ok() {
-        // The ranks had ended; a host was lost before it was known to have told everything.
+        // The ranks had ended; a host was lost before its last report.
         explain(&mut controller);
         if let Some(line) = failure_line(&controller, controller.supervisor.cause()) {
             controller.tell(&line);
@@ -68,9 +68,8 @@ fn explain(controller: &mut Controller) {
     }
 }
 
-/// Writes what is left. Whoever takes our output may be slow; an interrupt ends the wait. One that came
-/// before, when the ranks had ended or after another one, meant the same, unless there is somebody
-/// who reads.
+/// Writes the remaining output. Its reader may be slow; an interrupt ends the wait. So does an
+/// earlier interrupt, after the end of the ranks or after another one, unless there is a reader.
 fn flush(controller: &mut Controller) {
     let output = |controller: &Controller| controller.streams.queued();
     let status = |controller: &Controller| controller.status.as_ref().map_or(0, Status::queued);
@@ -84,7 +83,7 @@ fn flush(controller: &mut Controller) {
     // Nothing is queued either when its reader has just gone.
     controller.check_status();
     if lost > 0 && controller.interrupts == before {
-        controller.tell("warning: nobody takes the status stream (--json); its end is lost");
+        controller.tell("warning: the status stream (--json) has no reader; its end is lost");
     }
     controller.streams.close();
     wait_for_reader(controller, before, output, kept, patience);
@@ -147,7 +146,7 @@ pub(crate) fn failure_line(controller: &Controller, cause: Option<&Cause>) -> Op
     let ended = supervisor.cause() == Some(cause);
     let in_vain = ended && supervisor.waited_in_vain();
     if in_vain {
-        line.push_str("; other ranks wait for it in vain");
+        line.push_str("; other ranks wait for it");
     }
     match cause {
         Cause::Interrupted(_) => {

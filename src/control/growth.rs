@@ -1,5 +1,5 @@
-//! Hosts that a spawner wants to join the launch. Until they have, or have not, nothing is placed on
-//! them, and others that want hosts to join wait.
+//! Hosts that join the launch for a spawn. Until they have joined or failed, nothing is placed on
+//! them, and other spawns with new hosts wait.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -35,9 +35,9 @@ pub(super) struct Growth {
     joining: BTreeSet<NodeId>,
     /// Those of the same request that could not.
     failed: Vec<(NodeId, Refusal)>,
-    /// Who wants them, unless it was given up.
+    /// The spawn that needs them, unless it was given up.
     owner: Option<Wanting>,
-    /// Who wants others to join.
+    /// Other spawns with new hosts.
     waiting: VecDeque<Wanting>,
 }
 
@@ -49,7 +49,7 @@ impl Growth {
 }
 
 impl Controller {
-    /// A process wants others to be started, perhaps on hosts that have to join for that.
+    /// A spawn request, perhaps with hosts that must join first.
     pub(super) fn spawn_wanted(
         &mut self,
         asker: Asker,

@@ -1,7 +1,7 @@
-//! Orders to a run over a descriptor (`--control fd:N`): one JSON object in a line. docs/status.md is
-//! for those who write them.
+//! Orders to a run over a descriptor (`--control fd:N`): one JSON object in a line. docs/status.md
+//! is for their authors.
 //!
-//! Their end is the job's: whoever steers a run and is gone would not learn what becomes of it.
+//! End of file ends the job: a controlling process that is gone would not get its result.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use wireup_core::job::ids::GlobalRank;
 /// Most bytes of a line: enough for many ranks.
 const LINE_MAX: usize = 1 << 20;
 
-/// What somebody wants.
+/// An order.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Order {
@@ -35,7 +35,7 @@ pub(crate) struct Orders {
     bytes: Vec<u8>,
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(PartialEq, Debug)]
 pub(crate) enum Read {
     /// An order.

@@ -10,7 +10,7 @@ use wireup_core::job::ids::GlobalRank;
 use wireup_core::supervisor::Phase;
 
 impl Controller {
-    /// Renews the line that says what is waited for, if it is time.
+    /// Updates the progress line, if it is due.
     pub(super) fn show_progress(&mut self, now: Duration) {
         if self.progress.next_deadline().is_none_or(|at| now < at) {
             return;

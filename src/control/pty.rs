@@ -14,7 +14,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 impl Controller {
-    /// Opens a terminal for a rank that is to be started.
+    /// Opens a terminal for a rank before its start.
     ///
     /// # Errors
     /// When the system has none left.
@@ -35,7 +35,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Puts the user's terminal into raw mode if it is in use and in our hands.
+    /// Puts the user's terminal into raw mode if it is in use and this process is in its
+    /// foreground.
     pub(super) fn take_terminal(&mut self) {
         if let Some(pty) = &mut self.pty {
             self.streams.draw(None);
@@ -47,7 +48,7 @@ impl Controller {
         }
     }
 
-    /// The reading thread may have seen that the terminal came into our hands.
+    /// The reading thread may have seen that this process came into the foreground.
     pub(super) fn look_at_terminal(&mut self) {
         if self.pty.as_ref().is_some_and(Pty::wants_raw) {
             self.take_terminal();
@@ -61,7 +62,7 @@ impl Controller {
         }
     }
 
-    /// Tells the rank that has a terminal what it hears when a terminal goes away: an interactive
+    /// Sends the rank with a terminal the signals of a hang-up: an interactive
     /// shell ends for that, and not for SIGTERM.
     pub(super) fn hang_up(&self) {
         if let Some(pty) = &self.pty {

@@ -1,7 +1,7 @@
 //! The launch's connection to where the launches of its user meet: made when the first node has
-//! something to say there.
+//! a message for it.
 //!
-//! What is said is kept until the other side has shown that it is there: a rendezvous may be on its
+//! Messages are kept until the other side has answered: a name server may be on its
 //! way out when a launch comes.
 
 use std::io;
@@ -28,7 +28,7 @@ use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 /// How long a rendezvous may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it may take to hear that a launch leaves.
+/// Timeout of the confirmation that a launch leaves.
 const FAREWELL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -37,7 +37,7 @@ const FAREWELL: Timespec = Timespec {
 /// So often a launch looks for another rendezvous when the one it found ended.
 const ATTEMPTS: u32 = 8;
 
-/// The variable that tells with whom a launch meets that is not told so otherwise.
+/// The variable with the default of `--meet`.
 const VARIABLE: &str = "WIREUP_MEET";
 
 /// Why a launch has no rendezvous, or none any more.
@@ -51,7 +51,7 @@ enum Lost {
     Socket(#[from] Errno),
     #[error("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8")]
     NoName,
-    /// The agent says why.
+    /// The agent's reason.
     #[error("{0}")]
     Refused(String),
     #[error("it sent a message that this wireup does not know")]
@@ -60,7 +60,7 @@ enum Lost {
     Garbage(DecodeError),
     #[error("it has ended")]
     Ended,
-    /// Within so many seconds.
+    /// Seconds.
     #[error("it does not answer within {0} s")]
     NoAnswer(u64),
     #[error("it{0}")]
@@ -73,7 +73,7 @@ pub(super) struct Meeting {
     link: Option<LinkEnd>,
     /// Those that were lost.
     epoch: u32,
-    /// What was said to one that has not shown yet that it is there.
+    /// Messages to a name server that has not answered yet.
     unheard: Vec<ToRendezvous>,
     /// Until when it may.
     silent_until: Option<Duration>,
@@ -221,7 +221,7 @@ impl Controller {
         }
     }
 
-    /// Whoever does not show that it is there is none.
+    /// A name server that does not answer is not used.
     pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
         if self.meeting.silent_until.is_some_and(|until| until <= now) {
             let seconds = PATIENCE.as_secs();

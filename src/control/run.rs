@@ -36,8 +36,8 @@ mod beginning;
 
 pub use beginning::Beginning;
 
-/// Runs a job and returns its exit code. `beginning` may have failed, which is told as any other
-/// failure is.
+/// Runs a job and returns its exit code. `beginning` may have failed, which is reported like any
+/// other failure is.
 ///
 /// # Errors
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
@@ -201,8 +201,8 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
         .map_err(broken)
 }
 
-/// Which libpmix each sidecar really loaded, and what is to be known about it. A warning about
-/// its age is for those who ask: a distribution repairs old versions under their old number.
+/// The libpmix that each sidecar loaded, and its warnings. A warning about its age is shown with
+/// `-v` only: distributions patch old versions without a new number.
 fn tell_hosts(controller: &mut Controller) {
     if controller.plan.spec.verbose == 0 {
         return;

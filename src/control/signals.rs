@@ -1,4 +1,4 @@
-//! Signals to the launcher, and what it makes of them.
+//! Signals to the launcher, and its reactions.
 
 use std::os::fd::AsFd as _;
 
@@ -36,7 +36,7 @@ impl Controller {
 
     /// A signal to the launcher that is to end the job.
     fn asked_to_end(&mut self, signal: i32) {
-        // Whoever asks again wants an end of everything; and whether a rank still runs is not known
+        // A repeated signal ends everything; whether a rank still runs is not known
         // here at once.
         if self.supervisor.is_asked_to_end() || !self.lives.iter().any(Life::runs) {
             self.interrupts += 1;
@@ -44,7 +44,7 @@ impl Controller {
         self.backend.order(ToBackend::Hurry);
         let now = self.now();
         let mut orders = Vec::new();
-        // Ranks that do not run yet could not be told to finish by themselves.
+        // Ranks that do not run yet cannot be asked to end by themselves.
         let early = !self.all_reported && !self.supervisor.is_ending();
         match signal == libc::SIGINT && !early {
             true => self.supervisor.interrupt(now, &mut orders),
@@ -53,7 +53,7 @@ impl Controller {
         self.carry_out(orders);
     }
 
-    /// Carries out what came over a descriptor; with its end, the job ends.
+    /// Executes orders from a descriptor; its end of file ends the job.
     pub(super) fn take_orders(&mut self) {
         while let Some(orders) = &mut self.orders {
             match orders.next() {
@@ -96,6 +96,6 @@ impl Controller {
         self.backend.order(ToBackend::Signal(libc::SIGSTOP));
         self.leave_terminal();
         let _ = nix::sys::signal::raise(Signal::SIGSTOP);
-        // Continued: SIGCONT arrives as a signal of its own and is passed on.
+        // Continued: SIGCONT arrives as a separate signal and is passed on.
     }
 }

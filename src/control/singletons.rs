@@ -1,9 +1,9 @@
 //! The singleton guard: finds programs that load an MPI and run without contact to what the job
 //! offers them, each process as rank 0 of 1.
 //!
-//! A few ranks of each program that have not made contact are looked at from outside, ever more
-//! rarely, as long as there are any: a script may come to its MPI late. A program that asks for no MPI
-//! when it is loaded may still open one: it is looked at as well, and costs nothing as long as a short
+//! A few ranks of each program that have not made contact are inspected from outside, with
+//! increasing intervals, as long as there are any: a script may load its MPI late. A program that
+//! is not linked with an MPI may still open one: it is inspected as well, at no cost for a short
 //! job takes. A job that ends before the first look is judged by what inspecting its programs said.
 
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::report::singleton_detection::{Seen, Stage, Why, below, warning};
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::outcome::Cause;
 
-/// When, after all ranks were started, their processes are looked at first; looks are never closer.
+/// Time of the first inspection after all ranks were started; also the shortest interval.
 const FIRST: Duration = Duration::from_millis(50);
 /// Looks are as far apart as this part of the time that has passed: what runs alone for longer than
 /// that is seen, and looking costs ever less of a job that lasts.
 const PART: u32 = 8;
 /// Looks are never farther apart.
 const RARELY: Duration = Duration::from_secs(30);
-/// Ranks that run alone are told about from now on while they do. Before, they may only be slow.
-/// Programs that ask for no MPI are not looked at earlier.
+/// From this time on singletons are reported while they run. Before, they may only be slow.
+/// Programs not linked with an MPI are not inspected earlier.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Ranks of a program that are looked at each time.
+/// Number of ranks of a program that are inspected each time.
 const SAMPLE: usize = 4;
 
-/// What is known of one program of the job.
+/// Known facts about one program of the job.
 #[derive(Debug, Default)]
 struct Watched {
-    /// When its ranks are looked at first; `None` for never.
+    /// Time of the first inspection of its ranks; `None` for never.
     from: Option<Duration>,
     seen: Option<Seen>,
     told: bool,
@@ -104,7 +104,7 @@ impl Controller {
         self.alone.next = first.map(|first| now + first);
     }
 
-    /// Looks, if it is time, and judges what was seen.
+    /// Inspects processes, if it is due, and judges the results.
     pub(super) fn look_for_singletons(&mut self, now: Duration) {
         let due = self.alone.next.is_some_and(|at| now >= at);
         let news = std::mem::take(&mut self.alone.news);
@@ -179,7 +179,7 @@ impl Controller {
         self.any_connected(app) || self.ranks_of(app).any(contacted)
     }
 
-    /// Ranks that run alone and cannot but do so are told about while they do: they may be at it
+    /// Ranks that certainly run as singletons are reported while they do: they may run
     /// for hours.
     fn judge_running(&mut self, plan: &Plan, app: usize) {
         let strict = plan.spec.ending.strict_pmi;
@@ -233,7 +233,7 @@ impl Controller {
         below(started, real.as_ref().unwrap_or(started), seen)
     }
 
-    /// Who runs alone.
+    /// The ranks that run as singletons.
     fn name_of_alone(&self, plan: &Plan, app: usize) -> String {
         let started = || plan.apps[app].finding.program.display().to_string();
         self.seen_below(plan, app).unwrap_or_else(started)
@@ -247,7 +247,7 @@ impl Controller {
         }
     }
 
-    /// Names the programs all of whose ranks left without a word although they load an MPI. A
+    /// Reports the programs that load an MPI and whose ranks all ended without contact. A
     /// program that failed may not have come as far as MPI_Init, and a rank that is the only one is
     /// right to take itself for that.
     pub(crate) fn tell_singletons(&mut self) {

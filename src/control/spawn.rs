@@ -1,4 +1,4 @@
-//! Jobs that processes of the launch have started beside them: from the wish to the answer, and to
+//! Spawned jobs: from the request to the answer, and to
 //! their end.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, Spaw
 use wireup_core::job::spec::Children;
 use wireup_core::node::event::SpawnTicket;
 
-/// Who waits for an answer: a node, and its name for the request.
+/// A waiter for an answer: a node, and its ticket for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);
 
 /// A job that is being started.
@@ -32,15 +32,15 @@ struct Birth {
     failure: Option<SpawnFailure>,
 }
 
-/// What is known of one job beside its plan.
+/// State of one job beside its plan.
 #[derive(Debug)]
 struct Member {
     parent: Option<JobNumber>,
     /// Its processes that have not ended, those to be started included.
     remaining: u32,
-    /// It may live longer than its parent.
+    /// It may outlive its parent.
     independent: bool,
-    /// The allocation it lives in.
+    /// The allocation in which it runs.
     allocation: Option<String>,
 }
 
@@ -49,12 +49,12 @@ struct Member {
 pub(super) struct Family {
     members: Vec<Member>,
     births: BTreeMap<JobNumber, Birth>,
-    /// Jobs whose parent has ended, and when they are ended too.
+    /// Jobs without their parent, and when they are ended too.
     orphans: Vec<(Duration, JobNumber)>,
 }
 
 impl Family {
-    /// The job the user asked for, with so many processes.
+    /// The job that the user started, with its number of processes.
     pub(super) fn new(size: u32) -> Self {
         Self {
             members: vec![Member {
@@ -79,7 +79,7 @@ impl Family {
         std::iter::successors(Some(job), |job| self.members[job.index()].parent)
     }
 
-    /// The jobs that were spawned into allocations and live, and the names of these.
+    /// The running jobs that were spawned into allocations, with the allocations' names.
     pub(super) fn in_allocations(&self) -> impl Iterator<Item = (JobNumber, &str)> {
         let members = (0..).map(JobNumber).zip(&self.members);
         let living = members.filter(|(_, member)| member.remaining > 0);
@@ -107,7 +107,7 @@ impl Controller {
         if self.lives[by.index()].end.is_some() {
             return Err(SpawnFailure {
                 kind: SpawnFailureKind::Ending,
-                text: "who asked for it has ended".to_owned(),
+                text: "the requesting process has ended".to_owned(),
             });
         }
         let (live, before) = self.census(|_| true);
@@ -275,7 +275,8 @@ impl Controller {
         self.family.orphans.extend(orphans);
     }
 
-    /// Gives up what takes too long, and ends jobs whose parent has ended and that did not follow.
+    /// Fails spawns that have timed out, and ends jobs that have outlived their parent for too
+    /// long.
     pub(super) fn look_at_family(&mut self, now: Duration) {
         let late =
             |birth: &Birth| birth.failure.is_none() && birth.limit.is_some_and(|(_, at)| at <= now);
@@ -300,8 +301,8 @@ impl Controller {
         }
     }
 
-    /// The launch is ending: what was not started need not be waited for. The server that was to hear of
-    /// it may be what failed.
+    /// The launch is ending: jobs that were not started need not be waited for. The server that
+    /// expected it may be what failed.
     fn drop_births(&mut self) {
         let births = self.family.births.iter();
         let open = births.filter(|(_, birth)| birth.failure.is_none());

@@ -1,4 +1,4 @@
-//! What is told while a job runs: warnings to people, changes of state to readers of the status
+//! Reports while a job runs: warnings to the user, changes of state to readers of the status
 //! stream.
 
 use std::sync::Arc;
@@ -41,13 +41,13 @@ impl Controller {
         }
     }
 
-    /// Says what a rank wants in the job's record.
+    /// Writes a rank's text to the job record.
     pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
         let speaker = rank.map(|rank| self.jobs.identity(rank).into());
         self.record(&Record::log(speaker, text));
     }
 
-    /// Says what is going to be run.
+    /// Writes the plan.
     pub(crate) fn tell_plan(&mut self) {
         if self.status.is_none() {
             return;
@@ -117,7 +117,7 @@ impl Controller {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
-            // What is spawned is expected by nobody but its parent.
+            // Only the parent waits for a spawned job.
             self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
             if self.connected == 1 {
                 self.progress.expect(self.now(), PATIENCE);
@@ -143,7 +143,7 @@ impl Controller {
         }));
     }
 
-    /// The status stream cannot be written any more: the job goes on without it.
+    /// The status stream cannot be written any more: the job continues without it.
     pub(crate) fn check_status(&mut self) {
         if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
             self.tell(&format!(
@@ -231,7 +231,7 @@ impl Controller {
         CauseRecord {
             kind: kind_of(cause),
             message: failure_line(self, Some(cause))
-                .unwrap_or_else(|| "nobody reads the output".into()),
+                .unwrap_or_else(|| "the output has no reader".into()),
             place: rank.map(|rank| place_of(jobs, rank)),
             pid: rank.and_then(|rank| self.pid_of(rank)),
             program: rank.map(|rank| {

@@ -1,5 +1,6 @@
-//! Spawns for which there are too few slots, and that wait a moment: processes of other jobs may be about to
-//! end. Who disconnects from its children and spawns others at once is faster than their ends.
+//! Spawns for which there are too few slots, and that wait a moment: processes of other jobs may be
+//! about to end. A parent that disconnects from its children and spawns others at once is faster
+//! than their ends.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const LEAVING: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     waiting: Vec<(Duration, Wanting)>,
-    /// A process has ended since they were looked at.
+    /// A process has ended since the last check.
     freed: bool,
 }
 
@@ -34,7 +35,7 @@ impl Crowd {
 }
 
 impl Controller {
-    /// Starts what a process wants on the hosts there are.
+    /// Starts a spawn on the existing hosts.
     pub(super) fn decide_spawn(&mut self, wanting: Wanting) {
         let limit = wanting.limit.map(|(_, at)| at);
         let until = self.now() + LEAVING;
@@ -52,8 +53,8 @@ impl Controller {
         }
     }
 
-    /// Whether a spawn fails for want of slots that other jobs hold, which neither asks for it nor brought
-    /// forth the one that does.
+    /// Whether a spawn fails for lack of slots that other jobs use, which neither requested nor
+    /// brought forth the one that does.
     fn may_pass(&self, failure: &SpawnFailure, wanting: &Wanting) -> bool {
         if failure.kind != SpawnFailureKind::NoSlots {
             return false;

@@ -1,4 +1,4 @@
-//! What the texts in a static program give away. It has no libraries to tell; but a client of PMI or
+//! Search in the constants of a static program. It names no libraries; but a client of PMI or
 //! PMIx that is linked into it has to know the variable by which it finds its server.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What an ELF file's headers say, read without loading or executing it.
+//! Reads an ELF file's headers without loading or executing it.
 //!
 //! Only the headers, the dynamic section and the names it points to are read, at their positions:
 //! the cost does not depend on the file's size. Every count that comes from the file is bounded,
@@ -118,12 +118,12 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The part of an ELF file that decides how it is started and what it loads.
+/// The part of an ELF file that determines its loader and libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elf {
     /// The processor it is made for.
     pub machine: Machine,
-    /// It is an executable or a shared object, which the kernel tells apart no further; false for
+    /// It is an executable or a shared object, which the kernel does not distinguish; false for
     /// object files and core dumps.
     pub runnable: bool,
     /// The dynamic loader it asks for; `None` for static programs and most libraries.
@@ -132,7 +132,7 @@ pub struct Elf {
     pub dynamic: bool,
     /// Names of the libraries it asks for (DT_NEEDED), in the file's order.
     pub needed: Vec<OsString>,
-    /// Library directories for it and what it loads (DT_RPATH), as written.
+    /// Library directories for it and its libraries (DT_RPATH), as written.
     pub rpath: Option<OsString>,
     /// Library directories for its own needs only (DT_RUNPATH), as written.
     pub runpath: Option<OsString>,
@@ -165,7 +165,7 @@ pub fn open_regular(path: &Path) -> Result<File, ElfError> {
 /// Reads an ELF file's description.
 ///
 /// # Errors
-/// [`ElfError`], which tells "not ELF" from "damaged".
+/// [`ElfError`], which distinguishes "not ELF" from "damaged".
 pub fn read(path: &Path) -> Result<Elf, ElfError> {
     read_file(open_regular(path)?)
 }

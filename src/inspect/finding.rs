@@ -35,16 +35,16 @@ pub struct Finding {
     pub libpmix: Option<PathBuf>,
 }
 
-/// Why a program wants what it wants.
+/// The reason for a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// It would load a library that tells.
+    /// It would load a known library.
     Library(Seen, Family),
     /// It loads none that has to do with MPI.
     NoMpi,
-    /// It loads no libraries; what is linked into it, unless that cannot be told.
+    /// It loads no libraries; the client linked into it, if that can be determined.
     Static(Option<Clients>),
-    /// A script; what it loads or starts is not known.
+    /// A script; its libraries and programs are unknown.
     Script {
         /// The program named on its first line.
         interpreter: PathBuf,
@@ -58,7 +58,7 @@ pub enum Why {
     },
     /// It may be executed and not read.
     Unreadable,
-    /// It is looked for elsewhere.
+    /// Other hosts search for it.
     NotHere,
     /// Called like this it starts no other program.
     StartsNothing,
@@ -92,7 +92,7 @@ pub struct Seen {
     pub path: Option<PathBuf>,
 }
 
-/// Whose library it is.
+/// The owner of a library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// Open MPI.
@@ -114,11 +114,11 @@ pub enum Family {
 /// Why it cannot be seen what a program starts or loads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Opaque {
-    /// An interpreter, or a wrapper whose command line is not known.
+    /// An interpreter, or a wrapper with an unknown command line.
     Interpreter(String),
     /// A wrapper was given an option that is not known.
     Option(String, OsString),
-    /// A wrapper reads what it starts from a text or from its user.
+    /// A wrapper that reads its program from a text or from the user.
     Script(String),
     /// Too many wrappers, one behind the other.
     TooDeep,

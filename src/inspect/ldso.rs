@@ -19,7 +19,7 @@ use crate::inspect::elf::{self, Elf, Machine};
 
 pub(crate) mod cache;
 
-/// Files looked at in one walk at most; programs with some hundred libraries exist.
+/// Maximum number of files in one walk; programs with some hundred libraries exist.
 const OBJECTS_MAX: usize = 2048;
 
 /// Where the machine's dynamic loader keeps its knowledge.
@@ -75,7 +75,7 @@ pub struct Dependency<'a> {
     pub name: &'a OsStr,
     /// The file that asked for it.
     pub by: &'a Path,
-    /// Where it was found and what it says; `None` if no directory has it.
+    /// Its path and contents; `None` if no directory has it.
     pub found: Option<(&'a Path, &'a Elf)>,
 }
 
@@ -132,7 +132,7 @@ impl Loader {
     }
 
     /// Visits every library that the file at `root` (described by `elf`) would load, nearest
-    /// first, each name once. Names for which `skip` is true are not even looked for.
+    /// first, each name once. Names for which `skip` is true are not searched.
     pub fn walk(
         &self,
         root: &Path,

@@ -93,11 +93,11 @@ impl fmt::Display for Version {
 pub struct Choice {
     /// Absolute, symbolic links resolved.
     pub path: PathBuf,
-    /// What the file says; `None` only for a file that a user named and that does not tell.
+    /// The version in the file; `None` only for a file that a user named and that has none.
     pub version: Option<Version>,
     /// Where it comes from.
     pub source: Source,
-    /// What came before it and could not be used, in the order looked at.
+    /// Earlier candidates that could not be used, in search order.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -109,13 +109,14 @@ pub enum Source {
     Program,
     /// The environment names it.
     Variable,
-    /// It belongs to the Open MPI that a script is told to load, or finds beside its interpreter.
+    /// It belongs to the Open MPI that a script's environment names, or that is beside its
+    /// interpreter.
     Script,
     /// The dynamic loader finds it.
     System,
 }
 
-/// A libpmix that was looked at and not taken.
+/// A rejected libpmix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PassedOver {
     pub path: PathBuf,
@@ -130,7 +131,7 @@ pub struct PassedOver {
 pub enum Unfit {
     /// Its release cannot host our jobs.
     TooOld(Version),
-    /// It does not say which release it is; that is not worth the risk unless a user insists.
+    /// It has no version; then it is used only if the user names it.
     NoVersion,
     /// It cannot be read, or is damaged.
     Unusable(String),
@@ -138,7 +139,7 @@ pub enum Unfit {
     OtherMachine(Machine),
 }
 
-/// Why there is no libpmix to load. The text says what to do.
+/// Why there is no libpmix to load. The text has the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum LibpmixError {
     /// The file a user named cannot be loaded.
@@ -218,7 +219,7 @@ pub fn choose(
         };
         Some((version, candidate.path))
     });
-    // Of several equally old ones the first that was looked at.
+    // Of several equally old ones the first one.
     let newest = too_old.reduce(|best, other| if other.0 > best.0 { other } else { best });
     Err(match newest {
         Some((version, path)) => LibpmixError::TooOld { path, version },
@@ -280,7 +281,7 @@ fn named(
             version,
         }),
         Err(Unfit::Unusable(why)) => Err(unusable(why)),
-        Err(Unfit::NoVersion) => Err(unusable("it does not tell its version".into())),
+        Err(Unfit::NoVersion) => Err(unusable("it has no version".into())),
         Err(Unfit::OtherMachine(machine)) => Err(unusable(format!(
             "it is for {machine} and this machine is {}",
             Machine::OWN
@@ -288,7 +289,7 @@ fn named(
     }
 }
 
-/// The version of a file that could be loaded, if it tells.
+/// The version of a loadable file, if it has one.
 fn judge(path: &Path) -> Result<Option<Version>, Unfit> {
     let unusable = |why: ElfError| Unfit::Unusable(why.to_string());
     let elf = elf::read(path).map_err(unusable)?;

@@ -16,12 +16,12 @@ struct Evidence {
     openmpi: Option<Seen>,
     mpich: Option<Seen>,
     pmi: Option<Seen>,
-    /// A libmpi whose name does not tell whose it is.
+    /// A libmpi with an ambiguous name.
     other_mpi: Option<Seen>,
     missing: Vec<String>,
 }
 
-/// Looks at the libraries of a program; `Wants::Plain` when they say nothing.
+/// Inspects the libraries of a program; `Wants::Plain` if none is known.
 pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
     let mut evidence = Evidence::default();
     loader.walk(
@@ -114,13 +114,13 @@ impl Seen {
     }
 }
 
-/// True for a file whose needs are Open MPI's.
+/// True for a file that needs Open MPI's libraries.
 fn by_open_mpi(path: &Path) -> bool {
     path.file_name().is_some_and(|name| matches(name, OPEN_MPI))
 }
 
-/// Whose MPI a library is, by the name of its file, as Debian has it where both are installed, and by
-/// what is in its directory: libmpi_abi has the same name in every implementation.
+/// The MPI of a library, by its file name, as in Debian with both installed, and by its directory's
+/// contents: libmpi_abi has the same name in every implementation.
 fn neighbours(path: Option<&Path>) -> Wants {
     let real = path.and_then(|path| path.canonicalize().ok());
     let file = real.as_deref().and_then(Path::file_name);

@@ -23,7 +23,7 @@ pub(super) const MPICH: &[&str] = &[
 /// Clients of PMI-1 and PMI-2 themselves.
 pub(super) const PMI: &[&str] = &["libpmi.so", "libpmi2.so"];
 
-/// Libraries that never lead to an MPI: not looked for, which keeps the usual program cheap.
+/// Libraries that never lead to an MPI: not searched, which keeps the usual case fast.
 pub(super) const LEAVES: &[&str] = &[
     "ld-linux",
     "ld64.so",

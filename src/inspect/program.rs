@@ -2,8 +2,9 @@
 //! that a mistake is one clear message and not an error of every rank.
 //!
 //! Rule: a name with a slash is taken as it is, relative to the working directory; any other is
-//! looked for in PATH, where an entry that may not be executed is passed over and remembered, and
-//! a directory that may not be entered is passed over like a shell does, unlike execvp. A text without `#!` runs in `/bin/sh`. Source: execvp(3), execve(2).
+//! searched in PATH, where an entry that may not be executed is skipped and remembered, and a
+//! directory that may not be entered is passed over like a shell does, unlike execvp. A text
+//! without `#!` runs in `/bin/sh`. Source: execvp(3), execve(2).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -34,7 +35,7 @@ const PATH_SHOWN_MAX: usize = 200;
 /// How the kernel runs a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A native program, with what its headers say.
+    /// A native program, with its headers.
     Elf(Elf),
     /// A text that starts with `#!`.
     Script {
@@ -100,7 +101,7 @@ impl Program {
 
     /// Finds the program of a spawn request, which may mean one beside its parent: with the
     /// directories that the request names before those of PATH, and with the working directory
-    /// after them. A relative path is looked for from the working directory and from these.
+    /// after them. A relative path is searched from the working directory and from these.
     ///
     /// # Errors
     /// [`ProgramError`] when the program does not exist or could not be executed.
@@ -233,7 +234,7 @@ fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramErro
     Err(not_found(name, searched))
 }
 
-/// Where a program was looked for; a long search path is counted.
+/// The searched places of a program; a long search path is counted.
 fn searched(path: &str) -> String {
     if path.len() <= PATH_SHOWN_MAX {
         return format!("searched PATH={path}");

@@ -19,7 +19,7 @@ const DEPTH: usize = 3;
 
 /// The prefix of the Open MPI that a libmpi belongs to, if it was built for another one.
 pub fn open_mpi(libmpi: &Path) -> Option<PathBuf> {
-    // The prefix is compiled into the library below libmpi, where that is a file of its own.
+    // The prefix is compiled into the library below libmpi, if that is a separate file.
     let directory = libmpi.canonicalize().ok()?.parent()?.to_owned();
     let below = std::fs::read_dir(&directory).ok()?.flatten();
     let below = below.map(|entry| entry.path()).find(|path| {

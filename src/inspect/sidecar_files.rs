@@ -49,7 +49,7 @@ pub(crate) enum PartError {
 /// Finds the parts: by flag, beside the executable, in `../lib/wireup`.
 ///
 /// # Errors
-/// [`RunFailure`] naming what is missing and how to get it.
+/// [`RunFailure`] with the missing file and how to get it.
 pub fn find(
     spec: &JobSpec,
     libpmix: Result<libpmix::Choice, libpmix::LibpmixError>,

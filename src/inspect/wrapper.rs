@@ -1,6 +1,6 @@
-//! What a wrapper starts, told from its command line as its own parser would read it.
+//! Finds the program of a wrapper from its command line, parsed like the wrapper does.
 //!
-//! A wrapper is known by its name. What is not understood, an option that the table lacks
+//! A wrapper is identified by its name. If something is unknown, such as an option that the table lacks
 //! included, makes the wrapper [`Behind::Opaque`]: then every interface is offered, which is never
 //! wrong, only slower to start.
 
@@ -49,17 +49,17 @@ pub(super) struct Command {
     pub(super) place: Place,
 }
 
-/// What is behind a wrapper.
+/// The program of a wrapper.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Behind {
     /// It starts no other program.
     Nothing,
     Command(Command),
-    /// It cannot be told.
+    /// It cannot be determined.
     Opaque(Opaque),
 }
 
-/// A wrapper whose command line can be read.
+/// A wrapper with a known command line.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     name: String,
@@ -81,7 +81,7 @@ impl Known {
         &self.name
     }
 
-    /// What it starts, called with the arguments of `command` in its place.
+    /// Its program, with the arguments from `command`.
     pub(super) fn behind(&self, command: &Command) -> Behind {
         let name = || self.name().to_owned();
         let args = &command.argv[1..];
@@ -112,7 +112,7 @@ fn one(argv: &[OsString], place: Place) -> Result<Behind, Wrong> {
     }))
 }
 
-/// Options, words of its own, and the command.
+/// Options, its own arguments, and the command.
 fn usual(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
     let Parsed { options, rest } = options::parse(table, args)?;
     let mut place = of.place.clone();

@@ -2,9 +2,9 @@
 //!
 //! The launcher is asked where it passes a signal on, so that it knows why its ranks end; every
 //! other signal goes to the ranks' process groups, as the launcher would send it. A job on several
-//! hosts whose launcher is elsewhere is ended by the end of its step here, of which the launcher
-//! hears; other signals reach the ranks of this machine alone. A job that has neither is ended and
-//! cleaned up here, the way its guard would have done it.
+//! hosts whose launcher is elsewhere is ended by the end of its step here, which the launcher
+//! notices; other signals reach the ranks of this machine alone. A job that has neither is ended
+//! and cleaned up here, the way its guard would have done it.
 
 mod error;
 
@@ -34,31 +34,31 @@ use crate::sys::procfs::Process;
 use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
 
-/// How often a job without a launcher is looked at while it ends.
+/// Interval between checks of a job without a launcher while it ends.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a launcher or step that was told to end its job may take to begin with that.
+/// How long a launcher or step may take to begin ending its job.
 const BEGIN: Duration = Duration::from_secs(2);
 
 /// Files may be older than the oldest process that is left: ranks that have ended made them.
 const OLDER: Duration = Duration::from_secs(60);
 
-/// Who got a signal.
+/// The recipient of a signal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Receiver {
     /// The launcher, which passes it on.
     Launcher,
-    /// The launcher, which was told to end with SIGTERM instead: no rank runs that could be killed.
+    /// The launcher, which got SIGTERM instead: no rank runs that could be killed.
     LauncherInstead,
-    /// The launcher, which was told to kill the ranks of all hosts.
+    /// The launcher, with an order to kill the ranks of all hosts.
     LauncherKills,
-    /// The steps of a job whose launcher is elsewhere, which were told to end with SIGTERM.
+    /// The steps of a job whose launcher is on another host, which got SIGTERM.
     Steps,
     /// These ranks' process groups.
     Ranks(Vec<u32>),
     /// Every process left of a job without a launcher; they have ended, and their files are gone.
     Leftovers(usize),
-    /// Nobody: the job's guard is ending it already.
+    /// None: the job's guard is ending it already.
     Nobody,
 }
 
@@ -68,7 +68,7 @@ pub struct Sent {
     pub receiver: Receiver,
     /// Ranks that were meant and did not get it, being on these other hosts.
     pub elsewhere: Vec<(String, Vec<u32>)>,
-    /// The processes whose end is the end of what was meant; none when that has come.
+    /// The processes to wait for; empty if all have ended.
     pub waited_for: Vec<Held>,
 }
 
@@ -104,7 +104,7 @@ pub fn signal(job: &Job, ranks: Option<&[u32]>, signal: Signal) -> Result<Sent, 
         };
     };
     let Some(held) = hold(launcher)? else {
-        // It has ended since it was seen; whoever waits for it finds out.
+        // It has ended since it was seen; the wait for it notices that.
         return Ok(Sent::to(Receiver::Launcher, Vec::new()));
     };
     // Ranks that do not run yet cannot be killed, their launcher can be asked not to start them.
@@ -148,7 +148,7 @@ fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), 
     Ok(())
 }
 
-/// Waits a while until a launcher or step that was told to end the job shows that it has begun.
+/// Waits a while until a launcher or step has begun to end the job.
 fn await_ending(job: &Job, leader: &Process) {
     let start = Instant::now();
     let ending = || {
@@ -160,7 +160,7 @@ fn await_ending(job: &Job, leader: &Process) {
     }
 }
 
-/// Ends a job whose launcher is elsewhere, by ending its steps here.
+/// Ends a job whose launcher is on another host, by ending its steps here.
 fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
     let mut waited_for = Vec::new();
     for step in &job.steps {
@@ -174,7 +174,8 @@ fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
         waited_for.push(held);
     }
     if signal == Signal::KILL && !job.ranks.is_empty() {
-        // Otherwise the launcher might hear first that a rank was killed, by nobody knows whom.
+        // Otherwise the launcher might first get a report of a rank that was killed by an unknown
+        // sender.
         for step in &job.steps {
             await_ending(job, &step.process);
         }
@@ -275,7 +276,7 @@ fn send(held: &Held, process: &Process, signal: Signal) -> Result<(), EndError> 
     }
 }
 
-/// Ends a job that nobody else will end, and removes what lies about. Its user may have prepared for that what
+/// Ends an unsupervised job, and removes its leftovers. Its user may have prepared paths that
 /// leads elsewhere, so root does it with that user's rights.
 fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
     let Some(name) = job.name.as_deref().filter(|name| name::is_job(name)) else {
@@ -288,7 +289,7 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
                 let owner = procfs::owner(member.pid)?;
                 (owner.0 == job.uid).then_some(owner)
             });
-            // Nothing of it lives: then its group is not needed to look into processes.
+            // None of its processes runs: then its group is not needed for access to processes.
             let (uid, gid) = member.unwrap_or((job.uid, NOBODY));
             as_user((uid, gid), || u8::from(!work())).map(|code| code == 0)
         }
@@ -370,8 +371,8 @@ pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
     }
 }
 
-/// Asks a launcher that takes its time once more: whoever reads its output may have stopped to. A step
-/// is killed: its guard ends what it has not.
+/// Signals a slow launcher again: the reader of its output may have stopped. A step is killed: its
+/// guard ends the rest.
 ///
 /// # Errors
 /// As [`signal`].

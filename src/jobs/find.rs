@@ -1,14 +1,15 @@
-//! Makes jobs of what was seen; no I/O.
+//! Derives jobs from a snapshot; no I/O.
 //!
 //! - A launcher's ranks are its children that lead a session and carry the name of one job, which
-//!   is not that of a job the launcher itself belongs to. A launcher adopts orphans of its ranks, so
-//!   the earliest such child tells the job, and the earliest of several with one rank is the rank.
+//!   is not that of a job the launcher itself belongs to. A launcher adopts orphans of its ranks,
+//!   so the earliest such child gives the job, and the earliest of several with one rank is the
+//!   rank.
 //! - On several hosts ranks are the children of steps, children of the hosts' agents, and the job is
 //!   what launcher and steps show. All of these that are here and one user's are one job: several
 //!   agents may serve one machine.
 //! - Between fork and exec a child looks like the launcher it comes from: same arguments, same
 //!   environment.
-//! - Processes of a job whose launcher is not there are a job of their own, if it is certain that the
+//! - Processes of a job without a launcher are a separate job, if it is certain that the
 //!   launcher is gone: not if it is another user's, or outside this PID namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,11 +24,11 @@ use crate::sys::procfs::{self, Process};
 /// An agent's name among the processes.
 const AGENT: &str = "wireup-agent";
 
-/// Whose jobs are wanted.
+/// The users whose jobs are requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     User(u32),
-    /// Everybody's whose environment can be read.
+    /// All whose environment can be read.
     All,
 }
 
@@ -126,7 +127,7 @@ impl<'a> Look<'a> {
         all
     }
 
-    /// The job of a launcher or step: what it shows, or the name its ranks bear.
+    /// The job of a launcher or step: from its label, or from its ranks.
     fn name(&self, leader: &Seen) -> Option<String> {
         if let Some(label) = label(leader) {
             return Some(label.job.clone());
@@ -228,12 +229,12 @@ impl<'a> Look<'a> {
         let parent = step.process.parent;
         match self.by_pid.get(&parent) {
             Some(parent) => parent.process.name != AGENT,
-            // Nobody but init is known by its number alone.
+            // Only init is identified by its pid alone.
             None => parent == 1,
         }
     }
 
-    /// Jobs none of whose launchers is there.
+    /// Jobs without a launcher.
     fn orphans(&self, known: &BTreeSet<&String>) -> Vec<Job> {
         let mut names: BTreeSet<&String> = BTreeSet::new();
         for seen in self.by_pid.values() {
@@ -287,10 +288,10 @@ impl<'a> Look<'a> {
     fn has_lost_its_launcher(&self, seen: &Seen) -> bool {
         let parent = seen.process.parent;
         let Some(parent) = self.by_pid.get(&parent) else {
-            // Nobody but init is known by its number alone.
+            // Only init is identified by its pid alone.
             return parent == 1;
         };
-        // Somebody else's launcher cannot be looked into. One that can be is another job's, which
+        // Another user's launcher cannot be inspected. One that can be is another job's, which
         // adopted this one's processes.
         let looks_like_one = parent.process.name == "wireup" && parent.role.is_none();
         !looks_like_one
@@ -355,7 +356,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// What a launcher was told to run.
+/// The arguments of a launcher.
 fn command(seen: &Seen) -> Option<&[OsString]> {
     match &seen.role {
         Some(Role::Launcher { command, .. }) => Some(command),

@@ -1,8 +1,8 @@
 //! Names of jobs as people write them; no I/O.
 //!
-//! A job is called `wireup-` and 16 digits. Shown are its first digits, as many as tell it from the
-//! others; taken is any beginning of the digits or of the whole name, or the pid of the launcher or
-//! of a step.
+//! A job is called `wireup-` and 16 digits. Its first digits are shown, as many as distinguish it
+//! from the others; taken is any beginning of the digits or of the whole name, or the pid of the
+//! launcher or of a step.
 
 use super::Job;
 
@@ -128,7 +128,7 @@ mod tests {
             job("wireup-9999990000000001", 999_999),
         ];
         let short = short(&jobs);
-        // The second differs in its seventh digit; the third's first six are somebody's pid.
+        // The second differs in its seventh digit; the third's first six are a pid.
         let expected = ["0000000", "0000001", "9999990"].map(|text| Some(text.to_owned()));
         assert_eq!(short, expected);
         for (index, text) in short.iter().enumerate() {

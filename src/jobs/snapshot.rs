@@ -11,7 +11,7 @@ use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
 use crate::sys::procfs::{self, Environment, Process};
 
-/// What a process's environment says about the job it belongs to.
+/// A process's job, from its environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mark {
     /// Name of the job.
@@ -57,12 +57,12 @@ pub enum Role {
         command: Vec<OsString>,
         /// Whether some of its ranks have not been started.
         starting: bool,
-        /// What it shows of a job on several hosts.
+        /// Its label, for a job on several hosts.
         label: Option<Box<job_label::Seen>>,
     },
-    /// It has a node's part of a job whose launcher is elsewhere, or a process of its own.
+    /// A step: serves a node of a job whose launcher is elsewhere.
     Step {
-        /// What it shows; nothing before it has heard of the job.
+        /// Its label; `None` before it knows the job.
         label: Option<Box<job_label::Seen>>,
     },
     /// It watches a launcher or a step.
@@ -79,7 +79,7 @@ pub struct Seen {
     pub uid: u32,
     /// Its job, if it belongs to one and that can be known.
     pub mark: Option<Mark>,
-    /// What it is for wireup.
+    /// Its role in wireup.
     pub role: Option<Role>,
 }
 

@@ -1,9 +1,9 @@
-//! Allocations within a launch: who has set aside which slots of its nodes. No I/O.
+//! Allocations within a launch: reserved slots on its nodes. No I/O.
 //!
-//! Rule: an allocation is a name for slots of the launch's nodes. Only jobs that are spawned into it
-//! live there, others find these slots taken; it ends when it is released or when the job ends whose
-//! process asked for it, and then what lives there lives on. A launch may also give back slots of its
-//! own, which nobody uses then until it takes them again. What is outside of the launch's nodes is
+//! Rule: an allocation is a name for slots of the launch's nodes. Only jobs that are spawned into
+//! it run there, for others these slots are in use; it ends when it is released or when the
+//! requesting process's job ends; processes that run there continue. A launch may also release
+//! slots of its own, which are not used until it takes them again. Nodes outside the launch are
 //! known to the allocator alone (`outside`).
 
 mod choice;
@@ -22,19 +22,19 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 /// Slots of some nodes; of a node without a known number of slots, all of it.
 pub type Shares = BTreeMap<NodeId, Option<u32>>;
 
-/// Slots that are set aside, and who lives there.
+/// Reserved slots, and the processes on them.
 #[derive(Clone, Debug)]
 pub struct Reserved<'a> {
     /// The allocation's name; what the launch has given back has none.
     pub id: &'a str,
-    /// What is set aside.
+    /// The reserved slots.
     pub shares: &'a Shares,
     /// By node: living processes of jobs that were spawned into it.
     pub live: Vec<u32>,
 }
 
 impl Reserved<'_> {
-    /// How many slots of a node nobody else may have; `None` if he may have nothing there.
+    /// Number of slots of a node that are reserved for others; `None` if the whole node is.
     fn kept(&self, node: NodeId) -> Option<u32> {
         let live = self.live.get(node.index()).copied().unwrap_or(0);
         match self.shares.get(&node) {
@@ -50,7 +50,7 @@ impl Reserved<'_> {
 pub struct Ground<'a> {
     /// By node: living processes.
     pub live: &'a [u32],
-    /// What is set aside.
+    /// The reserved slots.
     pub reserved: &'a [Reserved<'a>],
 }
 
@@ -96,7 +96,7 @@ struct Held {
     shares: Shares,
     /// What the allocator gave beside the nodes of the launch.
     elsewhere: Vec<Share>,
-    /// Nodes that joined the launch for it, and are for nobody else.
+    /// Nodes that joined the launch for it, and are used only by it.
     joined: BTreeSet<NodeId>,
 }
 
@@ -117,7 +117,8 @@ fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
 }
 
 impl Holdings {
-    /// What is set aside, for [`Ground`]; `live` tells how many processes an allocation has by node.
+    /// The reserved slots, for [`Ground`]; `live` gives an allocation's number of processes by
+    /// node.
     pub(crate) fn reserved(&self, live: impl Fn(&str) -> Vec<u32>) -> Vec<Reserved<'_>> {
         let held = self.held.iter().map(|held| (&held.id[..], &held.shares));
         let lent = (!self.lent.is_empty()).then_some(("", &self.lent));
@@ -134,8 +135,8 @@ impl Holdings {
         self.held.iter().any(|held| held.id == id)
     }
 
-    /// Decides about a request as the launch itself does, which has its nodes and no others, and does
-    /// what is asked. Of a release, what was released is told.
+    /// Decides about a request as the launch itself does, which has its nodes and no others, and
+    /// does the request. For a release, returns the released slots.
     ///
     /// # Errors
     /// [`AllocationFailure`] with the reason and the remedy.
@@ -246,7 +247,7 @@ impl Holdings {
         held.map_or(&[], |held| &held.elsewhere)
     }
 
-    /// Hosts have joined the launch: what allocations have of them is set aside. `share` tells which
+    /// Hosts have joined the launch: reserves the allocations' slots on them. `share` says which
     /// node a host is, and its slots.
     pub(crate) fn settle(&mut self, share: impl Fn(&Share) -> Option<(NodeId, Option<u32>)>) {
         for held in &mut self.held {
@@ -263,7 +264,7 @@ impl Holdings {
         }
     }
 
-    /// Whoever gave nodes to the launch has them back: nothing more is started there.
+    /// The allocator has taken nodes back: nothing more is started there.
     fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &Shares) {
         let back = gone.keys().filter(|node| joined.contains(node));
         self.lent.extend(back.map(|node| (*node, None)));

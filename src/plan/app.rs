@@ -20,12 +20,12 @@ use crate::plan::{rank_env, transports};
 use crate::sys::limits;
 use wireup_core::job::spec::AppSpec;
 
-/// For whom an application is looked at.
+/// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stand {
     /// The one machine of the job.
     Alone,
-    /// The launcher of a job on several hosts: what is not here may be there.
+    /// The launcher of a job on several hosts: files that are missing here may exist there.
     Launcher,
     /// A host with ranks of it.
     Node,
@@ -48,7 +48,7 @@ const EVERYWHERE: &str = "copy it there, or put it where every host sees it";
 const ALONG: &str = ", or let it go along (--preload-binary)";
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
-/// [`variables`]. Where there is a `search`, the program was spawned, and is looked for in these
+/// [`variables`]. With a `search`, the program was spawned, and is searched in these
 /// directories before those of PATH, and in its working directory after all.
 pub(super) fn app_plan(
     app: &AppSpec,

@@ -27,7 +27,7 @@ pub struct NodeDirectories {
     pub session: PathBuf,
     /// The job's part below it.
     pub nspace: PathBuf,
-    /// For node-local shared memory, where a virtual node has no name of its own.
+    /// For node-local shared memory, if a virtual node has no own name.
     pub shared: PathBuf,
 }
 
@@ -65,9 +65,9 @@ fn refused(path: &Path, error: impl std::fmt::Display) -> RunFailure {
 }
 
 impl NodeDirectories {
-    /// Removes what is the job's alone, when no process of it is left: its session directories, and
-    /// the lock that libpmix 4.2 leaves of each job it forgets. The directory of the launch, and what
-    /// cannot be removed, stays until that goes.
+    /// Removes files that belong only to the job, when no process of it is left: its session
+    /// directories, and the lock that libpmix 4.2 leaves of each job it forgets. The directory of
+    /// the launch, and what cannot be removed, stays until that goes.
     pub fn forget(&self) {
         let _ = fs::remove_dir_all(&self.nspace);
         let name = self.nspace.file_name().unwrap_or_default();

@@ -173,8 +173,8 @@ pub struct Base {
     pub not_there: Vec<OsString>,
 }
 
-/// Makes the ranks' base environment from what is selected of the launcher's and what is asked for.
-/// Of several requests for one name the last one wins.
+/// Makes the ranks' base environment from selected variables of the launcher and those that the
+/// user sets. Of several requests for one name the last one wins.
 pub fn base(inherited: &[(OsString, OsString)], selected: &Inherited, asked: &[Forward]) -> Base {
     let mut seen = HashSet::with_capacity(inherited.len());
     // Programs see the first of two equal names.
@@ -238,7 +238,7 @@ fn is_meant(wanted: &OsStr, name: &OsStr) -> bool {
     }
 }
 
-/// True for a variable by which a launcher tells a rank who it is or how to reach the launcher.
+/// True for a variable by which a launcher gives a rank its identity or the launcher's address.
 pub fn is_launcher_state(name: &OsStr) -> bool {
     let listed = |list: &[&str]| list.iter().any(|start| starts_with(name, start.as_bytes()));
     REMOVED.iter().any(|removed| name == *removed) || listed(REMOVED_PREFIXES) && !listed(KEPT)

@@ -1,4 +1,4 @@
-//! What ranks inherit of the launcher's process, also where they live on other machines.
+//! Attributes of the launcher's process that ranks inherit, also on other machines.
 //!
 //! On one machine ranks are children of the launcher and get its directory and mask for nothing. To
 //! other hosts travel the directory, the mask and the variables, without those that only mean
@@ -31,7 +31,7 @@ impl Inheritance {
     /// Of this process; for ranks of other machines if it is to `travel`.
     ///
     /// # Errors
-    /// [`RunFailure`] when there is no working directory, or no `/proc` that tells the mask.
+    /// [`RunFailure`] if there is no working directory, or no `/proc` with the mask.
     pub fn here(travel: bool) -> Result<Self, RunFailure> {
         let cwd = std::env::current_dir().map_err(|error| {
             RunFailure::refused(format!("the current directory cannot be used: {error}"))
@@ -54,7 +54,7 @@ impl Inheritance {
         Some(value)
     }
 
-    /// What other machines are told, in place of all.
+    /// The part for other machines.
     pub fn travelling(&self) -> Self {
         let stays = |(name, _): &&Variable| {
             environment::is_local(name) || environment::is_launcher_state(name)
@@ -98,12 +98,12 @@ impl Inheritance {
     }
 }
 
-/// The mask of this process, which no system call tells without setting another. Source: proc(5).
+/// The mask of this process, which no system call returns without setting another. Source: proc(5).
 fn umask() -> std::io::Result<u32> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     let mask = mask.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
-    mask.ok_or_else(|| std::io::Error::other("it does not tell the file mode creation mask"))
+    mask.ok_or_else(|| std::io::Error::other("it does not contain the file mode creation mask"))
 }
 
 #[cfg(test)]

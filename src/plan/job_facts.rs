@@ -1,4 +1,4 @@
-//! What a plan says of its job to those who ask for it through PMIx.
+//! Facts about a job for PMIx queries, from its plan.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 

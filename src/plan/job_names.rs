@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use crate::failure::RunFailure;
 use wireup_core::job::ids::Nspace;
 
-/// Names that are tried before one with known bits is taken: a launch may have had so many jobs that
+/// Attempts before a name with used bits is taken: a launch may have had so many jobs that
 /// hardly any others are left.
 const TRIES: u32 = 100;
 
@@ -29,8 +29,8 @@ impl JobNames {
         }
     }
 
-    /// A name that no other job has had on this machine, and that nobody can guess: PMIx lets every
-    /// local process that knows it pose as a rank.
+    /// A name that no other job has had on this machine, and that cannot be guessed: PMIx lets
+    /// every local process that knows it pose as a rank.
     ///
     /// # Errors
     /// [`RunFailure`] when the system has no random numbers.

@@ -33,7 +33,7 @@ pub trait Plans {
     /// The plan of its job, and its rank there.
     fn plan_of(&self, process: GlobalRank) -> (&Arc<Plan>, Rank);
 
-    /// Name of the host it lives on.
+    /// Name of its host.
     fn host_of(&self, process: GlobalRank) -> &str;
 }
 

@@ -40,7 +40,7 @@ pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
     }
 }
 
-/// What is wrong with a job that has programs of Open MPI and of MPICH's family: neither finds the
+/// The warning for a job with programs of both Open MPI and MPICH's family: neither finds the
 /// other, and each waits in MPI_Init for all ranks.
 pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
     let first = |families: [Family; 2]| {
@@ -61,7 +61,7 @@ pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
     ))
 }
 
-/// What the PMIx server is made of, for the first program that has something to say about it.
+/// The files of the PMIx server, from the first program that determines them.
 pub(super) fn host_parts(
     spec: &JobSpec,
     apps: &[App],

@@ -10,7 +10,7 @@ use crate::inspect::ldso::Loader;
 use crate::inspect::{Finding, Wants};
 use crate::plan::Variable;
 
-/// The library that says which Open MPI a program loads.
+/// The library that identifies the Open MPI of a program.
 const LIBMPI: &str = "libmpi.so.40";
 
 /// The variable that names it to mpi4py.
@@ -38,7 +38,7 @@ pub(crate) fn close_by(finding: &Finding, env: &[Variable]) -> Vec<PathBuf> {
     }
     let named = env.iter().find(|(name, _)| name == MPI4PY);
     let named = named.map(|(_, path)| PathBuf::from(path));
-    // Beside the interpreter of an environment of its own, whose links lead out of it.
+    // Beside the interpreter of a virtual environment, whose links lead out of it.
     let prefix = finding.program.parent().and_then(Path::parent);
     let beside = prefix.map(|prefix| prefix.join("lib").join(LIBMPI));
     let named = named.filter(|path| path.is_absolute());

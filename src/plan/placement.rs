@@ -1,4 +1,4 @@
-//! Which rank lives on which node, and what the nodes are called.
+//! Rank placement of a job that the user starts, and the names of its nodes.
 
 use crate::failure::RunFailure;
 use crate::plan::slots::Slots;
@@ -7,7 +7,7 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::{JobSpec, LayoutSpec, MapBy};
 
-/// Gives `size` ranks to the nodes of a job, and tells whether some node gets more than it has
+/// Places `size` ranks on the nodes of a job, and returns whether a node gets more than it has
 /// slots. `slots` are those of this machine.
 ///
 /// # Errors
@@ -35,7 +35,7 @@ pub(super) fn place(
     Ok((map(&shares, layout.map_by), oversubscribed))
 }
 
-/// The placement that was asked for in so many words.
+/// The placement of `--layout`.
 fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bool), RunFailure> {
     let nodes = layout.nodes();
     let mut shares = vec![0u64; nodes as usize];

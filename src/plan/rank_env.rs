@@ -51,7 +51,7 @@ pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
     PLACE.into_iter().filter(given).collect()
 }
 
-/// What all ranks of the job get, whatever the user says.
+/// Variables that all ranks of the job always get.
 pub fn of_job(plan: &Plan) -> Vec<CString> {
     let job = plan.job.nspace.as_str();
     let size = plan.job.ranks.size().to_string();
@@ -87,7 +87,8 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
     env
 }
 
-/// What tells ranks of a spawned job from those of the first one, whose name they bear too.
+/// Variables that distinguish ranks of a spawned job from those of the first one, whose name they
+/// have too.
 pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
 
 /// What all ranks of a spawned job get besides.
@@ -115,7 +116,7 @@ fn node_list(names: &[&str]) -> String {
     }
 }
 
-/// What is wireup's own and not the user's in an app's part of the environment.
+/// Variables that wireup, not the user, sets in an app's environment.
 const APPNUM: &str = "WIREUP_APPNUM";
 
 /// What all ranks of an application context get: the user's variables without those in `own`,

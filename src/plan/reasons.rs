@@ -23,14 +23,14 @@ pub enum CountWhy {
     Slots,
     /// The same on several hosts.
     HostSlots {
-        /// Hosts whose slots are not known, which count for one each.
+        /// Hosts with an unknown number of slots, which count as one each.
         unknown: u32,
     },
     /// It is one of several programs.
     OneOfSeveral,
 }
 
-/// What is offered to the ranks.
+/// The interfaces that are offered to the ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// PMI-1 and PMI-2, on one socket.
@@ -48,9 +48,9 @@ pub struct Offer {
 pub enum OfferWhy {
     /// It was asked for.
     Asked(PmiChoice),
-    /// A program needs PMIx, and nobody anything else.
+    /// A program needs PMIx, and no program anything else.
     Pmix(usize),
-    /// A program needs PMI, and nobody anything else.
+    /// A program needs PMI, and no program anything else.
     Pmi(usize),
     /// One program needs PMIx and another PMI.
     Both(usize, usize),
@@ -235,7 +235,7 @@ impl fmt::Display for PassedOver {
         write!(f, "{}, {}: ", self.path.display(), self.source)?;
         match &self.why {
             Unfit::TooOld(version) => write!(f, "OpenPMIx {version} is too old"),
-            Unfit::NoVersion => f.write_str("it does not tell its version"),
+            Unfit::NoVersion => f.write_str("it has no version"),
             Unfit::Unusable(why) => f.write_str(why),
             Unfit::OtherMachine(machine) => write!(f, "it is for {machine}"),
         }

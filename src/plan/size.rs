@@ -163,7 +163,7 @@ pub(super) fn check_all_here(processes: u32, descriptors: u64) -> Result<(), Run
     check_descriptors(processes, DESCRIPTORS_PER_RANK, descriptors)
 }
 
-/// What a process opens that starts so many ranks.
+/// Descriptors of a process that starts this number of ranks.
 pub(crate) fn descriptors(ranks: u32) -> u64 {
     u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE
 }

@@ -14,8 +14,8 @@ mod cgroup;
 pub use cgroup::Quota;
 use cgroup::{Hierarchy, Mount, Version, mounts_in, quota_in, usual_mount};
 
-/// Where the hierarchies are that can limit CPU time: they are not moved while somebody runs, and the
-/// system takes its time to list what is mounted.
+/// The hierarchies that can limit CPU time: they are not moved during a run, and listing mounts is
+/// slow.
 static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 
 /// What limits the number of ranks here.
@@ -27,7 +27,7 @@ pub struct Slots {
     quota: OnceLock<Option<Quota>>,
 }
 
-/// More ranks than slots, and nobody allowed it.
+/// More ranks than slots, without `--oversubscribe`.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.count)]
 pub struct SlotsError {
@@ -35,7 +35,7 @@ pub struct SlotsError {
     pub slots: Arithmetic,
 }
 
-/// The number of slots as it is told, with the arithmetic behind it.
+/// The number of slots as text, with its calculation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arithmetic {
     count: u32,
@@ -47,7 +47,7 @@ pub struct Arithmetic {
 impl Slots {
     /// Asks the system.
     ///
-    /// What it does not tell does not limit; a machine that tells nothing has one slot.
+    /// Unknown values do not limit; a machine without any known value has one slot.
     pub fn detect() -> Self {
         Self {
             affinity: affinity().or_else(online).unwrap_or(1),
@@ -70,7 +70,7 @@ impl Slots {
         })
     }
 
-    /// What is to be told about them.
+    /// Warnings about them.
     pub fn arithmetic(&self) -> Arithmetic {
         Arithmetic {
             count: self.count(),
@@ -86,7 +86,7 @@ impl Slots {
         self.affinity.min(quota).max(1)
     }
 
-    /// Whether so many ranks are more than there are slots.
+    /// Whether this number of ranks exceeds the slots.
     pub fn exceeded_by(&self, ranks: u32) -> bool {
         ranks > self.affinity.max(1) || ranks > self.count()
     }
@@ -132,7 +132,7 @@ impl fmt::Display for Arithmetic {
     }
 }
 
-/// CPUs of the machine that are switched on; `None` if the system does not tell.
+/// Online CPUs of the machine; `None` if unknown.
 pub fn online() -> Option<u32> {
     count_list(&read_text(Path::new("/sys/devices/system/cpu/online"))?)
 }
@@ -160,7 +160,7 @@ fn count_list(list: &str) -> Option<u32> {
     Some(count)
 }
 
-/// What is mounted at a directory, if it is a hierarchy of cgroups.
+/// The hierarchy of cgroups that is mounted at a directory, if one is.
 fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
     // The system gives the root of every hierarchy this number (the kernel's kernfs).
     const ROOT: u64 = 1;
@@ -171,7 +171,7 @@ fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
 
 /// A small text of the system's, or `None` if it cannot be read.
 fn read_text(path: &Path) -> Option<String> {
-    // The kernel's files do not tell their size; most fit at once.
+    // The kernel's files have no size; most fit at once.
     let mut bytes = Vec::with_capacity(4096);
     let file = File::open(path).ok()?;
     file.take(4 * 1024 * 1024).read_to_end(&mut bytes).ok()?;

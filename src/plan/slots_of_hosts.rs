@@ -24,7 +24,7 @@ pub(super) enum RoomError {
         needed: u32,
         hosts: u32,
     },
-    /// More than slots, and nobody allowed it.
+    /// More than slots, without `--oversubscribe`.
     #[error("{size} ranks do not fit in {slots} slot{} ({of}); use --oversubscribe, or -n {slots}", if *.slots == 1 { "" } else { "s" })]
     Slots { size: u32, slots: u32, of: String },
     /// More than the hosts take at most.
@@ -44,8 +44,8 @@ fn are(hosts: u32) -> String {
     }
 }
 
-/// Ranks of a job that does not say how many, and why these: `--ppn` on each host that takes any,
-/// else all slots; a host whose slots are not known counts for one.
+/// Ranks of a job without a number of ranks, and the reason: `--ppn` on each host with slots, else
+/// all slots; a host with unknown slots counts as one.
 pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountWhy) {
     let hosts = &layout.hosts;
     match layout.ppn {
@@ -65,7 +65,7 @@ pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountWhy) {
     }
 }
 
-/// Slots that the job could grow to: what is known of them, and the ranks where nothing is.
+/// Slots to which the job could grow: the known ones, and the ranks on hosts with unknown slots.
 pub(super) fn universe(layout: &LayoutSpec, shares: impl Iterator<Item = u32>) -> u32 {
     let hosts = layout.hosts.iter().zip(shares);
     let slots = hosts.map(|(host, share)| host.slots.unwrap_or_else(|| share.max(1)));
@@ -80,8 +80,8 @@ pub(super) fn oversubscribed(layout: &LayoutSpec, shares: &[u32]) -> bool {
 
 /// The number of ranks of each host.
 ///
-/// Hosts are filled up to their slots in order, or get a rank in turn; those whose slots are not
-/// known share evenly what the others do not take. What is more than all slots goes round in turn.
+/// Hosts are filled up to their slots in order, or get a rank in turn; those with unknown slots
+/// share the rest evenly. Ranks beyond all slots are distributed in turn.
 ///
 /// # Errors
 /// [`RoomError`] when they do not fit.
@@ -131,7 +131,7 @@ pub(super) fn shares(size: u32, layout: &LayoutSpec) -> Result<Vec<u32>, RoomErr
 fn rooms(size: u32, layout: &LayoutSpec) -> Vec<Room> {
     let ppn = layout.ppn.unwrap_or(u32::MAX);
     let room = |slots: u32, most: Option<u32>| {
-        // Nobody asked for 0 slots to be exceeded.
+        // Hosts with 0 slots get no ranks.
         let most = if slots == 0 { Some(0) } else { most };
         let most = most.unwrap_or(u32::MAX).min(ppn);
         Room {
@@ -167,7 +167,7 @@ fn rooms(size: u32, layout: &LayoutSpec) -> Vec<Room> {
     rooms
 }
 
-/// Gives a rank to each host in turn that has not as many as `limit` says, until none are `left`;
+/// Gives a rank to each host in turn that has fewer than its `limit`, until none are `left`;
 /// what no host takes is returned.
 pub(super) fn go_round(shares: &mut [u32], mut left: u32, limit: impl Fn(usize) -> u32) -> u32 {
     let mut open: Vec<usize> = (0..shares.len()).collect();
@@ -177,7 +177,7 @@ pub(super) fn go_round(shares: &mut [u32], mut left: u32, limit: impl Fn(usize) 
             break;
         };
         let hosts = u32::try_from(open.len()).expect("lists of hosts are bounded");
-        // Whole rounds at once, as long as nobody is full.
+        // Whole rounds at once, as long as no host is full.
         let rounds = (left / hosts).min(least);
         if rounds == 0 {
             open.truncate(left as usize);

@@ -50,9 +50,9 @@ pub struct Standing<'a> {
     pub offset: GlobalRank,
     /// The same by node.
     pub before: &'a [u32],
-    /// By node: those that live, or are about to, and what is set aside.
+    /// By node: processes that run or are starting, and reserved slots.
     pub ground: Ground<'a>,
-    /// What its jobs have been called.
+    /// The names of its jobs.
     pub names: &'a JobNames,
 }
 
@@ -61,13 +61,13 @@ pub struct Standing<'a> {
 pub struct SpawnedJob {
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
-    /// Whether it may live longer than its parent, if the spawner said.
+    /// Whether it may outlive its parent, if the spawner set it.
     pub independent: Option<bool>,
     /// How long its start may take, if the spawner said.
     pub limit: Option<Duration>,
-    /// Keys of infos that mean nothing here, for those who ask.
+    /// Ignored keys of infos, for `-v`.
     pub ignored: Vec<String>,
-    /// The allocation it lives in.
+    /// The allocation in which it runs.
     pub allocation: Option<String>,
     /// Which of its ranks read what processes push to them.
     input: StdinTarget,
@@ -85,13 +85,13 @@ pub struct SpawnedJob {
 struct SpawnedApp {
     spec: AppSpec,
     env: Vec<Change>,
-    /// Directories in which its program is looked for first.
+    /// Directories that are searched first for its program.
     #[serde(with = "octets")]
     search: Vec<PathBuf>,
     /// Files that must be on its nodes.
     #[serde(with = "octets")]
     needs: Vec<PathBuf>,
-    /// What it takes along, once that is packed.
+    /// Its staged files, once they are packed.
     staged_files: StagedFiles,
 }
 
@@ -111,7 +111,7 @@ fn text(key: &str, problem: impl Display) -> SpawnFailure {
 }
 
 impl Plan {
-    /// Decides about the job that `rank` of the job `parent` wants to be started. `self` is the plan
+    /// Plans the job that `rank` of the job `parent` spawns. `self` is the plan
     /// of the first job, as the launcher has it.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Plan {
         })
     }
 
-    /// Whether more processes than slots live somewhere when these are added.
+    /// Whether a node has more processes than slots when these are added.
     fn is_exceeded(&self, live: &[u32], more: &[(NodeId, u32)]) -> bool {
         let mut living = live.to_vec();
         for (node, count) in more {
@@ -291,7 +291,7 @@ impl Plan {
         }
     }
 
-    /// The directory from which what an application names is looked for.
+    /// The base directory for relative paths of an application.
     fn directory(&self, base: AppNum, app: &SpawnApp) -> PathBuf {
         let first = self.spec.apps.get(base.index());
         let first = first.and_then(|first| first.wdir.as_deref());
@@ -303,7 +303,7 @@ impl Plan {
         self.inheritance.cwd.join(own)
     }
 
-    /// Where the ranks of an application may live.
+    /// The nodes on which an application's ranks may run.
     fn wanted(
         &self,
         wishes: &Wishes,
@@ -365,10 +365,10 @@ impl Plan {
     }
 }
 
-/// An application, what is wanted for it, and where.
+/// An application with its request and its nodes.
 type Asked<'a> = (&'a SpawnApp, Wishes, Wanted);
 
-/// The allocation that all applications are to live in, if there is one.
+/// The allocation in which all applications must run, if there is one.
 fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
     let mut named = asked.iter().map(|(_, wishes, _)| &wishes.allocation);
     let first = named.next().and_then(Option::as_deref);
@@ -378,7 +378,7 @@ fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
     }
 }
 
-/// An application with what is special about it.
+/// An application with its own settings.
 fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<SpawnedApp, SpawnFailure> {
     let mut env = wishes.env.clone();
     for variable in &app.env {
@@ -419,7 +419,7 @@ fn place(
                             "none of the numbers of `soft` is from 1 to that of processes";
                         refuse(SpawnFailureKind::BadRequest, problem)
                     })?;
-                    // Where nothing fits, the largest number is what is told of.
+                    // If nothing fits, the message gives the largest number.
                     soft.largest(wanted.room(space).min(app.count))
                         .unwrap_or(most)
                 }

@@ -20,12 +20,12 @@ pub(crate) struct StagedFiles {
     files: Vec<Packed>,
 }
 
-/// Whose something is, on one of its nodes.
+/// The owner of a staged file: a job and one of its nodes.
 pub(super) type Owner<'a> = (&'a Nspace, NodeId, AppNum);
 
 impl StagedFiles {
-    /// Reads what is wanted: the program at that path, and files by their paths from `cwd`. Of these,
-    /// what is not there may be on the hosts where `may_lack` says so.
+    /// Reads the program at that path, and files by their paths from `cwd`. With `may_lack`,
+    /// missing files may exist on the hosts.
     pub(super) fn pack(
         wanted: &Preload,
         program: &Path,
@@ -113,8 +113,8 @@ impl Plan {
 }
 
 impl Decided {
-    /// Puts what the first job's ranks on a node take along where they look for it. `tell` hears of
-    /// everything that is to be removed again.
+    /// Stores the staged files of the first job's ranks on a node. `tell` gets every path that must
+    /// be removed later.
     ///
     /// # Errors
     /// [`RunFailure`] with the file and the reason.
@@ -136,7 +136,7 @@ impl Decided {
             if staged_files.is_empty() || !self.has(node, &self.job.appnums.ranks_of(number)) {
                 continue;
             }
-            // What is wrong with it is told where the program is looked for.
+            // The search for the program reports the error.
             let cwd = app::working_directory(app, inheritance, Stand::Node);
             let cwd = cwd.ok().flatten();
             let owner = (&self.job.nspace, node, number);

@@ -2,7 +2,7 @@
 //!
 //! The launcher reads them, and they travel in the job's description. A host puts a program into a
 //! directory of the job's own, and other files where its ranks start, unless there is something of
-//! that name: nothing of the user's is overwritten. What was put there is removed with the job.
+//! that name: the user's files are never overwritten. Staged files are removed with the job.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,10 +22,10 @@ const TOTAL_MAX: u64 = 64 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LuggageError {
     /// There is no such file where wireup runs.
-    #[error("{} is to be copied to other hosts and is not there", .0.display())]
+    #[error("{} must be copied to other hosts and does not exist", .0.display())]
     Missing(PathBuf),
     /// It is a directory, a device or the like.
-    #[error("{} is to be copied to other hosts and is no regular file", .0.display())]
+    #[error("{} must be copied to other hosts and is not a regular file", .0.display())]
     NotAFile(PathBuf),
     /// All of them are more than a launch carries.
     #[error(
@@ -172,10 +172,10 @@ impl Identity {
     }
 }
 
-/// Who hears of what is to be removed again: a directory, or a file with its identity.
+/// Receives paths that must be removed later: a directory, or a file with its identity.
 pub(crate) type Tell<'a> = &'a mut dyn FnMut(&Path, Option<Identity>);
 
-/// What was put somewhere; removed when this is dropped.
+/// A staged file; removed when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Unpacked {
     directory: Option<PathBuf>,
@@ -183,7 +183,7 @@ pub(crate) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Puts a program into the job's own directory. `tell` hears first of what there will be.
+    /// Stores a program in the job's own directory. `tell` gets the path before it exists.
     ///
     /// # Errors
     /// [`LuggageError`]
@@ -208,7 +208,8 @@ impl Unpacked {
         write(&path, packed)
     }
 
-    /// Puts a file where ranks start, unless there is one. `tell` hears of it before it has its name.
+    /// Stores a file in the ranks' working directory, unless one exists. `tell` gets the path
+    /// before it exists.
     ///
     /// # Errors
     /// [`LuggageError`]
@@ -373,12 +374,12 @@ mod tests {
         assert!(
             read("lost", 9)
                 .unwrap_err()
-                .contains("/lost is to be copied")
+                .contains("/lost must be copied")
         );
         assert!(
             read("directory", 9)
                 .unwrap_err()
-                .contains("no regular file")
+                .contains("not a regular file")
         );
         assert!(read("five", 4).unwrap_err().contains("larger than 64 MiB"));
         assert_eq!(read("five", 5).unwrap().name, Path::new("five"));

@@ -1,4 +1,4 @@
-//! The plan in the words of those who carry it out: the starting threads and the sidecars.
+//! Converts the plan into orders for the starting threads and the sidecars.
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr};

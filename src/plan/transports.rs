@@ -7,10 +7,10 @@
 //! Measured: docs/environment.md#absent-networks.
 //!
 //! Where the kernel knows no such network, they are left out from the start. What the user or the
-//! administrator says about them counts more: then nothing is changed, or added to their list.
+//! administrator has set takes precedence: then nothing is changed, or added to their list.
 //!
-//! Of a program that cannot be seen, a Python script for one, it is not known whether it loads an Open MPI
-//! and which. Then what is set must be right for each that it may find.
+//! Of a program that cannot be seen, a Python script for one, it is not known whether it loads an
+//! Open MPI and which. Then the settings must be right for each that it may find.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -44,7 +44,7 @@ const OF_SYSTEM: [&str; 4] = [
 /// Parameters by name.
 type Parameters = BTreeMap<String, String>;
 
-/// Variables for the ranks of a program on this host, if it is without a fast network; `env` is what they
+/// Variables for the ranks of a program on this host, if it has no fast network; `env` is what they
 /// have already, and `loader` the dynamic loader as they meet it.
 pub fn left_out(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<(String, String)> {
     let libraries = openmpi::libraries(finding, loader, env);
@@ -59,7 +59,7 @@ pub fn left_out(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<(St
     }
 }
 
-/// What the files of parameters say to the Open MPI that this library belongs to; `None` if it is
+/// The parameter files of the Open MPI that this library belongs to; `None` if it is
 /// not known where they are.
 fn in_files(libmpi: &Path, env: &[Variable]) -> Option<Parameters> {
     let for_all = configuration(libmpi)?;
@@ -104,7 +104,7 @@ fn parameters(text: &str) -> impl Iterator<Item = (String, String)> + '_ {
     })
 }
 
-/// The variables, for what variables say already, and the files of one Open MPI or several.
+/// The variables, from the variables that are set and the files of one or several Open MPIs.
 fn choose(in_files: &[Parameters], env: &[Variable]) -> Vec<(String, String)> {
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let in_env: Parameters = env
@@ -174,7 +174,7 @@ mod tests {
         env.iter().map(owned).collect()
     }
 
-    /// What is chosen, as `btl` and `mtl` with what they are set to.
+    /// The chosen settings, as `btl` and `mtl` with their values.
     fn chosen(file: &str, env: &[(&str, &str)]) -> Vec<String> {
         let chosen = choose(&[parameters(file).collect()], &variables(env));
         let short =

@@ -15,7 +15,7 @@ use wireup_core::job::spec::WrapSpec;
 /// A command that was found, and the ranks it is for.
 #[derive(Clone, Debug)]
 pub struct Wrapper {
-    /// What is executed in place of the program.
+    /// The command that is executed in place of the program.
     pub program: Program,
     /// Its arguments in front of the program, as patterns.
     words: Vec<OsString>,
@@ -44,7 +44,7 @@ pub enum WrapError {
     /// A `%` that means nothing.
     #[error("--wrap {0:?}: {1}")]
     Pattern(OsString, PatternError),
-    /// Its first word names no program.
+    /// Its first word is not a program.
     #[error("--wrap: {0}")]
     Program(#[from] ProgramError),
     /// A rank that runs something else, or none at all.

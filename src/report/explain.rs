@@ -1,4 +1,4 @@
-//! What `-v` and `--explain` tell about a plan.
+//! The output of `-v` and `--explain` about a plan.
 
 use crate::inspect::sidecar_files;
 use crate::plan::reasons::{CountWhy, plural};
@@ -29,7 +29,7 @@ pub fn short(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// The decisions with their reasons, and what was considered and not taken.
+/// The decisions with their reasons, and the rejected alternatives.
 pub fn long(plan: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     for (index, app) in plan.apps.iter().enumerate() {
@@ -142,7 +142,7 @@ fn server(plan: &Plan) -> Vec<String> {
     };
     let chosen = &host.libpmix;
     let mut lines = vec![
-        "libpmix: looked for by --libpmix, then with the program, then in WIREUP_LIBPMIX, then with \
+        "libpmix: searched by --libpmix, then with the program, then in WIREUP_LIBPMIX, then with \
          the Open MPI that a script finds, then as the dynamic loader does; the first that can be \
          used is taken"
             .to_owned(),
@@ -217,7 +217,7 @@ pub(crate) fn start(plan: &Plan, app: usize) -> String {
     }
 }
 
-/// What was found out about a program; it is named once.
+/// The findings about a program; it is named once.
 fn program(app: &App) -> String {
     let (path, finding) = (app.program.path().display().to_string(), &app.finding);
     let told = finding.to_string();

@@ -120,7 +120,7 @@ pub fn host_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
              (--libpmix)"
         }
         RankEnd::Signal(libc::SIGKILL) => {
-            "; if nobody did that, look for the out-of-memory killer in the kernel's log"
+            "; if that was not a user, look for the out-of-memory killer in the kernel's log"
         }
         RankEnd::Signal(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => "",
         _ => "; try another libpmix (--libpmix)",
@@ -137,7 +137,7 @@ pub fn host_lost_late(name: &str, error: &str) -> String {
 /// Characters of a line that a sidecar printed.
 const LAST_WORDS_MAX: usize = 200;
 
-/// A text of somebody else's, fit to stand in a line of ours.
+/// A foreign text, escaped for one of wireup's lines.
 fn plain(text: &str) -> impl Iterator<Item = char> {
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     text.trim().chars().map(printable)
@@ -192,7 +192,7 @@ pub(crate) fn unended(jobs: &Jobs, unended: &Unended, what: &str, pid_of: PidOf<
     )
 }
 
-/// The one line about a failed job. `None` when the exit code says it all.
+/// The line about a failed job. `None` if the exit code is enough.
 pub fn failure(
     jobs: &Jobs,
     cause: &Cause,
@@ -208,7 +208,7 @@ pub fn failure(
     };
     let offer = &jobs.first().offer;
     let served = offer.pmi || offer.pmix;
-    // What it last did with its interface says something to those who know the protocol.
+    // The last protocol request is useful only to readers who know the protocol.
     let last = match state {
         Some(state)
             if jobs.first().spec.verbose > 0 || state.last.contains("broke the protocol") =>
@@ -247,7 +247,7 @@ pub fn failure(
             message,
         } => {
             let message: String = plain(message).collect();
-            // What MPICH and Open MPI say when the program gave no text.
+            // The texts of MPICH and Open MPI if the program gave none.
             let said = if matches!(message.as_str(), "" | "abort" | "N/A") {
                 String::new()
             } else {

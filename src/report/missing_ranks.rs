@@ -21,7 +21,7 @@ pub fn timeout(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     )
 }
 
-/// What is said of a fence that goes on.
+/// The warning about a fence that continues.
 pub fn note(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     format!(
         "waiting for {} in a {}: {}; --fence-timeout SECONDS makes that a failure",
@@ -67,7 +67,7 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
         };
         let nodes = some(&absences.nodes);
         parts.push(format!(
-            "{count} on {nodes} missing (libpmix tells no more)"
+            "{count} on {nodes} missing (libpmix reports no more)"
         ));
     }
     if absences.silent.count > 0 {

@@ -1,4 +1,4 @@
-//! What people are told about the nodes of a job: this machine, virtual nodes of it, or hosts.
+//! Texts about the nodes of a job: this machine, virtual nodes of it, or hosts.
 
 use std::ffi::OsStr;
 
@@ -100,7 +100,7 @@ pub(crate) fn agent(plan: &Plan) -> String {
     format!("this host's, at {}", paths.join(" or "))
 }
 
-/// What goes to the hosts besides what every rank is told, and what does not.
+/// The variables and settings that are sent to hosts, and those that are not.
 pub(crate) fn travels(plan: &Plan) -> Vec<String> {
     let inheritance = &plan.inheritance;
     let mut lines = vec![format!("directory {}", inheritance.cwd.display())];

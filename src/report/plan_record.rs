@@ -1,9 +1,9 @@
-//! What the status stream says of a plan.
+//! The plan's record in the status stream.
 
 use crate::plan::Plan;
 use wireup_core::record::{App, Job, JobPlan, JobState, Node, Record, VERSION};
 
-/// What is going to be run.
+/// The planned job.
 pub(crate) fn planned(plan: &Plan) -> Record<'_> {
     let nodes = plan.job.ranks.node_ids().map(|node| Node {
         node: node.0,

@@ -1,7 +1,7 @@
-//! The line that says what a job is waiting for; no I/O.
+//! The line that shows what a job is waiting for; no I/O.
 //!
 //! On a terminal it stands below everything else, is renewed at most once a second, and goes away
-//! when nothing is waited for any more. Elsewhere it is written for those who ask (`-v`), rarely.
+//! when the wait is over. Without a terminal it is written with `-v` only, rarely.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const EVERY_LOGGED: Duration = Duration::from_secs(10);
 /// Things that are named one by one.
 pub const NAMED: usize = 3;
 
-/// What is waited for.
+/// A wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// PMIx servers that are not ready.
@@ -39,7 +39,7 @@ pub enum Wait {
     Ends {
         named: Vec<String>,
         count: usize,
-        /// What they got, `SIGTERM` or `SIGKILL`.
+        /// The signal that they got, `SIGTERM` or `SIGKILL`.
         signal: &'static str,
         /// Time until they are killed.
         kill_in: Option<Duration>,
@@ -100,19 +100,19 @@ pub enum Line {
     Log(String),
 }
 
-/// When what is said.
+/// Decides when to print which line.
 #[derive(Debug)]
 pub struct Progress {
     terminal: bool,
     logged: bool,
     /// When to look next; `None` while nothing is waited for.
     next: Option<Duration>,
-    /// What was said last, without its countdown, and when.
+    /// The last line, without its countdown, and its time.
     last: Option<(Wait, Duration)>,
 }
 
 impl Progress {
-    /// Says something on a `terminal`, or else only if it is to be `logged`.
+    /// Prints on a `terminal`, or else only if `logged`.
     pub fn new(terminal: bool, logged: bool) -> Self {
         Self {
             terminal,
@@ -130,12 +130,12 @@ impl Progress {
         }
     }
 
-    /// When [`Progress::look`] is to be called.
+    /// When to call [`Progress::look`].
     pub fn next_deadline(&self) -> Option<Duration> {
         self.next
     }
 
-    /// It is time: `wait` is what is waited for now.
+    /// The time has come: `wait` is the current wait.
     pub fn look(&mut self, now: Duration, wait: Option<Wait>) -> Line {
         let Some(wait) = wait else {
             self.next = None;

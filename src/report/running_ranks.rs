@@ -11,7 +11,7 @@ use crate::inspect::{Family, family_of};
 use crate::report::singleton_detection::Seen;
 use crate::sys::leftovers::JOB;
 
-/// Processes looked at below a rank's own. MPI programs are started by a few shells and wrappers.
+/// Processes inspected below a rank's own. MPI programs are started by a few shells and wrappers.
 const LOOKED_AT: usize = 16;
 
 /// How the names of programs begin that launch MPI processes with interfaces of their own.
@@ -19,7 +19,7 @@ const LAUNCHERS: &[&str] = &[
     "mpiexec", "mpirun", "hydra_", "prterun", "prted", "orterun", "orted", "srun",
 ];
 
-/// Looks at the process of a rank, and at what it started, until one has loaded an MPI.
+/// Inspects the process of a rank and its descendants, until one has loaded an MPI.
 pub(crate) fn find_mpi(pid: i32) -> Option<Seen> {
     let mut left = vec![pid];
     for _ in 0..LOOKED_AT {
@@ -95,7 +95,7 @@ fn look_at_surroundings(pid: i32, seen: &mut Seen) {
     seen.env_pmix = Some(text("PMIX_NAMESPACE").is_some());
     seen.env_marker = Some(text("JSM_JSRUN_PORT").is_some());
     let number = text("PMI_FD").and_then(OsStr::to_str);
-    // Its descriptors can be listed by whoever may read its environment.
+    // A process that may read its environment may also list its descriptors.
     seen.pmi_socket = number.map(|number| {
         link(&format!("fd/{number}"))
             .is_some_and(|target| target.as_os_str().as_bytes().starts_with(b"socket:"))

@@ -1,7 +1,8 @@
 //! Why a program that loads an MPI ran alone, as rank 0 of 1, although it was launched as one of
-//! many; no I/O. What is seen of its processes comes from [`sight`](crate::report::running_ranks).
+//! many; no I/O. The inspection of its processes is in
+//! [`running_ranks`](crate::report::running_ranks).
 //!
-//! Rule: an MPI that does not find what its launcher offers takes itself for the only process, and
+//! Rule: an MPI that does not find its launcher's interface runs as a singleton, and
 //! succeeds. Source: docs/status.md#ranks-that-run-alone.
 
 use std::path::Path;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::Wants;
 use crate::plan::reasons::{Offer, OfferWhy};
 
-/// What was seen of a process that loads an MPI. `None` where it could not be seen.
+/// The result of the inspection of a process that loads an MPI. `None` for unknown facts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// The program it runs.
@@ -28,9 +29,9 @@ pub struct Seen {
     pub pmi: bool,
     /// Its environment has the job's name.
     pub env_job: Option<bool>,
-    /// Its environment says how to reach the PMI server.
+    /// Its environment has the PMI server's address.
     pub env_pmi: Option<bool>,
-    /// Its environment says how to reach the PMIx server.
+    /// Its environment has the PMIx server's address.
     pub env_pmix: Option<bool>,
     /// Its environment has what makes Open MPI 4 look for PMIx.
     pub env_marker: Option<bool>,
@@ -67,7 +68,7 @@ impl Seen {
         }
     }
 
-    /// The most likely reason for running alone under what was offered, and what that was.
+    /// The most likely reason for a singleton, given the offered interfaces.
     pub fn explain(&self, offer: &Offer) -> Why {
         let Why { text, certain } = self.reason(offer);
         Why {
@@ -164,8 +165,8 @@ impl Seen {
     }
 }
 
-/// Who ran alone, if it is another program than the one that was started: what was started may be a
-/// shell or an interpreter, and means nothing to who has to find the cause.
+/// The singleton's program, if it differs from the one that was started: that may be a shell or an
+/// interpreter, which does not help to find the cause.
 pub fn below(started: &Path, real: &Path, seen: &Seen) -> Option<String> {
     let program = Path::new(seen.program.as_ref()?);
     let started_name = started.file_name()?;
@@ -197,7 +198,7 @@ pub fn warning(program: &str, ranks: u32, why: &Why, stage: Stage) -> String {
         Stage::Succeeded | Stage::Failed => "never contacted PMI",
     };
     let alone = match (why.certain, stage) {
-        // It may be what it failed of.
+        // It may be the cause of the failure.
         (_, Stage::Failed) => ":",
         (true, Stage::Running) => "; each runs alone, as rank 0 of 1:",
         (true, Stage::Succeeded) => "; each ran alone, as rank 0 of 1:",

@@ -1,4 +1,4 @@
-//! The status stream (`--json`): where it goes, and the writing of it. What it says is in
+//! The status stream (`--json`): its target, and its writing. Its contents are in
 //! [`record`](wireup_core::record); docs/status.md is for its readers.
 //!
 //! A reader that takes nothing does not hold the job: its lines wait in memory, a few for each
@@ -37,7 +37,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Opens what was asked for, if anything was. `start` is when the run started. Call before
+    /// Opens the requested stream, if any. `start` is when the run started. Call before
     /// descriptors are reserved.
     ///
     /// # Errors
@@ -115,7 +115,8 @@ pub(crate) fn own_failure(kind: &'static str, failure: &RunFailure) -> CauseReco
 
 /// Tells the reader of the status stream, if one was asked for, that the command line makes no job.
 pub fn refused(spec: &StatusSpec, failure: &RunFailure) {
-    // One that cannot be opened either is a second mistake; the first is told on standard error.
+    // If it cannot be opened either, that is a second error; the first is reported on standard
+    // error.
     if let Ok(Some(target)) = Target::open(spec, SystemTime::now()) {
         target.refuse(failure, Duration::ZERO);
     }
@@ -167,7 +168,7 @@ impl Status {
     }
 
     /// Why it cannot be written any more; once. On standard output that is the job's failure and
-    /// told as such.
+    /// reported as such.
     pub(crate) fn failure(&mut self) -> Option<rustix::io::Errno> {
         let errno = self.sink.as_ref()?.failure()?;
         (!std::mem::replace(&mut self.warned, true)).then_some(errno)

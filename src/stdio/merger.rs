@@ -3,14 +3,14 @@
 //!
 //! Every complete line reaches the stream in one piece, dressed as asked for: with time and label
 //! in front, or as an event of the status stream. Undressed, no byte is added or removed, so one
-//! rank's output arrives as it was written. A line that is not finished is held back until it is finished, the rank closes the
-//! stream, it has been idle for [`PARTIAL_DELAY`] (a prompt) while the rank's output was taken, or it
-//! exceeds [`LINE_MAX`].
+//! rank's output arrives as it was written. A line that is not finished is held back until it is
+//! finished, the rank closes the stream, it has been idle for [`PARTIAL_DELAY`] (a prompt) while
+//! the rank's output was taken, or it exceeds [`LINE_MAX`].
 //!
 //! Rule: time and label stand only at the start of a line. If a held-back line had to be shown
 //! before its end and something else is shown next (another rank, the same rank on its other
 //! stream, an MPI library), a newline is put between them when these are on; the rest of the first
-//! line then continues on a line of its own, with both again. So it does after a line of the
+//! line then continues on a separate line, with both again. So it does after a line of the
 //! launcher's own, which always starts one.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub const LINE_MAX: usize = 64 * 1024;
 /// How long an unfinished line may wait for its end before it is shown.
 pub const PARTIAL_DELAY: Duration = Duration::from_millis(100);
 
-/// What becomes of a line on its way.
+/// The changes to a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dress {
     /// Nothing.
@@ -46,7 +46,7 @@ pub enum Dress {
 /// A rank's standard output, or its standard error.
 pub type Voice = (Speaker, Stream);
 
-/// What was shown last.
+/// The last output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Last {
     /// The end of a line, or nothing yet.
@@ -109,12 +109,12 @@ impl Merger {
         }
     }
 
-    /// The rank closed its stream: shows what it left unfinished.
+    /// The rank closed its stream: shows its unfinished line.
     pub fn close(&mut self, voice: Voice, out: &mut Vec<u8>) {
         self.flush(voice, out);
     }
 
-    /// Nothing more will come: shows what is left unfinished.
+    /// No more output will come: shows unfinished lines.
     pub fn close_all(&mut self, out: &mut Vec<u8>) {
         let open: Vec<Voice> = self.partial.keys().copied().collect();
         for voice in open {
@@ -174,7 +174,7 @@ impl Merger {
         };
     }
 
-    /// Something else was shown, on a line of its own: what was not finished continues on another.
+    /// Other output was shown on a separate line: an unfinished line continues on another.
     pub fn break_line(&mut self) {
         self.last = Last::Line;
     }

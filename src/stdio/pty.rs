@@ -1,7 +1,7 @@
 //! A pseudo-terminal for one rank (`--pty`): its standard input, output and error, with the user's
 //! own terminal behind it.
 //!
-//! The user's terminal is in raw mode while the rank lives, so that what is typed reaches the rank's
+//! The user's terminal is in raw mode while the rank runs, so that typed input reaches the rank's
 //! line discipline as it is: Ctrl-C interrupts the foreground of the rank's session, and not wireup.
 //! It is left as it was found in every end; when wireup is killed, by its guard.
 //!
@@ -69,7 +69,7 @@ impl Pty {
         let modes = match &terminal {
             Some(terminal) => tcgetattr(terminal)?,
             None => {
-                // Nobody wants to see what a file or a pipe says.
+                // Input from a file or a pipe is not echoed.
                 let mut modes = tcgetattr(&slave)?;
                 modes.local_modes.remove(LocalModes::ECHO);
                 modes
@@ -89,7 +89,7 @@ impl Pty {
         Ok((pty, OutputPlan::Terminal { master, slave }))
     }
 
-    /// Whether the user's terminal is to be in raw mode and is not.
+    /// Whether the user's terminal should be in raw mode and is not.
     pub fn wants_raw(&self) -> bool {
         let shared = &self.shared;
         let over = shared.over.load(Ordering::Acquire);
@@ -101,7 +101,7 @@ impl Pty {
         self.rank
     }
 
-    /// Gives the pseudo-terminal the size of the user's; the system tells the rank.
+    /// Gives the pseudo-terminal the size of the user's; the kernel notifies the rank.
     pub fn resize(&self) {
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
         let standard = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -123,8 +123,9 @@ impl Pty {
         input::start(stdin, self.master.try_clone()?, shared, wake)
     }
 
-    /// Puts the user's terminal into raw mode if it is ours now; tells whether it is in it. Before
-    /// that, `guard` is given what restores the terminal if this process is killed.
+    /// Puts the user's terminal into raw mode if this process is in its foreground; returns whether
+    /// it is in raw mode. Before that, `guard` is given what restores the terminal if this process
+    /// is killed.
     pub fn enter_raw(&mut self, guard: impl FnOnce(&TerminalCharge)) -> bool {
         if !self.started || self.shared.over.load(Ordering::Acquire) {
             return false;

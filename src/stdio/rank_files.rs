@@ -134,7 +134,7 @@ fn is_device(path: &Path) -> bool {
 }
 
 /// Appending, so that standard output and error in one file do not overwrite each other. A named
-/// pipe that nobody reads is an error and no reason to wait.
+/// pipe without a reader is an error; the open does not wait.
 fn create(path: &Path) -> rustix::io::Result<File> {
     match open_new(path) {
         Err(Errno::NOENT) => {

@@ -1,10 +1,10 @@
 //! Standard input for ranks that cannot inherit the launcher's own descriptor.
 //!
 //! One rank reading a file or a pipe simply inherits it. Two cases need copying: several ranks
-//! (`--stdin all`), and a terminal, because ranks live in sessions of their own: the system would
-//! let them read the terminal even in the background and steal what is typed at the shell.
+//! (`--stdin all`), and a terminal, because ranks run in their own sessions: the kernel would let
+//! them read the terminal even in the background and take input meant for the shell.
 //!
-//! A thread of its own reads and writes blocking, one buffer at a time: the slowest reader sets
+//! A separate thread reads and writes blocking, one buffer at a time: the slowest reader sets
 //! the pace, nothing is dropped, and a rank that has closed its input is left out.
 //!
 //! Rule: a read of the controlling terminal in the background raises SIGTTIN, and fails with EIO
@@ -83,7 +83,7 @@ fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>) {
     }
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
     /// There is something to read.
@@ -93,12 +93,12 @@ enum Turn {
     /// The terminal is not ours and a rank waits for input: reading it stops the launcher, as a
     /// shell's user expects of a job. The ranks go on as far as they get without it.
     Background,
-    /// Nobody reads any more, or the terminal is gone.
+    /// No rank reads any more, or the terminal is gone.
     Over,
 }
 
 /// Waits until there is something to do. Input is not touched once every reader has closed its
-/// end, so that it is there for whoever comes next.
+/// end, so that it is available to the next reader.
 fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<(Pid, OwnedFd)>) -> Turn {
     loop {
         let in_foreground = match terminal.then(|| tcgetpgrp(stdin)) {
@@ -113,13 +113,13 @@ fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<(Pid, OwnedFd)>
             _ => PollFlags::IN,
         };
         let mut watched = vec![PollFd::new(&stdin, events)];
-        // A pipe that nobody reads any more reports an error without being asked.
+        // The kernel reports a pipe without readers without registration.
         watched.extend(
             readers
                 .iter()
                 .map(|(_, pipe)| PollFd::new(pipe, PollFlags::empty())),
         );
-        // Nothing tells when the terminal changes hands.
+        // A change of the terminal's foreground process group causes no event.
         let timeout = in_foreground.map(|_| &BACKGROUND_CHECK);
         if poll(&mut watched, timeout).is_err() {
             continue;

@@ -34,11 +34,11 @@ pub struct Show {
 struct Place {
     merger: Merger,
     outlet: Outlet,
-    /// What it takes was too little, when that was looked at last or in between.
+    /// Its output was blocked at the last check or since then.
     full: bool,
 }
 
-/// Where both streams of all ranks go, or those of one rank whose files the launcher writes.
+/// The outputs of all ranks, or of one rank whose files the launcher writes.
 #[derive(Debug)]
 struct Places {
     out: Place,
@@ -72,7 +72,7 @@ pub struct Streams {
     show: Show,
     /// By rank, when the launcher writes them.
     files: Vec<Places>,
-    /// The rank that has a terminal: what it writes goes to standard output as it is.
+    /// The rank with a terminal: its output goes to standard output unchanged.
     unframed: Option<Speaker>,
 }
 
@@ -194,15 +194,15 @@ impl Streams {
         full
     }
 
-    /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be started it
-    /// is written at once: it may be what says so.
+    /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be
+    /// started it is written at once: it may be the error message.
     pub fn say(&mut self, source: Source, text: Vec<u8>) {
         let outlet = match source {
             Source::Stdout => Outlet::Out,
             _ => Outlet::Err,
         };
         if self.outlets.put(&outlet, text.clone()).is_err() {
-            // Nobody is left to tell.
+            // There is no output left for an error message.
             let _ = match outlet {
                 Outlet::Out => io::stdout().write_all(&text),
                 _ => io::stderr().write_all(&text),
@@ -221,7 +221,7 @@ impl Streams {
         self.say(Source::Stderr, text.into_bytes());
     }
 
-    /// Passes on what an MPI library says through the launcher.
+    /// Prints a text that an MPI library sends through the launcher.
     pub fn pass_on(&mut self, source: Source, text: Vec<u8>, now: Duration) {
         let channel = match source {
             Source::Stdout => Channel::Stdout,
@@ -233,7 +233,7 @@ impl Streams {
             Some(clock) => Record::output(None, channel, &text).write(clock, now, &mut out),
             None => place.merger.insert(&text, &mut out),
         }
-        // A writing thread that cannot be started is told by the ranks' output.
+        // A writing thread that cannot be started is reported with the ranks' output.
         let _ = self.outlets.put(&place.outlet, out);
     }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 /// Bytes queued at which the loop stops reading ranks.
 pub const HIGH: usize = 1024 * 1024;
-/// Bytes queued at which it goes on.
+/// Queued bytes at which it continues.
 pub const LOW: usize = HIGH / 4;
 
 #[derive(Debug, Default)]
@@ -23,9 +23,9 @@ struct Queue {
     /// Bytes and where they go.
     chunks: VecDeque<(Arc<OwnedFd>, Vec<u8>)>,
     bytes: usize,
-    /// The loop waits to be told that there is room again.
+    /// The loop waits for the notification that there is room again.
     waiting: bool,
-    /// The loop waits to be told that less is queued.
+    /// The loop waits for the notification that less is queued.
     watched: bool,
     closed: bool,
     failed: Option<Errno>,
@@ -95,7 +95,7 @@ impl Sink {
         queue.waiting
     }
 
-    /// Why writing failed, once it did; what is queued after that is discarded.
+    /// Why writing failed, once it did; data queued after that is discarded.
     pub fn failure(&self) -> Option<Errno> {
         self.shared.lock().failed
     }
@@ -154,7 +154,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                // Somebody made the shared description non-blocking: wait for room.
+                // Another process made the shared description non-blocking: wait for room.
                 let mut poll = [rustix::event::PollFd::new(
                     &fd,
                     rustix::event::PollFlags::OUT,

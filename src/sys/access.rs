@@ -5,7 +5,8 @@ use std::path::Path;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
-/// Whether a file could be written: one that exists must be ours to write, for another one its directory must be.
+/// Whether a file could be written: one that exists must be ours to write, for another one its
+/// directory must be.
 ///
 /// # Errors
 /// Why it could not.
@@ -30,7 +31,7 @@ pub fn writable(path: &Path) -> Result<(), Errno> {
     }
 }
 
-/// The same for a file whose directory is made if need be.
+/// The same for a file whose directory is created if missing.
 ///
 /// # Errors
 /// As [`writable`].

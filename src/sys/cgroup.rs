@@ -1,11 +1,13 @@
-//! Control groups: what is started in one stays in it, whatever becomes of sessions, parents and environments.
+//! Control groups: processes started in one stay in it, even if their sessions, parents and
+//! environments change.
 //!
-//! A launch has one on each node where it may make one: below the group of whoever makes it. It limits
+//! A launch has one on each node where it may create one: below the group of its creator. It limits
 //! nothing; it is there so that every process of the launch can be found and killed.
 //!
-//! Rules: only a group without members can be removed; `cgroup.kill` kills all members at once, those of
-//! groups below included; a process that has ended is no member. A process can be made in a group for little, to
-//! move one costs more than to make it. Source: the kernel's cgroup-v2 guide.
+//! Rules: only a group without members can be removed; `cgroup.kill` kills all members at once,
+//! those of groups below included; a process that has ended is no member. A process can be made in
+//! a group for little, to move one costs more than to make it. Source: the kernel's cgroup-v2
+//! guide.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -109,12 +111,12 @@ pub fn is_populated(group: &Path) -> bool {
 
 /// Kills every process in a group at once.
 pub fn kill(group: &Path) {
-    // Where it cannot be written there is no such group, or the kernel is older than 5.14; then what is in
-    // it has been signalled one by one.
+    // Where it cannot be written there is no such group, or the kernel is older than 5.14; then the
+    // processes in it have been signalled one by one.
     let _ = fs::write(group.join("cgroup.kill"), "1");
 }
 
-/// Kills what is in a group and removes it; whether it is gone.
+/// Kills the processes of a group and removes it; returns whether it is gone.
 pub fn end(group: &Path) -> bool {
     if is_populated(group) {
         kill(group);

@@ -25,7 +25,7 @@ pub enum Received {
     End,
 }
 
-/// What happens while the peer does not take what was written.
+/// The behaviour while the peer does not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backlog {
     /// Its own messages wait until it does: a client that asks and does not listen.
@@ -65,13 +65,13 @@ impl Channel {
         })
     }
 
-    /// Replaces what is in the buffer by what is there to read, up to the buffer's capacity.
+    /// Replaces the buffer's contents by available data, up to the buffer's capacity.
     pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
         buffer.clear();
         self.append(buffer)
     }
 
-    /// Appends what is there to read, up to the buffer's capacity, which must leave some room.
+    /// Appends available data, up to the buffer's capacity, which must leave some room.
     pub fn append(&self, buffer: &mut Vec<u8>) -> Received {
         loop {
             match rustix::io::read(&self.fd, spare_capacity(buffer)) {
@@ -132,7 +132,7 @@ impl Channel {
         self.queue.len() - self.written
     }
 
-    /// There is room: writes what is queued.
+    /// There is room: writes queued data.
     pub fn writable(&mut self, poll: &Poll) {
         let queue = std::mem::take(&mut self.queue);
         self.written += self.write(&queue[self.written..]);
@@ -144,7 +144,7 @@ impl Channel {
         }
     }
 
-    /// Writes what is queued and these bytes, waiting for room, at most `limit`.
+    /// Writes queued data and these bytes, waiting for room, at most `limit`.
     ///
     /// # Errors
     /// When the peer is gone, or takes nothing for so long.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// The process whose memory was dumped.
+/// The process that dumped core.
 pub struct Dumped<'a> {
     pub pid: i32,
     pub signal: i32,
@@ -14,7 +14,7 @@ pub struct Dumped<'a> {
     pub host: &'a str,
 }
 
-/// The file if it is where the kernel's settings say, and the debugger's line.
+/// The file if the kernel's settings name it, and the debugger's command line.
 pub fn describe(dumped: &Dumped<'_>) -> String {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
     let pattern = read("core_pattern").unwrap_or_default();
@@ -27,7 +27,7 @@ pub fn describe(dumped: &Dumped<'_>) -> String {
         }
         Place::Systemd => format!("core dumped, to look at it: coredumpctl gdb {}", dumped.pid),
         Place::File(_) | Place::Unknown => format!(
-            "core dumped, /proc/sys/kernel/core_pattern says where ({})",
+            "core dumped, /proc/sys/kernel/core_pattern has the location ({})",
             pattern.trim_end()
         ),
     }

@@ -10,7 +10,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 /// unless it is its own target; [`reserve_low`] keeps everything opened later above it.
 pub const FIRST_FREE: RawFd = 10;
 
-/// Ranks whose descriptors are so many that others must not copy them; fewer stay where they are.
+/// From this number of ranks on, their descriptors must not be copied to others; fewer stay where
+/// they are.
 const MANY: usize = 17;
 
 /// Lowest number of what is kept of many ranks: below there is room for what the process has besides, and
@@ -35,11 +36,11 @@ pub fn reserve_low() -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Makes the process's table of descriptors large enough for so many, while it has one thread.
+/// Makes the process's descriptor table large enough for this number, while it has one thread.
 ///
 /// The kernel enlarges the table when it is full (at 64 descriptors, 128, 256 …), and if several
-/// threads share it, whoever opened the descriptor waits until no processor may still be looking at
-/// the old one: 5 to 25 ms on two cores, in which no rank is started. With one thread nobody waits.
+/// threads share it, the opening thread waits until no processor may still use the old one: 5 to 25
+/// ms on two cores, in which no rank is started. With one thread there is no wait.
 /// Where the limit of descriptors is lower there is no more room to be had, and nothing happens.
 /// Source: `expand_fdtable` in Linux's `fs/file.c`.
 pub fn make_room(descriptors: u64) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Where the kernel tells its devices.
+/// The kernel's directory of devices.
 pub const SYS: &str = "/sys";
 
 /// Classes of devices that are fast networks: of InfiniBand, RoCE, Omni-Path, EFA and usNIC;
@@ -20,7 +20,7 @@ const NETWORKS: [&str; 7] = [
 /// Drivers of accelerators on PCI.
 const ACCELERATORS: [&str; 6] = ["nvidia", "amdgpu", "i915", "xe", "habanalabs", "qaic"];
 
-/// Whether the kernel tells its devices, and no fast network is among them.
+/// Whether the kernel lists its devices, and no fast network is among them.
 pub fn without_fast_network(sys: &Path) -> bool {
     let classes = sys.join("class");
     let present = |class: &&str| {
@@ -30,7 +30,7 @@ pub fn without_fast_network(sys: &Path) -> bool {
     classes.join("net").is_dir() && !NETWORKS.iter().any(present)
 }
 
-/// Whether it tells them, and there is no device whose distance from a core matters to anybody: no
+/// Whether it lists them, and there is no device whose distance from a core matters: no
 /// fast network and no accelerator.
 pub fn without_near_and_far(sys: &Path) -> bool {
     let drives = |driver: &&str| {

@@ -1,5 +1,5 @@
 //! Messages with descriptors over a Unix socket between processes of one program: a length, the
-//! body, and beside their first byte what is handed over.
+//! body; the passed descriptors accompany their first byte.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,4 +1,5 @@
-//! Finds and ends what a job leaves behind: processes it started, and shared-memory files of MPI libraries that were killed before they could unlink.
+//! Finds and ends what a job leaves behind: processes it started, and shared-memory files of MPI
+//! libraries that were killed before they could unlink.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -62,7 +63,7 @@ pub fn is_rendezvous(process: &Process) -> bool {
     }
 }
 
-/// Living processes of a job whose launcher is gone, so that orphans went to somebody else: those
+/// Running processes of a job whose launcher is gone, so that orphans have another parent: those
 /// with the job's name in their environment, members of sessions for which `is_ours` holds, and
 /// what descends from these.
 pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
@@ -81,7 +82,7 @@ pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
     found
 }
 
-/// Those of `all` that live and are in `found` or descend from one that is.
+/// Those of `all` that run and are in `found` or descend from one that is.
 fn with_descendants(all: Vec<Process>, mut found: BTreeSet<i32>) -> Vec<Process> {
     loop {
         let grown: Vec<i32> = all
@@ -192,8 +193,8 @@ fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
 
 /// Removes what Open MPI leaves in `tmp` when it is killed, in directories `ompi.HOST.UID`:
 /// - `jf.0/JOB/RANK` of Open MPI 5, when it could not ask for the session directory it was given,
-///   because its PMIx server has died. Those of other jobs cannot be told from ours, so only
-///   directories go that are empty, owned by `uid` and made since `since`.
+///   because its PMIx server has died. Those of other jobs cannot be distinguished from this one's,
+///   so only directories go that are empty, owned by `uid` and made since `since`.
 /// - `pid.N` of the daemon that Open MPI 4 starts for a process that runs alone, if `N` is one of
 ///   the job's processes, `ended`.
 pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime, ended: &BTreeSet<i32>) {

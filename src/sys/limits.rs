@@ -1,4 +1,4 @@
-//! Resource limits that a user wants for ranks, against those that hold here.
+//! Resource limits that a user sets for ranks, checked against those of this host.
 
 use rustix::process::{Resource as Raw, Rlimit, getrlimit, setrlimit};
 
@@ -32,7 +32,7 @@ pub fn resolve(wanted: &[Limit]) -> Result<Vec<RawLimit>, Forbidden> {
         }
         let own = getrlimit(raw(resource));
         let inherited = own.maximum.map_or(Bound::Unlimited, Bound::At);
-        // A soft limit above the inherited hard one is a wish to raise both.
+        // A soft limit above the inherited hard one raises both.
         let hard = limit.hard.unwrap_or_else(|| inherited.max(limit.soft));
         if hard > inherited && !may_raise(raw(resource), &own, hard) {
             return Err(Forbidden {
@@ -50,7 +50,7 @@ pub fn resolve(wanted: &[Limit]) -> Result<Vec<RawLimit>, Forbidden> {
 }
 
 /// Whether the hard limit may be raised: found out by doing so for a moment, since privileges
-/// alone do not tell (user namespaces; the system's own maximum of descriptors).
+/// alone do not show (user namespaces; the system's own maximum of descriptors).
 fn may_raise(resource: Raw, own: &Rlimit, hard: Bound) -> bool {
     let maximum = match hard {
         Bound::At(value) => Some(value),

@@ -1,5 +1,5 @@
-//! One end of a local link: messages over a Unix socket to an agent, or to a step. It answers the other
-//! end that asks whether it lives, whenever it is read, and watches it where it is told to.
+//! One end of a local link: messages over a Unix socket to an agent, or to a step. It answers the
+//! other end's liveness probes, whenever it is read, and watches the other end if asked to.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::liveness::{Look, Sign, Watch};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 
-/// Room that is kept for messages to be written in, in bytes.
+/// Reserved buffer for outgoing messages, in bytes.
 const KEPT: usize = 256 * 1024;
 
 /// Why a link is of no use any more.
@@ -28,7 +28,7 @@ pub enum LinkError {
     /// The other side has closed it.
     #[error("the connection to this machine's agent was closed, or it broke")]
     Closed,
-    /// The other side does not take what is sent.
+    /// The other side does not read.
     #[error("this machine's agent takes nothing")]
     Stuck,
     /// What comes cannot be understood.
@@ -49,13 +49,13 @@ pub struct LinkEnd {
     watch: Option<Watch>,
     /// Its process, where that is known.
     pid: Option<i32>,
-    /// Something has come since it was looked at last.
+    /// Data has come since the last check.
     heard: bool,
-    /// The other end wants to hear that this one lives.
+    /// The other end has sent a liveness probe.
     asked: bool,
 }
 
-/// The other end does not live any more.
+/// The other end does not respond any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Silent {
     /// Its process, as far as it is known.
@@ -75,7 +75,7 @@ impl fmt::Display for Silent {
 }
 
 impl LinkEnd {
-    /// Takes a connected socket and watches it for reading. What is sent is from `own`.
+    /// Takes a connected socket and watches it for reading. Sent frames are from `own`.
     ///
     /// # Errors
     /// When it cannot be watched.
@@ -161,7 +161,7 @@ impl LinkEnd {
         };
         self.out.clear();
         write(envelope, message, &mut self.out);
-        // What is not sent whole cannot be followed by anything.
+        // Nothing can follow an incomplete message.
         self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
         if !self.stuck {
             self.channel.send_from(&mut self.out, poll);
@@ -189,7 +189,7 @@ impl LinkEnd {
         };
         self.out.clear();
         write(envelope, message, &mut self.out);
-        // Whoever does not take it does not hear it.
+        // An end that does not read does not get it.
         let _ = self.channel.send_all(&self.out, limit);
     }
 
@@ -198,7 +198,7 @@ impl LinkEnd {
         self.stuck || self.channel.queued() == 0
     }
 
-    /// Reads once what is there, and appends the messages that are complete.
+    /// Reads available data once, and appends the complete messages.
     ///
     /// # Errors
     /// [`LinkError`]; then there is nothing more to read, and nothing more is watched.

@@ -1,7 +1,7 @@
-//! Namespaces that give every virtual node a host name of its own.
+//! Namespaces that give every virtual node its own host name.
 //!
 //! A short-lived child makes one UTS namespace per node, inside a user namespace when the caller
-//! may not make them otherwise, and hands the descriptors over a socket; a namespace lives as
+//! may not make them otherwise, and passes the descriptors over a socket; a namespace exists as
 //! long as a descriptor to it. All nodes share one user namespace, since MPI libraries read each
 //! other's memory only within one.
 

@@ -1,7 +1,7 @@
 //! A process that cannot be mistaken for another one.
 //!
 //! Rule: a pid is free for others as soon as its process has been collected. A pidfd names one
-//! process for ever, so it is opened first, then the process is looked at again: if it is still the
+//! process for ever, so it is opened first, then the process is checked again: if it is still the
 //! one that was meant, whatever is done through the pidfd is done to that one. Source:
 //! pidfd_open(2), pidfd_send_signal(2).
 

@@ -7,10 +7,10 @@ use std::ptr;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-/// The group of whoever has no other. Source: `DEFAULT_OVERFLOWGID` in the kernel.
+/// The group of a process without a mapped one. Source: `DEFAULT_OVERFLOWGID` in the kernel.
 pub const NOBODY: u32 = 65534;
 
-/// A part of becoming somebody's process.
+/// A step of the change to a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// Taking the user's supplementary groups.
@@ -71,7 +71,7 @@ pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (Part, c_int)> 
     }
 }
 
-/// Does `work` in a copy of this process that has become the user's, who is none of this process's groups, and
+/// Runs `work` in a forked copy that has changed to the user, without this process's groups, and
 /// returns its code. To be called by root, in a process of a single thread.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ pub(crate) struct Surroundings {
     pub(crate) nofile: libc::rlimit,
     /// Ignored when the launcher started; the runtime's own SIGPIPE included.
     pub(crate) ignored: Vec<i32>,
-    /// Children that are none of its own making.
+    /// Children that it has not started.
     pub(crate) children: BTreeSet<i32>,
 }
 

@@ -1,4 +1,4 @@
-//! What `/proc` tells about processes. Nothing here stays true: a process may end at any moment,
+//! Reads `/proc`. All results may be outdated: a process may end at any moment,
 //! and its number may be given to another, which has a later [`Process::started`].
 
 use std::ffi::OsString;
@@ -81,8 +81,8 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&String::from_utf8_lossy(&stat))
 }
 
-/// Bytes of memory that a process uses, what it shares with others divided among them; where the
-/// system does not tell that, all of what it shares. Source: proc_pid_smaps(5), proc_pid_statm(5).
+/// Bytes of memory that a process uses, with shared memory divided among its users; if the kernel
+/// does not give that, with all of it. Source: proc_pid_smaps(5), proc_pid_statm(5).
 pub fn memory(pid: i32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"));
     let share = rollup.ok().and_then(|text| {
@@ -130,7 +130,7 @@ fn exiting(stat: &str) -> bool {
     ended || flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
-/// The variables a process was started with; what it changed later is not seen.
+/// The variables with which a process was started; later changes are not visible.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Environment(Vec<u8>);
 
@@ -183,7 +183,7 @@ pub fn is_busy(pid: i32) -> bool {
     })
 }
 
-/// Whose process it is, and of which group. The system calls those root's that nobody else may look into.
+/// The user and group of a process. Processes that only root may inspect appear as root's.
 pub fn owner(pid: i32) -> Option<(u32, u32)> {
     let meta = fs::metadata(format!("/proc/{pid}")).ok()?;
     Some((meta.uid(), meta.gid()))

@@ -1,6 +1,6 @@
 //! Removes directories that others may try to exchange meanwhile.
 //!
-//! Rule: a path is followed anew at every call, and whoever may write into a directory on it decides where it
+//! Rule: a path is resolved anew at every call, and a user that may write to a directory on it decides where it
 //! leads. So every step goes by a descriptor and one name, and follows no symbolic link. Source: openat(2),
 //! unlinkat(2).
 
@@ -14,7 +14,7 @@ use rustix::io::{Errno, Result};
 /// Directories below each other that are followed, each with a descriptor.
 const DEPTH: u32 = 64;
 
-/// Removes a directory of `uid`'s and all that is in it. What is there under its name and is something else, or
+/// Removes a directory of `uid` with its contents. An entry of that name that is something else, or
 /// another's, stays.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ const INSIDE: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Removes what is in a directory; what cannot be removed does not keep the rest.
+/// Removes the contents of a directory; an entry that cannot be removed does not stop the rest.
 fn empty(directory: OwnedFd, depth: u32) -> Result<()> {
     let mut result = Ok(());
     for entry in Dir::read_from(&directory)? {

@@ -23,7 +23,7 @@ const TAKEN: [Signal; 9] = [
     Signal::SIGCHLD,
 ];
 
-/// Whether the launcher takes a signal, unless it was told to ignore it.
+/// Whether the launcher handles a signal, unless it was ignored at the start.
 pub fn is_taken(signal: i32) -> bool {
     TAKEN.iter().any(|taken| *taken as i32 == signal)
 }

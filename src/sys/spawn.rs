@@ -5,9 +5,9 @@
 //! first instant. Because memory is shared, the child reports a failing step with its errno by
 //! plain stores, and `exec failed: why` reaches the user without a pipe.
 //!
-//! Rule: a process whose parent ends gets the signal it asked for as soon as the *thread* ends that made it
-//! (PR_SET_PDEATHSIG(2const)), so whoever starts one lives as long as it does. Programs that change their
-//! user when they are executed get none.
+//! Rule: a process whose parent ends gets the signal it asked for as soon as the *thread* ends that
+//! made it (PR_SET_PDEATHSIG(2const)), so the starting thread must live as long as the process.
+//! Programs that change their user when they are executed get none.
 //!
 //! Rule: between clone and exec the child calls system calls only, no allocation, no lock, no
 //! code that may panic. All it needs is laid out by the parent beforehand.
@@ -69,7 +69,7 @@ pub struct Command<'a> {
     pub stopped: bool,
 }
 
-/// A started process. Its exit must be collected exactly once, by whoever holds this.
+/// A started process. The owner of this value must reap it exactly once.
 #[derive(Debug)]
 pub struct Child {
     /// Process id; also its session and process group.
@@ -163,7 +163,7 @@ impl Spawner {
         }
     }
 
-    /// Starts a process in a session of its own, with a clean signal mask.
+    /// Starts a process in its own session, with a clean signal mask.
     ///
     /// # Errors
     /// [`SpawnError`] naming the failing step; no process is left in that case.
@@ -261,7 +261,7 @@ impl Spawner {
                 errno: errno.unwrap_or(Errno::AGAIN),
             });
         }
-        // SAFETY: clone succeeded, so the kernel stored a descriptor that nobody else owns.
+        // SAFETY: clone succeeded, so the kernel stored a descriptor that no other code owns.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
         // The child stored through a pointer the compiler cannot follow.
         // SAFETY: `shared` is a live local and the child is past exec or exit.
@@ -391,8 +391,8 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                 Step::Namespace,
             )?;
         }
-        // For when nobody is left to end it: a guard sends the same. The parent may have died before. Behind
-        // the namespaces, which would make the system forget it.
+        // In case no process is left to end it: a guard sends the same. The parent may have died
+        // before. Behind the namespaces, which would make the system forget it.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
         // Debuggers that this process starts may attach, where the system lets only ancestors. Fails where
         // every process of the user may.
@@ -416,7 +416,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         if shared.terminal {
             check(libc::ioctl(0, libc::TIOCSCTTY, 0), Step::Terminal)?;
         }
-        // Inherited descriptors of whoever started us must not leak into the program. The number
+        // Inherited descriptors of the parent must not leak into the program. The number
         // of the system call is the same on all architectures; libc may lack the wrapper.
         check(
             libc::syscall(

@@ -1,6 +1,6 @@
 //! Starts the ranks of a job from several threads at once.
 //!
-//! Each thread makes a rank's descriptors, starts its process and hands both to the loop through
+//! Each thread makes a rank's descriptors, starts its process and passes both to the loop through
 //! a channel. Between clone and exec a thread sleeps, so one per core keeps the cores busy: the loop
 //! is woken, by an eventfd, when the last rank is started, and looks by itself every [`PACE`] before.
 
@@ -30,7 +30,7 @@ pub use threads::Threads;
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
 
-/// How often whoever waits for the starting threads looks at what they have done.
+/// Interval at which a caller that waits for the starting threads checks their results.
 pub const PACE: Duration = Duration::from_millis(5);
 
 /// Ranks for each thread up to which the caller's is one of them.
@@ -42,7 +42,7 @@ pub const THREAD: &CStr = c"start";
 /// What all ranks of one application context share.
 #[derive(Debug)]
 pub struct AppStart {
-    /// What its ranks execute.
+    /// The program of its ranks.
     pub executed: Executed,
     /// Environment common to the app's ranks.
     pub env: Vec<CString>,
@@ -78,7 +78,7 @@ pub enum StdinPlan {
 pub enum OutputPlan {
     /// Pipes the launcher reads.
     Pipes,
-    /// A terminal of its own, for standard input too.
+    /// Its own terminal, for standard input too.
     Terminal {
         /// The launcher's end, which does not block.
         master: OwnedFd,
@@ -93,7 +93,7 @@ pub enum OutputPlan {
     },
 }
 
-/// How one rank is to be started.
+/// The order to start one rank.
 #[derive(Debug)]
 pub struct RankPlan {
     /// Which.
@@ -102,7 +102,7 @@ pub struct RankPlan {
     pub node: usize,
     /// Index into [`StartShared::apps`].
     pub app: usize,
-    /// What is executed in place of the app's program.
+    /// The command that is executed in place of the app's program.
     pub wrapper: Option<Executed>,
     /// Variables of this rank alone.
     pub env: Vec<CString>,
@@ -135,7 +135,7 @@ pub struct StartShared {
     pub null: OwnedFd,
     /// Standard input of the launcher.
     pub stdin: OwnedFd,
-    /// Lowest number that a descriptor gets which is kept of a rank, where there are so many that the copies
+    /// Lowest number for a rank's descriptor, if there are so many ranks that the copies
     /// of them would cost the ranks that are started last more than their programs do.
     pub kept_from: Option<RawFd>,
 }
@@ -165,9 +165,9 @@ pub enum StartError {
     Spawn(Step, Errno),
 }
 
-/// How often a program is tried that somebody is writing, and how long to wait in between. One that has
-/// just come with its job is busy for as long as a process that was cloned meanwhile, with a copy of
-/// every descriptor, takes until it executes its own.
+/// Attempts to execute a program that is open for writing, and the time in between. One that has
+/// just come with its job is busy for as long as a process that was cloned meanwhile, with a copy
+/// of every descriptor, takes until it executes its own.
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Timespec = Timespec {
     tv_sec: 0,
@@ -182,7 +182,7 @@ pub type Started = (GlobalRank, Result<Process, StartError>);
 struct Work {
     shared: Arc<StartShared>,
     plans: Vec<Mutex<Option<RankPlan>>>,
-    /// The plan that is to be taken next.
+    /// The next plan.
     next: AtomicUsize,
     /// Plans that were not reported.
     left: AtomicUsize,
@@ -195,7 +195,7 @@ impl Work {
     fn carry_out(&self, results: &Sender<Started>, until: Option<Instant>) {
         let mut spawner = Spawner::new();
         while until.is_none_or(|until| Instant::now() < until) {
-            // Only hands out indices; the plans themselves are behind their locks.
+            // Only assigns indices; the plans themselves are behind their locks.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(slot) = self.plans.get(index) else {
                 return;
@@ -208,7 +208,7 @@ impl Work {
             } else {
                 start_one(&mut spawner, &self.shared, plan)
             };
-            // The loop outlives the threads; if it is gone nobody cares.
+            // The loop outlives the threads; if it is gone the result is not needed.
             let _ = results.send((rank, result));
             if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -224,9 +224,9 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Starts all `plans` from so many of the threads, of which the caller's is one where there are few
-    /// ranks. For every plan exactly one [`Started`] is sent, and after the last the eventfd `wake`
-    /// is written.
+    /// Starts all `plans` with this number of threads, one of which is the caller's if there are
+    /// few ranks. For every plan exactly one [`Started`] is sent, and after the last the eventfd
+    /// `wake` is written.
     ///
     /// # Errors
     /// When not a single thread can be started.
@@ -257,7 +257,7 @@ impl Starter {
         let task = move || shared.0.carry_out(&shared.1, None);
         pool.share(count - usize::from(helps), task)?;
         if helps {
-            // With nobody else to go on it stays to the end.
+            // Without another thread to continue it stays to the end.
             let until = (count > 1).then(|| Instant::now() + PACE);
             work.carry_out(results, until);
         }
@@ -352,7 +352,7 @@ fn start_one(
         match spawner.spawn(&command) {
             Err(error) if error.errno == Errno::TXTBSY && tries < BUSY_TRIES => {
                 tries += 1;
-                // Nothing tells when it is free.
+                // There is no event for it.
                 let _ = poll(&mut [], Some(&BUSY_PAUSE));
             }
             other => break other,

@@ -1,6 +1,6 @@
 //! The log of this host's system.
 //!
-//! Rule: who logs never waits. What the log's daemon does not take at once is lost, as it is with
+//! Rule: logging never blocks. A text that the log's daemon does not accept at once is lost, as with
 //! `syslog(3)` and a descriptor that does not block.
 
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ const SOCKET: &str = "/dev/log";
 #[derive(Debug, Default)]
 pub(crate) struct Syslog {
     socket: Option<UnixDatagram>,
-    /// Texts that are to be logged once, and have been.
+    /// Texts logged with `PMIX_LOG_ONCE`.
     logged: Logged<()>,
     /// That it does not work has been said.
     told: bool,

@@ -1,4 +1,4 @@
-//! Connections to Unix sockets that others may own: nobody is waited for without a limit.
+//! Connections to Unix sockets that others may own: every wait has a timeout.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -7,16 +7,16 @@ use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// Between two attempts while there is no room among those who wait to be accepted.
+/// Interval between attempts while the listen queue is full.
 const NAP: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,
 };
 
-/// Connects to a socket on which somebody listens, and gives the connection, which does not wait.
+/// Connects to a listening socket, and returns the non-blocking connection.
 ///
 /// # Errors
-/// The system's; `ETIMEDOUT` if there was no room for so long, since nobody accepts.
+/// The system's; `ETIMEDOUT` if the listen queue stayed full, since no process accepts.
 pub fn connect_within(address: &SocketAddrUnix, limit: Duration) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -137,7 +137,7 @@ fn a_launch_gives_back_whole_hosts_and_takes_them_again() {
             for words in [
                 "rank 0: allocation of the launch: 2 on node03",
                 "rank 0: allocation a1: 2 on node02, 2 on node03",
-                "2 whole nodes are asked for, and there are not so many free slots (0 on node[01,03], 2 on node02)",
+                "2 whole nodes are requested, but there are not enough free slots (0 on node[01,03], 2 on node02)",
             ] {
                 assert!(err.contains(words), "{words}: {err}");
             }

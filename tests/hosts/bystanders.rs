@@ -135,7 +135,7 @@ impl Seen {
         for (name, job) in &self.jobs {
             assert_eq!(job.code, 0, "{name}: {job:?}");
             // A stranger who was shut out has changed nothing.
-            let (err, shut_out) = (job.err(), " and was shut out");
+            let (err, shut_out) = (job.err(), " and was refused");
             let disturbed = err.lines().find(|line| !line.contains(shut_out));
             assert_eq!(disturbed, None, "{name}: {job:?}");
             for rank in 0..RANKS {

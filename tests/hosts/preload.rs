@@ -64,7 +64,7 @@ fn what_does_not_go_along_is_missed_where_it_is_not_and_the_remedy_is_told() {
     outcome.expect_one_line(&["on node02: program \"/tmp/only\"", "(--preload-binary)"]);
     let lost = ["--preload-files", "/tmp/lost.txt"];
     let outcome = alone(&cluster, SCRIPT, &lost).run().expect(125);
-    outcome.expect_one_line(&["/tmp/lost.txt is to be copied to other hosts and is not there"]);
+    outcome.expect_one_line(&["/tmp/lost.txt must be copied to other hosts and does not exist"]);
 }
 
 #[test]

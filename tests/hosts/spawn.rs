@@ -539,11 +539,11 @@ fn programs_and_files_go_along_to_hosts_that_do_not_have_them() {
         let lost = ["preload_binary=true", "'!preload_files=/tmp/lost'"];
         let outcome = along(&cluster, &client, child, &lost).run().expect(0);
         assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
-        outcome.expect_one_line(&["on node02", "/tmp/lost is to be there"]);
+        outcome.expect_one_line(&["on node02", "/tmp/lost exists neither there"]);
         let directory = ["preload_files=/tmp"];
         let outcome = along(&cluster, &client, child, &directory).run().expect(0);
         assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
-        outcome.expect_one_line(&["/tmp is to be copied", "no regular file"]);
+        outcome.expect_one_line(&["/tmp must be copied", "not a regular file"]);
     }
 }
 

@@ -89,7 +89,7 @@ fn nobody_reads_sees_or_joins_the_launch_of_another() {
     assert!(!outcome.out().contains("rank="), "{outcome:?}");
     let noticed = format!("a process of user {ALICE} connected from ");
     let told = bobs.wait_for(Output::Stderr, &noticed);
-    assert!(told.contains(" and was shut out"), "{told}");
+    assert!(told.contains(" and was refused"), "{told}");
 
     bobs.signal(rustix::process::Signal::TERM);
     bobs.finish().expect(143);

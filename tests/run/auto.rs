@@ -379,7 +379,7 @@ fn an_explanation_names_the_reasons_and_the_job_runs() {
         "wireup: program 1: ",
         "needs libmpi.so.40",
         "wireup: interface: PMIx, because program 1 needs PMIx\n",
-        "wireup: libpmix: looked for by --libpmix, then",
+        "wireup: libpmix: searched by --libpmix, then",
         &format!(
             "wireup: libpmix: taken {}",
             mpi.libpmix.as_ref().unwrap().display()
@@ -418,7 +418,7 @@ fn an_explanation_names_what_was_passed_over() {
     let directory = run.dir().to_owned();
     let err = run.env("LD_LIBRARY_PATH", directory).run().expect(0).err();
     let line = format!(
-        "libpmix: passed over {}, found by the dynamic loader: it does not tell its version\n",
+        "libpmix: passed over {}, found by the dynamic loader: it has no version\n",
         library.display()
     );
     assert!(err.contains(&line), "{err}");

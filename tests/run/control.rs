@@ -36,7 +36,7 @@ fn an_abort_of_some_ranks_spares_the_others_where_failures_are_tolerated() {
         expect_the_even_ones(outcome);
         let err = outcome.err();
         assert!(
-            err.contains("rank 0 aborted ranks 1,3 with code 7; the others go on"),
+            err.contains("rank 0 aborted ranks 1,3 with code 7; the others continue"),
             "{err}"
         );
         assert!(err.contains("2 of 4 ranks failed; exit code 7"), "{err}");

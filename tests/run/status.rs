@@ -311,7 +311,7 @@ fn a_reader_that_takes_nothing_does_not_hold_the_job() {
     let run = Run::ranks(300, ["--pmi", "none", "--json", "status", "true"]);
     let reader = pipe(run.dir());
     let outcome = run.run().expect(0);
-    outcome.expect_one_line(&["warning: nobody takes the status stream"]);
+    outcome.expect_one_line(&["warning: the status stream (--json) has no reader"]);
     drop(reader);
 }
 

@@ -1,4 +1,4 @@
-//! Tells the service manager how the agent is, if one wants to know.
+//! Reports the agent's state to the service manager, if there is one.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +18,6 @@ pub(super) fn notify(state: &str) {
     let sent = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        warn!("cannot tell the service manager {state}: {error}");
+        warn!("cannot notify the service manager of {state}: {error}");
     }
 }

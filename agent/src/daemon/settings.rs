@@ -1,4 +1,4 @@
-//! How an agent is to be: the command line, then a file, then defaults.
+//! The agent's settings: from the command line, then a file, then defaults.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use wireup_core::link::steps::Account;
 const HEARTBEAT: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(600);
 
-/// How an agent is to be.
+/// The agent's settings.
 #[derive(Debug)]
 pub struct Settings {
     /// Name of the node.
@@ -43,7 +43,7 @@ pub struct Settings {
     pub tls: Arc<Tls>,
     /// When silence counts as loss.
     pub heartbeat: Heartbeat,
-    /// Where launches meet that know nothing of each other; here if nobody is named.
+    /// The name servers for launches; this agent if the list is empty.
     pub names: Vec<Member>,
     /// The executable of steps.
     pub step: PathBuf,
@@ -53,7 +53,7 @@ pub struct Settings {
     pub root_launches: bool,
 }
 
-/// How the log is to be; known first, since everything else may be logged.
+/// The log's settings; read first, since everything else may be logged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSettings {
     pub filter: String,
@@ -72,7 +72,7 @@ pub enum SettingsError {
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
     #[error(
-        "the node is to be named {name}, but its certificate is for {certified}; leave out --name, or \
+        "--name {name} does not match the certificate, which is for {certified}; leave out --name, or \
          issue a certificate for {name} (wireup pki issue --name {name})"
     )]
     Name {
@@ -96,7 +96,7 @@ pub enum SettingsError {
     /// The executable of steps.
     #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
     Step(PathBuf),
-    /// Who would give up rights.
+    /// The user to which the agent would change.
     #[error("--user {0} is for an agent that root starts, and for an ordinary account")]
     User(String),
     /// The account of the agent.
@@ -211,7 +211,7 @@ impl Settings {
         }
         if !named && !certified(&tls.names(), &host) {
             warn!(
-                "this host is called {host}, but the certificate in {} is for {}: who calls it {host} is refused; \
+                "this host is called {host}, but the certificate in {} is for {}: calls to it by the name {host} are refused; \
                  make one (wireup pki issue --name {host}), or say that it is meant (--name {name})",
                 directory.display(),
                 tls.names().join(" ")

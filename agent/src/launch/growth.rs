@@ -12,7 +12,7 @@ use wireup_core::link::control::{Member, ToAgent};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
-/// What is no growth. Words that follow "sent".
+/// Invalid messages about new nodes. The texts follow "sent".
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GrowthError {
     /// More than [`OPENING_MAX`].

@@ -32,7 +32,7 @@ pub enum Incoming {
     Carried(Packet),
     /// A message for this agent, or a part of it.
     Control {
-        /// It goes on in the next one.
+        /// It continues in the next one.
         more: bool,
         /// At most [`BODY_MAX`] bytes.
         body: Bytes,
@@ -49,7 +49,7 @@ pub enum LinkError {
     /// The bytes are no frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// What it says about the link cannot be read.
+    /// Its message about the link is invalid.
     #[error("a sign of life that is none")]
     Sign,
     /// The neighbour closed the link within a frame.
@@ -114,7 +114,7 @@ impl LinkReader {
     pub async fn first(&mut self) {
         if self.bytes.is_empty() {
             self.bytes.reserve(HEADER);
-            // What is wrong with the socket is told by the next read. Readiness alone tells nothing:
+            // The next read returns the socket's error. Readiness alone does not show it:
             // a new socket counts as ready until a read shows that it is not.
             let _ = self.socket.read_buf(&mut self.bytes).await;
         }
@@ -184,7 +184,7 @@ pub struct LinkWriter {
     waiting: usize,
     /// What of that is copied here.
     held: Held,
-    /// The neighbour is gone: what is queued goes nowhere.
+    /// The neighbour is gone: queued data is dropped.
     broken: bool,
 }
 
@@ -269,8 +269,8 @@ impl LinkWriter {
         Ok(())
     }
 
-    /// Writes what is queued; ready when nothing is left. A neighbour that is gone is no error: its
-    /// other direction tells.
+    /// Writes queued data; ready when nothing is left. A neighbour that is gone is no error: the
+    /// read side reports it.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.tail.is_empty() {
             self.queue.push_back(self.tail.split().freeze());

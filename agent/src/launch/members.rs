@@ -1,4 +1,4 @@
-//! The nodes of a launch as agents tell each other of them, and the limits of such a message.
+//! The nodes of a launch in messages between agents, and the limits of such a message.
 
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
@@ -29,7 +29,7 @@ pub(super) fn check_count(message: &[u8]) -> Result<(), usize> {
     }
 }
 
-/// Nodes as agents tell each other of them.
+/// Nodes in messages between agents.
 pub(super) fn members_to(members: &[Member]) -> Vec<v1::Member> {
     let member = |member: &Member| v1::Member {
         name: member.name.clone(),
@@ -38,7 +38,7 @@ pub(super) fn members_to(members: &[Member]) -> Vec<v1::Member> {
     members.iter().map(member).collect()
 }
 
-/// Nodes as another agent told of them.
+/// Nodes from a message of another agent.
 pub(super) fn members_of(members: Vec<v1::Member>) -> Vec<Member> {
     let member = |member: v1::Member| Member {
         name: member.name,

@@ -52,7 +52,7 @@ pub struct Opening {
     pub description: Bytes,
     /// As it goes to the children: an encoded [`v1::Opening`].
     pub bytes: Bytes,
-    /// What its nodes take of its user's account.
+    /// The share of its nodes in its user's budget.
     held: Held,
 }
 
@@ -92,7 +92,7 @@ pub enum OpeningError {
     /// A node that is none of the launch.
     #[error("node {node} of a launch over {nodes}")]
     Node {
-        /// What was asked for.
+        /// The requested number.
         node: u32,
         /// How many there are.
         nodes: usize,
@@ -173,14 +173,14 @@ impl Opening {
         known.described(description.into())
     }
 
-    /// What stays of it when everybody has been told.
+    /// The parts that are still needed after the launch has been opened at all agents.
     pub fn without_description(mut self) -> Self {
         self.description = Bytes::new();
         self.bytes = Bytes::new();
         self
     }
 
-    /// The same launch with more nodes, as these are told.
+    /// The same launch with more nodes, as sent to these.
     ///
     /// # Errors
     /// [`OpeningError`].
@@ -218,7 +218,7 @@ impl Opening {
         self
     }
 
-    /// With what its steps need to know, and as it goes to children.
+    /// With the data for its steps, and the form for children.
     fn described(self, description: Bytes) -> Result<Self, OpeningError> {
         check(&self.launch, &self.scheduled, &self.spread)?;
         let account = Arc::clone(self.held.account());
@@ -242,7 +242,7 @@ impl Opening {
         })
     }
 
-    /// The launch that a parent brings, with what its first Hello and all openings say, which are
+    /// The launch from a parent, with the contents of its first Hello and all openings, which are
     /// [kept](Account::keep).
     ///
     /// # Errors

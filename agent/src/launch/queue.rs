@@ -1,6 +1,6 @@
 //! What waits to be sent on a gRPC stream.
 //!
-//! Nothing holds back those who bring frames: output is bounded end to end by credit, fences by
+//! Senders of frames are never blocked: output is bounded end to end by credit, fences by
 //! their data. A link that takes nothing for so long that [`LINK_MAX`] bytes wait for it is given up.
 
 use std::pin::Pin;
@@ -50,7 +50,7 @@ pub struct Queued<T> {
 struct Waits<T> {
     message: T,
     bytes: usize,
-    /// What is not counted with its body.
+    /// Overhead that is not counted with a message's body.
     _held: Held,
 }
 
@@ -72,8 +72,8 @@ impl<T> Queue<T> {
         &self.account
     }
 
-    /// Queues a message with a body of so many bytes; a long one is [kept](Account::keep). That nobody sends any more is not said here:
-    /// the other direction of the stream tells.
+    /// Queues a message with a body of this size; a long one is [kept](Account::keep). A stream
+    /// that is closed is not reported here, but by its other direction.
     ///
     /// # Errors
     /// [`Full`]; the message is dropped.

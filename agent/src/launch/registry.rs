@@ -15,7 +15,7 @@ pub enum Refusal {
     /// The agent ends with its last launch.
     #[error("it is being stopped and takes no new launch")]
     Draining,
-    /// Somebody is there already.
+    /// The place is taken.
     #[error("launch {0} is already there")]
     Twice(String),
     /// The launch is known by another token.

@@ -11,14 +11,15 @@
 //! - A frame goes from neighbour to neighbour along the tree; one to every node goes to all
 //!   neighbours but the one it came from, so each node gets it once and its source does not. One of
 //!   the step to its children becomes one to each of them here.
-//! - A local neighbour's claim of who it is counts nothing: a step speaks as its node, a launcher as
-//!   the launcher. What another agent brings must come from its side of the tree.
+//! - The source in a local neighbour's frames is ignored: those of a step come from its node, those
+//!   of a launcher from the launcher. What another agent brings must come from its side of the
+//!   tree.
 //! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
 //!   lost with its agent, and frames to lost nodes are dropped.
-//! - Nodes that join are children of the root's agent. The entry agent passes on what it hears of them;
-//!   for all others a node they do not know is one that joined, above them.
-//! - Whoever is above is gone: the step is told, the children are closed, and when the step has
-//!   ended and the children have answered, nothing of the launch is left.
+//! - Nodes that join are children of the root's agent. The entry agent passes on reports about
+//!   them; for all others a node they do not know is one that joined, above them.
+//! - When the link upwards is lost, the step is notified, the children are closed, and when the
+//!   step has ended and the children have answered, nothing of the launch is left.
 //!
 //! Left to others: queues, and when a link counts as lost.
 
@@ -35,10 +36,10 @@ use wireup_core::link::frame::Address;
 use wireup_core::link::liveness::Sign;
 use wireup_core::link::spawn_tree::Tree;
 
-/// Who is connected to an agent for a launch.
+/// A neighbour of an agent in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Neighbour {
-    /// Who brought the launch here.
+    /// The launcher or agent from which the launch came.
     Up,
     /// The process that runs the launch on this node.
     Step,
@@ -73,7 +74,7 @@ impl Place {
 pub enum Event {
     /// A neighbour brought a frame.
     Carried(Neighbour, Packet),
-    /// A child's agent says that nodes at or below it are lost.
+    /// A child's agent reports that nodes at or below it are lost.
     Reported(NodeId, Loss),
     /// The link to a child could not be made, or has ended.
     ChildGone {
@@ -84,11 +85,11 @@ pub enum Event {
     },
     /// The step has ended.
     StepGone { reason: String },
-    /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
+    /// A liveness probe or answer of a local neighbour.
     Signed(Neighbour, Sign),
-    /// Whoever is above wants nodes to join.
+    /// A request from above to add nodes.
     Grow(Growth),
-    /// The link to whoever is above has ended.
+    /// The link upwards has ended.
     UpGone { reason: String },
 }
 
@@ -97,17 +98,17 @@ pub enum Event {
 pub enum Action {
     /// Queue a frame for a neighbour.
     Send(Neighbour, Packet),
-    /// Tell a local neighbour that this agent lives.
+    /// Answer a local neighbour's liveness probe.
     Answer(Neighbour),
-    /// Tell whoever is above.
+    /// Report to the neighbour above.
     Report(Loss),
-    /// Tell the step that nobody is above any more.
+    /// Notify the step that the link upwards is lost.
     Orphan(String),
     /// Contact the agents of nodes that join, from this number on.
     Join(NodeId, Growth),
     /// Tell the root of nodes that join.
     PassOn(Growth),
-    /// Send a child what is queued, then the end of the link.
+    /// Send a child its queued data, then close the link.
     Close(NodeId),
     /// A frame or report was dropped because its sender may not send it; one line for the log.
     Refuse(String),
@@ -124,7 +125,7 @@ pub struct Router {
     step: bool,
     /// Whether each child that still has a link takes part; the others are being closed.
     children: BTreeMap<NodeId, bool>,
-    /// What has been reported.
+    /// The losses that have been reported.
     lost: BTreeSet<NodeId>,
 }
 
@@ -153,7 +154,7 @@ impl Router {
         self.place
     }
 
-    /// The nodes whose agents this one contacts.
+    /// The nodes whose agents this agent contacts.
     pub fn below(&self) -> Vec<NodeId> {
         match self.place.node() {
             None => vec![NodeId(0)],
@@ -161,7 +162,7 @@ impl Router {
         }
     }
 
-    /// Takes what happened and says what to do, in this order.
+    /// Handles an event and returns the actions, in order.
     pub fn handle(&mut self, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::Carried(from, packet) => self.carry(from, packet, out),
@@ -225,7 +226,7 @@ impl Router {
                 }
             }
             to => match self.towards(to) {
-                // Who is on a side of the tree does not send to that side over this agent; a step
+                // A node does not send to its own side of the tree through this agent; a step
                 // may send to itself.
                 Some(next) if next == from && next != Neighbour::Step => {
                     out.push(Action::Refuse(format!(

@@ -26,7 +26,7 @@ use crate::user::spawn::steps::{Reins, Steps};
 use crate::user::spawn::{SpawnError, end};
 use wireup::sys::spawn::Child;
 
-/// How long a step may live after it has closed its link. Then it is killed.
+/// How long a step may run after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A step's process, from when there is one.
@@ -41,7 +41,7 @@ struct Started {
     given_up: OnceLock<Duration>,
 }
 
-/// Starts a step. What is written to it at once waits until it reads.
+/// Starts a step. Data written to it at once waits until it reads.
 ///
 /// # Errors
 /// When there is no socket for it. That it cannot be started is its end.
@@ -101,7 +101,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to end its ranks and itself; its launch is told that it was.
+    /// Asks it to end its ranks and itself; the reason is reported to its launch.
     /// False if it has not been started yet.
     pub fn end(&self) -> bool {
         self.signal(Signal::TERM)
@@ -137,7 +137,7 @@ impl Process {
             return Poll::Ready("was not started".to_owned());
         };
         loop {
-            // An error is the end of the runtime: nobody polls then.
+            // An error means that the runtime ends: then this is not polled.
             let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
                 return Poll::Pending;
             };
@@ -146,7 +146,9 @@ impl Process {
                 // Readiness may be a guess.
                 Ok(None) => ready.clear_ready(),
                 Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(format!("ended, but nobody knows how: {error}")),
+                Err(error) => {
+                    return Poll::Ready(format!("ended, but its status is unknown: {error}"));
+                }
                 Ok(Some(status)) => {
                     let code = status.exit_status().map(|code| code & 0xff);
                     let signal = status.terminating_signal();
@@ -268,7 +270,7 @@ impl Stream for StepEvents {
             }
             this.ended = Some(ready!(this.process.poll_end(cx)));
         }
-        // What it wrote before its end is in the socket now.
+        // All data that it wrote before its end is in the socket now.
         while this.closed.is_none() {
             match this.reader.next_now() {
                 Some(incoming) => {

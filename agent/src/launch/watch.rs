@@ -1,4 +1,4 @@
-//! Whether the step of a launch lives.
+//! Liveness of a launch's step.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -62,7 +62,7 @@ impl StepWatch {
         let now = self.now();
         let look = match process.pid() {
             Some(pid) => self.watch.look(now, || procfs::is_busy(pid)),
-            // To start it has limits of its own.
+            // Its start has separate limits.
             None => {
                 self.watch.heard(now);
                 Look::Fine

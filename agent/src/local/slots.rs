@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 
 use crate::budget::PER_USER;
 
-/// Connections of one user whose first message is being read at a time: it may be large. Those that
-/// say nothing yet do not count.
+/// Connections of one user whose first message is being read at a time: it may be large. Silent
+/// ones do not count.
 const READ_AT_ONCE: usize = 4;
 
 /// Connections by user.

@@ -32,15 +32,15 @@ pub enum SocketError {
     #[error("{} is in the way: it is no socket; remove it, or name another (--socket)", .0.display())]
     InTheWay(PathBuf),
     /// Others could put their own socket there.
-    #[error("the directory {} is not this user's alone (it must be theirs, and writable for nobody else)", .0.display())]
+    #[error("the directory {} is not this user's alone (it must belong to the user, and no other user may write to it)", .0.display())]
     Directory(PathBuf),
     #[error("cannot listen on {}: {}", .0.display(), .1)]
     Io(PathBuf, io::Error),
 }
 
 impl Socket {
-    /// Listens; its directory is made if it is missing. Everybody may connect to the socket of
-    /// root's agent, nobody else to that of another user's.
+    /// Listens; its directory is made if it is missing. All users may connect to the socket of
+    /// root's agent, only its own user to that of another agent.
     ///
     /// # Errors
     /// [`SocketError`].
@@ -83,7 +83,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let found = std::fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| found.ino() == self.inode) {
-            // What is left is cleared by the next agent.
+            // The next agent cleans up the rest.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -109,7 +109,7 @@ fn clear(path: &Path) -> Result<(), SocketError> {
         Ok(found) if !found.file_type().is_socket() => Err(SocketError::InTheWay(path.to_owned())),
         Ok(_) => match SocketAddrUnix::new(path).and_then(|at| connect_within(&at, Duration::ZERO))
         {
-            // One that accepts nobody is an agent too.
+            // One that accepts no connection is an agent too.
             Ok(_) | Err(Errno::TIMEDOUT) => Err(SocketError::Taken(path.to_owned())),
             Err(_) => std::fs::remove_file(path).map_err(failed),
         },

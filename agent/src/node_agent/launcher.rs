@@ -1,6 +1,6 @@
-//! The process `wireup run` of a launch: started, read, told, waited for.
+//! The process `wireup run` of a launch: its start, output, orders and end.
 //!
-//! It runs as the launch's user, who can make it say anything: what it writes is bounded, and counts
+//! It runs as the launch's user, who controls its output: so the output is bounded, and counts
 //! for this launch only.
 
 use std::io::ErrorKind;
@@ -33,10 +33,10 @@ const SAID: u64 = 64 * 1024;
 /// Most bytes of orders that a launcher has not taken yet.
 const TOLD: usize = 4 * 1024 * 1024;
 
-/// How long a pipe may be silent that the launcher has left to somebody else.
+/// How long a pipe may be silent that another process holds open after the launcher's end.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Most bytes of output in one message; clients take 4 MiB unless told otherwise.
+/// Maximum bytes of output in one message; clients accept 4 MiB by default.
 const PIECE: usize = 1024 * 1024;
 
 /// How much longer than its ranks' grace a launcher may take to end before it is killed.
@@ -53,9 +53,9 @@ pub struct Launcher {
     /// Where it takes orders; it ends with this.
     pub control: pipe::Sender,
     pub stdout: pipe::Receiver,
-    /// What it says besides.
+    /// Its standard error.
     pub stderr: pipe::Receiver,
-    /// What it is told.
+    /// Its orders.
     pub orders: mpsc::UnboundedReceiver<Order>,
     /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
     pub grace: Option<Duration>,
@@ -125,7 +125,7 @@ async fn run(
 ) -> std::io::Result<ExitStatus> {
     let mut ended = pin!(process.ended());
     let mut deadline = None;
-    // What is told and not taken yet: a launcher that does not read must not keep its own end.
+    // Orders not read yet: a launcher that does not read must not delay its own end.
     let mut told = Vec::new();
     loop {
         let overdue = async {
@@ -158,7 +158,7 @@ async fn run(
         let line = match order {
             Order::Signal { signal, ranks } => signal_line(signal, &ranks),
             Order::End => {
-                // What is left of its output must not keep it.
+                // Remaining output must not delay it.
                 head.output(crate::scheduled::output::Output::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
                 signal_line(Signal::TERM.as_raw(), &[])
@@ -179,7 +179,7 @@ fn signal_line(signal: i32, ranks: &[u32]) -> String {
     }
 }
 
-/// How a launcher ended that did not tell the result.
+/// How a launcher ended without reporting a result.
 fn lost(status: ExitStatus, last: &str) -> String {
     let how = match status {
         ExitStatus::Code(code) => format!("the launcher exited with code {code}"),
@@ -208,12 +208,12 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
     }
 
     /// Reads a line with its end, or as much as is allowed; false at the end of the stream. A pipe
-    /// that somebody keeps open without a launcher ends as well.
+    /// that another process holds open after the launcher's end is given up as well.
     async fn line(&mut self, line: &mut Vec<u8>) -> bool {
         line.clear();
         let gone = &mut self.gone;
         let abandoned = async {
-            // Its sender lives as long as this pipe is read.
+            // Its sender exists as long as this pipe is read.
             let _ = gone.wait_for(|gone| *gone).await;
             sleep(KEPT).await;
         };
@@ -298,7 +298,7 @@ async fn deliver(
     }
 }
 
-/// Reads what the launcher says on standard error, and keeps the last line.
+/// Reads the launcher's standard error, and keeps the last line.
 async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String) {
     let mut line = Vec::new();
     while stderr.line(&mut line).await {

@@ -15,7 +15,7 @@ use wireup::sys::spawn::{ExitStatus, wait};
 pub struct Process(AsyncFd<OwnedFd>, Reins);
 
 impl Process {
-    /// Of a child that nobody has waited for.
+    /// The pidfd of a child that was not reaped yet.
     ///
     /// # Errors
     /// When the runtime cannot watch it.
@@ -34,7 +34,7 @@ impl Process {
     /// Waits for its end, once.
     ///
     /// # Errors
-    /// When the system does not tell how it ended.
+    /// If its exit status cannot be read.
     pub async fn ended(&self) -> io::Result<ExitStatus> {
         // It is not cleared: there is one end.
         let _ready = self.0.readable().await?;

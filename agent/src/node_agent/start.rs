@@ -35,7 +35,7 @@ const FIRST_KEPT: usize = 4;
 /// Why a launcher does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What is asked for cannot be passed on.
+    /// The request cannot be passed on.
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error(transparent)]
@@ -50,7 +50,7 @@ impl From<Errno> for StartError {
     }
 }
 
-/// Starts the launcher of a request as `user` and gives it a task of its own, which keeps `started`.
+/// Starts the launcher of a request as `user`, with its own task, which keeps `started`.
 /// Returns the launch and the launcher's process id.
 ///
 /// # Errors
@@ -130,7 +130,7 @@ fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
     Ok((pipe::Receiver::from_owned_fd(ours)?, theirs))
 }
 
-/// A file without a name; who opens it by its descriptor reads it from its beginning.
+/// A file without a name; a process that opens it by its descriptor reads it from its beginning.
 fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
     let fd = memfd_create("variables", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);

@@ -25,7 +25,7 @@ fn outgoing<T: Send + 'static>() -> (mpsc::Sender<Result<T, Status>>, Outgoing<T
     (sender, Box::pin(ReceiverStream::new(receiver)))
 }
 
-/// What becomes of a launch, up to its end.
+/// The state changes of a launch, up to its end.
 pub(super) fn watch(launch: Arc<Launch>) -> Outgoing<WatchEvent> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {
@@ -126,11 +126,11 @@ pub(super) fn stdio(
     Ok(stream)
 }
 
-/// Sends output until there is no more, or nobody takes it.
+/// Sends output until there is no more, or no receiver.
 async fn forward(head: &Head, client: &mpsc::Sender<Result<StdioOutput, Status>>) {
     let mut moves = head.moves();
     loop {
-        // Room first: what is taken from the launch cannot be put back.
+        // Room first: output taken from the launch cannot be put back.
         let Ok(room) = client.reserve().await else {
             return;
         };
@@ -178,12 +178,12 @@ async fn write(launch: &Launch, message: &StdioInput) -> Result<(), Status> {
     match &mut *stdin {
         Stdin::Nobody if !message.data.is_empty() => {
             return Err(Status::failed_precondition(format!(
-                "nobody reads standard input of launch {:?}: set job.stdin when you start it",
+                "no rank reads standard input of launch {:?}: set job.stdin when you start it",
                 launch.id
             )));
         }
         Stdin::Open(pipe) => {
-            // Readers that are gone are not told apart from readers that take no notice.
+            // Readers that are gone are not distinguished from readers that do not read.
             if pipe.write_all(&message.data).await.is_err() {
                 *stdin = Stdin::Ended;
             }

@@ -1,4 +1,4 @@
-//! Calls to other agents: to take part in a launch, and to say how they are.
+//! Calls to other agents: to take part in a launch, and to report their state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use wireup_core::link::frame::BODY_MAX;
 /// Version of this program, for people.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// So long may an agent take to say how it is.
+/// Timeout of an agent's state report.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Peers {
@@ -85,7 +85,7 @@ impl Peers {
             draining: false,
             problem: None,
         };
-        // That has limits of its own, and a user's turn may have to be waited for.
+        // That has separate limits, and may have to wait for the user's turn.
         let line = match self.line(member, account).await {
             Ok(line) => line,
             Err(error) => {
@@ -138,7 +138,7 @@ fn hellos(opening: &Opening, node: NodeId) -> impl Iterator<Item = (v1::Hello, u
     })
 }
 
-/// What a child's stream says; the connection is kept for it.
+/// The messages of a child's stream; the connection is kept for it.
 fn events(
     stream: tonic::Streaming<v1::PeerUp>,
     child: NodeId,

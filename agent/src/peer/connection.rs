@@ -26,7 +26,7 @@ use crate::tls::{ConnectError, Heartbeat, Tls, channel, dial};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::Member;
 
-/// So long is a connection kept that nobody uses.
+/// How long an unused connection is kept.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// So often is a connection made for one use, if those found are lost.
@@ -48,7 +48,7 @@ pub struct Peers {
 #[derive(Debug, Default)]
 struct Open {
     connections: BTreeMap<(String, String), Weak<Connection>>,
-    /// With so many those that are gone are looked for.
+    /// From this number on, closed ones are removed.
     full: usize,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Connection {
     member: Member,
     /// Where it leads to, found by its first user.
     found: OnceCell<Result<Vec<SocketAddr>, PeerError>>,
-    /// Made by its first user; whoever waits for the same learns of the same failure.
+    /// Made by its first user; all that wait for it get the same failure.
     made: OnceCell<Result<Made, PeerError>>,
     /// It was lost, or could not be made.
     broken: AtomicBool,
@@ -74,7 +74,7 @@ struct Made {
 #[derive(Debug)]
 pub(crate) struct Line(Arc<Connection>);
 
-/// What was found of some agents.
+/// The look-up results of some agents.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Kept until the connections are made.
@@ -94,7 +94,7 @@ impl Peers {
         }
     }
 
-    /// Finds out where the agents of these nodes are, all at once, as far as connections are to be made.
+    /// Looks up the addresses of these nodes' agents, in parallel, if connections are needed.
     pub(crate) async fn find(
         &self,
         opening: &Opening,
@@ -132,7 +132,7 @@ impl Peers {
             let connection = self.connection(member);
             if !connection.made.initialized() {
                 let found = self.found(&connection, account).await?;
-                // Before somebody else comes to wait for it.
+                // Before another task waits for it.
                 let _one = account.dial().await;
                 let make = || self.make(member, found);
                 connection.made.get_or_init(make).await;
@@ -190,7 +190,7 @@ impl Peers {
                 connection.found.get_or_init(known).await
             }
             (None, Err(_)) => {
-                // Before somebody else comes to wait for it.
+                // Before another task waits for it.
                 let one = account.lookup().await;
                 let look = || self.look_up(&connection.member, one);
                 connection.found.get_or_init(look).await
@@ -265,7 +265,7 @@ impl Line {
     /// Why a call failed: it was refused, or the connection is lost.
     pub(crate) fn failed(&self, status: &Status) -> PeerError {
         let Member { name, address } = self.member().clone();
-        // What the other side says has no source here.
+        // The other side's error has no source here.
         if std::error::Error::source(status).is_none() {
             let message = status.message().to_owned();
             return PeerError::Refused { name, message };

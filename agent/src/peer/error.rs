@@ -1,4 +1,4 @@
-//! Why another agent cannot be called, or says what cannot be understood.
+//! Failed calls to another agent, and invalid answers.
 
 use std::sync::Arc;
 

@@ -131,7 +131,7 @@ impl Authority {
         self.not_after
     }
 
-    /// Makes a certificate with a key of its own. `names` are further names or addresses by which
+    /// Makes a certificate with a new key. `names` are further names or addresses by which
     /// the holder may be called.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Authority {
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        // Only nodes are called by others; nobody else can pose as one.
+        // Only nodes are called by others; no other role can impersonate one.
         if identity.role == Role::Node {
             let server = ExtendedKeyUsagePurpose::ServerAuth;
             params.extended_key_usages.push(server);
@@ -184,7 +184,8 @@ impl Authority {
 }
 
 impl Authority {
-    /// Makes a list of revoked certificates, in PEM. It says that the next one comes when the authority ends.
+    /// Makes a list of revoked certificates, in PEM. Its next-update time is the end of the
+    /// authority.
     ///
     /// # Errors
     /// [`AuthorityError`]

@@ -18,8 +18,8 @@ use crate::revoked::{Revoked, RevokedError};
 /// What a list ends with.
 const END: &str = "-----END X509 CRL-----\n";
 
-/// Notes a certificate that is about to be used: once its directory has another one, nothing else tells its
-/// number.
+/// Records a certificate before its first use: once it is replaced in its directory, no other file
+/// has its number.
 pub(super) fn remember(dir: &Path, pair: &Pair) -> Result<(), PkiError> {
     let path = dir.join(MADE);
     let unreadable = |error: &dyn std::fmt::Display| PkiError::Certificate {

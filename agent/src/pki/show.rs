@@ -18,7 +18,7 @@ use wireup_core::job::wall::WallClock;
 struct Shown {
     /// Whose.
     name: String,
-    /// What it may do; "authority" of those that sign.
+    /// Its role; "authority" for those that sign.
     role: &'static str,
     /// Its number, in hexadecimal.
     serial: String,

@@ -1,4 +1,4 @@
-//! Where certificates and keys are kept: who may read and write them, and files that are there
+//! The files of certificates and keys: their permissions, and writes that are
 //! whole or not at all.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 /// Most bytes of a file that is read: a bundle of many authorities, with room.
 const FILE_MAX: u64 = 1024 * 1024;
 
-/// Mode of what everybody may read.
+/// Mode of files that all users may read.
 pub(crate) const PUBLIC: u32 = 0o644;
 
 /// Mode of a key.
 pub(crate) const SECRET: u32 = 0o600;
 
-/// What is wrong with a file or directory.
+/// Errors with a file or directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("cannot {what} {}: {error}", path.display())]
@@ -69,7 +69,7 @@ pub(crate) fn is_missing(error: &StoreError) -> bool {
     matches!(error, StoreError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Refuses what is not this user's or root's, or has one of the mode's bits in `forbidden`.
+/// Refuses a file of another user than this one or root, or with a mode bit in `forbidden`.
 fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(), StoreError> {
     let me = nix::unistd::geteuid().as_raw();
     let path = || path.to_owned();
@@ -96,7 +96,7 @@ fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(
     })
 }
 
-/// Makes a directory for nobody else, with what is missing above it.
+/// Makes a private directory, with missing parents.
 ///
 /// # Errors
 /// [`StoreError`]; also when it is there and others may enter it.
@@ -129,9 +129,9 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StoreError> {
     check(path, &found, 0o077, 0o700)
 }
 
-/// Refuses a directory that others may change, or whose place they may give to another one: it, and all above
-/// it up to the root, must be this user's or root's. In one that is sticky, as `/tmp` is, nobody renames what
-/// is not his.
+/// Refuses a directory that others may change or replace: it, and all above it up to the root, must
+/// be this user's or root's. In a sticky one, such as `/tmp`, other users cannot rename entries
+/// that is not his.
 ///
 /// # Errors
 /// [`StoreError`]
@@ -144,7 +144,7 @@ pub(crate) fn check_place(path: &Path) -> Result<(), StoreError> {
         });
     }
     check(path, &found, 0o022, 0o700)?;
-    // As it was named, where somebody could put another link, and where that leads.
+    // The given path, where another user could put another link, and its target.
     let named = std::path::absolute(path).map_err(failed("open", path))?;
     let real = fs::canonicalize(path).map_err(failed("open", path))?;
     for above in named.ancestors().chain(real.ancestors()).skip(1) {
@@ -221,10 +221,10 @@ fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>,
     }
 }
 
-/// Puts a file in place, of which nobody ever sees a part. What is there is replaced.
+/// Replaces a file atomically: a reader never sees a part of it.
 ///
 /// # Errors
-/// [`StoreError`]; what was there is still there.
+/// [`StoreError`]; the old file is unchanged.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));

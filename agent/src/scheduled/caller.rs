@@ -1,4 +1,4 @@
-//! Who calls, and what he may do; no I/O.
+//! Identity and permissions of a caller; no I/O.
 
 use tonic::Status;
 
@@ -7,17 +7,17 @@ use crate::identity::Role;
 use crate::origin::{LocalCaller, Peer};
 use crate::proto::v1::RunAs;
 
-/// Who calls, by what its connection tells.
+/// The caller, identified by its connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Caller {
     /// A user of this machine, over the Unix socket.
     Local {
-        /// As the kernel says.
+        /// From the kernel.
         uid: u32,
     },
     /// A scheduler, by its certificate.
     Scheduler { name: String },
-    /// Somebody who may look, by his certificate.
+    /// An observer, by its certificate.
     Observer { name: String },
 }
 
@@ -35,7 +35,7 @@ impl Caller {
     /// The caller of a request.
     ///
     /// # Errors
-    /// A status, if nobody may call over its connection.
+    /// A status, if its connection permits no calls.
     pub fn of(extensions: &tonic::Extensions) -> Result<Self, Status> {
         if let Some(LocalCaller { uid }) = extensions.get() {
             return Ok(Self::Local { uid: *uid });
@@ -52,11 +52,11 @@ impl Caller {
             };
         }
         Err(Status::unauthenticated(
-            "it is not known who calls: use the agent's Unix socket, or a certificate",
+            "the caller is not identified: use the agent's Unix socket, or a certificate",
         ))
     }
 
-    /// Whether it starts launches for others: what users have here must not stand in its way.
+    /// Whether it starts launches for others: users' launches must not conflict with it.
     pub fn starts_for_others(&self) -> bool {
         match self {
             Self::Local { uid } => *uid == 0,
@@ -65,7 +65,7 @@ impl Caller {
         }
     }
 
-    /// Whether a launch that runs as `owner` may be looked at.
+    /// Whether it may observe a launch that runs as `owner`.
     pub fn may_see(&self, owner: u32) -> bool {
         match self {
             Self::Local { uid } => *uid == 0 || *uid == owner,
@@ -73,9 +73,9 @@ impl Caller {
         }
     }
 
-    /// Whether a launch that runs as `owner` and was started by `starter` may be steered and talked to. A
-    /// scheduler's key is worth what its scheduler has started: what reads input from somebody else, root's
-    /// shell for instance, is none of that.
+    /// Whether a launch that runs as `owner` and was started by `starter` may be steered and talked
+    /// to. A scheduler's key controls only launches of its scheduler: not those that read input
+    /// from another caller, nor root's shell for instance, is none of that.
     pub fn may_steer(&self, owner: u32, starter: &Self) -> bool {
         match self {
             Self::Local { .. } => self.may_see(owner),
@@ -93,8 +93,8 @@ impl Caller {
         }
     }
 
-    /// As whom a request is carried out by an agent with the rights of `own`. Whether it does anything as that
-    /// user is for its [users](crate::user) to say.
+    /// As whom a request is carried out by an agent with the rights of `own`. Whether it does
+    /// anything as that user is checked by its [users](crate::user).
     ///
     /// # Errors
     /// A status with the remedy.
@@ -116,7 +116,7 @@ impl Caller {
             (Self::Scheduler { .. }, Some(asked)) => asked,
             (Self::Scheduler { .. }, None) if own == 0 => {
                 return Err(Status::invalid_argument(
-                    "this agent runs as root: say in run_as as whom the launch is to run",
+                    "this agent runs as root: set run_as to the user of the launch",
                 ));
             }
             (Self::Scheduler { .. }, None) => plain(own),

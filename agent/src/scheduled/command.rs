@@ -1,6 +1,6 @@
 //! A request as a command line and environment of `wireup run`; no I/O.
 //!
-//! No value of a variable stands in the command line, which every user of the machine can read:
+//! No value of a variable appears in the command line, which every user of the machine can read:
 //! those of the whole job are in the launcher's environment, those of one program in a file of
 //! variables that has no name.
 
@@ -37,7 +37,7 @@ impl<T: Into<OsString>> From<T> for Word {
 }
 
 impl Request {
-    /// The launcher that does what is asked for; `home` is its user's, where the ranks start unless
+    /// The launcher for a request; `home` is its user's, where the ranks start unless
     /// something else is asked for, and `agent` the socket of this agent.
     ///
     /// # Errors
@@ -195,7 +195,7 @@ fn seconds(time: Duration) -> String {
     format!("{}.{:03}", time.as_secs(), time.subsec_millis())
 }
 
-/// The words, for logs and tests: files are shown as what they are for.
+/// The arguments, for logs and tests: files are shown by their purpose.
 impl std::fmt::Debug for Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let words = self.words.iter().map(|word| match word {

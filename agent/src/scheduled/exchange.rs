@@ -1,6 +1,6 @@
-//! The exchange of keys between the nodes of a launch for who is no rank; no I/O.
+//! The exchange of keys between the nodes of a launch for callers that are not ranks; no I/O.
 //!
-//! One exchange at a time goes on in a launch: it begins with the first node's part and ends for all
+//! A launch has one exchange at a time: it begins with the first node's contribution and ends for all
 //! that wait, with the same answer. Then the next can begin.
 
 use std::collections::BTreeMap;
@@ -42,15 +42,15 @@ pub enum ExchangeError {
     #[error("kvs_entries of {0} bytes: a node may give {PART_MAX}")]
     Part(usize),
     /// Too much data of all.
-    #[error("all nodes' entries come to more than {ALL_MAX} bytes: use several exchanges")]
+    #[error("the entries of all nodes exceed {ALL_MAX} bytes: use several exchanges")]
     All,
 }
 
-/// Everybody's answer.
+/// The answer for all nodes.
 pub type Ended<W> = (Vec<W>, Arc<Entries>);
 
 impl<W> Exchange<W> {
-    /// Of a launch of so many nodes; `collects` on the head node.
+    /// For a launch of this number of nodes; `collects` on the head node.
     pub fn new(nodes: u32, collects: bool) -> Self {
         Self {
             nodes,
@@ -60,10 +60,10 @@ impl<W> Exchange<W> {
         }
     }
 
-    /// A node's part, and who waits for the answer.
+    /// Adds a node's contribution, and the waiter for the answer.
     ///
     /// # Errors
-    /// [`ExchangeError`]; the exchange goes on without it.
+    /// [`ExchangeError`]; the exchange continues without it.
     pub fn arrive(
         &mut self,
         node: u32,
@@ -94,7 +94,7 @@ impl<W> Exchange<W> {
         Ok(Some((waiters, Arc::new(merged))))
     }
 
-    /// Ends it with somebody else's result; who waits.
+    /// Ends it with a given result; returns the waiters.
     pub fn complete(&mut self) -> Vec<W> {
         self.take(drop)
     }

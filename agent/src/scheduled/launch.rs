@@ -31,10 +31,10 @@ pub struct Launch {
     /// The launcher, on the head node.
     pub head: Option<Head>,
     exchange: Mutex<Exchange<oneshot::Sender<Answer>>>,
-    /// Since when it waits to be brought here, if it is to be and was not.
+    /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
     ended: Mutex<Option<End>>,
-    /// What it takes of its owner's account.
+    /// Its share of its owner's budget.
     _held: Held,
     /// This node's part is to end.
     aborted: watch::Sender<bool>,
@@ -60,7 +60,7 @@ pub enum ExchangeEnd {
     Missing(Arc<[u32]>),
 }
 
-/// The launcher of a launch and what is known from it.
+/// The launcher of a launch and the state that it reported.
 #[derive(Debug)]
 pub struct Head {
     /// State, ranks, result.
@@ -78,13 +78,13 @@ pub struct Head {
 /// Where standard input goes.
 #[derive(Debug)]
 pub enum Stdin {
-    /// To nobody: it was not asked for.
+    /// To no reader: no rank reads input.
     Nobody,
     Open(pipe::Sender),
     Ended,
 }
 
-/// What the task that owns a launcher is told.
+/// Orders to the task that owns a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Send a signal.
@@ -127,7 +127,7 @@ impl Launch {
         waits.filter(|_| self.ended().is_none())
     }
 
-    /// Somebody carries it out here.
+    /// It has a step on this node.
     pub fn bring(&self) {
         *lock(&self.waits) = None;
     }
@@ -138,7 +138,7 @@ impl Launch {
         self.end_for(reason);
     }
 
-    /// It is over; who waits for an exchange is told.
+    /// It has ended; waiters of an exchange get an error.
     pub fn end(&self) {
         self.end_for("");
     }
@@ -154,7 +154,7 @@ impl Launch {
     /// This node's part is to end, or never to begin.
     pub fn abort(&self) {
         self.aborted.send_replace(true);
-        // Whoever carries it out is the other receiver.
+        // The step's task is the other receiver.
         if self.aborted.receiver_count() == 0 {
             self.end();
         }
@@ -294,12 +294,12 @@ impl Head {
         }
     }
 
-    /// What is known, to look at.
+    /// The state, for reading.
     pub fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
     }
 
-    /// Changes what is known, and rings.
+    /// Changes the state, and notifies watchers.
     pub fn learn(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut lock(&self.progress));
         self.changed.send_replace(());
@@ -312,7 +312,7 @@ impl Head {
         result
     }
 
-    /// The oldest output that nobody has taken.
+    /// The oldest output that was not read.
     pub fn take_output(&self) -> Option<StdioOutput> {
         let piece = lock(&self.output).pop();
         if piece.is_some() {

@@ -1,8 +1,9 @@
 //! The launches an agent knows.
 //!
-//! Every user has names of his own: nobody learns of the launches of others by trying names, or takes away the
-//! name of one that is to come. Those who start launches for others know all by their names alone, so what
-//! they have started has names of which each is there once, and which count before those of users.
+//! Launch names are separate for each user: a user cannot detect other users' launches by trying
+//! names, or block a future name. Callers that start launches for others use names alone, so
+//! launches that they have started has names of which each is there once, and which count before
+//! those of users.
 
 #[cfg(test)]
 mod tests;
@@ -40,14 +41,14 @@ type Names = BTreeMap<(String, u32), Known>;
 
 #[derive(Debug)]
 struct Known {
-    /// Who has started it.
+    /// The caller that started it.
     starter: Caller,
     /// Not while it is about to start.
     launch: Option<Arc<Launch>>,
 }
 
 impl Known {
-    /// It was started by who starts launches for others.
+    /// It was started by a caller that starts launches for others.
     fn for_others(&self) -> bool {
         self.starter.starts_for_others()
     }
@@ -97,7 +98,7 @@ impl Launches {
     /// Takes a name for a launch that is to run as `owner`, unless it has been taken.
     ///
     /// # Errors
-    /// A status that says why not.
+    /// A status with the reason.
     pub fn reserve(
         self: &Arc<Self>,
         id: &str,
@@ -144,7 +145,7 @@ impl Launches {
         })
     }
 
-    /// This node's part of a launch that a scheduler has made known here, for who carries it out as
+    /// This node's part of a launch that a scheduler has registered here, for its execution as
     /// this user.
     pub fn part(&self, id: &str, uid: u32) -> Option<Arc<Launch>> {
         let names = lock(&self.names);
@@ -179,7 +180,7 @@ impl Launches {
         }
     }
 
-    /// The launch of this name, if the caller may see it, and who has started it.
+    /// The launch of this name, if the caller may see it, and its starter.
     fn named(&self, id: &str, caller: &Caller) -> Result<(Arc<Launch>, Caller), Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut names = lock(&self.names);
@@ -218,7 +219,7 @@ impl Launches {
             .collect()
     }
 
-    /// Ends launches that nobody brings; never returns.
+    /// Ends launches whose launcher does not reach this node; never returns.
     pub async fn keep_time(&self) {
         loop {
             let next = self.end_overdue(Instant::now());
@@ -235,7 +236,8 @@ impl Launches {
         }
     }
 
-    /// Ends the launches that nobody has brought in time; when the next one will be due.
+    /// Ends the launches whose launcher did not reach this node in time; returns when the next one
+    /// is due.
     fn end_overdue(&self, now: Instant) -> Option<Instant> {
         let names = lock(&self.names);
         let mut next = None;
@@ -249,7 +251,7 @@ impl Launches {
                 continue;
             }
             let minutes = BROUGHT_WITHIN.as_secs() / 60;
-            let reason = format!("nobody brought it here within {minutes} minutes");
+            let reason = format!("the launcher did not reach this node within {minutes} minutes");
             tracing::info!(
                 launch = launch.id,
                 uid = launch.owner,
@@ -269,7 +271,7 @@ fn named<'a>(names: &'a Names, id: &str) -> impl Iterator<Item = (u32, &'a Known
     found.map(|((_, owner), known)| (*owner, known))
 }
 
-/// Forgets what ended long ago, and the oldest of what is too much.
+/// Removes launches that ended long ago, and the oldest ones beyond the limit.
 fn forget(names: &mut Names, now: i64) {
     let mut ended: Vec<(i64, u64, &(String, u32))> = names
         .iter()
@@ -285,7 +287,7 @@ fn forget(names: &mut Names, now: i64) {
         let (count, ranks) = of_owner.entry(key.1).or_default();
         *count += 1;
         *ranks += size;
-        // The newest stays, whatever its size: somebody has to learn how it ended.
+        // The newest stays, whatever its size: its result must be available.
         let much = *count > REMEMBERED_LAUNCHES || *count > 1 && *ranks > REMEMBERED_RANKS;
         let age = u128::try_from(now.saturating_sub(end)).unwrap_or(0);
         if much || index >= LIVE || age > REMEMBERED.as_millis() {

@@ -19,7 +19,7 @@ pub enum Line {
         message: String,
     },
     Result(Box<Outcome>),
-    /// What a later version may tell.
+    /// Unknown values of later versions.
     #[serde(other)]
     Other,
 }
@@ -36,7 +36,7 @@ pub enum JobState {
     Ending,
     /// Killed.
     Killing,
-    /// What a later version may tell.
+    /// Unknown values of later versions.
     #[serde(other)]
     Other,
 }
@@ -61,7 +61,7 @@ pub enum RankState {
     Ended,
     /// It gets no process.
     NotStarted,
-    /// What a later version may tell.
+    /// Unknown values of later versions.
     #[serde(other)]
     Other,
 }
@@ -135,7 +135,7 @@ struct Timed {
     line: Line,
 }
 
-/// What is no line of a status stream.
+/// An invalid line of a status stream.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// No JSON, or other fields.

@@ -1,4 +1,4 @@
-//! What the ranks of a launch printed and nobody has taken yet; no I/O.
+//! Unread output of a launch's ranks; no I/O.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Nothing yet; `hold` makes ranks wait while nobody reads.
+    /// Empty; with `hold` ranks wait while there is no reader.
     pub fn new(hold: bool) -> Self {
         Self {
             hold,
@@ -36,7 +36,7 @@ impl Output {
         !kept || self.bytes < LIMIT
     }
 
-    /// Takes a piece. Where nobody reads, older ones make room.
+    /// Adds a piece. Without a reader, older ones are dropped.
     pub fn push(&mut self, piece: StdioOutput) {
         self.bytes += piece.data.len();
         self.pieces.push_back(piece);
@@ -66,7 +66,7 @@ impl Output {
         self.attached = false;
     }
 
-    /// From now on nobody waits for a reader.
+    /// From now on ranks do not wait for a reader.
     pub fn release(&mut self) {
         self.released = true;
     }

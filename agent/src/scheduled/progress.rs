@@ -1,7 +1,7 @@
-//! What is known of a launch from its launcher, and what its watchers are told; no I/O.
+//! The state of a launch from its launcher's reports, and the events for its watchers; no I/O.
 //!
-//! Watchers read a log of changes, each from a place of its own. The log is bounded: a watcher that
-//! is further behind is told the present state again, as at its beginning.
+//! Watchers read a log of changes, each from its own position. The log is bounded: a watcher that
+//! is further behind gets the current state again, as at its beginning.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const LOG: usize = 4096;
 /// Changes that are kept for each rank.
 const LOG_PER_RANK: usize = 4;
 
-/// What is known of a launch.
+/// The state of a launch.
 #[derive(Debug)]
 pub struct Progress {
     state: LaunchState,
@@ -203,7 +203,7 @@ impl Progress {
         self.push(Change::Rank(change.rank, now_is));
     }
 
-    /// The launcher has ended; `lost` says how, for the case that it could not tell the result.
+    /// The launcher has ended; `lost` says how, in case it has not reported the result.
     pub fn end(&mut self, lost: &str, now: i64) {
         let mut outcome = self.result.take().unwrap_or_else(|| Outcome {
             exit_code: -1,
@@ -211,7 +211,7 @@ impl Progress {
             message: lost.into(),
             rank: None,
         });
-        // A job that failed before it was told to end keeps its own cause.
+        // A job that failed before it was ended keeps its own cause.
         if let Some(reason) = &self.abort
             && ["interrupted", "launcher_lost"].contains(&&*outcome.kind)
         {
@@ -241,7 +241,7 @@ impl Progress {
         self.log.push_back(change);
     }
 
-    /// What a watcher has not been told yet, at most about `most` events except for the present
+    /// The events that a watcher has not got yet, at most about `most` except for the current
     /// state; whether something follows is not said. After the end, nothing follows.
     pub fn news(&self, cursor: &mut Cursor, most: usize) -> Vec<WatchEvent> {
         let next = self.base + self.log.len() as u64;
@@ -278,7 +278,7 @@ impl Progress {
         events
     }
 
-    /// Whether a watcher has been told everything there will be.
+    /// Whether a watcher has got all events of the launch.
     pub fn is_over(&self, cursor: Cursor) -> bool {
         self.state == LaunchState::Ended && cursor.0 == Some(self.base + self.log.len() as u64)
     }

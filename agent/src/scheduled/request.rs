@@ -37,21 +37,21 @@ pub struct Request {
     pub env: Variables,
     /// Access to the fabric.
     pub cxi: Option<Cxi>,
-    /// What is offered, as `--pmi` has it.
+    /// The offered interfaces, as for `--pmi`.
     pub pmi: &'static str,
     /// As whom it was asked to run.
     pub run_as: Option<v1::RunAs>,
     /// Directory the ranks start in.
     pub cwd: Option<PathBuf>,
-    /// Who reads standard input, as `--stdin` has it; `None`: nobody.
+    /// The ranks that read standard input, as for `--stdin`; `None`: none.
     pub stdin: Option<String>,
-    /// Ranks wait while nobody takes their output.
+    /// Ranks wait while their output has no reader.
     pub hold_output: bool,
     /// When it is ended.
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Option<Duration>,
-    /// Whose exit code counts.
+    /// The exit policy.
     pub exit_policy: ExitPolicy,
     /// Whether all ranks end when one fails; `None`: as the policy implies.
     pub kill_on_bad_exit: Option<bool>,

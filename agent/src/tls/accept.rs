@@ -1,6 +1,6 @@
-//! Connections from others. Whoever is refused costs a line in the log, and each address a bounded number.
+//! Connections from others. Each refusal is one line in the log, with a bounded number per address.
 //!
-//! Until a caller has shown who it is, it takes one of a bounded number of places, and its address one of
+//! Until a caller has shown its certificate, it takes one of a bounded number of places, and its address one of
 //! fewer: strangers at one address cannot keep out others.
 
 use std::collections::BTreeMap;
@@ -29,10 +29,10 @@ use crate::origin::Peer;
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 
-/// So long may a client take to show who it is.
+/// How long a client may take to show its certificate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So long may it take to say anything at all.
+/// How long it may take to send its first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
 
 /// So many may be about to show it. More wait in the kernel.
@@ -41,7 +41,7 @@ const HANDSHAKES: usize = 1024;
 /// So many of one address; for IPv6 of a network of the size that one host may have. More are refused.
 const PER_SOURCE: usize = 128;
 
-/// Pause after the system refused to accept, for instance for want of descriptors.
+/// Pause after accept failed, for instance for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection whose other end has shown a certificate.
@@ -53,7 +53,7 @@ pub struct Connection {
 }
 
 /// Accepts connections until the stream is dropped. It has no errors, and its end is that of the
-/// task that accepts: there is none while the runtime lives.
+/// task that accepts: it runs as long as the runtime.
 pub fn server_incoming(
     listener: TcpListener,
     tls: Arc<Tls>,
@@ -114,9 +114,9 @@ async fn accept_all(
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     /// Its address has all the places it may have.
-    #[error("{PER_SOURCE} others from there have not said who they are")]
+    #[error("{PER_SOURCE} connections from there have not shown a certificate yet")]
     Places,
-    #[error("it did not say who it is in time")]
+    #[error("it did not show a certificate in time")]
     Late,
     #[error("{}", words(.0))]
     Handshake(#[from] io::Error),
@@ -126,7 +126,7 @@ enum Refusal {
     Identity(#[from] IdentityError),
 }
 
-/// How many callers of each address have not shown who they are.
+/// How many callers of each address have not shown a certificate.
 #[derive(Debug, Default)]
 struct Sources(Mutex<BTreeMap<IpAddr, usize>>);
 
@@ -203,7 +203,7 @@ pub(super) fn words(error: &io::Error) -> String {
     match of_tls(error) {
         Some(tls) => verify::theirs(tls),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "it went away before it said who it is".to_owned()
+            "it disconnected before it showed a certificate".to_owned()
         }
         None => error.to_string(),
     }
@@ -215,7 +215,7 @@ pub(super) fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 impl Connection {
-    /// Who is at the other end.
+    /// The identity of the other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }

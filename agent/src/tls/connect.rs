@@ -42,7 +42,7 @@ pub enum ConnectError {
         address: String,
         error: io::Error,
     },
-    /// Nobody listens there, or there is no way.
+    /// No process listens there, or there is no route.
     #[error("cannot connect to {address}: {}{}", reason(.error), remedy(.error))]
     Tcp {
         /// Where to; the last of several.
@@ -69,7 +69,7 @@ fn reason(error: &io::Error) -> String {
     text[..end].to_owned()
 }
 
-/// What to do where nobody listens.
+/// The remedy if no process listens.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -118,7 +118,7 @@ pub async fn channel(stream: Accepted, heartbeat: Heartbeat) -> Result<Channel, 
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
         std::future::ready(stream.ok_or_else(|| io::Error::other("the connection was lost")))
     });
-    // The stream encrypts, so this says http; where it leads to, the stream knows.
+    // The stream encrypts, so this says http; the stream has the address.
     Endpoint::from_static("http://agent")
         .http2_keep_alive_interval(heartbeat.interval)
         .keep_alive_timeout(heartbeat.timeout)
@@ -130,7 +130,7 @@ pub async fn channel(stream: Accepted, heartbeat: Heartbeat) -> Result<Channel, 
         .map_err(ConnectError::Http)
 }
 
-/// The connection alone, to what was found out of the address.
+/// The bare connection, to the looked-up address.
 ///
 /// # Errors
 /// As [`connect`].
@@ -160,7 +160,7 @@ async fn open(
     let shaken = connector.connect(expected, stream).await;
     let stream = shaken.map_err(|error| {
         let node = of_tls(&error).and_then(|error| name_of_host(error, address));
-        // As whoever is used to ssh writes it.
+        // As in ssh's syntax.
         let hint = node.map(|node| {
             format!(" (in NAME@ADDRESS the name is the node's, and no user is named: write {node})")
         });
@@ -198,7 +198,7 @@ async fn tcp(address: &str, found: &[SocketAddr]) -> Result<TcpStream, ConnectEr
 #[derive(Debug)]
 pub struct Accepted {
     stream: TlsStream<TcpStream>,
-    /// What came with the receipt.
+    /// Data of the connection.
     early: Vec<u8>,
     taken: usize,
     life: Arc<()>,
@@ -207,7 +207,7 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// What can be upgraded for as long as the connection is in use: whoever uses it drops it when
+    /// Can be upgraded as long as the connection is in use: its user drops it when
     /// the other side ends it.
     pub fn life(&self) -> Weak<()> {
         Arc::downgrade(&self.life)

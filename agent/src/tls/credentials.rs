@@ -1,6 +1,6 @@
 //! This node's certificate, key, and the authorities it trusts, as files of one directory.
 //!
-//! They are read again when they change, without a restart: looked at when a connection is made,
+//! They are read again when they change, without a restart: checked when a connection is made,
 //! at most once a second. What does not fit together is not used; the previous ones stay.
 
 use std::fs::File;
@@ -23,7 +23,7 @@ use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, dates};
 use crate::revoked::Revoked;
 use crate::user::spawn::steps::Steps;
 
-/// Files are looked at again after so long.
+/// Interval of checks of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A certificate that expires sooner is warned of, unless most of its life is still ahead.
@@ -53,7 +53,7 @@ pub enum CredentialsError {
     /// The helper does not open them.
     #[error("the helper does not open them: {0}")]
     Helper(io::Error),
-    /// A file has not what it should.
+    /// A file has wrong contents.
     #[error("{}: {reason}", path.display())]
     Content {
         /// Which.
@@ -62,7 +62,7 @@ pub enum CredentialsError {
     },
 }
 
-/// What was read, ready for use.
+/// The loaded credentials, ready for use.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) server: Arc<ServerConfig>,
@@ -74,7 +74,7 @@ pub(super) struct Loaded {
     not_after: SystemTime,
 }
 
-/// What tells that a file was replaced or changed.
+/// Identifies a version of a file.
 type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ struct State {
 #[derive(Debug)]
 pub struct Tls {
     dir: PathBuf,
-    /// Who opens the files, once this process may not.
+    /// Opens the files, once this process may not.
     opener: OnceLock<Arc<Steps>>,
     // Held for a look at four files, never over an await.
     state: Mutex<State>,
@@ -121,7 +121,7 @@ impl Tls {
         }))
     }
 
-    /// The files, in the order in which the helper hands them over.
+    /// The files, in the order in which the helper passes them.
     pub fn paths(&self) -> [PathBuf; 4] {
         paths(&self.dir)
     }
@@ -146,7 +146,7 @@ impl Tls {
         }))
     }
 
-    /// Who this node is.
+    /// The identity of this node.
     pub fn identity(&self) -> Identity {
         self.current().identity.clone()
     }
@@ -156,7 +156,8 @@ impl Tls {
         self.current().names.clone()
     }
 
-    /// Watches over a connection whose other side showed this chain, for as long as what this returns is kept.
+    /// Watches a connection whose other side showed this chain, as long as the returned value is
+    /// kept.
     pub(super) fn life(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<Life> {
         let life = self.lives.add(chain);
         // It may have been revoked since the chain was checked.
@@ -169,7 +170,7 @@ impl Tls {
         self.current().not_after
     }
 
-    /// Reads the files again if they changed, even if that was looked at just now.
+    /// Reads the files again if they changed, even if they were checked just now.
     pub fn reload(&self) {
         self.look(Duration::ZERO);
     }
@@ -183,7 +184,7 @@ impl Tls {
         }
     }
 
-    /// What is to be used now.
+    /// The current credentials.
     pub(super) fn current(&self) -> Arc<Loaded> {
         self.look(LOOK_AGAIN)
     }
@@ -228,7 +229,7 @@ impl Tls {
     }
 }
 
-/// Files that are open, or why not: authorities, certificate, key, what is revoked.
+/// The open files, or the errors: authorities, certificate, key, revocation lists.
 type Files = [Result<File, StoreError>; 4];
 
 /// The files of a directory, in the same order.

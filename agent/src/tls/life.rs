@@ -47,12 +47,12 @@ impl Life {
     }
 }
 
-/// All connections of a node that live.
+/// All open connections of a node.
 #[derive(Debug, Default)]
 pub(super) struct Lives(Mutex<Vec<Weak<Life>>>);
 
 impl Lives {
-    /// Watches over a connection for as long as what this returns is kept.
+    /// Watches a connection as long as the returned value is kept.
     pub(super) fn add(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<Life> {
         let chain = chain.unwrap_or_default().iter();
         let life = Arc::new(Life {
@@ -69,7 +69,7 @@ impl Lives {
         life
     }
 
-    /// Ends those whose other ends have been revoked.
+    /// Closes connections whose other end's certificate was revoked.
     pub(super) fn end(&self, revoked: &Revoked) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for life in all.iter().filter_map(Weak::upgrade) {

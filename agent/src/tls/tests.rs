@@ -262,7 +262,8 @@ async fn who_does_not_speak_tls_is_refused() {
     }
     let (log, _guard) = Log::start();
     drop(TcpStream::connect(address).await.unwrap());
-    log.one(&["it went away before it said who it is"]).await;
+    log.one(&["it disconnected before it showed a certificate"])
+        .await;
 }
 
 #[tokio::test]
@@ -272,7 +273,7 @@ async fn who_says_nothing_is_given_up() {
     let (log, _guard) = Log::start();
     let stream = TcpStream::connect(address).await.unwrap();
     let from = stream.local_addr().unwrap();
-    let line = format!("refused a connection from {from}: it did not say who it is in time");
+    let line = format!("refused a connection from {from}: it did not show a certificate in time");
     log.one(&[&line]).await;
 }
 

@@ -1,4 +1,4 @@
-//! Whose certificate is accepted, and the words for those that are not.
+//! Accepted certificates, and the texts of refusals.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::revoked::Revoked;
 /// The protocol on top, as TLS calls it.
 const ALPN: &[u8] = b"h2";
 
-/// A certificate that is valid, but not what was expected.
+/// A valid certificate that was not expected.
 #[derive(Debug, thiserror::Error)]
 enum Unwanted {
     #[error(transparent)]
@@ -110,7 +110,7 @@ impl Verifiers {
     }
 }
 
-/// Sessions of which nothing is kept. In TLS 1.3 a client is done before the server has looked at
+/// Sessions that are not stored. In TLS 1.3 a client is done before the server has looked at
 /// its certificate; the ticket, which no session can be resumed with, is the receipt that it was
 /// accepted.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl StoresServerSessions for Receipts {
     }
 }
 
-/// Those who may call: whoever has an identity.
+/// Clients: any certificate with an identity.
 #[derive(Debug)]
 struct Clients(Arc<dyn ClientCertVerifier>, Arc<Revoked>);
 
@@ -180,7 +180,7 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// Those who may be called: nodes, by one of their names.
+/// Servers: nodes, by one of their names.
 #[derive(Debug)]
 struct Servers(Arc<WebPkiServerVerifier>, Arc<Revoked>);
 
@@ -245,7 +245,7 @@ pub(super) fn own(error: &Error) -> String {
     }
 }
 
-/// What is wrong with the other side of a connection.
+/// The error text for the other side of a connection.
 pub(super) fn theirs(error: &Error) -> String {
     use CertificateError as Bad;
     match error {
@@ -253,7 +253,7 @@ pub(super) fn theirs(error: &Error) -> String {
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
             "it does not speak TLS".to_owned()
         }
-        Error::NoApplicationProtocol => "it does not want to speak HTTP/2".to_owned(),
+        Error::NoApplicationProtocol => "it does not offer HTTP/2".to_owned(),
         Error::PeerIncompatible(_) => format!("it cannot speak TLS 1.3 as needed ({error})"),
         Error::AlertReceived(alert) => {
             format!("it refuses this node's certificate: {}", refusal(*alert))

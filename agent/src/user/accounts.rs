@@ -1,9 +1,10 @@
 //! `wireup-agent accounts`: the process that looks up users for the agent's helper.
 //!
-//! Account databases (LDAP, SSSD) come as libraries, which the helper must not load into a process that has root's
-//! rights, and over networks, for which it must not wait. Each look-up is a copy of this process, which has the databases' libraries and
-//! nothing else; the answer goes to the pipe that came with the number. It keeps the rights of whoever started
-//! it: what it says decides whose groups a user's processes have.
+//! Account databases (LDAP, SSSD) come as libraries, which the helper must not load into a process
+//! that has root's rights, and over networks, for which it must not wait. Each look-up is a copy of
+//! this process, which has the databases' libraries and nothing else; the answer goes to the pipe
+//! that came with the id. It keeps the rights of its parent: its answer decides which groups a
+//! user's processes have.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,15 +20,15 @@ use wireup_core::link::{decode, encode};
 /// Answers until the helper has gone.
 ///
 /// # Errors
-/// When nobody gave a socket, or it fails.
+/// If no socket was passed, or it fails.
 pub fn main() -> Result<u8, RunFailure> {
     let broken = |error: io::Error| RunFailure::own("the helper's socket", error);
-    // SAFETY: whoever starts this gives it the descriptor; if there is none, duplicating fails.
+    // SAFETY: the parent passes the descriptor; if there is none, duplicating fails.
     let socket = unsafe { BorrowedFd::borrow_raw(LINK) };
     let socket = socket.try_clone_to_owned().map_err(broken)?;
     // Root's is in a file everywhere: what every look-up needs is loaded then.
     let _ = Served::Everybody.find(0);
-    // SAFETY: nobody waits for the copies.
+    // SAFETY: no code waits for the copies.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     while let Some((body, mut descriptors)) = receive(&socket).map_err(broken)? {
         let (Ok(uid), Some(reply)) = (decode::<u32>(&body), descriptors.pop()) else {
@@ -66,6 +67,6 @@ fn look_up(uid: u32) -> Found {
 }
 
 fn answer(reply: OwnedFd, found: &Found) {
-    // Who asked may have gone.
+    // The requester may have gone.
     let _ = File::from(reply).write_all(&encode(found));
 }

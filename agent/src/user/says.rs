@@ -1,4 +1,4 @@
-//! What a user's process says, as lines of the agent's log. The user can make it say anything.
+//! Messages of a user's process, as lines of the agent's log. The user controls their contents.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,13 +7,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tracing::warn;
 
-/// Most bytes of a line; the rest is a line of its own.
+/// Maximum bytes of a line; the rest is a separate line.
 const LINE_MAX: usize = 1024;
 
 /// Most lines; the others are read and dropped.
 const LINES_MAX: u32 = 100;
 
-/// Logs what comes, until the last writer has gone. `who` stands in front of each line.
+/// Logs all input, until the last writer has gone. `who` is the prefix of each line.
 ///
 /// # Errors
 /// When the descriptor is no pipe, or the runtime cannot watch it.

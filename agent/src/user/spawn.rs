@@ -42,7 +42,7 @@ pub const LINK: RawFd = 3;
 /// The command of the process that looks up users.
 pub const ACCOUNTS_COMMAND: &str = "accounts";
 
-/// Where programs are looked for by what has no environment of a user yet.
+/// Search path for programs without a user's environment.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Why there is no process.
@@ -66,7 +66,7 @@ impl SpawnError {
     }
 }
 
-/// What is started, and with what.
+/// The program with its arguments and descriptors.
 #[derive(Debug)]
 pub struct Program<'a> {
     pub path: &'a Path,
@@ -76,12 +76,12 @@ pub struct Program<'a> {
     pub variables: Vec<(OsString, OsString)>,
     /// Standard input, output and error.
     pub standard: [OwnedFd; 3],
-    /// What it gets as descriptor 3.
+    /// Its descriptor 3.
     pub link: OwnedFd,
 }
 
-/// The arguments and descriptors of a program of wireup's own: nothing to read, a pipe for what it
-/// says.
+/// The arguments and descriptors of wireup's own programs: no input, a pipe for
+/// messages.
 fn wireup<'a>(
     path: &'a Path,
     command: &str,
@@ -99,8 +99,8 @@ fn wireup<'a>(
     })
 }
 
-/// Starts a program of the agent's own as the agent's user: waits until it is executed, which another user
-/// could delay. In a session of its own, at the root of the file system.
+/// Starts a program of the agent's own as the agent's user: waits until it is executed, which
+/// another user could delay. In its own session, with `/` as working directory.
 ///
 /// # Errors
 /// [`SpawnError`]; no process is left then.
@@ -175,7 +175,7 @@ pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, Trouble), Spaw
     drop((sources, tells));
     let child = open_pidfd(pid).map(|pidfd| Child { pid, pidfd });
     let child = child.map_err(|errno| {
-        // Nobody collects it but this, so the number is still its own.
+        // Only this code reaps it, so the pid is still valid.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         failed("pidfd", errno.into())

@@ -483,7 +483,8 @@ fn an_agent_of_an_ordinary_user_serves_nobody_else() {
         };
         // Root may connect to every socket, but is not its user.
         let mut launcher = Launcher::open(&mine, spread.clone());
-        let words = "runs as user id 65534 and starts processes as nobody else (user id 0 asked)";
+        let words =
+            "runs as user id 65534 and starts processes only as that user (user id 0 asked)";
         let reason = launcher.refused();
         assert!(reason.contains(words), "{reason}");
         let mut caller = Caller::new(&cluster.certificate("n0"), &mine).await;

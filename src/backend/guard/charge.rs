@@ -1,4 +1,4 @@
-//! What the guard is told, and how it hears it.
+//! Messages to the guard, and their reception.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use crate::stdio::pty::TerminalCharge;
 use crate::sys::spawn::open_pidfd;
 
 /// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
-/// and have ended by then: to hear of each would take a processor from them.
+/// and have ended by then: handling each message would take a processor from them.
 const DEAF: Duration = Duration::from_millis(10);
 
-/// What the guard has been told.
+/// The state from the messages.
 #[derive(Debug, Default)]
 pub(super) struct Charge {
     /// Sessions by number; their leaders, unless they were gone when we heard of them or there
@@ -39,7 +39,7 @@ pub(super) struct Charge {
     room: usize,
 }
 
-/// Leaders that have a descriptor at least before those that have ended are looked for.
+/// Minimum number of leaders with a descriptor before ended ones are searched.
 const ROOM: usize = 64;
 
 impl Charge {
@@ -57,7 +57,7 @@ impl Charge {
         self.room = 2 * self.led;
     }
 
-    /// Whether a session is the one we were told of. `leader_exists` tells whether there is a
+    /// Whether a session is the recorded one. `leader_exists` says whether there is a
     /// process with its number now.
     pub(super) fn is_ours(&self, session: i32, leader_exists: bool) -> bool {
         match self.sessions.get(&session) {
@@ -90,7 +90,7 @@ impl Ear {
             tv_sec: 0,
             tv_nsec: DEAF.subsec_nanos().into(),
         };
-        // To hear too early is only dearer.
+        // Reading too early only costs more.
         let _ = poll(&mut death, Some(&time));
     }
 }
@@ -111,7 +111,8 @@ impl Read for &Ear {
     }
 }
 
-/// Reads records until the socket ends. What the launch makes is noted before anything else is read. A record cut short by the launcher's death is dropped.
+/// Reads records until the socket ends. What the launch makes is noted before anything else is
+/// read. A record cut short by the launcher's death is dropped.
 pub(super) fn read_charge(
     pipe: impl Read,
     start_rendezvous: impl Fn(),

@@ -1,5 +1,5 @@
 //! The end of a job on this host: sidecars are stopped, what still runs is ended, the pipes are
-//! drained, and what the job made is removed. A state machine, since everything goes on meanwhile.
+//! drained, and the job's files are removed. A state machine, since the loop continues meanwhile.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use wireup_core::pmix::upcall::UpcallKind;
 /// cannot end, or that became another user's, must not hold the launcher for ever.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// How often the processes left over are looked at while they are given time to end.
+/// Interval between checks of remaining processes during their time to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is being done.
+/// The current phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// The sidecars were asked to stop; their nodes' cores give up one that does not.
@@ -31,7 +31,7 @@ enum Phase {
     Draining,
     /// What still runs is ended: first by itself, then by SIGTERM, then by SIGKILL.
     Leftovers,
-    /// Whoever held a pipe is gone; what it wrote is still in it.
+    /// All writers of the pipes have ended; their output is still in them.
     LastDraining,
     /// Nothing is left.
     Over,
@@ -43,11 +43,11 @@ pub(super) struct End {
     phase: Phase,
     /// When it began.
     since: Duration,
-    /// When it is looked at next, if nothing happens before.
+    /// Time of the next check, if nothing happens before.
     next: Option<Duration>,
     /// How often the user was impatient in this phase.
     hurried: u32,
-    /// The user was impatient in some phase: nobody is waited for any more who takes no output.
+    /// The user interrupted a phase: readers that do not read output are not waited for.
     impatient: bool,
     /// That leftovers are ended has been said.
     told: bool,
@@ -69,7 +69,7 @@ impl End {
 }
 
 impl LocalBackend {
-    /// All ranks have ended, or are to be treated as if they had.
+    /// All ranks have ended, or are treated as if they had.
     pub(super) fn finish(&mut self, abnormal: bool) {
         for index in 0..self.nodes.len() {
             self.feed(self.part.node_at(index), Event::LaunchEnded);
@@ -86,7 +86,7 @@ impl LocalBackend {
         });
     }
 
-    /// The user is impatient: what is waited for now is not waited for longer.
+    /// The user interrupts the current wait.
     pub(super) fn hurry(&mut self) {
         if let Some(end) = &mut self.end {
             end.hurried += 1;
@@ -164,8 +164,8 @@ impl LocalBackend {
         Ok(())
     }
 
-    /// Ends what still runs; false when that is given up. Somebody who does not descend from this
-    /// process is none of its business, even if he holds one of its pipes.
+    /// Ends processes that still run; false if that is given up. A process that does not descend
+    /// from this process is none of its business, even if he holds one of its pipes.
     fn end_leftovers(&mut self, end: &mut End, now: Duration) -> bool {
         if end.next.is_some_and(|next| now < next) && end.hurried == 0 {
             return true;

@@ -16,7 +16,7 @@ use wireup_core::pmix::control::ForkEnv;
 
 /// See the module.
 pub(super) struct Job {
-    /// What everybody knows of it.
+    /// The common data about it.
     context: Arc<JobContext>,
     /// Nothing for a job that cannot run here, of which no rank is started.
     plan: Option<Arc<Plan>>,
@@ -28,18 +28,18 @@ pub(super) struct Job {
     pub(super) starter: Option<Starter>,
     /// Ranks here whose start has not been reported yet.
     pub(super) unreported: u32,
-    /// What its ranks read and write, while they wait for the sidecar.
+    /// Input and output of its ranks, while they wait for the sidecar.
     pub(super) io: Option<RankIo>,
-    /// That all its ranks here have been started has been told.
+    /// The start of all its local ranks was reported.
     pub(super) told: bool,
-    /// It has failed: what still starts is to be killed.
+    /// It has failed: ranks that still start must be killed.
     pub(super) dropped: bool,
-    /// What its ranks here have brought along.
+    /// Staged files of its local ranks.
     pub(super) staged_files: Unpacked,
 }
 
 impl Job {
-    /// A job with so many ranks here, on so many nodes of this host, none of which is started.
+    /// A job with this number of local ranks and nodes, none of which is started.
     pub(super) fn new(
         plan: Arc<Plan>,
         ranks: u32,
@@ -91,7 +91,7 @@ impl Job {
         &self.context.nspace
     }
 
-    /// The name of the job whose process has spawned it.
+    /// The name of the parent's job.
     pub(super) fn parent(&self) -> Option<&Nspace> {
         self.context.parent.as_ref().map(|parent| &parent.nspace)
     }

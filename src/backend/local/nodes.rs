@@ -61,12 +61,13 @@ impl LocalBackend {
         }
     }
 
-    /// What is to be said to nodes of other hosts.
+    /// Messages to nodes of other hosts.
     pub(crate) fn take_outbound(&mut self) -> Vec<(Address, PeerMessage)> {
         std::mem::take(&mut self.outbound)
     }
 
-    /// A node has something to say to all others: those that are here, or one message for all elsewhere.
+    /// A message of a node to all others: delivered to local nodes, and one message for all remote
+    /// ones.
     fn say_to_all(&mut self, from: NodeId, message: PeerMessage) {
         let all = self.jobs.nodes();
         let here: Vec<NodeId> = self.part.nodes(all).collect();
@@ -78,7 +79,7 @@ impl LocalBackend {
         }
     }
 
-    /// A node of another host has something to say to the one here.
+    /// A message of a node of another host to the local one.
     pub(crate) fn peer_said(&mut self, from: NodeId, message: PeerMessage) {
         self.feed(self.first_node(), Event::Peer { from, message });
     }
@@ -150,7 +151,7 @@ impl LocalBackend {
         }
     }
 
-    /// What cores are to be told that waited until the starts of some jobs' ranks are known.
+    /// Events for cores that wait until the starts of some jobs' ranks are known.
     pub(super) fn starts_known(&mut self) -> Vec<(NodeId, Event<'static>)> {
         let jobs = &self.jobs;
         let starting = |job: &JobNumber| jobs.get(*job).is_some_and(|job| job.starter.is_some());
@@ -268,7 +269,7 @@ impl LocalBackend {
 
     /// The job has failed.
     pub(super) fn fail(&mut self, cause: Cause) {
-        // A rank whose end waits to be judged came first, unless this is what it may have died of.
+        // A rank whose end is held back came first, unless this may be its cause.
         if !matches!(cause, Cause::SidecarFailed { .. }) {
             self.judge_now();
         }

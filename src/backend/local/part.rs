@@ -13,7 +13,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Its nodes of so many, in order.
+    /// Its nodes, in order.
     pub(super) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
         let (first, end) = match self {
             Self::Whole => (0, nodes),

@@ -21,7 +21,7 @@ struct Pipe {
     fd: OwnedFd,
     /// Not read for now, whatever is done with the others.
     held: bool,
-    /// The loop is told when there is something to read. Of a pipe that is not to be read it hears
+    /// The loop is notified when there is data. For a paused pipe it is notified
     /// nothing at all: an end, which the system reports unasked, would have it read all the same.
     watched: bool,
 }
@@ -64,7 +64,7 @@ fn stream_of(source: Source) -> Stream {
 }
 
 impl Side {
-    /// Watches a pipe if it is to be read now.
+    /// Watches a pipe unless it is paused.
     fn watch(&mut self, seat: usize, poll: &Poll) -> io::Result<()> {
         let Some(pipe) = &mut self.pipes[seat] else {
             return Ok(());
@@ -85,7 +85,7 @@ impl Side {
         self.pipes[seat].as_ref().map(|pipe| pipe.rank)
     }
 
-    /// All seats, beginning with the one whose turn it is.
+    /// All pipes, beginning with the next in turn.
     fn seats(&self) -> impl Iterator<Item = usize> + use<> {
         let next = self.next.min(self.pipes.len());
         (next..self.pipes.len()).chain(0..next)
@@ -104,12 +104,12 @@ impl Pipes {
         };
         Self {
             sides: [side(Source::Stdout), side(Source::Stderr)],
-            // Reserved and not filled: what is never read into costs no page.
+            // Reserved and not filled: unused parts take no memory.
             buffer: Vec::with_capacity(CHUNK),
         }
     }
 
-    /// Takes over the pipe of a rank; `source` says which of the two.
+    /// Takes over the pipe of a rank; `source` selects one of the two.
     pub(super) fn add(
         &mut self,
         poll: &Poll,
@@ -128,14 +128,14 @@ impl Pipes {
         side.watch(seat, poll)
     }
 
-    /// Makes room for so many ranks more.
+    /// Makes room for this number of additional ranks.
     pub(super) fn grow(&mut self, ranks: usize) {
         for side in &mut self.sides {
             side.pipes.resize_with(side.pipes.len() + ranks, || None);
         }
     }
 
-    /// Number of pipes that somebody still holds open.
+    /// Number of pipes that still have writers.
     pub(super) fn open(&self) -> usize {
         self.sides.iter().map(|side| side.open).sum()
     }
@@ -145,7 +145,7 @@ impl Pipes {
         self.sides.iter().any(|side| side.paused)
     }
 
-    /// Whether the loop is told of what is in a pipe.
+    /// Whether the loop is notified of data in a pipe.
     fn is_watched(&self, source: Source, seat: usize) -> bool {
         let pipe = &self.sides[index_of(source)].pipes[seat];
         pipe.as_ref().is_some_and(|pipe| pipe.watched)
@@ -176,7 +176,7 @@ impl Pipes {
         Ok(Piece::End)
     }
 
-    /// Stops reading one of the streams, or goes on with it.
+    /// Pauses or resumes one of the streams.
     fn pause(&mut self, source: Source, paused: bool, poll: &Poll) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
         if paused == side.paused {
@@ -189,7 +189,7 @@ impl Pipes {
         Ok(())
     }
 
-    /// Stops reading one pipe, or goes on with it.
+    /// Pauses or resumes one pipe.
     fn hold(&mut self, source: Source, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
         if let Some(pipe) = &mut side.pipes[seat] {
@@ -200,7 +200,7 @@ impl Pipes {
 }
 
 impl LocalBackend {
-    /// Reads one chunk of a rank's pipe, unless what was read before it has stopped that.
+    /// Reads one chunk of a rank's pipe, unless the previous data has paused it.
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
@@ -234,7 +234,7 @@ impl LocalBackend {
         Ok(Some(count))
     }
 
-    /// Passes on what a rank printed to those who asked for it.
+    /// Passes a rank's output on to its subscribers.
     fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) {
         let channel = match stream_of(source) {
             Stream::Stdout => Channels::STDOUT,
@@ -251,7 +251,7 @@ impl LocalBackend {
         }
     }
 
-    /// Stops reading one stream of a rank, or goes on with it.
+    /// Pauses or resumes one stream of a rank.
     pub(super) fn hold_output(&mut self, rank: GlobalRank, channel: Channels, held: bool) {
         let source = match channel {
             Channels::STDERR => Source::Stderr,
@@ -263,8 +263,8 @@ impl LocalBackend {
     }
 
     /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
-    /// whether there was anything. It stops where so much has come that the launcher is to say first
-    /// whether more can be taken, and goes on there the next time.
+    /// whether there was anything. It stops after an amount for which the launcher must first give
+    /// new credit, and continues there the next time.
     ///
     /// # Errors
     /// As [`LocalBackend::read_pipe`].
@@ -293,7 +293,7 @@ impl LocalBackend {
         Ok(any)
     }
 
-    /// Stops reading one of the streams, or goes on with it.
+    /// Pauses or resumes one of the streams.
     ///
     /// # Errors
     /// When a pipe cannot be watched any more.

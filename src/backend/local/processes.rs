@@ -1,4 +1,4 @@
-//! The ranks' processes from outside: signals to them, a look at what they have loaded, and
+//! The ranks' processes from outside: signals to them, inspection of their loaded libraries, and
 //! processes that lost their parent inside the job.
 
 use rustix::process::{Signal, kill_process_group};
@@ -11,7 +11,7 @@ use crate::sys::procfs::{self, Process};
 use crate::sys::start_ranks::THREAD;
 use wireup_core::job::ids::GlobalRank;
 
-/// Orphans that are remembered, for what they may have left.
+/// Orphans that are remembered, because of possible leftovers.
 const ORPHANS: usize = 1024;
 
 impl LocalBackend {
@@ -79,7 +79,7 @@ impl LocalBackend {
 
     /// Collects processes that lost their parent inside the job and came to us.
     ///
-    /// Only one zombie can be looked at without taking it. If that one has an owner, its owner
+    /// Only one zombie can be inspected without reaping it. If that one has an owner, its owner
     /// will come here again after collecting it.
     pub(crate) fn reap_orphans(&mut self) {
         use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -104,7 +104,7 @@ impl LocalBackend {
         }
     }
 
-    /// The processes of the job that live, once its ranks and sidecars have been collected: orphans
+    /// The running processes of the job, after its ranks and sidecars were reaped: orphans
     /// come to us, so everything descends from this process.
     pub(super) fn leftovers(&self) -> Vec<Process> {
         let mut others = self.strangers.clone();
@@ -115,7 +115,7 @@ impl LocalBackend {
     /// Whether there are any. The guard does not count as a child here.
     pub(super) fn any_leftovers(&self) -> bool {
         if self.strangers.is_empty() {
-            // What came to us from a launch inside the job may be none of its processes.
+            // An orphan from a launch inside the job may not be one of its processes.
             leftovers::has_children()
                 && !(leftovers::has_rendezvous() && self.leftovers().is_empty())
         } else {

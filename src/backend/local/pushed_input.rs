@@ -1,6 +1,6 @@
 //! Input that processes have for ranks here (`PMIx_IOF_push`), on its way into their pipes.
 //!
-//! A reader sets the pace of those who wait until their input is read. What others leave behind is
+//! A reader sets the pace of senders that wait until their input is read. Input of others is
 //! bounded: what would make it more than `WAITING_MAX` is refused.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ use wireup_core::node::event::{Event, Fed};
 /// Bytes that may wait for a rank to read them.
 const WAITING_MAX: usize = 16 << 20;
 
-/// Of a piece that nobody waits for.
+/// Marks a piece without a waiting sender.
 const NOBODY: u64 = 0;
 
 /// Input on its way into a pipe.
@@ -60,7 +60,7 @@ impl Pushed {
         let token = Token::new(Source::Pushed, rank.0);
         fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
         poll.add(&pipe, token)?;
-        // That nobody reads any more is reported without being asked for.
+        // The kernel reports a pipe without readers without registration.
         poll.set(&pipe, token, Interest::Paused)?;
         let pieces = VecDeque::new();
         self.0.insert(rank, Feed { pipe, pieces });
@@ -76,7 +76,7 @@ impl Pushed {
         feed.pieces.iter().map(|piece| piece.number).collect()
     }
 
-    /// Writes what fits; what came of which pieces.
+    /// Writes as much as fits; returns the results for pieces.
     fn write(&mut self, rank: GlobalRank, poll: &Poll) -> Vec<(u64, Fed)> {
         let mut results = Vec::new();
         let mut gone = false;
@@ -149,7 +149,7 @@ impl LocalBackend {
         }
     }
 
-    /// All processes of a job have ended: what they have spawned reads what it was given, and then the
+    /// All processes of a job have ended: its children read the queued input, and then the
     /// end.
     pub(super) fn feeders_over(&mut self, job: JobNumber) {
         let Some(feeder) = self.jobs.get(job).map(Job::nspace) else {
@@ -184,7 +184,7 @@ impl LocalBackend {
         }
     }
 
-    /// A rank's pipe has room, or nobody reads it any more.
+    /// A rank's pipe has room, or no reader any more.
     pub(super) fn pushed_ready(&mut self, rank: GlobalRank) {
         let idle = |feed: &Feed| feed.pieces.is_empty();
         match self.pushed.0.get(&rank).is_some_and(idle) {

@@ -20,7 +20,7 @@ use wireup_core::job::outcome::{Cause, RankEnd, judge};
 use wireup_core::node::event::Event;
 use wireup_core::supervisor::Waiting;
 
-/// How long a rank may live on after it closed its PMI connection before that is held against it.
+/// How long a rank may run after it closed its PMI connection before that counts as a failure.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);
 
 /// How long the end of a rank may take from its beginning until it is reported.
@@ -61,7 +61,7 @@ impl LocalBackend {
         Ok(())
     }
 
-    /// Tells of jobs whose ranks here have all been started.
+    /// Reports jobs whose local ranks have all been started.
     fn tell_started(&mut self) -> std::io::Result<()> {
         for number in (0..self.jobs.count()).map(JobNumber) {
             let job = self.jobs.get_mut(number).expect("below their number");
@@ -188,7 +188,7 @@ impl LocalBackend {
         if received == Received::End
             && let Some(channel) = pmi
         {
-            // The rank closed its end or died; its process tells which, if it is given a moment.
+            // The rank closed its end or died; its process shows which, after a moment.
             // Nothing is closed here: MPICH 5 crashes when it loses its server.
             let _ = self.poll.remove(channel.as_fd());
             self.closed
@@ -209,8 +209,8 @@ impl LocalBackend {
     }
 
     /// Reads what PMI ranks have said so far: a rank may exit because another one aborted, and be
-    /// seen first. MPICH 5 goes on after its abort until it is killed. With PMIx the one that aborts
-    /// waits for our answer, so its abort is always heard before what follows from it.
+    /// seen first. MPICH 5 continues after its abort until it is killed. With PMIx the rank that
+    /// aborts waits for our answer, so its abort is always heard before what follows from it.
     fn hear_everybody(&mut self) {
         for rank in self.part.processes(&self.jobs) {
             // Once: a rank that is alive may write for ever, and its abort is a single request.
@@ -301,7 +301,7 @@ impl LocalBackend {
         else {
             return;
         };
-        // Both fail for what is not watched any more, as a socket whose end was read.
+        // Both fail for a descriptor that is not watched any more, such as a closed socket.
         let _ = self.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.poll.remove(&channel));
         let status = spawn::wait(&child.pidfd).map(|status| match status {
@@ -317,14 +317,15 @@ impl LocalBackend {
         self.end_input(rank);
         self.tell(FromBackend::Ended { rank, end: known });
         let end = status.unwrap_or_else(|errno| {
-            // Nobody else collects ranks; if somebody did, the status is lost and not guessed.
+            // No other code reaps ranks; if it did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");
             self.fail(Cause::Misbehaved { rank, error });
             RankEnd::Code(0)
         });
         self.owned.remove(&raw(child.pid));
         drop(child);
-        // A signal is a cause of its own, and makes others abort; a code may follow from an abort.
+        // A signal is an independent cause, and makes others abort; an exit code may follow from an
+        // abort.
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.ending {
             self.hear_everybody();
         }
@@ -352,8 +353,9 @@ impl LocalBackend {
         self.dumped.contains(&rank)
     }
 
-    /// Who exits because the connection to another has broken may be collected before that one: a process
-    /// closes what it holds before it can be collected, and on a busy machine others run in between.
+    /// A rank that exits because of a broken connection may be reaped before the rank that caused
+    /// it: a process closes its descriptors before it can be reaped, and on a busy machine others
+    /// run in between.
     fn look_for_the_dying(&mut self) {
         let dying = self.part.processes(&self.jobs).into_iter();
         let dying = dying.filter(|rank| match self.slot(*rank) {
@@ -363,7 +365,7 @@ impl LocalBackend {
         self.dying = (dying.collect(), self.now() + EXIT_LIMIT);
     }
 
-    /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its
+    /// Judges the ranks whose ends were held back, after every sidecar has answered a probe, or its
     /// loss has become the cause.
     pub(super) fn judge_waiting(&mut self) {
         if self.dying.1 <= self.now() {
@@ -374,7 +376,7 @@ impl LocalBackend {
         }
     }
 
-    /// Judges the ranks whose ends had to wait.
+    /// Judges the ranks whose ends were held back.
     pub(crate) fn judge_now(&mut self) {
         for (rank, end) in std::mem::take(&mut self.unjudged) {
             self.judge_rank(rank, end);

@@ -137,11 +137,11 @@ impl LocalBackend {
         Ok(())
     }
 
-    /// A sidecar was lost. Nobody needs it any more once all ranks have finalized; then that is
-    /// worth a warning, and the job's result stands. One that was never ready was waited for, also where
-    /// there is no rank.
+    /// A sidecar was lost. It is not needed any more once all ranks have finalized; then that is
+    /// worth a warning, and the job's result stands. One that was never ready was waited for, also
+    /// where there is no rank.
     pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
-        // An abort that came before it. Ranks that end now, or whose end waits to be judged, do so
+        // An abort that came before it. Ranks that end now, or whose end is held back, do so
         // because of the loss, so the abort does not follow from the end of another rank.
         if let Some((abort, _)) = self.held.take() {
             self.fail_first(abort);

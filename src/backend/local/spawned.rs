@@ -1,8 +1,8 @@
 //! Spawned jobs on this host.
 //!
-//! Every backend hears of every job, in the same order, also when it starts none of its ranks: their
-//! numbers are the same everywhere. It always ends by saying that the job is started, having told
-//! before which ranks are not.
+//! Every backend is notified of every job, in the same order, even if it starts none of its ranks:
+//! their numbers are the same on all. It always finally reports that the job is started, after it
+//! has reported before which ranks are not.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl LocalBackend {
         spawned.unpack(first, node, &mut tell)
     }
 
-    /// Takes a spawned job up, whose plan is for this host: its ranks are started as soon as the
+    /// Adds a spawned job with a plan for this host: its ranks are started as soon as the
     /// sidecars know it.
     pub(crate) fn add_job(
         &mut self,
@@ -90,7 +90,7 @@ impl LocalBackend {
         }
     }
 
-    /// Takes note of a job whose ranks have all ended, and of which none was here.
+    /// Notes a job without local ranks whose ranks have all ended.
     pub(crate) fn add_past_job(&mut self, context: Arc<JobContext>) {
         let job = self.jobs.add(Job::refused(Arc::clone(&context)));
         for index in 0..self.nodes.len() {
@@ -204,7 +204,7 @@ impl LocalBackend {
         self.drop_job(number);
     }
 
-    /// A spawned job has failed. Ranks that are about to be started are told of as always.
+    /// A spawned job has failed. Ranks that are about to be started are reported as usual.
     pub(super) fn drop_job(&mut self, number: JobNumber) {
         let Some(job) = self.jobs.get_mut(number) else {
             return;

@@ -110,7 +110,7 @@ impl LocalBackend {
     /// Starts the ranks of the job the user asked for.
     ///
     /// # Errors
-    /// [`RunFailure`] when what they need cannot be made.
+    /// [`RunFailure`] if a resource for them cannot be created.
     pub(crate) fn start_ranks(
         &mut self,
         io: RankIo,
@@ -122,7 +122,7 @@ impl LocalBackend {
     /// Starts the ranks of a job from several threads.
     ///
     /// # Errors
-    /// [`RunFailure`] when what they need cannot be made.
+    /// [`RunFailure`] if a resource for them cannot be created.
     pub(super) fn start_job(
         &mut self,
         number: JobNumber,

@@ -1,4 +1,4 @@
-//! What the launcher wants to know as soon as somebody here waits for it.
+//! Checks for local ranks that wait for certain others, reported to the launcher.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use wireup_core::supervisor::JOIN_GRACE;
 #[derive(Debug, Default)]
 pub(super) struct Lookout {
     asked: Awaited,
-    /// When it is looked for again.
+    /// Time of the next check.
     pub(super) at: Option<Duration>,
 }
 
 impl LocalBackend {
-    /// Tells from now on when somebody waits for one of these.
+    /// From now on, reports when a rank waits for one of these.
     pub(super) fn look_out_for(&mut self, awaited: Awaited) {
         if !self.ending {
             self.lookout.asked.extend(awaited);

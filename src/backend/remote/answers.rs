@@ -1,5 +1,5 @@
-//! What all nodes have to say before the launcher hears of it. Nothing here walks all nodes for what one
-//! of them says.
+//! Reports that the launcher gets when all nodes have sent them. No report of one node causes a
+//! walk over all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ impl Open {
         self.ready.remove(&node);
     }
 
-    /// A job is to be started on these nodes.
+    /// A job is being started on these nodes.
     pub(super) fn start(&mut self, job: JobNumber, nodes: impl Iterator<Item = NodeId>) {
         self.starting.insert(job, nodes.collect());
     }

@@ -74,7 +74,7 @@ impl RemoteBackend {
         self.tell(FromBackend::Joined { node, refusal });
     }
 
-    /// Whether something that a node tells before it has joined is listened to. What would fail the
+    /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
     /// launch fails its joining, and ends what there is of it.
     pub(super) fn guest_told(&mut self, node: NodeId, told: &FromBackend) -> bool {
         let refused = self.nodes[node.index()].refusal.is_some();

@@ -18,10 +18,10 @@ use wireup_core::link::frame::Address;
 /// Bytes of a piece.
 const PIECE: usize = 64 * 1024;
 
-/// What is read here and not at the other end yet.
+/// Input that was read here and not delivered yet.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// Filled by a thread of its own, which knows how to read a terminal.
+    /// Filled by a separate thread, which can read a terminal.
     pipe: OwnedFd,
     /// While a piece is on its way the pipe is not watched: even one that is not asked about would
     /// report its end.
@@ -49,12 +49,12 @@ impl RemoteBackend {
             .collect()
     }
 
-    /// All ranks run: begins to read, if somebody does.
+    /// All ranks run: begins to read, if there are readers.
     pub(super) fn start_input(&mut self) {
         if self.readers().is_empty() {
             return;
         }
-        // Whoever cannot be given input reads none; the system is out of descriptors or threads.
+        // The system is out of descriptors or threads: the readers get no input.
         if !stdin::is_empty(std::io::stdin().as_fd()) {
             self.input = self.make_input().ok();
         }
@@ -114,7 +114,7 @@ impl RemoteBackend {
         }
     }
 
-    /// A node's ranks have the last piece, or nobody there reads any more.
+    /// A node's ranks have the last piece, or none of them reads any more.
     pub(super) fn input_taken(&mut self, node: NodeId, open: bool) {
         let state = &mut self.nodes[node.index()];
         state.eats = false;
@@ -122,7 +122,7 @@ impl RemoteBackend {
         self.look_at_readers();
     }
 
-    /// Goes on with the input once nobody has to be waited for.
+    /// Continues with the input once no node has to be waited for.
     pub(super) fn look_at_readers(&mut self) {
         let readers = self.readers();
         if readers.is_empty() {

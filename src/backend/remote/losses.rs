@@ -29,7 +29,7 @@ impl RemoteBackend {
         self.lose_nodes(&all, reason);
     }
 
-    /// Gives up nodes that did not do in time what they were told.
+    /// Gives up nodes that did not execute an order in time.
     pub(super) fn give_up_late(&mut self, now: Duration) {
         if self.killed_at.is_some_and(|at| at <= now) {
             self.killed_at = None;
@@ -55,10 +55,10 @@ impl RemoteBackend {
         };
         let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
         for node in &nodes {
-            // That the job ends has a cause of its own.
+            // The job ends for another reason.
             let name = &self.plan.node_names[node.index()];
             let text =
-                format!("warning: {name} did not {what} in time; its agent goes on with that");
+                format!("warning: {name} did not {what} in time; its agent continues with that");
             self.tell(FromBackend::Tell { text });
         }
         self.lose_nodes(&nodes, &format!("it did not {what} in time"));
@@ -74,13 +74,13 @@ impl RemoteBackend {
         self.lose(nodes, reason, &behind);
     }
 
-    /// Says whose fault it is that the job has failed by the loss of a host, if all were lost but
+    /// Reports the cause if the job failed because of lost hosts, if all were lost but
     /// one at most, which is the launcher's own then.
     pub(super) fn cut_off(&self, cause: &Cause) -> Option<Cause> {
         let Cause::NodeFailed { node, error } = cause else {
             return None;
         };
-        // A node that is over says nothing any more, whether it can be reached or not.
+        // A finished node sends no more reports, whether it can be reached or not.
         let heard = |node: &&NodeState| !node.is_lost() && !node.over;
         let rest = self.nodes.iter().filter(heard).count();
         if rest > 1 || !error.ends_with(NO_SIGN) {
@@ -111,7 +111,7 @@ impl RemoteBackend {
         self.lose(nodes, reason, reason);
     }
 
-    /// `others` is what is said of all but the first before the job is decided.
+    /// `others` is the text about all but the first before the job's result is known.
     fn lose(&mut self, nodes: &[NodeId], reason: &str, others: &str) {
         let mut lost = Vec::new();
         let refused = |node: &NodeId| Refusal {

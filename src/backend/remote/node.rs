@@ -19,7 +19,7 @@ pub(super) struct NodeState {
     pub(super) owed: [u32; 2],
     /// It has not said that it has the last piece of input.
     pub(super) eats: bool,
-    /// Nobody there reads input any more.
+    /// No rank there reads input any more.
     pub(super) sated: bool,
 }
 
@@ -34,7 +34,7 @@ impl NodeState {
         self.ready || self.refusal.is_some()
     }
 
-    /// Nothing is to be expected of it.
+    /// No reports are expected from it.
     pub(super) fn is_lost(&self) -> bool {
         self.lost || self.refusal.is_some()
     }

@@ -26,7 +26,7 @@ impl RemoteBackend {
     /// Connects to the local agent.
     ///
     /// # Errors
-    /// [`RunFailure`] when there is none, or what is to go along cannot.
+    /// [`RunFailure`] if there is no agent, or a file cannot be staged.
     pub(crate) fn connect(plan: &Arc<Plan>, origin: Instant) -> Result<Self, RunFailure> {
         let staged_files = plan.pack()?;
         let given = plan.spec.layout.spread.agent.as_deref();
@@ -93,7 +93,7 @@ impl RemoteBackend {
         self.link.watch(SILENCE, true, now);
     }
 
-    /// What steps are told of the launch as it is now.
+    /// The current description of the launch for steps.
     pub(super) fn description(&self, staged_files: Vec<StagedFiles>) -> Vec<u8> {
         let plan = &self.plan;
         encode(&Description {

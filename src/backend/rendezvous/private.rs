@@ -1,7 +1,7 @@
 //! The socket of a user's rendezvous in a directory that is the user's alone.
 //!
-//! Whoever looks for the rendezvous, makes one, or ends as one, holds the directory's lock meanwhile. So no
-//! two make one at the same time, and none is found that is about to end.
+//! A process that looks for the name server, creates one, or ends as one, holds the directory's
+//! lock meanwhile. So no two make one at the same time, and none is found that is about to end.
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
@@ -21,7 +21,7 @@ use crate::sys::unix_socket::connect_within;
 /// Below the directory in which the user's agent would listen.
 const DIRECTORY: &str = "meet";
 
-/// How long the lock may be held by others, and a rendezvous accept nobody.
+/// How long others may hold the lock, and a name server may accept no connection.
 const LIMIT: Duration = Duration::from_secs(1);
 
 const NAP: Timespec = Timespec {
@@ -85,18 +85,18 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<Found, NotPrivate> {
     Err(NotPrivate::Locked(directory))
 }
 
-/// As a rendezvous that listens there and is about to end: nobody finds it until this is dropped. `None`
-/// where it has another kind of name.
+/// For a name server that listens there and is about to end: no process finds it until this is
+/// dropped. `None` where it has another kind of name.
 pub(super) fn hide(listener: impl AsFd) -> Option<Hidden> {
     let address = rustix::net::getsockname(listener).ok()?;
     let address = SocketAddrUnix::try_from(address).ok()?;
     let path = PathBuf::from(std::ffi::OsStr::new(address.path()?.to_str().ok()?));
-    // Without the lock a launch may come in vain, and look again.
+    // Without the lock a launch may find an ended one, and must look again.
     let lock = lock(path.parent()?).ok();
     Some(Hidden { path, _lock: lock })
 }
 
-/// The socket of a rendezvous that nobody finds for now.
+/// The socket of a name server that no process can find for now.
 pub(super) struct Hidden {
     path: PathBuf,
     _lock: Option<File>,
@@ -118,7 +118,7 @@ impl Hidden {
     }
 }
 
-/// A directory of the user's own that nobody else writes to.
+/// A directory of the user to which no other user can write.
 fn make(path: &Path, mode: u32) -> Result<(), NotPrivate> {
     let failed = |error| NotPrivate::Io(path.to_owned(), error);
     match DirBuilder::new().mode(mode).create(path) {

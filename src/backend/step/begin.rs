@@ -1,4 +1,4 @@
-//! The beginning of a step: its link, what it is told first, and a backend that has started nothing.
+//! The beginning of a step: its link, its first messages, and a backend that has started nothing.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -32,17 +32,17 @@ pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
             "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
         ),
     };
-    // SAFETY: whoever starts a step gives it this descriptor, and nothing here has opened or taken
-    // any before; if there is none, duplicating fails.
+    // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
+    // taken any before; if there is none, duplicating fails.
     let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
     rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
     let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
-    // SAFETY: it is known to be open, and nobody else uses it.
+    // SAFETY: it is known to be open, and no other code uses it.
     drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
     Ok(link)
 }
 
-/// What the agent's first message says.
+/// The contents of the agent's first message.
 pub(super) struct Begun {
     pub(super) node: NodeId,
     pub(super) tree: Tree,
@@ -108,7 +108,7 @@ pub(super) fn make_crew(
     } = description;
     let mut guard = Guard::start(&decided.job.nspace)
         .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
-    // Patterns of output files are relative to it. Where it is missing, the plan says so if that
+    // Patterns of output files are relative to it. If it is missing, the plan reports it if that
     // matters.
     let _ = rustix::process::chdir(&inheritance.cwd);
     let inheritance = inheritance.on_node(variables);

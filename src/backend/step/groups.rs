@@ -1,8 +1,9 @@
-//! The control groups of the steps that this process forks, one for each. Where this process is root's, a step's user
-//! cannot leave it, and nothing that the step has started can.
+//! The control groups of the steps that this process forks, one for each. Where this process is
+//! root's, a step's user cannot leave it, and nothing that the step has started can.
 //!
-//! A group goes when nothing is in it. What outlives both step and guard is killed. That is looked at whenever a
-//! step is wanted, and when this process starts, for those whose own has died as well.
+//! A control group is removed when it is empty. Processes that outlive both step and guard are
+//! killed. This is checked at each request for a step, and when this process starts, for groups of
+//! an earlier helper.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,8 +14,8 @@ use super::server::COMMAND;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::procfs;
 
-/// What the names of these groups begin with. The namespace of processes follows, number and start of the process
-/// that made it, and how many it had made.
+/// What the names of these groups begin with. The namespace of processes follows, number and start
+/// of the process that made it, and how many it had made.
 const PREFIX: &str = "wireup-step-";
 
 /// See the module.
@@ -63,7 +64,7 @@ impl Groups {
         Some(group)
     }
 
-    /// Ends what nobody will end.
+    /// Kills processes in groups without a step and guard.
     pub(super) fn sweep(&mut self) {
         self.known
             .retain(|group| match cgroup::is_populated(group) {

@@ -1,4 +1,4 @@
-//! Standard input of the ranks here: a piece at a time, to everybody who still reads.
+//! Standard input of the local ranks: a piece at a time, to all that still read.
 
 use std::os::fd::OwnedFd;
 
@@ -22,7 +22,7 @@ struct Feed {
 pub(super) struct Feeds {
     feeds: Vec<Feed>,
     piece: Option<Vec<u8>>,
-    /// What the launcher is to hear: whether somebody still reads.
+    /// The due report to the launcher: whether a rank still reads.
     report: Option<bool>,
 }
 
@@ -30,7 +30,7 @@ impl Feeds {
     /// Takes over the writing ends of the pipes of the ranks that read.
     pub(super) fn add(&mut self, pipes: Vec<(GlobalRank, OwnedFd)>, poll: &Poll) {
         for (rank, pipe) in pipes {
-            // A pipe that nobody reads any more is reported without being asked for.
+            // The kernel reports a pipe without readers without registration.
             let token = Token::new(Source::Feed, rank.0);
             let watched = fcntl_setfl(&pipe, OFlags::NONBLOCK)
                 .and_then(|()| poll.add(&pipe, token))
@@ -65,19 +65,19 @@ impl Feeds {
         self.look();
     }
 
-    /// A pipe has room, or nobody reads it any more.
+    /// A pipe has room, or no reader any more.
     pub(super) fn ready(&mut self, rank: GlobalRank, poll: &Poll) {
         self.write(rank, poll);
         self.look();
     }
 
-    /// What the launcher is to hear now, if anything: whether somebody still reads.
+    /// The due report to the launcher, if any: whether a rank still reads.
     pub(super) fn take_report(&mut self) -> Option<bool> {
         self.report.take()
     }
 
     /// Writes what a rank has not got of the piece yet. Without a piece, its pipe is only ready
-    /// when nobody reads it any more.
+    /// if it has no reader any more.
     fn write(&mut self, rank: GlobalRank, poll: &Poll) {
         let Some(at) = self.feeds.iter().position(|feed| feed.rank == rank) else {
             return;
@@ -111,7 +111,7 @@ impl Feeds {
         }
     }
 
-    /// Reports once everybody has the piece, or nobody reads any more.
+    /// Reports once all ranks have the piece, or none reads any more.
     fn look(&mut self) {
         let waiting = match &self.piece {
             Some(piece) => self.feeds.iter().any(|feed| feed.done < piece.len()),

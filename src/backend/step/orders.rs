@@ -1,4 +1,4 @@
-//! What comes over a step's link, and what it does about it.
+//! Messages on a step's link, and their execution.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Step {
             }
             match (envelope.from, decode(&body)) {
                 (Address::Launcher, Ok(message)) => self.obey(message),
-                // Nothing comes of a node before the launcher has told that it has joined.
+                // Nothing comes from a node before the launcher has reported that it joined.
                 (Address::Node(from), Ok(Carried::Peer(message)))
                     if from.0 < self.plan.job.ranks.nodes() =>
                 {
@@ -45,7 +45,7 @@ impl Step {
         }
     }
 
-    /// Does what the launcher wants.
+    /// Executes an order of the launcher.
     pub(super) fn obey(&mut self, message: Carried) {
         match message {
             Carried::Start if !self.started => {
@@ -93,7 +93,7 @@ impl Step {
                 let credit = &mut self.credit[stream as usize];
                 *credit += i64::from(bytes);
                 if *credit > 0 {
-                    // Fails for what is not watched any more.
+                    // Fails for a descriptor that is not watched any more.
                     let _ = self.local.pause(stream, false);
                 }
             }

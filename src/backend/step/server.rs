@@ -1,14 +1,15 @@
 //! `wireup steps`: the agent's helper, from which its steps are forked and its launchers started.
 //!
-//! A program that is forked from one that waits, ready to go, needs neither exec nor a dynamic linker
-//! and copies little memory: it starts in a fraction of the time, and the agent, which is large, has
-//! threads and knows secrets, need not be copied at all. Where the agent has given up root's rights, this
-//! process alone has them, and [`rules`] say what it does with them.
+//! A program that is forked from one that waits, ready to go, needs neither exec nor a dynamic
+//! linker and copies little memory: it starts in a fraction of the time, and the agent, which is
+//! large, has threads and knows secrets, need not be copied at all. Where the agent has given up
+//! root's rights, this process alone has them, and [`rules`] limit their use.
 //!
-//! Rules: this process has one thread and holds no secret, and of users only what everybody may look up
-//! (numbers, names, home directories), so that a copy of it may be anybody's. A copy becomes its user's before it
-//! reads a byte that the user could have written. It is a child of the agent (`CLONE_PARENT`, clone(2)), which
-//! waits for it as if it had started it. Nothing here waits for a user or for a look-up: the copies do.
+//! Rules: this process has one thread and holds no secret, and of users only data that every
+//! process may look up (numbers, names, home directories), so that a copy of it may be anybody's. A
+//! copy becomes its user's before it reads a byte that the user could have written. It is a child
+//! of the agent (`CLONE_PARENT`, clone(2)), which waits for it as if it had started it. Nothing
+//! here waits for a user or for a look-up: the copies do.
 
 #[allow(unsafe_code, reason = "descriptors by number, in a copy of the helper")]
 mod copy;
@@ -49,12 +50,12 @@ const INTO_GROUP: u64 = 0x2_0000_0000;
 
 /// Which side of a fork this is.
 enum Side {
-    /// The process that goes on, with the copy's number and pidfd.
+    /// The original process, with the copy's pid and pidfd.
     Server(i32, OwnedFd),
     Copy,
 }
 
-/// What a copy of this process is to be.
+/// The purpose of a copy of this process.
 enum Part {
     Step {
         link: OwnedFd,
@@ -69,20 +70,20 @@ enum Outcome {
     Answer(Answer),
     /// It is done, and these are handed over.
     Files(Vec<Option<File>>),
-    /// A process is to be made.
+    /// A process must be started.
     Make(Becomes, Part),
 }
 
-/// The process that goes on.
+/// The original process.
 struct Server {
     socket: OwnedFd,
     /// The executable of launchers: its own.
     program: CString,
     /// Whether the kernel spares the agent's service when memory is short, which is not for users' processes.
     spared: bool,
-    /// What holds once the agent has given up its rights, and who knows accounts.
+    /// The rules after the agent has given up its rights, and the account process.
     separated: Option<(Rules, OwnedFd)>,
-    /// What was made and has not ended.
+    /// Started processes that have not ended.
     made: BTreeMap<u64, OwnedFd>,
     last: u64,
 }
@@ -95,12 +96,12 @@ fn broken(error: impl Into<io::Error>) -> RunFailure {
 /// environment, and at the end with nothing.
 ///
 /// # Errors
-/// When nobody gave a socket, or it fails; in a step or launcher, when it cannot become its user's.
+/// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
 pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     let socket = take_link()?;
     descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
-    // Every step asks for these, and what does not change is known then: where the system's limits are,
-    // and what the processor can do, which a virtual machine takes its time to tell.
+    // Every step asks for these, and what does not change is known then: where the system's limits
+    // are, and what the processor can do, which is slow in a virtual machine.
     Slots::detect().quota();
     std::hint::black_box(memchr::memchr(0, &[]));
     let program = std::env::current_exe()
@@ -193,7 +194,7 @@ fn failed(error: &io::Error) -> Answer {
 }
 
 impl Server {
-    /// Waits for an order; forgets who ends meanwhile.
+    /// Waits for an order; removes processes that end meanwhile.
     fn wait(&mut self) -> Result<(), RunFailure> {
         loop {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
@@ -207,7 +208,7 @@ impl Server {
             let mut ended = ready[known..].iter();
             self.made
                 .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
-            // It never says anything on this socket.
+            // It never writes to this socket.
             if known > 1 && ready[1] {
                 let error = io::Error::from(io::ErrorKind::UnexpectedEof);
                 return Err(RunFailure::own("the process that knows accounts", error));
@@ -293,7 +294,7 @@ impl Server {
         }
     }
 
-    /// What is to be made, if it may be.
+    /// The process to start, if that is permitted.
     fn make(&self, whose: Whose, wanted: &rules::Wanted, part: Part) -> Outcome {
         let becomes = match (&self.separated, whose) {
             (None, Whose::Own) => Becomes::Nobody,
@@ -330,7 +331,7 @@ impl Server {
         let path = OsStr::from_bytes(&rules.socket.path);
         let found = fs::symlink_metadata(path);
         if found.is_ok_and(|found| (found.dev(), found.ino()) == rules::identity(&rules.socket)) {
-            // What is left is cleared by the next agent.
+            // The next agent cleans up the rest.
             let _ = fs::remove_file(path);
         }
     }
@@ -348,7 +349,7 @@ fn fork(group: Option<&Group>) -> io::Result<Side> {
         arguments.cgroup = group.as_fd().as_raw_fd() as u64;
     }
     // SAFETY: the process has one thread, so its copy may run any code. No stack is given, so the
-    // copy goes on with its own; the kernel writes the pidfd before the call returns.
+    // copy continues with its own; the kernel writes the pidfd before the call returns.
     let pid = unsafe {
         let into = group.map(|_| {
             let size = size_of::<libc::clone_args>();

@@ -63,19 +63,20 @@ pub struct AgentArgs {
     #[arg(allow_negative_numbers = true)]
     pub heartbeat: Option<Duration>,
 
-    /// User as whom root's agent runs: it gives up root's rights for good, and a small helper keeps them
-    /// [default: root]
+    /// User as which root's agent runs: it gives up root's rights permanently, and a small helper
+    /// keeps them [default: root]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// With --user: also start root's launches that other nodes bring; without it root launches from its own
-    /// machine only
+    /// With --user: also accept root's launches from other nodes; without it only those of root on
+    /// this machine
     #[arg(long)]
     pub root_launches: bool,
 
-    /// Agents where launches of different machines meet (MPI_Publish_name, MPI_Comm_connect), as in
-    /// --hosts: NAME or NAME@ADDRESS[:PORT]; the first that can be reached. The same list on every
-    /// node [default: launches that are started on one machine meet at its agent]
+    /// Agents that are the name server for launches of different machines (MPI_Publish_name,
+    /// MPI_Comm_connect), as in --hosts: NAME or NAME@ADDRESS[:PORT]; the first that can be reached
+    /// is used. The same list on every node [default: each machine's agent, for launches started
+    /// there]
     #[arg(long, value_name = "LIST")]
     pub names: Option<HostList>,
 
@@ -83,12 +84,12 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
 
-    /// How lines of the log look; json is one object a line [default: text]
+    /// Format of log lines; json is one object per line [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }
 
-/// How lines of an agent's log look.
+/// Format of an agent's log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum LogFormat {
     /// For people, and the journal.

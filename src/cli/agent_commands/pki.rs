@@ -41,7 +41,7 @@ pub enum What {
     /// Make a certificate authority
     #[command(after_help = "Examples:\n  wireup pki init --name 'cluster a'")]
     Init {
-        /// Its name, for people
+        /// Its name, for display
         #[arg(long, default_value = "wireup")]
         name: String,
 
@@ -56,7 +56,7 @@ Examples:
   wireup pki issue --name n3 --address 10.0.0.3
   wireup pki issue --name slurm --role scheduler")]
     Issue {
-        /// Whose: the node's name as hosts are named to `wireup run`, or several as in --hosts; may be
+        /// The node's name as in `wireup run --hosts`, or a list of names; may be
         /// given more than once
         #[arg(long, required = true)]
         name: Vec<String>,
@@ -65,7 +65,7 @@ Examples:
         #[arg(long, value_name = "NAME|IP")]
         address: Vec<String>,
 
-        /// What it may do
+        /// Role of the holder
         #[arg(long, value_enum, default_value = "node")]
         role: Role,
 
@@ -83,7 +83,7 @@ Examples:
         #[arg(long, conflicts_with = "within")]
         name: Vec<String>,
 
-        /// Renew all that expire within so many days
+        /// Renew all that expire within this number of days
         #[arg(long, value_name = "DAYS", default_value_t = 30)]
         within: u32,
 
@@ -91,7 +91,7 @@ Examples:
         #[arg(long, default_value_t = 365, value_parser = days())]
         days: u32,
     },
-    /// Take certificates back: agents that have the new list (crl.pem) refuse them
+    /// Revoke certificates: agents with the new list (crl.pem) refuse them
     #[command(after_help = "\
 Examples:
   wireup pki revoke --name n1                  all that n1 was ever given
@@ -124,11 +124,12 @@ Examples:
 /// What the holder of a certificate may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Role {
-    /// Run an agent: be called by other agents, and start processes of any user on their nodes
+    /// Run an agent: accept calls of other agents, and start processes of any user on their nodes
     Node,
-    /// Start launches as any user but root (`run_as`) through an agent; it cannot pose as a node
+    /// Start launches as any user but root (`run_as`) through an agent; it cannot impersonate a
+    /// node
     Scheduler,
-    /// Look: how agents are, and what becomes of launches
+    /// Read only: state of agents and launches
     Observer,
 }
 

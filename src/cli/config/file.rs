@@ -22,7 +22,7 @@ pub(super) struct Entry {
     pub(super) key: String,
     /// Counted from 1.
     pub(super) line: usize,
-    /// What it means on a command line.
+    /// Its equivalent on a command line.
     pub(super) words: Vec<OsString>,
     /// Its values as texts, for showing.
     pub(super) values: Vec<String>,

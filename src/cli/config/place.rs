@@ -37,7 +37,7 @@ impl Place {
         }
     }
 
-    /// The user's; nothing for a user who has no home.
+    /// The user's; `None` for a user without a home.
     pub(super) fn user() -> Option<Self> {
         user_directory(
             std::env::var_os("XDG_CONFIG_HOME"),
@@ -73,7 +73,7 @@ impl Place {
 }
 
 /// Whether a file that cannot be opened is not there as far as this user can know. A home that
-/// belongs to somebody else, as `HOME` does after `setpriv` or `sudo`, holds no file of this user's.
+/// belongs to another user, as `HOME` does after `setpriv` or `sudo`, has no file of this user.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => true,

@@ -58,7 +58,7 @@ enum What {
     Show,
 }
 
-/// Prints what was asked for.
+/// Prints the requested part.
 pub(crate) fn execute(args: ConfigArgs) -> Result<u8, RunFailure> {
     let What::Show = args.what;
     let own = Own::of::<RunArgs>();

@@ -1,4 +1,4 @@
-//! The table: options that users of Hydra, Open MPI and Slurm write, and what becomes of them.
+//! The table: options of Hydra, Open MPI and Slurm, and their translations.
 
 /// Options of one meaning.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(super) struct Habit {
     pub(super) meaning: Meaning,
 }
 
-/// What becomes of an option.
+/// The translation of an option.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Meaning {
     /// It asks for what happens anyway.
@@ -159,7 +159,7 @@ pub(super) const HABITS: &[Habit] = &[
             "--display-allocation",
         ],
         0,
-        Instead("write -v, which says where the ranks run; wireup does not bind them to cores"),
+        Instead("write -v, which shows where the ranks run; wireup does not bind them to cores"),
     ),
     // Variables.
     habit(&["-env"], 2, Variable),
@@ -333,7 +333,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["-W", "--wait"],
         1,
         Instead(
-            "a job goes on until all its ranks have ended or one has failed; leave it out, or write \
+            "a job runs until all its ranks have ended or one has failed; leave it out, or write \
              --timeout SECONDS for the whole job",
         ),
     ),

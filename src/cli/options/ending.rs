@@ -16,9 +16,9 @@ pub(crate) struct EndingArgs {
     #[arg(allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
-    /// Whose exit code is the job's: of the first rank that fails, the highest, 0 if any rank ends
+    /// The job's exit code: that of the first rank that fails, the highest, 0 if any rank ends
     /// with 0, of the rank that ends last, of rank R. All but the first let a failing rank's job
-    /// go on unless --kill-on-bad-exit is given
+    /// continue unless --kill-on-bad-exit is given
     #[arg(long, value_name = "first|max|any-zero|last|rank:R", default_value_t)]
     #[arg(hide_default_value = true)]
     exit_policy: ExitPolicy,
@@ -27,7 +27,8 @@ pub(crate) struct EndingArgs {
     #[arg(long, overrides_with = "no_kill_on_bad_exit")]
     kill_on_bad_exit: bool,
 
-    /// Let the others go on when a rank fails, unless they wait for it; MPI_Abort still ends all
+    /// Let other ranks continue when a rank fails, unless they wait for it; MPI_Abort still ends
+    /// all
     #[arg(long, overrides_with = "kill_on_bad_exit")]
     no_kill_on_bad_exit: bool,
 
@@ -40,20 +41,20 @@ pub(crate) struct EndingArgs {
     #[arg(long)]
     strict_pmi: bool,
 
-    /// Fail when not all ranks have come to a PMI or PMIx fence this many seconds after the first;
-    /// 0: never. [default: 60, but ranks that compute are waited for]
+    /// Fail if not all ranks have entered a PMI or PMIx fence this many seconds after the first;
+    /// 0: never. [default: 60, but ranks that may be computing are waited for]
     #[arg(long, value_name = "SECONDS", value_parser = parse_grace)]
     #[arg(allow_negative_numbers = true)]
     fence_timeout: Option<Duration>,
 
-    /// Give a spawn up that has not started all its processes after this many seconds, and end those
-    /// that it has
+    /// Fail a spawn that has not started all its processes after this many seconds, and end those
+    /// that it has started
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     spawn_timeout: Option<Duration>,
 
-    /// What becomes of spawned processes when all of the job that spawned them have ended: they are
-    /// ended after --grace, or go on. Programs may ask for either in their spawn request
+    /// Spawned processes when all processes of their parent's job have ended: they are ended after
+    /// --grace, or continue. Programs may ask for either in their spawn request
     #[arg(long, value_enum, value_name = "end-with-parent|independent")]
     #[arg(default_value_t = Lifetime::EndWithParent, hide_possible_values = true)]
     children: Lifetime,

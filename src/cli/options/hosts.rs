@@ -1,4 +1,4 @@
-//! On which hosts the ranks live, and how these are reached.
+//! The hosts of the ranks, and how they are contacted.
 
 use std::path::{Path, PathBuf};
 
@@ -11,21 +11,22 @@ use wireup_core::job::hosts::{self, HostList, HostSpec};
 use wireup_core::job::spec::SpreadSpec;
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
-/// On which hosts the ranks live, and how these are reached.
+/// The hosts of the ranks, and how they are contacted.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostsArgs {
-    /// Run on these hosts, in this order, through their agents: NAME[:SLOTS][@ADDRESS[:PORT]] with
-    /// commas between them; node[01-16,20]:8 means many
+    /// Run on these hosts, in this order, through their agents: NAME[:SLOTS][@ADDRESS[:PORT]]
+    /// separated by commas; node[01-16,20]:8 is a range
     #[arg(long, value_name = "LIST", conflicts_with_all = ["hostfile", "virtual_nodes"])]
     hosts: Vec<HostList>,
 
-    /// Read the hosts from a file, one in a line, as MPICH, Open MPI and batch systems write it
+    /// Read the hosts from a file, one per line, in the formats of MPICH, Open MPI and batch
+    /// systems
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     #[arg(conflicts_with = "virtual_nodes")]
     hostfile: Option<PathBuf>,
 
-    /// Up to this many hosts are all contacted by the first; more form a tree
+    /// Up to this number of hosts, the first contacts all others; more hosts form a tree
     #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
     star_limit: u32,
 

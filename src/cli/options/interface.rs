@@ -9,7 +9,7 @@ use wireup_core::rendezvous::MEET_MAX;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Pmi {
-    /// what the programs need, found by inspecting them
+    /// what the programs need, detected by inspecting them
     Auto,
     /// PMI-1 (MPICH, Intel MPI)
     Pmi1,
@@ -43,17 +43,17 @@ pub(crate) struct InterfaceArgs {
     #[arg(long, value_name = "FILE")]
     shim: Option<PathBuf>,
 
-    /// Meet only those of your launches that are given the same name (MPI_Publish_name,
-    /// MPI_Comm_connect) [default: $WIREUP_MEET, or all that are given none]
+    /// Share published names (MPI_Publish_name, MPI_Comm_connect) only with your launches
+    /// of the same NAME [default: $WIREUP_MEET, or none]
     #[arg(long, value_name = "NAME", value_parser = parse_meet)]
     meet: Option<String>,
 
-    /// Ask who listens on this Unix socket when ranks want nodes or slots (PMIx_Allocation_request)
-    /// [default: they get free slots of the launch]
+    /// Ask the allocator on this Unix socket when ranks request nodes or slots
+    /// (PMIx_Allocation_request) [default: the launch grants its free slots]
     #[arg(long, value_name = "SOCKET")]
     allocator: Option<PathBuf>,
 
-    /// Give ranks the variables of a task of srun too (SLURM_PROCID, …); MPI libraries look at some
+    /// Also set the variables of a task of srun (SLURM_PROCID, …); MPI libraries use some of them
     #[arg(long)]
     slurm_env: bool,
 }

@@ -1,4 +1,4 @@
-//! Where the ranks live.
+//! Placement of the ranks.
 
 use clap::{Args, ValueEnum};
 
@@ -33,7 +33,7 @@ fn runs(text: &str) -> Result<Runs, &'static str> {
         .ok_or("give NODE*RANKS with commas between them, nodes counted from 0")
 }
 
-/// Where the ranks live.
+/// Placement of the ranks.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Placement")]
 pub(crate) struct LayoutArgs {
@@ -41,16 +41,17 @@ pub(crate) struct LayoutArgs {
     #[arg(long)]
     oversubscribe: bool,
 
-    /// Act as this many nodes: names, PMIx servers and node-local memory of their own
+    /// Act as this number of nodes, each with its own name, PMIx server and node-local memory
     #[arg(long, value_name = "K", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     virtual_nodes: u32,
 
-    /// Most ranks on a node [default: as even as possible; on hosts with slots, as many as these]
+    /// Maximum number of ranks on a node [default: evenly distributed; on hosts with slots, their
+    /// number]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ppn: Option<u32>,
 
-    /// In which order nodes get ranks
+    /// Order in which nodes get ranks
     #[arg(long, value_enum, value_name = "slot|node", default_value_t = Order::Slot)]
     map_by: Order,
 

@@ -1,4 +1,4 @@
-//! What is told about the job.
+//! Reports about the job.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,17 +8,18 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 
-/// What is told about the job.
+/// Reports about the job.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Status")]
 pub(crate) struct StatusArgs {
     /// Write every change of a rank or the job, and the result, as lines of JSON to a file, to an
-    /// inherited descriptor, or to standard output, together with what the ranks print
+    /// inherited descriptor, or to standard output, together with the ranks' output
     #[arg(long, value_name = "FILE|fd:N|-")]
     #[arg(value_parser = OsStringValueParser::new().try_map(target))]
     json: Option<StatusTarget>,
 
-    /// Take signals for ranks from an inherited descriptor, as lines of JSON; its end ends the job
+    /// Read signals for ranks from an inherited descriptor, as lines of JSON; end of file ends the
+    /// job
     #[arg(long, value_name = "fd:N", value_parser = descriptor, hide_short_help = true)]
     control: Option<i32>,
 }

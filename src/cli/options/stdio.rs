@@ -19,16 +19,16 @@ pub(crate) struct StdioArgs {
     #[arg(long)]
     timestamps: bool,
 
-    /// Write each rank's output to a file: %r rank, %l local rank, %h host, %j job, %n node, %s out or
-    /// err; directories that do not exist are made
+    /// Write each rank's output to a file: %r rank, %l local rank, %h host, %j job, %n node, %s out
+    /// or err; missing directories are created
     #[arg(long, value_name = "PATTERN")]
     output: Option<PathBuf>,
 
-    /// Who reads standard input: none, all, or a rank
+    /// Ranks that read standard input: none, all, or a rank
     #[arg(long, value_name = "none|RANK|all", default_value = "0", value_parser = parse_stdin)]
     stdin: StdinTarget,
 
-    /// Give this rank a terminal of its own, with yours behind it: Ctrl-C goes to the rank
+    /// Give this rank its own terminal, connected to yours: Ctrl-C goes to the rank
     #[arg(long, value_name = "RANK", conflicts_with = "stdin")]
     pty: Option<u32>,
 }

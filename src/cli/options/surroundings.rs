@@ -11,26 +11,26 @@ use wireup_core::job::limit::Limit;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::job::spec::Inherited;
 
-/// What the ranks of a program find around them.
+/// Environment and resources of a program's ranks.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Surroundings of the ranks (for each program)")]
 pub(crate) struct SurroundingsArgs {
-    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher. What else they
-    /// get of wireup's own: --env none, --env all, or --env with a list (NAME,'PREFIX*',…), which replaces;
-    /// -x A,B adds A and B [default: all but an outer launcher's]
+    /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher. --env
+    /// none, --env all, or --env with a list (NAME,'PREFIX*',…) selects the variables that they
+    /// inherit; -x A,B adds A and B [default: all but an outer launcher's]
     #[arg(short = 'x', long, value_name = "NAME[=VALUE]|none|all|LIST")]
     #[arg(value_parser = OsStringValueParser::new().try_map(EnvWord::parse))]
     env: Vec<EnvWord>,
 
-    /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x counts more
+    /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x takes precedence
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) env_files: Vec<PathBuf>,
 
-    /// Hosts (--hosts) run a copy of the program as it is on this machine; what it loads they must have
+    /// Hosts (--hosts) run a copy of this machine's program; they must have the libraries it loads
     #[arg(long = "preload-binary")]
     pub(crate) preload_binary: bool,
 
-    /// Copy these files to where the ranks start, on hosts (--hosts) that have none of the name there
+    /// Copy these files to the ranks' working directory, on hosts (--hosts) that lack them
     #[arg(long = "preload-files", value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
     #[arg(value_delimiter = ',')]
     pub(crate) preload_files: Vec<PathBuf>,
@@ -86,7 +86,7 @@ impl EnvWord {
 }
 
 impl SurroundingsArgs {
-    /// What is inherited, by the last word on it, and the variables to set or to pass on.
+    /// The last selection of inherited variables, and the variables to set or to pass on.
     pub(crate) fn variables(&self) -> (Inherited, Vec<OsString>) {
         let (mut inherited, mut variables) = (Inherited::default(), Vec::new());
         for word in &self.env {

@@ -21,7 +21,7 @@ use wireup_core::link::message::{Envelope, Reassembly, write};
 /// How long the agent may take: it gives every other one a few seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Whose agents are asked.
+/// The agents that are queried.
 #[derive(Debug, Args)]
 pub(super) struct AskedArgs {
     /// Ask the agents of these hosts; see `wireup run --help`
@@ -107,7 +107,7 @@ fn ask(agent: Option<&Path>, members: Vec<Member>) -> Result<Vec<NodeStatus>, Ru
     socket.set_nonblocking(false).map_err(failed)?;
     socket.set_read_timeout(Some(LIMIT)).map_err(failed)?;
     socket.set_write_timeout(Some(LIMIT)).map_err(failed)?;
-    // An agent that refuses may have closed the connection; what it said is there.
+    // An agent that refuses may have closed the connection; its answer can still be read.
     let sent = socket.write_all(&bytes);
     let mut reader = FrameReader::default();
     let mut parts = Reassembly::default();

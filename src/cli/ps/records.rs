@@ -10,7 +10,7 @@ use crate::jobs::{self, Job};
 struct JobRecord<'a> {
     /// Name, null while no process of the job shows it.
     job: Option<&'a str>,
-    /// The beginning of its digits that tells it from the others.
+    /// The unambiguous beginning of its digits.
     short: Option<&'a str>,
     /// Process id of the launcher, null when it is gone or on another host.
     pid: Option<i32>,
@@ -23,7 +23,7 @@ struct JobRecord<'a> {
     spawned_alive: usize,
     size: Option<u32>,
     node_count: Option<u32>,
-    /// Those on which ranks live, here.
+    /// The nodes with running ranks on this machine.
     nodes: Vec<String>,
     /// What this machine has of a job on several hosts; null for others, which it has whole.
     part: Option<PartRecord<'a>>,

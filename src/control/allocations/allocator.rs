@@ -1,4 +1,4 @@
-//! What the launcher and the allocator beside it have to say to each other.
+//! Communication between the launcher and the external allocator.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ impl Controller {
         Ok(())
     }
 
-    /// A process does not want any more what it, or another one of its job, has asked for.
+    /// A process withdraws a request of its job.
     pub(super) fn withdraw(
         &mut self,
         by: GlobalRank,
@@ -136,7 +136,7 @@ impl Controller {
         }
     }
 
-    /// The allocator has something to say, or takes more.
+    /// The allocator's connection is readable or writable.
     pub(crate) fn hear_allocator(&mut self, event: Ready) {
         let Some(outside) = &mut self.allotments.outside else {
             return;
@@ -182,7 +182,7 @@ impl Controller {
         }
     }
 
-    /// The allocator agrees. What it gives of the launch's own nodes is set aside.
+    /// The allocator grants a request. Slots on the launch's own nodes are reserved.
     fn granted(&mut self, granted: Granted) {
         let Some(pending) = self.allotments.pending.remove(&granted.number) else {
             return;
@@ -221,7 +221,7 @@ impl Controller {
                     seconds: None,
                     ..wanted
                 };
-                // What is not of the launch is the allocator's affair.
+                // Nodes outside the launch are managed by the allocator.
                 if let Ok(own) = self.decide_here(by, directive, &wanted)
                     && given.shares.is_empty()
                 {
@@ -266,7 +266,7 @@ impl Controller {
         self.allotments.holdings = holdings;
     }
 
-    /// Nobody waits for some answers any more.
+    /// Drops answers without a waiter.
     pub(crate) fn look_at_allocations(&mut self, now: Duration) {
         let pending = self.allotments.pending.iter();
         let late = pending.filter(|(_, pending)| pending.until.is_some_and(|until| until <= now));

@@ -1,4 +1,4 @@
-//! What is different about a run on several hosts.
+//! Parts of a run that differ on several hosts.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -44,7 +44,7 @@ pub(super) fn prepare(
 /// Whether every node takes part.
 ///
 /// # Errors
-/// [`RunFailure`] that says which do not, and why.
+/// [`RunFailure`] with the hosts that do not, and the reasons.
 pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
     let refused = std::mem::take(&mut controller.refused);
     let refused = refused.into_iter().map(|(node, refusal)| {
@@ -58,7 +58,7 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
     let Some(last) = failures.pop() else {
         return Ok(());
     };
-    // The last one is told by whoever ends the run.
+    // The caller that ends the run reports the last one.
     for failure in failures {
         controller.tell(&failure.message);
     }

@@ -1,4 +1,4 @@
-//! What a run makes before it knows what is asked for.
+//! Resources that a run creates before it parses its command line.
 
 use crate::backend::guard::Guard;
 use crate::failure::RunFailure;
@@ -19,9 +19,10 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// Must be called while the process has a single thread. With `guarded` it forks the guard, which
-    /// is cheapest as long as the process is small: what is not in memory yet need not be copied on
-    /// write later, and to parse a line takes more than anything else before the ranks are started.
+    /// Must be called while the process has a single thread. With `guarded` it forks the guard,
+    /// which is cheapest as long as the process is small: pages that are not in memory yet need not
+    /// be copied on write later, and to parse a line takes more than anything else before the ranks
+    /// are started.
     ///
     /// # Errors
     /// [`RunFailure`] when the system has not enough for a run.

@@ -1,4 +1,4 @@
-//! Small ELF files for tests, with any wishes and any machine.
+//! Small ELF files for tests, with any needs and any machine.
 
 use std::path::{Path, PathBuf};
 

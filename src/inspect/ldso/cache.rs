@@ -41,7 +41,7 @@ impl Index {
         Self::Directories(directories)
     }
 
-    /// What the bytes of a cache say, if they are one.
+    /// Parses the bytes of a cache, if they are one.
     pub(crate) fn of_cache(bytes: Vec<u8>) -> Option<Self> {
         from_header(bytes).map(Self::Cache)
     }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::inspect::elf::Machine;
 
-/// Why an app cannot be started. The text says what to do.
+/// Why an app cannot be started. The text has the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// No such file in any place that was searched.
@@ -15,7 +15,7 @@ pub enum ProgramError {
     NotFound {
         /// The name as given.
         name: OsString,
-        /// Where it was looked for, and a hint.
+        /// The searched places, and a hint.
         searched: String,
     },
     /// A directory has that name.

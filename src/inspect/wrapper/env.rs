@@ -1,6 +1,6 @@
 //! `env`: options, assignments, and texts that are split into words.
 //!
-//! Rule: options first, then `NAME=VALUE` words, then the command, which is looked for in the new
+//! Rule: options first, then `NAME=VALUE` words, then the command, which is searched in the new
 //! PATH. The words of `-S` take its place, and more options may be among them. Source: env(1).
 
 use std::ffi::OsString;
@@ -61,7 +61,7 @@ fn until_split<'a>(
 ) -> Result<(Option<OsString>, Parsed<'a>), Wrong> {
     let mut options = Vec::new();
     let mut rest = words;
-    // One word at a time, with the next one for its value.
+    // One argument at a time, with the next one for its value.
     while let Some(word) = rest.first() {
         if word == "--" || !super::options::looks_like_one(word) {
             break;

@@ -19,9 +19,9 @@ pub(super) struct Parsed<'a> {
 pub(super) enum Wrong {
     /// An option that the table lacks.
     Unknown(OsString),
-    /// A word that is needed is not there.
+    /// A required argument is missing.
     Missing,
-    /// The wrapper was told to do something else: `--help`, `--pid`.
+    /// The wrapper would do something else: `--help`, `--pid`.
     NoCommand,
     /// The wrapper reads its commands from a file or from its user.
     Script,
@@ -51,7 +51,7 @@ struct Entry {
     last: bool,
 }
 
-/// The options of a table, each once for every name. In its text each word is one option: names
+/// The options of a table, once for every name. In its text each word is one option: names
 /// with dashes, separated by commas. In front of it `!` means that no command is started then, `.`
 /// that the command follows; behind a name `=` that a value is needed, `?` that there may be one.
 fn entries(table: &Table) -> impl Iterator<Item = Entry> {

@@ -1,4 +1,4 @@
-//! The wrappers whose command lines can be read, with all their options.
+//! The known wrappers with all their options.
 //!
 //! Source: `--help` and manual pages of these programs, as of Debian 12 and of newer releases.
 
@@ -28,7 +28,7 @@ pub(super) struct Table {
     pub(super) names: &'static [&'static str],
     /// How its command is found.
     pub(super) tool: Tool,
-    /// Words of its own between options and command.
+    /// Its own arguments between options and command.
     pub(super) operands: usize,
     /// All its options; for the notation see `options::entries`.
     pub(super) options: &'static str,

@@ -7,7 +7,7 @@ use wireup_core::job::hosts::compress;
 /// Why a signal could not be sent.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EndError {
-    /// A process belongs to somebody else now.
+    /// A process belongs to another user now.
     #[error("not permitted to signal process {pid} ({name})")]
     NotPermitted { pid: i32, name: String },
     /// The system refused for another reason.

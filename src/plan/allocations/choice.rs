@@ -27,7 +27,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Whether it has so many free slots.
+    /// Whether it has this number of free slots.
     fn has(&self, slots: u32) -> bool {
         self.free.is_some_and(|free| free >= slots)
     }
@@ -82,7 +82,7 @@ impl Wanted {
         let lacks = |what: String| {
             let there = field.tell(&candidates);
             let problem = format!(
-                "{what} asked for, and there are not so many free slots ({there}); start the launch \
+                "{what} requested, but there are not enough free slots ({there}); start the launch \
                  with more hosts or slots"
             );
             refuse(Kind::NoResources, problem)
@@ -121,7 +121,7 @@ impl Wanted {
         Ok(chosen)
     }
 
-    /// The part of these slots that is meant: those of certain nodes, or so many from the end; all if
+    /// The selected part of these slots: those of certain nodes, or a number from the end; all if
     /// nothing is said.
     ///
     /// # Errors
@@ -171,12 +171,12 @@ impl Wanted {
         }
         match left {
             0 => Ok(part),
-            _ => wrong("it has not so many slots"),
+            _ => wrong("it does not have that many slots"),
         }
     }
 }
 
-/// For each number the first node that is left with so many free slots.
+/// For each number the first remaining node with that many free slots.
 fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option<Shares> {
     let mut left = candidates.to_vec();
     let mut chosen = Shares::new();
@@ -201,7 +201,7 @@ fn filled(candidates: &[Candidate], slots: u32) -> Option<Shares> {
     (left == 0).then_some(chosen)
 }
 
-/// Nodes that nobody uses, or as much of one as was asked for with its name.
+/// Unused nodes, or the requested slots of named nodes.
 fn whole(candidates: &[Candidate], nodes: usize) -> Option<Shares> {
     let one = |candidate: &Candidate| match candidate.limit {
         Some(limit) => candidate

@@ -122,7 +122,7 @@ fn free_slots_become_allocations_and_are_taken_for_everybody_else() {
     );
     assert_eq!(
         launch.ask(Directive::New, &slots("1")).unwrap_err(),
-        "NoResources: 1 slot is asked for, and there are not so many free slots (0 on n[0-2]); start \
+        "NoResources: 1 slot is requested, but there are not enough free slots (0 on n[0-2]); start \
          the launch with more hosts or slots"
     );
     let a1 = (keys::ALLOC_ID, "a1");
@@ -143,7 +143,7 @@ fn nodes_are_given_whole_or_so_many_slots_of_each() {
     let mut launch = Launch::new(&[(Some(2), 1), (Some(4), 0), (None, 0)]);
     let nodes = |n| [(keys::ALLOC_NUM_NODES, n)];
     let refused = launch.ask(Directive::New, &nodes("3")).unwrap_err();
-    assert!(refused.contains("3 whole nodes are asked for"), "{refused}");
+    assert!(refused.contains("3 whole nodes are requested"), "{refused}");
     assert!(
         refused.contains("(1 on n0, 4 on n1, all on n2)"),
         "{refused}"
@@ -220,7 +220,7 @@ fn the_launch_gives_back_free_slots_and_takes_them_again() {
     let node = |name| [(keys::ALLOC_NODE_LIST, name)];
     let refused = launch.ask(Directive::Release, &node("n0")).unwrap_err();
     assert!(
-        refused.starts_with("NoResources: a whole node is asked for"),
+        refused.starts_with("NoResources: a whole node is requested"),
         "{refused}"
     );
     assert_eq!(

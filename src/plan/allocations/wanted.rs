@@ -1,8 +1,8 @@
 //! What a request for an allocation asks for. No I/O.
 //!
-//! Rule: the keys are those of PMIx; a list of nodes is written as `--hosts` has it, which is also how
-//! Slurm writes one. What is not known here is for the allocator, and refused where there is none and
-//! it is required.
+//! Rule: the keys are those of PMIx; a list of nodes is written as `--hosts` has it, which is also
+//! how Slurm writes one. Unknown keys are for the allocator, and refused if there is none and it is
+//! required.
 
 use super::refuse;
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
@@ -26,11 +26,11 @@ pub(crate) struct Wanted {
     pub(crate) seconds: Option<u64>,
     /// A limit of time is no hint.
     pub(crate) seconds_required: bool,
-    /// What is not known here.
+    /// Unknown keys.
     pub(crate) others: Vec<SpawnInfo>,
 }
 
-/// Keys that say how the request is made, and not what for.
+/// Keys about the request itself, not about the resources.
 const ABOUT_THE_REQUEST: [&str; 3] = [keys::TIMEOUT, keys::USERID, keys::GRPID];
 
 impl Wanted {

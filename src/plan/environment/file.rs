@@ -22,7 +22,7 @@ pub struct FileError {
     pub error: LineError,
 }
 
-/// What is wrong with a line.
+/// The error in a line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// No name, or a NUL byte.

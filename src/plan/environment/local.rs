@@ -1,4 +1,4 @@
-//! Variables that mean something on one machine only, and those whose values are secrets. No I/O.
+//! Variables that are meaningful on one machine only, and those with secret values. No I/O.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -41,7 +41,7 @@ const GIVEN_BY_NODE: &[&str] = &[
     "XDG_RUNTIME_DIR",
 ];
 
-/// Credentials for a network card. Rule: their values are shown to nobody but the ranks.
+/// Credentials for a network card. Rule: only the ranks get their values.
 const HIDDEN_PREFIXES: &[&str] = &["FI_CXI_", "SLINGSHOT_"];
 
 /// True for a variable that means nothing to a rank on another machine.
@@ -56,7 +56,7 @@ pub fn is_given_by_node(name: &OsStr) -> bool {
     GIVEN_BY_NODE.iter().any(|given| name == *given)
 }
 
-/// True for a variable whose value must not be shown.
+/// True for a variable with a value that must not be shown.
 pub fn is_hidden(name: &OsStr) -> bool {
     begins(name, HIDDEN_PREFIXES)
 }

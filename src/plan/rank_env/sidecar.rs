@@ -10,12 +10,12 @@ use crate::sys::devices;
 use crate::sys::leftovers::JOB;
 use wireup_core::job::spec::Inherited;
 
-/// What is set for libpmix unless the user has chosen himself.
+/// Variables for libpmix, unless the user has set them.
 ///
-/// libpmix looks at the machine's topology when it starts, and a part of what hwloc does then tells
-/// nothing that ranks use: graphics devices, whose plugins pull in large libraries, a second XML
-/// reader, and what cpuid says on each CPU in turn beside what the kernel lists. It is left out.
-/// Measured: docs/shim.md#server. (Of components that hwloc does not have it says nothing.)
+/// libpmix discovers the machine's topology when it starts, and hwloc's work then includes parts
+/// that ranks do not use: graphics devices, whose plugins load large libraries, a second XML
+/// reader, and cpuid on each CPU in turn beside the kernel's list. They are disabled. Measured:
+/// docs/shim.md#server. (hwloc ignores the names of components that it does not have.)
 ///
 /// The log of the system is the launcher's business: libpmix would write to it as well.
 const DEFAULTS: [(&str, &str); 3] = [
@@ -24,8 +24,8 @@ const DEFAULTS: [(&str, &str); 3] = [
         "hwloc_opencl.so,hwloc_gl.so,hwloc_xml_libxml.so",
     ),
     ("PMIX_MCA_plog", "^syslog"),
-    // Pieces of output that libpmix keeps when nobody wants them, for whoever comes later: a
-    // million by default, and 0 is no limit. Who asks for all output asks for his own too, which
+    // Pieces of output that libpmix caches without a subscriber, for later ones: a million by
+    // default, and 0 is no limit. A client that subscribes to all output includes its own, which
     // he never gets.
     ("PMIX_MCA_pmix_max_iof_cache", "1"),
 ];
@@ -33,8 +33,9 @@ const DEFAULTS: [(&str, &str); 3] = [
 /// Components of hwloc that are left out.
 const COMPONENTS: &str = "HWLOC_COMPONENTS";
 
-/// Those: on PCI too, if there is nothing that should be near a core. In a virtual machine each word of
-/// a device's configuration is a question to the host, some 4 ms in all for six devices.
+/// The disabled components: PCI too, if there is no device that should be near a core. In a virtual
+/// machine each word of a device's configuration is a question to the host, some 4 ms in all for
+/// six devices.
 fn components() -> &'static str {
     match devices::without_near_and_far(Path::new(devices::SYS)) {
         true => "-x86,-pci,-linuxpci",
@@ -46,7 +47,7 @@ fn components() -> &'static str {
 /// server and ranks share. Measured: docs/shim.md#where-data-is-kept.
 const ASKED_FOR: (&str, &str) = ("PMIX_MCA_gds", "hash");
 
-/// The largest job whose data are better asked for, with this release of libpmix.
+/// The largest job for which requests are faster than shared memory, with this release of libpmix.
 fn small(version: Option<libpmix::Version>) -> u32 {
     match version {
         Some(version) if version.major >= 5 => 128,

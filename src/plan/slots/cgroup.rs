@@ -153,8 +153,8 @@ fn mount(line: &str) -> Option<Mount> {
     })
 }
 
-/// Directories from our own up to the mount point. A path outside of what is mounted (a container
-/// that sees only its own part) leaves the mount point alone.
+/// Directories from this process's group up to the mount point. A path outside the mount (a
+/// container that sees only its own part) leaves the mount point alone.
 fn levels(mount: &Mount, own: &str) -> Vec<PathBuf> {
     let rest = match own.strip_prefix(mount.root.trim_end_matches('/')) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,

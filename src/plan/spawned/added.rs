@@ -1,4 +1,4 @@
-//! Hosts that a spawner wants to join the launch.
+//! Hosts that join the launch for a spawn.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use wireup_core::job::ids::Rank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
 impl Plan {
-    /// How long the start of what is asked for may take.
+    /// Timeout of the spawn.
     pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
         // What cannot be read is refused for that.
         let own = Wishes::of(&request.infos).ok().and_then(|job| job.limit);
         own.into_iter().chain(self.spec.ending.spawn).min()
     }
 
-    /// The hosts that are named to be added, or in which allocation to spawn, and that the launch does
-    /// not have, for a request of `rank` of the job `parent`. `allocated` tells of the hosts of an
-    /// allocation that are none of the launch.
+    /// The hosts that are named to be added, or in which allocation to spawn, and that the launch
+    /// does not have, for a request of `rank` of the job `parent`. `allocated` gives the hosts of
+    /// an allocation that are none of the launch.
     ///
     /// # Errors
     /// [`SpawnFailure`] for what names no hosts, and where no host can join.
@@ -43,7 +43,7 @@ impl Plan {
             for named in [&wishes, &job] {
                 let files = hostfiles(&named.added_files, &cwd)?;
                 let list = named.added.iter().cloned().chain(files).collect();
-                // What is said for several programs alike is meant once.
+                // The same host for several programs joins once.
                 if !lists.contains(&list) {
                     lists.push(list);
                 }

@@ -11,7 +11,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names<'a> {
     pub(super) nodes: &'a [String],
-    /// Those whose name means nothing.
+    /// Nodes with meaningless names.
     pub(super) absent: &'a BTreeSet<NodeId>,
     /// What this machine calls itself, where it is all nodes.
     pub(super) own: Option<&'a str>,
@@ -54,7 +54,7 @@ impl Names<'_> {
         Ok(nodes)
     }
 
-    /// By its full name, by what it calls itself here, or by the first part of a name that no other
+    /// By its full name, by its local name, or by the first part of a name that no other
     /// node shares.
     pub(super) fn node(&self, name: &str) -> Option<NodeId> {
         let same = |(_, node): &(NodeId, &String)| node.eq_ignore_ascii_case(name);

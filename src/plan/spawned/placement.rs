@@ -30,7 +30,7 @@ impl NodeSpace {
     };
 }
 
-/// What is wanted for the ranks of one application context.
+/// The request for the ranks of one application context.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Wanted {
     /// The nodes, in the order in which they are filled, and how many it should be on each of them.
@@ -86,8 +86,8 @@ struct Room {
     most: u32,
 }
 
-/// Gives each rank to the place with the least load, the first of these in the order of `loads`, until none
-/// are `left` or no place has fewer than `limit` says. Returns those that no place takes.
+/// Gives each rank to the place with the least load, the first of these in the order of `loads`,
+/// until none are `left` or no node has fewer than its `limit`. Returns the ranks without a place.
 fn even_out(
     shares: &mut [u32],
     mut left: u32,
@@ -122,7 +122,7 @@ impl Wanted {
                 .min(per_node);
             let most = match (self.oversubscribe, slots) {
                 (false, _) => free,
-                // Nobody asked for 0 slots to be exceeded.
+                // Nodes with 0 slots get no ranks.
                 (true, Some(0)) => 0,
                 (true, _) => left(most).min(per_node),
             };
@@ -139,8 +139,9 @@ impl Wanted {
             .fold(0, |sum, room| sum.saturating_add(room.most))
     }
 
-    /// Where an application begins that is placed behind these `runs` of one that wants the same: at the
-    /// node where that ended, or at the next if ranks go to nodes in turn or that has no more `rooms` for them.
+    /// Where an application begins that follows these `runs` of one with the same request: at the
+    /// node where that ended, or at the next if ranks go to nodes in turn or that has no more
+    /// `rooms` for them.
     fn behind(&self, runs: &[(NodeId, u32)], rooms: &[Room]) -> usize {
         let last = runs.iter().rfind(|(_, ranks)| *ranks > 0);
         let at = last.and_then(|(node, _)| self.on.iter().position(|(on, _)| on == node));
@@ -159,8 +160,8 @@ impl Wanted {
     /// Gives `count` ranks to nodes, in the order of ranks. They go on where the application `before` ended,
     /// if that wanted the same nodes.
     ///
-    /// Nodes are filled up to their slots in order, or get a rank in turn; those whose slots are not
-    /// known take what the others do not, so that they come to have equally many processes. What is
+    /// Nodes are filled up to their slots in order, or get a rank in turn; those with unknown slots
+    /// take the rest, so that they have equal numbers of processes. What is
     /// more than all slots goes to the nodes that have the fewest too many, in turn.
     ///
     /// # Errors
@@ -359,7 +360,7 @@ mod tests {
         );
     }
 
-    /// Nodes of the ranks of applications that want the same, each behind the one before.
+    /// Nodes of the ranks of applications with the same request, each after the one before.
     fn one_by_one(wanted: &Wanted, counts: &[u32], space: &mut [NodeSpace]) -> Vec<u32> {
         let mut before: Option<Vec<(NodeId, u32)>> = None;
         let mut nodes = Vec::new();

@@ -20,7 +20,7 @@ use wireup_core::job::spec::{MapBy, StdinTarget};
 /// See the module.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct Wishes {
-    /// The hosts its ranks may live on; any when empty.
+    /// The hosts on which its ranks may run; any if empty.
     pub(super) hosts: Vec<Entry>,
     /// Files of such hosts.
     pub(super) hostfiles: Vec<PathBuf>,
@@ -29,7 +29,7 @@ pub(super) struct Wishes {
     /// Files of such hosts.
     pub(super) added_files: Vec<PathBuf>,
     pub(super) wdir: Option<PathBuf>,
-    /// Directories in which the program is looked for first.
+    /// Directories that are searched first for the program.
     pub(super) search: Vec<PathBuf>,
     /// Changes of the environment.
     pub(super) env: Vec<Change>,
@@ -49,7 +49,7 @@ pub(super) struct Wishes {
     pub(super) takes: Vec<PathBuf>,
     /// The program is copied to its nodes.
     pub(super) takes_program: bool,
-    /// Whether it may live longer than its parent; as for the launch when absent.
+    /// Whether it may outlive its parent; as for the launch if absent.
     pub(super) independent: Option<bool>,
     /// How long its start may take.
     pub(super) limit: Option<Duration>,
@@ -57,7 +57,7 @@ pub(super) struct Wishes {
     pub(super) fed: bool,
     /// Which of its ranks reads that; the first when absent.
     pub(super) reader: Option<StdinTarget>,
-    /// The allocation whose slots it takes.
+    /// The allocation with its slots.
     pub(super) allocation: Option<String>,
     /// The process set that its ranks are in.
     pub(super) set: Option<String>,
@@ -78,7 +78,7 @@ impl Wishes {
         Ok(wishes)
     }
 
-    /// With what is asked for the whole job, where these say nothing else.
+    /// With the whole job's attributes as defaults.
     pub(super) fn over(mut self, job: &Self) -> Self {
         fn some<T: Clone>(own: &mut Vec<T>, job: &[T]) {
             if own.is_empty() {
@@ -171,7 +171,7 @@ impl Wishes {
             "arch" => architecture(value)?,
             "preload_files" | "ompi_preload_files" | "pmix.preloadfiles" | "PMIX_PRELOAD_FILES" => {
                 let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
-                // Nobody minds those he can do without.
+                // Optional attributes are ignored.
                 if info.required {
                     self.needs.extend_from_slice(&files);
                 }
@@ -224,7 +224,7 @@ impl Wishes {
                 "oversubscribe" => self.oversubscribe = Some(true),
                 "nooversubscribe" => self.oversubscribe = Some(false),
                 "nolocal" => self.no_head = true,
-                // What is left is about cores, or about telling.
+                // The rest is about binding, or about reporting.
                 _ => {}
             }
         }
@@ -262,8 +262,8 @@ impl Wishes {
     }
 }
 
-/// Attributes that hold anyway: ranks are bound to nothing, the server tells who asks, and the end of a
-/// job is an event for whoever wants to know of it.
+/// Attributes that are always satisfied: ranks are not bound, the server identifies the requester,
+/// and the end of a job is an event for registered processes.
 const NOTHING_TO_DO: &[&str] = &[
     "personality",
     "pmix.pers",
@@ -276,7 +276,7 @@ const NOTHING_TO_DO: &[&str] = &[
     "PMIX_PERSONALITY",
 ];
 
-/// Which ranks read input. Open MPI says it with the numbers that PMIx has for all and for none.
+/// The ranks that read input. Open MPI uses PMIx's numbers for all and none.
 fn reader(value: &str) -> Option<StdinTarget> {
     const ALL: u32 = u32::MAX - 1;
     match (value, value.parse::<u32>()) {

@@ -18,7 +18,7 @@ use wireup_core::job::spec::{DebugSpec, JobSpec};
 use wireup_core::node::JobContext;
 
 impl SpawnedJob {
-    /// What holds for it on every node of the launch whose first job is that of `first`.
+    /// The decisions for all nodes of the launch, whose first job is that of `first`.
     pub fn decided(&self, first: &Decided) -> Decided {
         Decided {
             job: self.context(first),
@@ -43,7 +43,7 @@ impl SpawnedJob {
         }
     }
 
-    /// What was asked for, as the user would have said it in place of the first job. Input of the
+    /// The request, as the user would have given it for a first job. Input of the
     /// launcher stays with that; this job's comes from processes, if from anywhere.
     pub fn spec(&self, first: &JobSpec) -> JobSpec {
         let mut spec = first.clone();
@@ -59,8 +59,8 @@ impl SpawnedJob {
         spec
     }
 
-    /// Makes the plan of one node, or of this machine as all nodes: looks for what its ranks need.
-    /// `first` is the first job's plan there.
+    /// Makes the plan of one node, or of this machine as all nodes: searches for the files that its
+    /// ranks need. `first` is the first job's plan there.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
@@ -112,7 +112,8 @@ impl SpawnedJob {
         }
     }
 
-    /// Makes the plan of a launcher whose ranks are on other hosts: what is found here is for people.
+    /// Makes the plan of a launcher with all ranks on other hosts: local findings are only for
+    /// messages.
     ///
     /// # Errors
     /// [`SpawnFailure`] for what can run nowhere.
@@ -172,7 +173,7 @@ impl SpawnedJob {
         }
     }
 
-    /// What came over a link is not trusted to fit together.
+    /// Checks that a plan from a link is consistent.
     fn check(&self, first: &Plan, node: Option<NodeId>) -> Result<(), SpawnFailure> {
         let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
         let nodes = first.job.ranks.nodes();
@@ -236,7 +237,7 @@ impl SpawnedApp {
             Some(path) => Err(refuse(
                 SpawnFailureKind::NotSupported,
                 format!(
-                    "the file {} is to be there, and is not there nor where wireup runs; put it there",
+                    "the file {} exists neither there nor where wireup runs; put it there",
                     cwd.join(path).display()
                 ),
             )),

@@ -21,7 +21,7 @@ fn failed(error: LuggageError) -> SpawnFailure {
 }
 
 impl SpawnedJob {
-    /// Reads what is to be copied, where wireup runs: relative paths start at its working directory.
+    /// Reads the files to copy, where wireup runs: relative paths start at its working directory.
     /// A file that is not there may be on the hosts. `first` is the plan of the first job.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ impl SpawnedJob {
             if wanted.program {
                 let found = Program::find_spawned(name, &app.search, path, cwd);
                 let found = found.map_err(|error| {
-                    let text = format!("{error}; it is to be copied from where wireup runs");
+                    let text = format!("{error}; it must be copied from where wireup runs");
                     refuse(SpawnFailureKind::NotFound, text)
                 })?;
                 program = found.path().to_owned();
@@ -55,8 +55,8 @@ impl SpawnedJob {
             .for_each(|app| app.staged_files.unload());
     }
 
-    /// Puts what its ranks on a node bring along where they look for it. `first` is the first job's plan
-    /// there; `tell` hears of everything that is to be removed again.
+    /// Stores the staged files of its ranks on a node. `first` is the first job's plan there;
+    /// `tell` gets every path that must be removed later.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the host, the file and the reason.
@@ -79,7 +79,7 @@ impl SpawnedJob {
             if !decided.has(node, &self.job.appnums.ranks_of(number)) {
                 continue;
             }
-            // What is wrong with it is told where the program is looked for.
+            // The search for the program reports the error.
             let entered = app::working_directory(&app.spec, &first.inheritance, Stand::Child);
             let own = || first.inheritance.cwd.clone();
             let cwd = entered.map(|entered| entered.unwrap_or_else(own));

@@ -499,7 +499,11 @@ fn programs_are_found_beside_the_parent_and_where_the_request_says() {
     let files = [("preload_files", "beside,lost")];
     let lost = refused("beside", &files);
     assert_eq!(lost.kind, SpawnFailureKind::NotSupported);
-    assert!(lost.text.contains("/lost is to be there"), "{}", lost.text);
+    assert!(
+        lost.text.contains("/lost exists neither there"),
+        "{}",
+        lost.text
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) struct Change {
     value: OsString,
 }
 
-/// What becomes of the value there is.
+/// The change to an existing value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum How {
     Set,

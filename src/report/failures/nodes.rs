@@ -1,4 +1,4 @@
-//! What several nodes have to say, told once.
+//! Merges equal messages of several nodes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ struct Group<'a> {
     varies: bool,
 }
 
-/// The failures of nodes, each told once with the nodes that have it, in the order of the first of
+/// The failures of nodes, each once with its nodes, in the order of the first of
 /// these; those that differ in names and addresses only are one. `names` are those of all nodes of
 /// the job.
 pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec<RunFailure> {
@@ -62,7 +62,7 @@ pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec
     groups.into_iter().map(told).collect()
 }
 
-/// A message without what is different on every node: its name and addresses.
+/// A message without the parts that differ on every node: its name and addresses.
 fn shape(message: &str, name: &str) -> String {
     let general = |word: &str| {
         let bare = word.trim_end_matches([':', ',', ';']);

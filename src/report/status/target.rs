@@ -15,10 +15,10 @@ use crate::sys::descriptors::FIRST_FREE;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::spec::StatusTarget;
 
-/// Bytes that a pipe takes without blocking when it says that it takes any. Source: pipe(7).
+/// Bytes that a pipe accepts without blocking when it is writable. Source: pipe(7).
 const ATOMIC: usize = 4096;
 
-/// What is wrong with an inherited descriptor, in words that follow "the descriptor".
+/// The error of an inherited descriptor, as a text that follows "the descriptor".
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DescriptorError {
     #[error("is not open")]
@@ -85,7 +85,7 @@ pub(crate) fn readable(number: i32) -> Result<OwnedFd, DescriptorError> {
     }
 }
 
-/// What was inherited is not closed at exec, and everything that this process opens is.
+/// Inherited descriptors are not closed at exec, and all that this process opens are.
 fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), DescriptorError> {
     // SAFETY: takes a number and returns flags; one that is not open is an error.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
@@ -97,13 +97,13 @@ fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), DescriptorError> {
     if duplicate < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
-    // SAFETY: it was made just now, and nobody else knows it.
+    // SAFETY: it was opened just now, and no other code knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
     let flags = fcntl_getfl(&fd).map_err(std::io::Error::from)?;
     Ok((fd, flags & OFlags::RWMODE))
 }
 
-/// A named pipe that nobody reads is an error and no reason to wait.
+/// A named pipe without a reader is an error; the open does not wait.
 fn file(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o666);
@@ -123,7 +123,7 @@ pub(super) fn write_now(fd: &OwnedFd, mut bytes: &[u8], patience: Duration) {
         match poll(&mut ready, Some(&timeout)) {
             Ok(0) => return,
             Err(Errno::INTR) => continue,
-            // A descriptor that cannot be waited for is told by the write.
+            // The write reports a descriptor that cannot be waited for.
             _ => {}
         }
         match rustix::io::write(fd, &bytes[..bytes.len().min(ATOMIC)]) {

@@ -1,4 +1,4 @@
-//! Standard input on its way to the rank's pseudo-terminal, in a thread of its own.
+//! Copies standard input to the rank's pseudo-terminal, in a separate thread.
 //!
 //! A terminal is read only while it is in raw mode and in the foreground. Anything else is copied to
 //! its end, which a terminal does not have: a reader sees the end of a line that is empty and ends
@@ -67,7 +67,7 @@ enum Woken {
     Input,
     /// The time is over.
     Time,
-    /// Nobody is left to write to.
+    /// The rank's terminal is closed.
     End,
 }
 
@@ -107,7 +107,8 @@ impl Input<'_> {
         }
     }
 
-    /// Whether the user's terminal is in raw mode for us. If only that is missing, the loop is told.
+    /// Whether the user's terminal is in raw mode for us. If only that is missing, the loop is
+    /// notified.
     fn terminal_is_ours(&self) -> bool {
         if !in_foreground(self.stdin) {
             return false;
@@ -141,7 +142,7 @@ impl Input<'_> {
     }
 
     fn end_of_file(&self) -> u8 {
-        // Asked of this end, the system tells the modes of the other.
+        // For this end, the kernel returns the modes of the other.
         let code = tcgetattr(self.master).map(|modes| modes.special_codes[SpecialCodeIndex::VEOF]);
         code.ok().filter(|code| *code != 0).unwrap_or(CTRL_D)
     }

@@ -103,7 +103,7 @@ impl TerminalCharge {
         })
     }
 
-    /// Leaves raw mode, unless somebody else did or the terminal is gone.
+    /// Leaves raw mode, unless another process did or the terminal is gone.
     pub fn restore(&self) {
         use rustix::fs::{Mode, OFlags, open};
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -1,10 +1,11 @@
-//! Whether a program waits for its standard input, as far as the system tells.
+//! Whether a program waits for its standard input, as far as the kernel shows it.
 //!
 //! A thread counts when nothing but input lets it go on: it sleeps in a read (or a transfer) of the
 //! pipe that we fill, or in `poll` or `select` without a time limit on that pipe alone. One that
-//! waits for other things too goes on without input, as it would if it had the terminal itself: the
-//! system stops nobody for waiting, only for reading. Not seen are processes that have left the
-//! rank's session, those that the system lets us not look into, `epoll` and `io_uring`.
+//! also waits for other descriptors continues without input, as it would with the terminal itself:
+//! the kernel stops a process only for reading, not for waiting. Not detected are processes that
+//! have left the rank's session, those that the system lets us not look into, `epoll` and
+//! `io_uring`.
 //!
 //! Source: proc_pid_syscall(5): the call's number and its arguments, or `running`.
 
@@ -16,8 +17,8 @@ use rustix::process::Pid;
 
 use crate::sys::procfs;
 
-/// Most descriptors of a `poll` or `select` that are looked at: who waits for more waits for other
-/// things too.
+/// Maximum descriptors of a `poll` or `select` that are inspected: a thread that waits for more
+/// waits for other things too.
 const SET_MAX: u64 = 64;
 
 /// Calls that newer architectures do not have; there, a number that no call has.
@@ -40,7 +41,7 @@ pub(super) fn any_waits(readers: &[(Pid, OwnedFd)]) -> bool {
     })
 }
 
-/// What tells a pipe from others, from both of its ends.
+/// Identifies a pipe from both of its ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -102,7 +103,7 @@ impl Call {
             }
             // A poll that was stopped is started again under another name, with its arguments.
             POLL | libc::SYS_restart_syscall => {
-                // An int: what is in the upper half of the register does not count.
+                // An int: the upper half of the register does not count.
                 (third as i32) < 0 && polls_only(pid, (first, second), pipe)
             }
             libc::SYS_ppoll => third == 0 && polls_only(pid, (first, second), pipe),

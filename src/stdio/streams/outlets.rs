@@ -1,5 +1,5 @@
 //! The launcher's own outputs: standard output and error, files it writes for ranks, and the line
-//! at the end of the terminal that says what is waited for.
+//! at the end of the terminal (the progress line).
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,9 +27,9 @@ pub(super) enum Outlet {
 struct Standard {
     fd: Arc<OwnedFd>,
     sink: Sink,
-    /// A line ends with a carriage return too, as a terminal in raw mode wants it.
+    /// A line ends with a carriage return too, as a terminal in raw mode needs.
     returns: bool,
-    /// Whether what was last put there was the end of a line, or nothing was.
+    /// Whether the last output was the end of a line, or there was none.
     at_start: bool,
 }
 
@@ -48,7 +48,7 @@ impl Standard {
         self.sink.write(&self.fd, bytes)
     }
 
-    /// The same, in the form that the terminal wants.
+    /// The same, in the form for the terminal.
     fn write_lines(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         match self.returns {
             true => self.write(with_returns(&bytes)),
@@ -69,7 +69,7 @@ pub(super) struct Outlets {
     terminal: bool,
     /// The user's terminal is in raw mode.
     raw: bool,
-    /// The last thing on the terminal is the line that says what is waited for.
+    /// The last line on the terminal is the progress line.
     drawn: bool,
 }
 
@@ -91,7 +91,7 @@ impl Outlets {
         })
     }
 
-    /// Queues bytes. A line that says what is waited for makes room for them.
+    /// Queues bytes. The progress line makes room for them.
     ///
     /// # Errors
     /// When the writing thread cannot be started.
@@ -143,7 +143,7 @@ impl Outlets {
         self.err.as_ref().unwrap_or(&self.out).at_start
     }
 
-    /// Whether there is a terminal for the line that says what is waited for, which only the
+    /// Whether there is a terminal for the progress line, which only the
     /// foreground may use.
     pub(super) fn can_draw(&self) -> bool {
         let standard = self.err.as_ref().unwrap_or(&self.out);
@@ -214,7 +214,7 @@ impl Outlets {
     }
 }
 
-/// Lines as a terminal in raw mode wants them.
+/// Lines for a terminal in raw mode.
 fn with_returns(bytes: &[u8]) -> Vec<u8> {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let with_return = |line: &[u8]| match line.strip_suffix(b"\n") {

@@ -39,8 +39,8 @@ mod imp {
     /// As `libc::clone` with `child_main`, in a group; `None` when it cannot be made there.
     ///
     /// # Safety
-    /// As `libc::clone`: `stack` begins there and has so many bytes, which nothing else uses until the child
-    /// has executed its program, and `flags` makes this thread wait for that.
+    /// As `libc::clone`: `stack` is its address and number of bytes, which nothing else uses until
+    /// the child has executed its program, and `flags` makes this thread wait for that.
     pub(in super::super) unsafe fn clone(
         flags: c_int,
         (stack, stack_size): (*mut u8, usize),
@@ -63,9 +63,9 @@ mod imp {
             group: group as u64,
         };
         let result: i64;
-        // SAFETY: the caller's promise. The system call leaves all registers but three as they are. The parent
-        // goes on behind the label; the child has the new stack, an aligned one, takes its argument as a
-        // function called by C does, and does not come back from `child_main`.
+        // SAFETY: the caller's promise. The system call leaves all registers but three as they are.
+        // The parent continues after the label; the child has the new stack, an aligned one, takes
+        // its argument as a function called by C does, and does not come back from `child_main`.
         unsafe {
             asm!(
                 "syscall",

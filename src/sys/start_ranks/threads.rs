@@ -70,7 +70,7 @@ impl Threads {
             .stack_size(128 * 1024);
         thread.spawn(move || {
             while let Some(task) = next() {
-                // Names are for whoever looks.
+                // Names are for debugging.
                 let _ = set_name(THREAD);
                 task();
                 let _ = set_name(IDLE);

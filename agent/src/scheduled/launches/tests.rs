@@ -87,7 +87,7 @@ fn a_launch_that_nobody_brings_ends_and_is_not_to_begin_then() {
     assert_eq!(info.state(), LaunchState::Ended);
     assert_eq!(
         info.error_message,
-        "nobody brought it here within 10 minutes"
+        "the launcher did not reach this node within 10 minutes"
     );
     assert_eq!(brought.ended(), None);
     // Who brings it now is told at once that it is to end.

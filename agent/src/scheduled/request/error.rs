@@ -1,11 +1,11 @@
-//! What is wrong with a request.
+//! Errors in a request.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use wireup_core::link::control::NODES_MAX;
 
-/// What is wrong with a request. Every text names the field and the remedy.
+/// Errors in a request. Every text names the field and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
     /// No name for a launch.
@@ -23,7 +23,7 @@ pub enum RequestError {
     #[error("both entrypoint or args and job.apps are set: use one of them")]
     TwoPrograms,
     /// The programs' ranks are not the job's.
-    #[error("the ranks of job.apps come to {ranks}, world_size is {size}; each needs at least 1")]
+    #[error("the ranks of job.apps add up to {ranks}, world_size is {size}; each needs at least 1")]
     AppRanks { ranks: u64, size: u32 },
     /// A separator of programs.
     #[error(
@@ -51,7 +51,7 @@ pub enum RequestError {
     #[error("pmi_mode {0} is not known to this agent: use PMI2, PMIX, AUTO, PMI1, ALL or NONE")]
     PmiMode(i32),
     /// No target.
-    #[error("job.stdin says neither a rank nor all: leave it out if nobody reads")]
+    #[error("job.stdin has neither a rank nor all: leave it out if no rank reads")]
     Stdin,
     /// No such rank.
     #[error("job.stdin is for rank {rank}, the last rank is {last}", last = size - 1)]
@@ -132,7 +132,7 @@ pub enum RequestError {
         peer_first: u32,
     },
     /// The nodes' ranks are not the job's.
-    #[error("the num_ranks of peers come to {ranks}, world_size is {size}")]
+    #[error("the num_ranks of peers add up to {ranks}, world_size is {size}")]
     Sum { ranks: u64, size: u32 },
     /// The nodes' ranks leave a gap or overlap.
     #[error(

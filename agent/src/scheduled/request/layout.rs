@@ -6,13 +6,13 @@ use super::RequestError;
 use crate::proto::v1;
 use wireup_core::link::control::NODES_MAX;
 
-/// Most ranks of a launch: what is remembered of each is kept in memory.
+/// Maximum ranks of a launch: the state of each is kept in memory.
 const SIZE_MAX: u32 = 1 << 20;
 
 /// Longest name of a node, in bytes.
 const NAME_MAX: usize = 253;
 
-/// Where the ranks of a launch live.
+/// Placement of a launch's ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The nodes, at least one.
@@ -37,7 +37,7 @@ pub struct Node {
     pub ranks: u32,
 }
 
-/// What a request says about nodes and ranks.
+/// Nodes and ranks of a request.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) peers: Vec<v1::PeerInfo>,

@@ -1,4 +1,4 @@
-//! The child: what happens between fork and exec, and what the parent hears of it.
+//! The child between fork and exec, and its report to the parent.
 //!
 //! Rule: it makes system calls only; all it needs is laid out before.
 
@@ -21,10 +21,10 @@ use wireup::sys::privileges::{Part, give_up};
 /// So long may it take until the program is executed: a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Signals there are; a set of them has so many bits.
+/// Number of signals, and of bits in a set of them.
 const SIGNALS: u8 = 64;
 
-/// A part of becoming somebody's process.
+/// A step of the change to a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Session = 1,
@@ -76,7 +76,7 @@ pub(super) struct Plan<'a> {
     pub(super) envp: *const *const c_char,
     /// (source, number in the child); sources are at least `FIRST_FREE`.
     pub(super) descriptors: [(RawFd, RawFd); 4],
-    /// Where a failure is told. All else is closed.
+    /// Pipe for the failure report. All others are closed.
     pub(super) trouble: RawFd,
     pub(super) user: &'a User,
     /// How many files it may have open, if not as many as the agent.
@@ -85,13 +85,13 @@ pub(super) struct Plan<'a> {
     pub(super) privileged: bool,
 }
 
-/// Where a child says why its program is not executed: the reading end of a pipe.
+/// The reading end of the pipe for a child's exec failure.
 #[derive(Debug)]
 pub struct Trouble(pub(super) OwnedFd);
 
 impl Trouble {
-    /// What it says: nothing, if its program is executed. Waits without a thread, since the child's user can
-    /// stop it.
+    /// The report: `None` if its program is executed. Waits without a thread, since the child's
+    /// user can stop it.
     ///
     /// # Errors
     /// When nothing is known in the time that it may take.
@@ -135,7 +135,7 @@ fn said(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str, io::Er
 
 /// Forks with all signals blocked: none meant for the agent is handled by its copy.
 pub(super) fn fork(plan: &Plan<'_>) -> io::Result<Pid> {
-    // SAFETY: sets on the stack that live longer than the calls. The child makes system calls on
+    // SAFETY: sets on the stack that outlive the calls. The child makes system calls on
     // what `plan` points to, a copy of which is its own, and never returns.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();

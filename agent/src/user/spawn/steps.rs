@@ -1,10 +1,10 @@
 //! Steps and launchers: made by a helper that waits for orders (`wireup steps`), or, steps only, executed where
 //! there is none.
 //!
-//! The agent is large and has threads: a copy of it that executes a program costs more than the program's own
-//! start, and the helper's copies that are steps need not even execute one. Where the agent keeps its rights the
-//! helper is a convenience: when it is gone, a new one is started. Where it has given them up, only the helper has
-//! any, and its end is the agent's.
+//! The agent is large and has threads: a copy of it that executes a program costs more than the
+//! program's own start, and the helper's copies that are steps need not even execute one. Where the
+//! agent keeps its rights the helper is a convenience: when it is gone, a new one is started. Where
+//! it has given them up, only the helper has any, and its end is the agent's.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -63,7 +63,7 @@ pub struct Started {
     pub child: Child,
     /// How to signal it.
     pub reins: Reins,
-    /// Where it says why it is not executed, if it is still to be.
+    /// Its pipe for an exec failure, if it has not been executed yet.
     pub trouble: Option<Trouble>,
 }
 
@@ -74,7 +74,7 @@ pub struct Launcher {
     pub arguments: Vec<OsString>,
     /// Variables beyond a minimal environment of the user; they count more.
     pub variables: Vec<(OsString, OsString)>,
-    /// Standard input, output and error, and what it gets as descriptors 3, 4 and so on.
+    /// Standard input, output and error, and its descriptors 3, 4 and so on.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -90,7 +90,7 @@ impl Steps {
         }
     }
 
-    /// From now on the helper checks what it is asked for: the agent is about to give up its rights.
+    /// From now on the helper checks requests: the agent is about to give up its rights.
     ///
     /// # Errors
     /// When there is no helper, or the process cannot be started that knows accounts.
@@ -128,9 +128,9 @@ impl Steps {
         self.lost.notified().await;
     }
 
-    /// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a minimal
-    /// environment, in a session of its own. Also gives what it says, on standard output or error. For root
-    /// `caller` is the connection of its launcher, if that is here.
+    /// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a
+    /// minimal environment, in its own session. Also returns the pipe of its standard output and
+    /// error. For root `caller` is the connection of its launcher, if that is here.
     ///
     /// # Errors
     /// [`SpawnError`]; no process is left then.
@@ -172,8 +172,8 @@ impl Steps {
     /// Starts `wireup run` as a user.
     ///
     /// # Errors
-    /// [`SpawnError`]; no process is left then. That it cannot become its user's or be executed is its end, and
-    /// stands on its standard error.
+    /// [`SpawnError`]; no process is left then. That it cannot become its user's or be executed is
+    /// its end, and is on its standard error.
     pub fn launch(
         self: &Arc<Self>,
         user: &User,
@@ -356,7 +356,7 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Its steps live on: they are not its children. It ends by itself where it cannot be killed.
+        // Its steps continue: they are not its children. It ends by itself if it cannot be killed.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         if rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL).is_ok() {
             let _ = wait(&self.child.pidfd);

@@ -28,13 +28,13 @@ pub(super) const LEAST: usize = 4;
 /// How much the kernel is to spare a process when memory is short. Source: proc_pid_oom_score_adj(5).
 const SPARED: &str = "/proc/self/oom_score_adj";
 
-/// Whose process a copy becomes.
+/// The user of a copy.
 pub(super) enum Becomes {
     /// It stays what it is.
     Nobody,
-    /// A user whose numbers are known.
+    /// A user with known ids.
     Known(Account),
-    /// A user who is being looked up, with one of his groups if not his first.
+    /// A user that is being looked up, with one of the user's groups if it is not the first.
     Asked {
         uid: u32,
         gid: Option<u32>,
@@ -42,14 +42,14 @@ pub(super) enum Becomes {
     },
 }
 
-/// What is executed, laid out as the kernel takes it.
+/// The program and arguments, in the kernel's layout.
 pub(super) struct Program {
     words: Vec<CString>,
     variables: Vec<CString>,
 }
 
 impl Program {
-    /// `wireup run`; nothing if a word cannot be passed on.
+    /// `wireup run`; `None` if an argument cannot be passed on.
     pub(super) fn new(
         program: &CStr,
         arguments: Vec<Vec<u8>>,
@@ -80,7 +80,7 @@ pub(super) fn become_step(
     says: &OwnedFd,
     spared: bool,
 ) -> Result<(), RunFailure> {
-    // First of all where it says what goes wrong.
+    // First the descriptor for error messages.
     dup2_stdout(says).map_err(failed("standard output"))?;
     dup2_stderr(says).map_err(failed("standard error"))?;
     let account = account(becomes)?;
@@ -96,7 +96,7 @@ pub(super) fn become_launcher(
     spared: bool,
 ) -> RunFailure {
     let become_it = || {
-        // First of all where it says what goes wrong.
+        // First the descriptor for error messages.
         dup2_stderr(&descriptors[2]).map_err(failed("standard error"))?;
         // Before anything is closed.
         let account = account(becomes)?;
@@ -148,7 +148,7 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
     }
 }
 
-/// The numbers of whom the process becomes, if it becomes somebody.
+/// The ids to which the process changes, if it does.
 fn account(becomes: Becomes) -> Result<Option<Account>, RunFailure> {
     match becomes {
         Becomes::Nobody => Ok(None),
@@ -157,7 +157,7 @@ fn account(becomes: Becomes) -> Result<Option<Account>, RunFailure> {
     }
 }
 
-/// Makes the process its user's, in a session of its own. All that root has to do for it comes before.
+/// Changes the process to its user, in its own session. All work that needs root comes before.
 fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailure> {
     setsid().map_err(failed("a session of its own"))?;
     let Some(account) = account else {
@@ -169,7 +169,7 @@ fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailur
         let what = format!("cannot become user id {}: {}", account.uid, part.words());
         RunFailure::own(&what, error)
     })?;
-    // Its memory holds no more than it would after exec: the user may see what it is.
+    // Its memory contains no more than after an exec: the user may inspect it.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed("its visibility"))
 }
 
@@ -182,7 +182,7 @@ fn prepare(spared: bool) {
     }
 }
 
-/// The numbers of a user who is being looked up.
+/// The ids of a user that is being looked up.
 fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<Account, RunFailure> {
     let wrong = |error: io::Error| RunFailure::own(&format!("user id {uid}"), error);
     let text = read(reply).map_err(wrong)?;

@@ -1,8 +1,9 @@
-//! What the helper does for an agent that has given up its rights: whose processes it starts.
+//! Rules of the helper for an agent that has given up its rights: for which users it starts
+//! processes.
 //!
-//! Rule: root is who connected to the agent's socket as root. The connection proves it, if it was accepted on
-//! that very socket: the one of a client shows who listens, which would be root as well. Source: unix(7),
-//! `SO_PEERCRED`; `SIOCUNIXFILE` in Linux's `net/unix/af_unix.c`.
+//! Rule: a launch of root needs a connection from root to the agent's socket. The connection proves
+//! it, if it was accepted on that very socket: a client's end shows the listener, which would be
+//! root as well. Source: unix(7), `SO_PEERCRED`; `SIOCUNIXFILE` in Linux's `net/unix/af_unix.c`.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +18,7 @@ use wireup_core::link::steps::{Rules, SocketFile};
 /// The request for the file to which a socket is bound. Source: `linux/un.h`.
 const SIOCUNIXFILE: libc::Ioctl = 0x89E0;
 
-/// What is to be started.
+/// The kind of process to start.
 pub(super) enum Wanted {
     /// A step, and the launcher's connection to the agent if there is one.
     Step { caller: Option<OwnedFd> },
@@ -45,7 +46,7 @@ pub(super) enum Refusal {
     System { uid: u32, lowest: u32 },
 }
 
-/// Refuses users whose processes are not started.
+/// Refuses users for whom no processes are started.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -71,7 +72,7 @@ pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), Refu
 const REMEDY: &str =
     "--root-launches (root-launches = true in agent.toml) allows those that other nodes bring";
 
-/// Whether it is a connection that root has made to the agent, and that goes on.
+/// Whether it is an open connection from root to the agent.
 fn is_root_s(rules: &Rules, caller: &OwnedFd) -> io::Result<()> {
     let other = |what: &str| Err(io::Error::other(what));
     let file = bound_to(caller)?;
@@ -79,7 +80,7 @@ fn is_root_s(rules: &Rules, caller: &OwnedFd) -> io::Result<()> {
         return other("this is no connection to the agent");
     }
     if !socket_peercred(caller)?.uid.is_root() {
-        return other("somebody else has connected");
+        return other("another user has connected");
     }
     let mut ready = [PollFd::new(caller, PollFlags::RDHUP)];
     poll(&mut ready, Some(&Timespec::default()))?;
@@ -94,7 +95,8 @@ fn is_root_s(rules: &Rules, caller: &OwnedFd) -> io::Result<()> {
 
 /// The file to which a socket is bound; an accepted one is to that of its listener.
 fn bound_to(socket: &OwnedFd) -> io::Result<std::fs::Metadata> {
-    // SAFETY: a request without an argument on an open descriptor; what is opened is ours.
+    // SAFETY: a request without an argument on an open descriptor; this code owns the new
+    // descriptor.
     let file = unsafe {
         let fd = libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE);
         if fd < 0 {
@@ -173,12 +175,12 @@ mod tests {
         let client = UnixStream::connect(&path).unwrap();
         let accepted = listener.accept().unwrap().0;
         if !rustix::process::geteuid().is_root() {
-            // Who is not root is not shown either.
+            // A process that is not root does not get it either.
             assert!(refused(accepted).is_some());
             return;
         }
         assert_eq!(refused(accepted.try_clone().unwrap()), None);
-        // The client's own end shows who listens.
+        // The client's own end shows the listener.
         assert!(refused(client.try_clone().unwrap()).is_some());
         drop(client);
         let why = refused(accepted).unwrap();
