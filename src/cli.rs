@@ -20,6 +20,7 @@ mod ps;
 mod run;
 pub mod table;
 pub(crate) mod usage_errors;
+mod value_error;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

@@ -51,7 +51,7 @@ pub fn parse(args: Vec<OsString>) -> Result<Handed, Result<u8, RunFailure>> {
 pub(super) fn become_it(args: &[OsString]) -> RunFailure {
     let program = match find() {
         Ok(program) => program,
-        Err(message) => return RunFailure::refused(message),
+        Err(error) => return RunFailure::refused(error.to_string()),
     };
     let mut command = Command::new(&program);
     if let [name, rest @ ..] = args {
@@ -61,22 +61,30 @@ pub(super) fn become_it(args: &[OsString]) -> RunFailure {
     RunFailure::refused(format!("cannot execute {}: {error}", program.display()))
 }
 
+/// Why `wireup-agent` is not found.
+#[derive(Debug, thiserror::Error)]
+enum FindError {
+    #[error("cannot find the executable of wireup: {0}")]
+    NoPath(std::io::Error),
+    #[error(
+        "this command needs {PROGRAM}, which is neither {} nor {}; install it there (cargo build \
+         --workspace makes it)",
+        .0[0].display(),
+        .0[1].display()
+    )]
+    NotInstalled([PathBuf; 2]),
+}
+
 /// Beside the executable, or where libraries are installed.
-fn find() -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
+fn find() -> Result<PathBuf, FindError> {
+    let own = std::env::current_exe().map_err(FindError::NoPath)?;
     let directory = own.parent().unwrap_or(&own);
-    let beside = directory.join(PROGRAM);
-    let installed = directory.join(LIBRARY_DIRECTORY).join(PROGRAM);
-    [&beside, &installed]
-        .into_iter()
-        .find(|path| path.is_file())
-        .cloned()
-        .ok_or_else(|| {
-            format!(
-                "this command needs {PROGRAM}, which is neither {} nor {}; install it there (cargo build \
-                 --workspace makes it)",
-                beside.display(),
-                installed.display()
-            )
-        })
+    let places = [
+        directory.join(PROGRAM),
+        directory.join(LIBRARY_DIRECTORY).join(PROGRAM),
+    ];
+    match places.iter().find(|path| path.is_file()) {
+        Some(found) => Ok(found.clone()),
+        None => Err(FindError::NotInstalled(places)),
+    }
 }

@@ -9,6 +9,7 @@ use super::line::Own;
 use super::negation::with_negations;
 use super::options::SurroundingsArgs;
 use crate::cli::usage_errors;
+use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use wireup_core::job::spec::{AppSpec, Preload, WrapSpec};
 
@@ -58,10 +59,10 @@ pub(super) fn split_apps(words: impl IntoIterator<Item = OsString>) -> Vec<Vec<O
     parts
 }
 
-fn parse_count(text: &str) -> Result<u32, String> {
+fn parse_count(text: &str) -> Result<u32, ValueError> {
     match text.parse() {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(format!("give a number from 1 to {}", u32::MAX)),
+        _ => Err(ValueError::Count),
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 
-use self::file::Entry;
+use self::file::{Entry, EntryError};
 use self::place::Place;
 use super::apps::NextApp;
 use super::line::{Own, Word};
@@ -43,12 +43,12 @@ pub(super) enum ConfigError {
         error: std::io::Error,
     },
     /// Something in it is wrong.
-    #[error("{}:{line}: {text}", .path.display())]
+    #[error("{}:{line}: {error}", .path.display())]
     Wrong {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        text: String,
+        error: EntryError,
     },
 }
 
@@ -146,7 +146,7 @@ impl Defaults {
             let wrong = ConfigError::Wrong {
                 path: file.path.clone(),
                 line: entry.line,
-                text: usage_errors::one_line(&error),
+                error: EntryError::Refused(usage_errors::one_line(&error)),
             };
             Some(wrong.to_string())
         })

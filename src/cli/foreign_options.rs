@@ -20,12 +20,22 @@ pub(super) struct Translated {
     pub(super) everywhere: Vec<OsString>,
 }
 
+/// An option of another launcher that cannot be taken as it is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ForeignError {
+    #[error("{} needs {}", option.display(), count(*number))]
+    Values { option: OsString, number: usize },
+    /// It means something else here, or nothing; the advice says what to write.
+    #[error("{}: {advice}", option.display())]
+    Instead { option: OsString, advice: String },
+}
+
 /// Puts the options in front of a program into our own spelling. Words after the program, and
 /// after an unknown word, are unchanged.
 ///
 /// # Errors
-/// What to write instead of an option of another launcher.
-pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, String> {
+/// [`ForeignError`] with what to write instead of an option of another launcher.
+pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, ForeignError> {
     let mut result = Translated {
         words: Vec::with_capacity(words.len()),
         everywhere: Vec::new(),
@@ -142,7 +152,7 @@ fn take_values(
     word: &OsStr,
     joined: Option<OsString>,
     words: &mut impl Iterator<Item = OsString>,
-) -> Result<Vec<OsString>, String> {
+) -> Result<Vec<OsString>, ForeignError> {
     let missing = habit.values - usize::from(joined.is_some()).min(habit.values);
     let mut values: Vec<OsString> = joined.into_iter().collect();
     let is_variable = matches!(
@@ -159,7 +169,10 @@ fn take_values(
     }
     // An option that is refused anyway is refused with its values.
     if values.len() < habit.values && !matches!(habit.meaning, Meaning::Instead(_)) {
-        return Err(format!("{} needs {}", word.display(), count(habit.values)));
+        return Err(ForeignError::Values {
+            option: word.to_owned(),
+            number: habit.values,
+        });
     }
     Ok(values)
 }
@@ -176,7 +189,7 @@ fn apply(
     word: &OsStr,
     values: &[OsString],
     result: &mut Translated,
-) -> Result<(), String> {
+) -> Result<(), ForeignError> {
     match meaning {
         Meaning::Nothing => {}
         Meaning::Only(only, instead) => {
@@ -202,7 +215,7 @@ fn assignment(values: &[OsString]) -> OsString {
 }
 
 /// Fills in the option as written, and its values: `{0}`, `{1}`, `{2}`.
-fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> String {
+fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> ForeignError {
     let mut text = instead.replace("{0}", &word.to_string_lossy());
     for (index, name) in ["{1}", "{2}"].into_iter().enumerate() {
         let value = values
@@ -210,7 +223,10 @@ fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> String {
             .map_or_else(|| "...".into(), |v| v.to_string_lossy());
         text = text.replace(name, &value);
     }
-    format!("{}: {text}", word.display())
+    ForeignError::Instead {
+        option: word.to_owned(),
+        advice: text,
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use super::ps::{choose, scope};
 use super::run::grace_of;
+use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use crate::jobs::end::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, State, name};
@@ -74,7 +75,7 @@ pub(super) struct KillArgs {
     no_wait: bool,
 }
 
-fn parse_signal(text: &str) -> Result<Signal, String> {
+fn parse_signal(text: &str) -> Result<Signal, ValueError> {
     use nix::sys::signal::Signal as Named;
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
@@ -83,7 +84,7 @@ fn parse_signal(text: &str) -> Result<Signal, String> {
         Err(_) => format!("SIG{name}").parse().ok(),
     };
     let signal = named.and_then(|named: Named| Signal::from_named_raw(named as i32));
-    signal.ok_or_else(|| "give a signal as `kill -l` lists them, such as TERM, INT or 9".into())
+    signal.ok_or(ValueError::Signal)
 }
 
 fn name_of(signal: Signal) -> String {

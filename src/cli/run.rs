@@ -146,7 +146,8 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let mut everywhere = Vec::new();
     let mut translate = |part| {
-        let translated = foreign_options::translate(&own, part).map_err(RunFailure::refused)?;
+        let translated = foreign_options::translate(&own, part)
+            .map_err(|error| RunFailure::refused(error.to_string()))?;
         everywhere.extend(translated.everywhere);
         Ok::<_, RunFailure>(translated.words)
     };

@@ -28,19 +28,59 @@ pub(super) struct Entry {
     pub(super) values: Vec<String>,
 }
 
+/// What is wrong with a line of a file, and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::cli) enum EntryError {
+    /// It is no TOML; in the words of the TOML parser.
+    #[error("{0}")]
+    Syntax(String),
+    /// The option does not take this value; in the words of the parser of the command line.
+    #[error("{0}")]
+    Refused(String),
+    #[error("write [{TABLE}] and its keys below")]
+    NoTable,
+    #[error("unknown table [{0}]; the options stand in [{TABLE}]")]
+    OtherTable(String),
+    #[error("'{0}' stands in no table; write [{TABLE}] above it")]
+    Outside(String),
+    #[error("'{0}' belongs to one job; give --{0} on the command line")]
+    PerJob(String),
+    #[error("unknown key 'no-{0}', write {0} = false")]
+    Negated(String),
+    #[error("unknown key '{key}', did you mean '{near}'?")]
+    Misspelt { key: String, near: String },
+    #[error("unknown key '{0}'; keys are the long options of wireup run, without dashes")]
+    Unknown(String),
+    #[error("'{0}' is a switch; write true or false, without quotes")]
+    Switch(String),
+    #[error("'{0}' is counted; write a number from 0 to 9")]
+    Counted(String),
+    #[error("'{0}' takes one value, not a list")]
+    List(String),
+    #[error("'{0}' holds a NUL byte")]
+    Nul(String),
+    #[error(
+        "'{key}' takes a value and {value} is a boolean; write a text in quotes or a number, or leave \
+         the key out"
+    )]
+    Boolean { key: String, value: bool },
+    #[error("'{0}' takes a text or a number, in quotes if need be")]
+    NoText(String),
+}
+
 /// The entries of a file, in its order.
 ///
 /// # Errors
 /// [`ConfigError::Wrong`] naming the line, the key and the remedy.
 pub(super) fn entries(own: &Own, path: &Path, text: &str) -> Result<Vec<Entry>, ConfigError> {
-    let wrong = |at: usize, what: String| ConfigError::Wrong {
+    let wrong = |at: usize, error: EntryError| ConfigError::Wrong {
         path: path.to_owned(),
         line: line_of(text, at),
-        text: what,
+        error,
     };
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        wrong(at, error.message().to_owned())
+        wrong(at, EntryError::Syntax(error.message().to_owned()))
     })?;
     let mut entries = Vec::new();
     for (name, value) in document.get_ref() {
@@ -48,19 +88,13 @@ pub(super) fn entries(own: &Own, path: &Path, text: &str) -> Result<Vec<Entry>, 
         let name = name.get_ref();
         let table = match value.get_ref() {
             DeValue::Table(table) if name == TABLE => table,
-            _ if name == TABLE => return Err(wrong(at, "write [run] and its keys below".into())),
-            DeValue::Table(_) => {
-                let text = format!("unknown table [{name}]; the options stand in [{TABLE}]");
-                return Err(wrong(at, text));
-            }
-            _ => {
-                let text = format!("'{name}' stands in no table; write [{TABLE}] above it");
-                return Err(wrong(at, text));
-            }
+            _ if name == TABLE => return Err(wrong(at, EntryError::NoTable)),
+            DeValue::Table(_) => return Err(wrong(at, EntryError::OtherTable(name.to_string()))),
+            _ => return Err(wrong(at, EntryError::Outside(name.to_string()))),
         };
         for (key, value) in table {
             let line = key.span().start;
-            let entry = entry(own, key.get_ref(), value).map_err(|text| wrong(line, text))?;
+            let entry = entry(own, key.get_ref(), value).map_err(|error| wrong(line, error))?;
             entries.push(Entry {
                 line: line_of(text, line),
                 ..entry
@@ -77,11 +111,9 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + before.filter(|byte| **byte == b'\n').count()
 }
 
-fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, String> {
+fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, EntryError> {
     if PER_JOB.contains(&key) {
-        return Err(format!(
-            "'{key}' belongs to one job; give --{key} on the command line"
-        ));
+        return Err(EntryError::PerJob(key.to_owned()));
     }
     // `no-X = true` where X has an option of its own for both: one key for both.
     if let Some(positive) = key.strip_prefix("no-")
@@ -100,20 +132,18 @@ fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, St
     let values = match (arg.get_action(), value) {
         (ArgAction::SetTrue | ArgAction::SetFalse, DeValue::Boolean(on)) => vec![on.to_string()],
         (ArgAction::SetTrue | ArgAction::SetFalse, _) => {
-            return Err(format!(
-                "'{key}' is a switch; write true or false, without quotes"
-            ));
+            return Err(EntryError::Switch(key.to_owned()));
         }
         (ArgAction::Count, value) => vec![
             times(value)
-                .ok_or_else(|| format!("'{key}' is counted; write a number from 0 to 9"))?
+                .ok_or_else(|| EntryError::Counted(key.to_owned()))?
                 .to_string(),
         ],
         (ArgAction::Append, DeValue::Array(items)) => items
             .iter()
             .map(|item| plain(key, item.get_ref()))
             .collect::<Result<_, _>>()?,
-        (_, DeValue::Array(_)) => return Err(format!("'{key}' takes one value, not a list")),
+        (_, DeValue::Array(_)) => return Err(EntryError::List(key.to_owned())),
         (_, value) => vec![plain(key, value)?],
     };
     Ok(Entry {
@@ -137,20 +167,18 @@ fn times(value: &DeValue<'_>) -> Option<u8> {
 }
 
 /// A single value as it would be written on the command line.
-fn plain(key: &str, value: &DeValue<'_>) -> Result<String, String> {
+fn plain(key: &str, value: &DeValue<'_>) -> Result<String, EntryError> {
     match value {
-        DeValue::String(text) if text.contains('\0') => Err(format!("'{key}' holds a NUL byte")),
+        DeValue::String(text) if text.contains('\0') => Err(EntryError::Nul(key.to_owned())),
         DeValue::String(text) => Ok(text.clone().into_owned()),
         // As written: 0o22 is not 18 to an option that takes octal numbers.
         DeValue::Integer(number) => Ok(number.to_string()),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
-        DeValue::Boolean(on) => Err(format!(
-            "'{key}' takes a value and {on} is a boolean; write a text in quotes or a number, or leave \
-             the key out"
-        )),
-        _ => Err(format!(
-            "'{key}' takes a text or a number, in quotes if need be"
-        )),
+        DeValue::Boolean(on) => Err(EntryError::Boolean {
+            key: key.to_owned(),
+            value: *on,
+        }),
+        _ => Err(EntryError::NoText(key.to_owned())),
     }
 }
 
@@ -180,17 +208,18 @@ fn words(arg: &Arg, key: &str, values: &[String]) -> Vec<OsString> {
 }
 
 /// An unknown key, with the option whose name is nearest, if any is near.
-fn unknown<'a>(key: &str, options: impl Iterator<Item = &'a str>) -> String {
+fn unknown<'a>(key: &str, options: impl Iterator<Item = &'a str>) -> EntryError {
     let positive = key.strip_prefix("no-");
     let near = options
         .map(|name| (strsim::jaro_winkler(key, name), name))
         .filter(|(score, name)| *score > 0.8 && is_near(key, name))
         .max_by(|one, other| one.0.total_cmp(&other.0));
     match (near, positive) {
-        (_, Some(positive)) => format!("unknown key '{key}', write {positive} = false"),
-        (Some((_, name)), None) => format!("unknown key '{key}', did you mean '{name}'?"),
-        (None, None) => {
-            format!("unknown key '{key}'; keys are the long options of wireup run, without dashes")
-        }
+        (_, Some(positive)) => EntryError::Negated(positive.to_owned()),
+        (Some((_, name)), None) => EntryError::Misspelt {
+            key: key.to_owned(),
+            near: name.to_owned(),
+        },
+        (None, None) => EntryError::Unknown(key.to_owned()),
     }
 }

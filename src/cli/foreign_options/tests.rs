@@ -5,7 +5,7 @@ fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
-fn translated(text: &str) -> Result<(Vec<OsString>, Vec<OsString>), String> {
+fn translated(text: &str) -> Result<(Vec<OsString>, Vec<OsString>), ForeignError> {
     translate(&Own::of::<RunArgs>(), words(text)).map(|result| (result.words, result.everywhere))
 }
 
@@ -86,7 +86,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("-genv A", "-genv needs 2 values"),
         ("-np", "-np needs a value"),
     ] {
-        let refusal = translated(line).expect_err(line);
+        let refusal = translated(line).expect_err(line).to_string();
         assert!(refusal.contains(needed), "{line}: {refusal}");
         assert!(!refusal.contains('{'), "{line}: {refusal}");
     }

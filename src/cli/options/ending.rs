@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::cli::value_error::ValueError;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::spec::{Children, EndingSpec, FenceLimit};
 
@@ -93,20 +94,18 @@ impl From<EndingArgs> for EndingSpec {
     }
 }
 
-fn parse_grace(text: &str) -> Result<Duration, String> {
+fn parse_grace(text: &str) -> Result<Duration, ValueError> {
     match text.parse().map(Duration::try_from_secs_f64) {
         Ok(Ok(time)) => Ok(time),
-        _ => Err("give a number of seconds, 0 or more".into()),
+        _ => Err(ValueError::NoTime),
     }
 }
 
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_| "give a number of seconds".to_owned())?;
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, ValueError> {
+    let seconds: f64 = text.parse().map_err(|_| ValueError::NoNumber)?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err("give a number of seconds greater than 0".into()),
+        _ => Err(ValueError::NoPositiveTime),
     }
 }
 

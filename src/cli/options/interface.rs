@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::cli::value_error::ValueError;
 use wireup_core::job::spec::{InterfaceSpec, PmiChoice};
 use wireup_core::rendezvous::MEET_MAX;
 
@@ -58,10 +59,10 @@ pub(crate) struct InterfaceArgs {
     slurm_env: bool,
 }
 
-fn parse_meet(text: &str) -> Result<String, String> {
+fn parse_meet(text: &str) -> Result<String, ValueError> {
     match (1..=MEET_MAX).contains(&text.len()) && !text.contains('\0') {
         true => Ok(text.to_owned()),
-        false => Err(format!("a name has 1 to {MEET_MAX} bytes")),
+        false => Err(ValueError::Meet),
     }
 }
 

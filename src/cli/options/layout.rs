@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::HostsArgs;
+use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
@@ -20,7 +21,7 @@ enum Order {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Runs(Vec<(NodeId, u32)>);
 
-fn runs(text: &str) -> Result<Runs, &'static str> {
+fn runs(text: &str) -> Result<Runs, ValueError> {
     let run = |text: &str| {
         let (node, ranks) = text.split_once('*')?;
         Some((
@@ -29,8 +30,7 @@ fn runs(text: &str) -> Result<Runs, &'static str> {
         ))
     };
     let all: Option<_> = text.split(',').map(run).collect();
-    all.map(Runs)
-        .ok_or("give NODE*RANKS with commas between them, nodes counted from 0")
+    all.map(Runs).ok_or(ValueError::Runs)
 }
 
 /// Placement of the ranks.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use crate::cli::value_error::ValueError;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 
 /// Reports about the job.
@@ -33,26 +34,23 @@ impl From<StatusArgs> for StatusSpec {
     }
 }
 
-fn descriptor(text: &str) -> Result<i32, &'static str> {
+fn descriptor(text: &str) -> Result<i32, ValueError> {
     match target(text.into()) {
         Ok(StatusTarget::Descriptor(number)) => Ok(number),
-        _ => Err("give fd: and the number of a descriptor, at least 3"),
+        _ => Err(ValueError::Descriptor),
     }
 }
 
-fn target(text: OsString) -> Result<StatusTarget, &'static str> {
+fn target(text: OsString) -> Result<StatusTarget, ValueError> {
     let number = text.as_bytes().strip_prefix(b"fd:").map(OsStr::from_bytes);
     match number {
-        None if text.is_empty() => Err("give the name of a file, fd:N or -"),
+        None if text.is_empty() => Err(ValueError::NoTarget),
         None if text == "-" => Ok(StatusTarget::Stdout),
         None => Ok(StatusTarget::File(text.into())),
         Some(number) => match number.to_str().and_then(|number| number.parse().ok()) {
             Some(number @ 3..) => Ok(StatusTarget::Descriptor(number)),
-            Some(0..=2) => Err(
-                "the ranks use the descriptors 0 to 2; give another one, or - for \
-                                standard output",
-            ),
-            _ => Err("give the number of a descriptor after fd:, or write ./fd:… for a file"),
+            Some(0..=2) => Err(ValueError::TakenDescriptor),
+            _ => Err(ValueError::NoDescriptor),
         },
     }
 }

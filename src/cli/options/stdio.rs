@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::cli::value_error::ValueError;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::{StdinTarget, StdioSpec};
 
@@ -48,14 +49,14 @@ impl From<StdioArgs> for StdioSpec {
     }
 }
 
-fn parse_stdin(text: &str) -> Result<StdinTarget, String> {
+fn parse_stdin(text: &str) -> Result<StdinTarget, ValueError> {
     match text {
         "none" => Ok(StdinTarget::None),
         "all" => Ok(StdinTarget::All),
         number => number
             .parse()
             .map(|rank| StdinTarget::Rank(Rank(rank)))
-            .map_err(|_| "give none, all or the number of a rank".into()),
+            .map_err(|_| ValueError::Stdin),
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
+use crate::cli::value_error::ValueError;
 use wireup_core::job::limit::Limit;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::job::spec::Inherited;
@@ -64,7 +65,7 @@ enum EnvWord {
 
 impl EnvWord {
     /// Rule: no variable is called `none` or `all`, and none has a comma in its name.
-    fn parse(text: OsString) -> Result<Self, &'static str> {
+    fn parse(text: OsString) -> Result<Self, ValueError> {
         let bytes = text.as_bytes();
         match bytes {
             b"none" => Ok(Self::Select(Inherited::None)),
@@ -76,7 +77,7 @@ impl EnvWord {
                     .map(|name| OsStr::from_bytes(name).to_owned())
                     .collect();
                 match names.is_empty() {
-                    true => Err("give names with commas between them"),
+                    true => Err(ValueError::NoNames),
                     false => Ok(Self::Select(Inherited::Only(names))),
                 }
             }
@@ -99,10 +100,10 @@ impl SurroundingsArgs {
     }
 }
 
-fn parse_umask(text: &str) -> Result<u32, String> {
+fn parse_umask(text: &str) -> Result<u32, ValueError> {
     match u32::from_str_radix(text, 8) {
         Ok(mask) if mask <= 0o777 && !text.starts_with('+') => Ok(mask),
-        _ => Err("give an octal number from 0 to 777".into()),
+        _ => Err(ValueError::Umask),
     }
 }
 

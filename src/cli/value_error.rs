@@ -1,0 +1,36 @@
+//! What to write instead of a value that its option does not take.
+
+use wireup_core::rendezvous::MEET_MAX;
+
+/// A value that its option does not take.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("give a number from 1 to {}", u32::MAX)]
+    Count,
+    #[error("give none, all or the number of a rank")]
+    Stdin,
+    #[error("give an octal number from 0 to 777")]
+    Umask,
+    #[error("give a number of seconds")]
+    NoNumber,
+    #[error("give a number of seconds, 0 or more")]
+    NoTime,
+    #[error("give a number of seconds greater than 0")]
+    NoPositiveTime,
+    #[error("a name has 1 to {MEET_MAX} bytes")]
+    Meet,
+    #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]
+    Signal,
+    #[error("give names with commas between them")]
+    NoNames,
+    #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
+    Runs,
+    #[error("give fd: and the number of a descriptor, at least 3")]
+    Descriptor,
+    #[error("give the name of a file, fd:N or -")]
+    NoTarget,
+    #[error("the ranks use the descriptors 0 to 2; give another one, or - for standard output")]
+    TakenDescriptor,
+    #[error("give the number of a descriptor after fd:, or write ./fd:… for a file")]
+    NoDescriptor,
+}
