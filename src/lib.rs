@@ -16,8 +16,8 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{mpir, namespace, privileges, signals, spawn, time_zone}`, `report::status::target`,
-// `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
+// `sys::{accounts, interfaces, mpir, namespace, privileges, signals, spawn, time_zone, zombie}`,
+// `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 
 pub mod backend;

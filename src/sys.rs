@@ -1,12 +1,16 @@
 //! Unix: processes, descriptors, sockets and files of this machine.
 
 pub mod access;
+#[allow(unsafe_code, reason = "the account database")]
+pub mod accounts;
 pub mod cgroup;
 pub mod channel;
 pub mod core_dump;
 pub mod descriptors;
 pub mod devices;
 pub mod fd_passing;
+#[allow(unsafe_code, reason = "getifaddrs(3)")]
+pub mod interfaces;
 pub mod leftovers;
 pub mod limits;
 pub mod local_link;
@@ -26,7 +30,7 @@ pub(crate) mod process_state;
 pub mod procfs;
 pub mod remove_dir;
 pub mod signal_sender;
-#[allow(unsafe_code, reason = "default actions of signals")]
+#[allow(unsafe_code, reason = "masks and default actions of signals")]
 pub mod signals;
 #[allow(unsafe_code, reason = "a child between clone and exec")]
 pub mod spawn;
@@ -35,3 +39,5 @@ pub(crate) mod syslog;
 #[allow(unsafe_code, reason = "localtime_r(3)")]
 pub(crate) mod time_zone;
 pub mod unix_socket;
+#[allow(unsafe_code, reason = "waitid(2)")]
+pub mod zombie;

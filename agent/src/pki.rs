@@ -210,7 +210,7 @@ fn next(dir: &Path, names: &[String]) {
         [name] => (String::new(), name.as_str()),
         _ => (" for each node:".to_owned(), "NAME"),
     };
-    match nix::unistd::geteuid().is_root() {
+    match rustix::process::geteuid().is_root() {
         true => eprintln!(
             "wireup: next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
              systemctl enable --now wireup-agent"
@@ -227,7 +227,7 @@ fn next(dir: &Path, names: &[String]) {
 /// # Errors
 /// [`PkiError::Homeless`]
 pub fn default_directory(what: &str, flag: &'static str) -> Result<PathBuf, PkiError> {
-    if nix::unistd::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() {
         return Ok(Path::new("/etc/wireup").join(what));
     }
     let absolute = |name| {

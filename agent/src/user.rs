@@ -9,11 +9,11 @@ pub mod files;
 pub mod says;
 pub mod spawn;
 
-use std::ffi::CString;
 use std::path::PathBuf;
 
-use nix::errno::Errno;
-use nix::unistd::{self, Gid, Uid};
+use rustix::io::Errno;
+use rustix::process::{Gid, getegid, geteuid, getgroups};
+use wireup::sys::accounts as database;
 
 /// A user for whom processes can be started here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub enum Served {
 impl Served {
     /// By this process.
     pub fn by_this_process() -> Self {
-        match unistd::geteuid() {
+        match geteuid() {
             root if root.is_root() => Self::Everybody,
             other => Self::Only(other.as_raw()),
         }
@@ -102,29 +102,28 @@ impl Served {
     pub fn find(self, uid: u32) -> Result<User, UserError> {
         self.check(uid)?;
         let lookup = |errno| UserError::Lookup { uid, errno };
-        let found = unistd::User::from_uid(Uid::from_raw(uid)).map_err(lookup)?;
-        let name = found.as_ref().map(|found| found.name.clone());
-        let home = found.as_ref().map(|found| found.dir.clone());
+        let found = database::by_uid(uid).map_err(lookup)?;
+        let name = found.as_ref();
+        let name = name.map(|found| found.name.to_string_lossy().into_owned());
+        let home = found.as_ref().map(|found| found.home.clone());
         // The agent's own user already has its groups, and needs no account: containers
         // run under numbers that have none.
         if let Self::Only(_) = self {
-            let groups = unistd::getgroups().map_err(lookup)?;
+            let groups = getgroups().map_err(lookup)?;
             return Ok(User {
                 uid,
-                gid: unistd::getegid().as_raw(),
+                gid: getegid().as_raw(),
                 groups: groups.into_iter().map(Gid::as_raw).collect(),
                 name,
                 home: home.or_else(|| std::env::var_os("HOME").map(PathBuf::from)),
             });
         }
         let found = found.ok_or(UserError::Unknown(uid))?;
-        // A name from the account database holds no NUL.
-        let login = CString::new(found.name).map_err(|_| UserError::Unknown(uid))?;
-        let groups = unistd::getgrouplist(&login, found.gid).map_err(lookup)?;
+        let groups = database::groups(&found).map_err(lookup)?;
         Ok(User {
             uid,
-            gid: found.gid.as_raw(),
-            groups: groups.into_iter().map(Gid::as_raw).collect(),
+            gid: found.gid,
+            groups,
             name,
             home,
         })
@@ -153,10 +152,10 @@ mod tests {
 
     #[test]
     fn an_agent_of_an_ordinary_user_serves_nobody_else() {
-        let own = unistd::geteuid().as_raw();
+        let own = geteuid().as_raw();
         let served = Served::Only(own);
         let me = served.find(own).unwrap();
-        assert_eq!((me.uid, me.gid), (own, unistd::getegid().as_raw()));
+        assert_eq!((me.uid, me.gid), (own, getegid().as_raw()));
         let other = own + 1;
         let refusal = UserError::NotServed { uid: other, own };
         assert_eq!(served.check(other), Err(refusal.clone()));

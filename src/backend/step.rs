@@ -20,7 +20,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use rustix::thread::set_name;
 
 use self::begin::{Begun, begin, make_crew, take_link};
@@ -38,7 +38,7 @@ use crate::sys::descriptors;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
 use crate::sys::process_state::Surroundings;
-use crate::sys::signals::{Signals, ignored_at_start};
+use crate::sys::signals::{Signals, ignored_at_start, name};
 use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -260,9 +260,9 @@ impl Step {
     fn take_signals(&mut self) {
         while let Some(signal) = self.signals.pending() {
             match signal {
-                Signal::SIGCHLD => self.local.reap_orphans(),
-                Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => {
-                    self.fail(format!("its step was ended by {signal}"));
+                Signal::CHILD => self.local.reap_orphans(),
+                Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => {
+                    self.fail(format!("its step was ended by {}", name(signal)));
                     self.orphaned("");
                 }
                 // The launcher decides which signals ranks get.

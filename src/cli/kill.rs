@@ -11,6 +11,7 @@ use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use crate::jobs::end::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, State, name};
+use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
 
 /// How long after the job's grace time a launcher gets the signal again.
@@ -76,23 +77,7 @@ pub(super) struct KillArgs {
 }
 
 fn parse_signal(text: &str) -> Result<Signal, ValueError> {
-    use nix::sys::signal::Signal as Named;
-    let upper = text.to_ascii_uppercase();
-    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let named = match name.parse::<i32>() {
-        Ok(number) => Named::try_from(number).ok(),
-        Err(_) => format!("SIG{name}").parse().ok(),
-    };
-    let signal = named.and_then(|named: Named| Signal::from_named_raw(named as i32));
-    signal.ok_or(ValueError::Signal)
-}
-
-fn name_of(signal: Signal) -> String {
-    let named = nix::sys::signal::Signal::try_from(signal.as_raw());
-    named.map_or_else(
-        |_| format!("signal {}", signal.as_raw()),
-        |named| named.as_str().to_owned(),
-    )
+    signals::parse(text).ok_or(ValueError::Signal)
 }
 
 /// Signals the jobs and, if that ends them, waits for it.
@@ -183,7 +168,7 @@ fn remedy(signal: Signal) -> &'static str {
 }
 
 fn what_was_sent(job: &Job, sent: &Sent, signal: Signal) -> String {
-    let signal = name_of(signal);
+    let signal = signals::name(signal);
     match &sent.receiver {
         Receiver::Launcher => format!("{signal} sent to its launcher"),
         Receiver::LauncherInstead => "no rank runs, SIGTERM sent to its launcher".to_owned(),
@@ -232,20 +217,4 @@ fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Resu
     }
     end::hurry(job, sent)?;
     end::wait(job, sent, LAST)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn signals_are_taken_by_every_usual_name() {
-        for text in ["TERM", "SIGTERM", "term", "sigterm", "15"] {
-            assert_eq!(parse_signal(text), Ok(Signal::TERM), "{text}");
-        }
-        for text in ["", "0", "-1", "NOSUCH", "SIG", "65"] {
-            assert!(parse_signal(text).is_err(), "{text}");
-        }
-        assert_eq!(name_of(Signal::USR1), "SIGUSR1");
-    }
 }

@@ -4,6 +4,7 @@
 //! signals are blocked before that too; sidecars start before everything that can be prepared
 //! while they start.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -143,7 +144,7 @@ fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
 /// What connects the run with its user.
 fn outside(
     (poll, wake): (&Poll, &Arc<OwnedFd>),
-    signals: nix::Result<Signals>,
+    signals: io::Result<Signals>,
     show: Show,
 ) -> Result<(Signals, Streams), RunFailure> {
     let signals = signals.map_err(|error| RunFailure::own("cannot receive signals", error))?;
@@ -236,7 +237,7 @@ fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
         StdinTarget::Rank(_) => 1,
         StdinTarget::All => size as usize,
     };
-    let copied = stdin::needs_copy(std::io::stdin().as_fd(), readers);
+    let copied = stdin::needs_copy(io::stdin().as_fd(), readers);
     let plan = |rank| match (target.reads(rank), copied) {
         (false, _) => StdinPlan::Empty,
         (true, true) => StdinPlan::Pipe,

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd as _;
 
-use nix::sys::signal::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 
 use super::{Controller, Life};
 use crate::backend::message::ToBackend;
@@ -13,23 +13,23 @@ impl Controller {
     pub(super) fn take_signals(&mut self) {
         while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
-                Signal::SIGCHLD => self.backend.reap_orphans(),
-                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP | Signal::SIGQUIT => {
+                Signal::CHILD => self.backend.reap_orphans(),
+                Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT => {
                     if self.ended_by.is_none()
                         && let Some((pid, uid)) = sender
                     {
                         // Looked at now: the process may end before the job does.
                         self.ended_by = Some(signal_sender::describe(pid, uid));
                     }
-                    self.asked_to_end(signal as i32);
+                    self.asked_to_end(signal.as_raw());
                 }
-                Signal::SIGTSTP => self.stop_job(),
-                Signal::SIGWINCH => self.resize_terminal(),
-                Signal::SIGCONT => {
+                Signal::TSTP => self.stop_job(),
+                Signal::WINCH => self.resize_terminal(),
+                Signal::CONT => {
                     self.take_terminal();
                     self.backend.order(ToBackend::Signal(libc::SIGCONT));
                 }
-                other => self.backend.order(ToBackend::Signal(other as i32)),
+                other => self.backend.order(ToBackend::Signal(other.as_raw())),
             }
         }
     }
@@ -95,7 +95,7 @@ impl Controller {
         let _ = rustix::event::poll(&mut [], Some(&moment));
         self.backend.order(ToBackend::Signal(libc::SIGSTOP));
         self.leave_terminal();
-        let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+        let _ = kill_process(getpid(), Signal::STOP);
         // Continued: SIGCONT arrives as a separate signal and is passed on.
     }
 }

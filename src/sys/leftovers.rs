@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::sys::pidfd::Held;
 use crate::sys::procfs::{self, Environment, Process, processes};
@@ -20,8 +20,8 @@ pub const JOB: &str = "WIREUP_JOB_ID";
 
 /// Whether this process has children, living or not, that raise SIGCHLD.
 pub fn has_children() -> bool {
-    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::All, peek) != Err(nix::errno::Errno::ECHILD)
+    let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, peek), Err(Errno::CHILD))
 }
 
 /// This process's children. A launcher that was executed by a shell in place of itself has those

@@ -8,9 +8,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fs, io};
 
-use nix::sched::{CloneFlags, unshare};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::system::sethostname;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::sys::fd_passing;
 use crate::sys::spawn::Namespaces;
@@ -69,13 +70,18 @@ impl NodeNamespaces {
     }
 }
 
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: no flag that is given here is about descriptors.
+    unsafe { unshare_unsafe(flags) }
+}
+
 /// In the child: first message `u` or `-` (with the user namespace or nothing), then one UTS
 /// namespace per message.
 fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
-    let mut unshared = unshare(CloneFlags::CLONE_NEWUTS);
+    let mut unshared = unshare(UnshareFlags::NEWUTS);
     if unshared.is_err() {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        unshare(CloneFlags::CLONE_NEWUSER)
+        unshare(UnshareFlags::NEWUSER)
             .map_err(|errno| io::Error::other(format!("user namespace: {errno}")))?;
         fs::write("/proc/self/setgroups", "deny")?;
         let one = |id: u32| format!("{id} {id} 1");
@@ -83,16 +89,16 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
         fs::write("/proc/self/gid_map", one(gid.as_raw()))?;
         let user = fs::File::open("/proc/self/ns/user")?;
         fd_passing::send(to, b"u", &[user.as_fd()])?;
-        unshared = unshare(CloneFlags::CLONE_NEWUTS);
+        unshared = unshare(UnshareFlags::NEWUTS);
     } else {
         fd_passing::send(to, b"-", &[])?;
     }
     unshared.map_err(|errno| io::Error::other(format!("UTS namespace: {errno}")))?;
     for (index, name) in names.iter().enumerate() {
         if index > 0 {
-            unshare(CloneFlags::CLONE_NEWUTS)?;
+            unshare(UnshareFlags::NEWUTS)?;
         }
-        nix::unistd::sethostname(name)?;
+        sethostname(name.as_bytes())?;
         let uts = fs::File::open("/proc/self/ns/uts")?;
         fd_passing::send(to, b"n", &[uts.as_fd()])?;
     }

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr;
 
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// The group of a process without a mapped one. Source: `DEFAULT_OVERFLOWGID` in the kernel.
 pub const NOBODY: u32 = 65534;
@@ -80,8 +80,8 @@ pub fn as_user((uid, gid): (u32, u32), work: impl FnOnce() -> u8) -> io::Result<
     /// Beyond what `work` returns.
     const FAILED: u8 = u8::MAX;
     // SAFETY: the process has one thread (the caller's promise), so its copy may run any code.
-    match unsafe { fork() }? {
-        ForkResult::Child => {
+    let child = match unsafe { libc::fork() } {
+        0 => {
             let code = match give_up(uid, gid, &[]) {
                 Ok(()) => work(),
                 Err(_) => FAILED,
@@ -89,15 +89,13 @@ pub fn as_user((uid, gid): (u32, u32), work: impl FnOnce() -> u8) -> io::Result<
             // SAFETY: ends the copy without running what this process does at its end.
             unsafe { libc::_exit(code.into()) }
         }
-        ForkResult::Parent { child } => loop {
-            match waitpid(child, None) {
-                Err(nix::errno::Errno::EINTR) => {}
-                Ok(WaitStatus::Exited(_, code)) if code != i32::from(FAILED) => {
-                    return Ok(u8::try_from(code).unwrap_or(FAILED));
-                }
-                Ok(_) => return Err(io::ErrorKind::PermissionDenied.into()),
-                Err(errno) => return Err(errno.into()),
-            }
-        },
+        pid if pid > 0 => Pid::from_raw(pid),
+        _ => return Err(io::Error::last_os_error()),
+    };
+    let ended = retry_on_intr(|| waitpid(child, WaitOptions::empty()))?;
+    let code = ended.and_then(|(_, status)| status.exit_status());
+    match code.and_then(|code| u8::try_from(code).ok()) {
+        Some(code) if code != FAILED => Ok(code),
+        _ => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }

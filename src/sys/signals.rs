@@ -1,31 +1,90 @@
-//! Signals the launcher takes from its descriptor instead of by handlers.
+//! Signals the launcher takes from its descriptor instead of by handlers, and names of signals.
 //!
 //! All of them are blocked before the first thread starts, so no handler ever runs and a cloned
 //! child cannot execute launcher code. Signals that were ignored when the launcher started stay
 //! ignored (a shell's background job, nohup), except SIGCHLD: the system would then throw the
 //! ranks' exit statuses away. Source: wait(2).
+//!
+//! Masks and signalfd(2) are libc's: rustix has neither.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::ptr;
 
-use nix::sys::signal::{SigHandler, SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::process::Signal;
 
 /// Everything that is passed on to ranks or steers the launcher.
 const TAKEN: [Signal; 9] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGQUIT,
-    Signal::SIGHUP,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGTSTP,
-    Signal::SIGCONT,
-    Signal::SIGCHLD,
+    Signal::INT,
+    Signal::TERM,
+    Signal::QUIT,
+    Signal::HUP,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::TSTP,
+    Signal::CONT,
+    Signal::CHILD,
 ];
+
+/// Every signal with a name of its own, as `kill -l` lists them.
+const NAMES: [(&str, Signal); 31] = [
+    ("SIGHUP", Signal::HUP),
+    ("SIGINT", Signal::INT),
+    ("SIGQUIT", Signal::QUIT),
+    ("SIGILL", Signal::ILL),
+    ("SIGTRAP", Signal::TRAP),
+    ("SIGABRT", Signal::ABORT),
+    ("SIGBUS", Signal::BUS),
+    ("SIGFPE", Signal::FPE),
+    ("SIGKILL", Signal::KILL),
+    ("SIGUSR1", Signal::USR1),
+    ("SIGSEGV", Signal::SEGV),
+    ("SIGUSR2", Signal::USR2),
+    ("SIGPIPE", Signal::PIPE),
+    ("SIGALRM", Signal::ALARM),
+    ("SIGTERM", Signal::TERM),
+    ("SIGSTKFLT", Signal::STKFLT),
+    ("SIGCHLD", Signal::CHILD),
+    ("SIGCONT", Signal::CONT),
+    ("SIGSTOP", Signal::STOP),
+    ("SIGTSTP", Signal::TSTP),
+    ("SIGTTIN", Signal::TTIN),
+    ("SIGTTOU", Signal::TTOU),
+    ("SIGURG", Signal::URG),
+    ("SIGXCPU", Signal::XCPU),
+    ("SIGXFSZ", Signal::XFSZ),
+    ("SIGVTALRM", Signal::VTALARM),
+    ("SIGPROF", Signal::PROF),
+    ("SIGWINCH", Signal::WINCH),
+    ("SIGIO", Signal::IO),
+    ("SIGPWR", Signal::POWER),
+    ("SIGSYS", Signal::SYS),
+];
+
+/// The signal of a number, or of a name with or without `SIG`, in any case of letters.
+pub fn parse(text: &str) -> Option<Signal> {
+    if let Ok(number) = text.parse() {
+        return Signal::from_named_raw(number);
+    }
+    let text = text.to_ascii_uppercase();
+    let is_name = |name: &str| name == text || name.strip_prefix("SIG") == Some(text.as_str());
+    let found = NAMES.iter().find(|(name, _)| is_name(name));
+    found.map(|(_, signal)| *signal)
+}
+
+/// The name of a signal, with `SIG`.
+pub fn name(signal: Signal) -> String {
+    let found = NAMES.iter().find(|(_, known)| *known == signal);
+    found.map_or_else(
+        || format!("signal {}", signal.as_raw()),
+        |(name, _)| (*name).to_owned(),
+    )
+}
 
 /// Whether the launcher handles a signal, unless it was ignored at the start.
 pub fn is_taken(signal: i32) -> bool {
-    TAKEN.iter().any(|taken| *taken as i32 == signal)
+    TAKEN.iter().any(|taken| taken.as_raw() == signal)
 }
 
 /// Signals whose disposition was "ignore" when the launcher started.
@@ -35,11 +94,11 @@ pub fn is_taken(signal: i32) -> bool {
 pub fn ignored_at_start() -> Vec<i32> {
     (1..=libc::SIGRTMAX())
         .filter(|&signal| {
-            let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed();
             // SAFETY: only reads the disposition into a local; an invalid number (reserved
             // real-time signals) fails and leaves the zeroed value, which is not "ignore".
             unsafe {
-                libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+                libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
                 action.assume_init().sa_sigaction == libc::SIG_IGN
             }
         })
@@ -49,7 +108,7 @@ pub fn ignored_at_start() -> Vec<i32> {
 /// The launcher's signals as a readable descriptor.
 #[derive(Debug)]
 pub struct Signals {
-    fd: SignalFd,
+    fd: OwnedFd,
 }
 
 impl Signals {
@@ -58,19 +117,26 @@ impl Signals {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn take(ignored: &[i32], resizes: bool) -> nix::Result<Self> {
+    pub fn take(ignored: &[i32], resizes: bool) -> io::Result<Self> {
         // SAFETY: sets the default action, no handler.
-        unsafe { nix::sys::signal::signal(Signal::SIGCHLD, SigHandler::SigDfl)? };
-        let mut set = SigSet::empty();
-        let wanted =
-            |signal: &Signal| *signal == Signal::SIGCHLD || !ignored.contains(&(*signal as i32));
-        let resizes = resizes.then_some(Signal::SIGWINCH);
-        for signal in TAKEN.into_iter().chain(resizes).filter(wanted) {
-            set.add(signal);
+        if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
         }
-        set.thread_block()?;
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { fd })
+        let wanted =
+            |signal: &Signal| *signal == Signal::CHILD || !ignored.contains(&signal.as_raw());
+        let resizes = resizes.then_some(Signal::WINCH);
+        let set = set(TAKEN.into_iter().chain(resizes).filter(wanted));
+        mask(libc::SIG_BLOCK, &set)?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: reads the set; the descriptor is new and nobody else's.
+        unsafe {
+            match libc::signalfd(-1, &raw const set, flags) {
+                fd if fd >= 0 => Ok(Self {
+                    fd: OwnedFd::from_raw_fd(fd),
+                }),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
     }
 
     /// Takes a pending signal, if there is one.
@@ -81,8 +147,15 @@ impl Signals {
     /// The same, with the process that sent it and that one's user; no process for what the kernel sends,
     /// and what comes from another PID namespace.
     pub fn pending_from(&mut self) -> Option<(Signal, Option<(i32, u32)>)> {
-        let info = self.fd.read_signal().ok().flatten()?;
-        let signal = Signal::try_from(i32::try_from(info.ssi_signo).ok()?).ok()?;
+        const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+        let mut bytes = [0; SIZE];
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut bytes));
+        if read != Ok(SIZE) {
+            return None;
+        }
+        // SAFETY: numbers only, of which the system has written all.
+        let info: libc::signalfd_siginfo = unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) };
+        let signal = Signal::from_named_raw(i32::try_from(info.ssi_signo).ok()?)?;
         let pid = i32::try_from(info.ssi_pid).ok().filter(|pid| *pid > 0);
         Some((signal, pid.map(|pid| (pid, info.ssi_uid))))
     }
@@ -97,17 +170,56 @@ impl AsFd for Signals {
 /// Lets a terminal read in the background stop the calling thread's process, as it would without
 /// the launcher.
 pub fn allow_terminal_stop() {
-    // Fails only for an invalid set.
-    let _ = terminal_stop().thread_unblock();
+    // Fails only for an invalid argument.
+    let _ = mask(libc::SIG_UNBLOCK, &set([Signal::TTIN]));
 }
 
 /// Makes a terminal read in the background an error for the calling thread.
 pub fn block_terminal_stop() {
-    let _ = terminal_stop().thread_block();
+    let _ = mask(libc::SIG_BLOCK, &set([Signal::TTIN]));
 }
 
-fn terminal_stop() -> SigSet {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGTTIN);
-    set
+fn set(signals: impl IntoIterator<Item = Signal>) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: makes a set, and adds valid numbers to it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal.as_raw());
+        }
+        set.assume_init()
+    }
+}
+
+/// Changes which signals the calling thread blocks.
+fn mask(how: i32, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: reads the set.
+    match unsafe { libc::pthread_sigmask(how, set, ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_taken_by_every_usual_name() {
+        for text in ["TERM", "SIGTERM", "term", "sigterm", "15"] {
+            assert_eq!(parse(text), Some(Signal::TERM), "{text}");
+        }
+        for text in ["", "0", "-1", "NOSUCH", "SIG", "65"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_number_below_the_real_time_signals_has_its_name() {
+        for number in 1..=31 {
+            let signal = Signal::from_named_raw(number).unwrap();
+            assert_eq!(parse(&name(signal)), Some(signal), "{}", name(signal));
+        }
+        assert_eq!(name(Signal::USR1), "SIGUSR1");
+    }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
+use wireup::sys::interfaces::{self, Address};
 
 use crate::common::{Mpi, Outcome, Output, Run, eventually, field, mpi, node_name, number, skip};
 use crate::pmix::{pairs, upcalls};
@@ -187,15 +188,9 @@ fn open_mpi_is_sent_to_the_loopback_only_where_there_is_nothing_else() {
         "127.0.0.0/8\n127.0.0.0/8\n"
     );
     // The machine that runs the tests may itself have no network.
-    let addresses = nix::ifaddrs::getifaddrs().unwrap();
-    let lo = nix::net::if_::InterfaceFlags::IFF_LOOPBACK;
-    let outside = addresses
-        .filter(|address| !address.flags.contains(lo))
-        .any(|a| {
-            a.address
-                .is_some_and(|address| address.as_sockaddr_in().is_some())
-        });
-    if outside {
+    let addresses = interfaces::addresses().unwrap();
+    let outside = |address: &Address| !address.loopback && address.ip.is_ipv4();
+    if addresses.iter().any(outside) {
         assert_eq!(run().run().expect(1).out(), "");
     }
 }

@@ -3,15 +3,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
-use nix::unistd::geteuid;
+use rustix::process::geteuid;
 use serde::Deserialize;
 use tracing::warn;
 
@@ -19,6 +18,7 @@ use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::tls::{CredentialsError, Heartbeat, Tls};
 use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat};
+use wireup::sys::{accounts, interfaces};
 use wireup_core::job::hosts::{self, HostList, PORT, Problem};
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::Member;
@@ -254,8 +254,8 @@ impl Settings {
 
 /// What this host calls itself.
 fn host_name() -> String {
-    let name = nix::unistd::gethostname().unwrap_or_default();
-    name.to_string_lossy().into_owned()
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
 }
 
 /// The part of a name in front of its domain; an address as a whole.
@@ -286,17 +286,18 @@ fn certified(names: &[String], host: &str) -> bool {
 
 /// The account of the agent: its own group and no other.
 fn account(name: String) -> Result<Account, SettingsError> {
-    let found = nix::unistd::User::from_name(&name).ok().flatten();
+    let found = CString::new(name.as_str()).ok();
+    let found = found.and_then(|name| accounts::by_name(&name).ok().flatten());
     let Some(found) = found else {
         return Err(SettingsError::Account(name));
     };
-    if !geteuid().is_root() || found.uid.is_root() || found.gid.as_raw() == 0 {
+    if !geteuid().is_root() || found.uid == 0 || found.gid == 0 {
         return Err(SettingsError::User(name));
     }
     Ok(Account {
-        uid: found.uid.as_raw(),
-        gid: found.gid.as_raw(),
-        groups: vec![found.gid.as_raw()],
+        uid: found.uid,
+        gid: found.gid,
+        groups: vec![found.gid],
     })
 }
 
@@ -372,14 +373,11 @@ fn outward(v4_only: bool) -> Option<IpAddr> {
 }
 
 fn first_address(v4_only: bool) -> Option<IpAddr> {
-    let mut found: Vec<IpAddr> = getifaddrs()
+    let mut found: Vec<IpAddr> = interfaces::addresses()
         .ok()?
-        .filter(|interface| interface.flags.contains(InterfaceFlags::IFF_UP))
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
-        })
+        .into_iter()
+        .filter(|address| address.up)
+        .map(|address| address.ip)
         .filter(|ip| match ip {
             IpAddr::V4(ip) => !ip.is_loopback(),
             // Link-local addresses need a scope, which others cannot know.

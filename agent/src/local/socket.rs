@@ -49,7 +49,7 @@ impl Socket {
         if let Some(directory) = path.parent() {
             make_directory(directory, everybody).map_err(failed)?;
             let found = std::fs::metadata(directory).map_err(failed)?;
-            let own = nix::unistd::geteuid().as_raw();
+            let own = rustix::process::geteuid().as_raw();
             let sticky = found.mode() & 0o1000 != 0;
             if ![own, 0].contains(&found.uid()) || (found.mode() & 0o022 != 0 && !sticky) {
                 return Err(SocketError::Directory(directory.to_owned()));

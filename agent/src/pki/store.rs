@@ -71,7 +71,7 @@ pub(crate) fn is_missing(error: &StoreError) -> bool {
 
 /// Refuses a file of another user than this one or root, or with a mode bit in `forbidden`.
 fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(), StoreError> {
-    let me = nix::unistd::geteuid().as_raw();
+    let me = rustix::process::geteuid().as_raw();
     let path = || path.to_owned();
     if found.uid() != me && found.uid() != 0 {
         return Err(StoreError::Owner {

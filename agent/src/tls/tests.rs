@@ -596,7 +596,7 @@ fn a_directory_in_which_others_could_put_other_files_is_refused() {
     Tls::load(&link).unwrap();
     chmod(open.path(), 0o777);
     assert!(refusal(&link).contains("may be changed by others"));
-    if nix::unistd::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() {
         chown(&dir, Some(65_534), None).unwrap();
         assert!(refusal(&dir).contains("belongs to user 65534"));
         chown(&dir, Some(0), None).unwrap();

@@ -169,7 +169,7 @@ pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, Trouble), Spaw
         trouble: tells.as_raw_fd(),
         user,
         files: of_users(),
-        privileged: nix::unistd::geteuid().is_root(),
+        privileged: rustix::process::geteuid().is_root(),
     };
     let pid = fork(&plan).map_err(|error| failed("fork", error))?;
     drop((sources, tells));

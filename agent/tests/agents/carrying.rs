@@ -120,11 +120,11 @@ fn two_launches_at_once_do_not_hear_of_each_other() {
 
 #[test]
 fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
-    use nix::sys::signal::Signal;
+    use rustix::process::Signal;
     let mut cluster = Cluster::start(3, &[]);
     let mut running = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = running.begun(2);
-    cluster.agents[1].signal(Signal::SIGTERM);
+    cluster.agents[1].signal(Signal::TERM);
     cluster.agents[1].logged(&["takes no new launch and ends with the last of 1"]);
     let members = cluster.spread(3, 2).members;
     let status = nodes(&cluster.agents[0], members);
@@ -159,13 +159,13 @@ fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
 
 #[test]
 fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
-    use nix::sys::signal::Signal;
+    use rustix::process::Signal;
     let mut cluster = Cluster::start(2, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
-    cluster.agents[1].signal(Signal::SIGTERM);
+    cluster.agents[1].signal(Signal::TERM);
     cluster.agents[1].logged(&["takes no new launch"]);
-    cluster.agents[1].signal(Signal::SIGTERM);
+    cluster.agents[1].signal(Signal::TERM);
     assert_eq!(cluster.agents[1].ended(), Some(0));
     gone(&pids[1..]);
     let (lost, reason, step) = launcher.lost();
@@ -270,7 +270,7 @@ fn a_service_manager_is_told_when_an_agent_serves_and_when_it_stops() {
     };
     let mut cluster = Cluster::start_under(1, &path);
     assert_eq!(heard(), "READY=1\n");
-    cluster.agents[0].signal(nix::sys::signal::Signal::SIGTERM);
+    cluster.agents[0].signal(rustix::process::Signal::TERM);
     assert_eq!(heard(), "STOPPING=1\n");
     assert_eq!(cluster.agents[0].ended(), Some(0));
 }

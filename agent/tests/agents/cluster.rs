@@ -9,8 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
@@ -142,7 +141,7 @@ impl Cluster {
     /// Kills an agent and starts it again where it was.
     pub(crate) fn restart(&mut self, index: usize) {
         let old = &mut self.agents[index];
-        old.signal(Signal::SIGKILL);
+        old.signal(Signal::KILL);
         old.child.wait().unwrap();
         let (name, address) = (old.name.clone(), old.address.clone());
         // Its own words, not those of the dead.
@@ -226,7 +225,7 @@ impl Agent {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end and returns its exit code.

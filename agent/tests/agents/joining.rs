@@ -59,7 +59,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     assert_eq!(nodes, [3]);
     assert!(reason.contains("already there"), "{reason}");
     let stopping = cluster.agents[2].member();
-    cluster.agents[2].signal(nix::sys::signal::Signal::SIGTERM);
+    cluster.agents[2].signal(rustix::process::Signal::TERM);
     cluster.agents[2].ended();
     launcher.ask(&grow(vec![stopping, cluster.agents[1].member()]));
     let (nodes, ..) = launcher.lost();

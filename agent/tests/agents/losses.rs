@@ -1,6 +1,6 @@
 //! Launches in which something ends that should not.
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
@@ -11,7 +11,7 @@ fn a_killed_agent_is_reported_once_with_all_behind_it_and_the_steps_there_end() 
     let cluster = Cluster::start(7, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(7, 2));
     let pids = launcher.begun(7);
-    cluster.agents[1].signal(Signal::SIGKILL);
+    cluster.agents[1].signal(Signal::KILL);
     let (mut lost, reason, step) = launcher.lost();
     assert_eq!(lost[0], 1);
     lost.sort_unstable();
@@ -38,7 +38,7 @@ fn the_end_of_the_root_is_the_end_for_an_entry_elsewhere() {
     let cluster = Cluster::start(4, &[]);
     let mut launcher = Launcher::open(&cluster.agents[3], cluster.spread(3, 2));
     let pids = launcher.begun(3);
-    cluster.agents[0].signal(Signal::SIGKILL);
+    cluster.agents[0].signal(Signal::KILL);
     let (mut lost, _, step) = launcher.lost();
     assert_eq!(lost[0], 0);
     lost.sort_unstable();
@@ -51,10 +51,10 @@ fn a_frozen_agent_is_noticed_by_its_silence_and_ends_its_part_when_it_wakes() {
     let cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
     let pids = launcher.begun(3);
-    cluster.agents[2].signal(Signal::SIGSTOP);
+    cluster.agents[2].signal(Signal::STOP);
     let (lost, reason, step) = launcher.lost();
     assert_eq!((&lost[..], step), (&[2][..], false), "{reason}");
-    cluster.agents[2].signal(Signal::SIGCONT);
+    cluster.agents[2].signal(Signal::CONT);
     gone(&pids[2..]);
     cluster.agents[2].idle();
     launcher.tell(1, "go on");
@@ -66,10 +66,10 @@ fn a_frozen_parent_is_noticed_by_the_child() {
     let cluster = Cluster::start(2, &["--heartbeat", "1"]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
     let pids = launcher.begun(2);
-    cluster.agents[0].signal(Signal::SIGSTOP);
+    cluster.agents[0].signal(Signal::STOP);
     gone(&pids[1..]);
     cluster.agents[1].idle();
-    cluster.agents[0].signal(Signal::SIGCONT);
+    cluster.agents[0].signal(Signal::CONT);
     assert_eq!(launcher.lost().0, [1]);
 }
 

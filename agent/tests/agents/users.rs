@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::time::SystemTime;
 
-use nix::sys::signal::Signal;
+use rustix::process::Signal;
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
 use wireup_agent::pki;
@@ -122,7 +122,7 @@ fn a_certificate_is_renewed_under_running_agents() {
     let authority = pki::load(&dir).unwrap();
     let validity = Validity::days(SystemTime::now(), 20);
     pki::renew(&dir, &authority, "n1", validity).unwrap();
-    agent.signal(Signal::SIGHUP);
+    agent.signal(Signal::HUP);
     agent.logged(&["was renewed; it is valid until"]);
     let status = nodes(&cluster.agents[0], vec![agent.member()]);
     assert_eq!(status[0].problem, None);

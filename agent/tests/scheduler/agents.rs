@@ -54,7 +54,7 @@ pub(crate) fn built(name: &str) -> PathBuf {
 }
 
 pub(crate) fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+    rustix::process::geteuid().is_root()
 }
 
 impl Agents {

@@ -290,8 +290,8 @@ async fn a_lost_launcher_is_told_and_ranks_do_not_outlive_it() {
         .await
         .unwrap();
     rank_is(&mut client, "killed", 0, v1::RankState::Started).await;
-    let launcher = nix::unistd::Pid::from_raw(started.into_inner().launcher_pid);
-    nix::sys::signal::kill(launcher, nix::sys::signal::Signal::SIGKILL).unwrap();
+    let launcher = rustix::process::Pid::from_raw(started.into_inner().launcher_pid).unwrap();
+    rustix::process::kill_process(launcher, rustix::process::Signal::KILL).unwrap();
     let (events, end) = watch(&mut client, "killed").await;
     assert_eq!((end.exit_code, &*end.cause), (-1, "launcher_lost"));
     assert_eq!(end.error_message, "the launcher was killed by signal 9");
@@ -300,8 +300,10 @@ async fn a_lost_launcher_is_told_and_ranks_do_not_outlive_it() {
         Some(Event::Rank(rank)) => Some(rank.pid),
         _ => None,
     });
-    let pid = nix::unistd::Pid::from_raw(pid.unwrap());
-    crate::agents::eventually("the rank ends", || nix::sys::signal::kill(pid, None).err());
+    let pid = rustix::process::Pid::from_raw(pid.unwrap()).unwrap();
+    crate::agents::eventually("the rank ends", || {
+        rustix::process::test_kill_process(pid).err()
+    });
 }
 
 #[test]
@@ -376,7 +378,7 @@ async fn certificates_of_schedulers_may_launch_observers_may_look_and_nodes_may_
         if is_root() {
             65534
         } else {
-            nix::unistd::geteuid().as_raw()
+            rustix::process::geteuid().as_raw()
         }
     );
     let kill = v1::AbortProcessesRequest {

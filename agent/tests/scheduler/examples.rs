@@ -6,8 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use wireup_test_support::skip;
 
 use crate::agents::{Agents, built, is_root};
@@ -21,7 +20,7 @@ fn repository() -> PathBuf {
 
 /// The Python with grpcio that `scripts/setup` installs; the test is ignored if there is none.
 pub(crate) fn python() -> Option<PathBuf> {
-    let default = || format!("/var/tmp/wireup-mpi-{}", nix::unistd::getuid()).into();
+    let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid()).into();
     let dir = std::env::var_os("WIREUP_MPI_DIR").map_or_else(default, PathBuf::from);
     let python = dir.join("grpc/bin/python");
     if python.exists() {
@@ -153,9 +152,9 @@ fn examples_pass_signals_on_and_end_what_they_started() {
     let agents = Agents::start(1);
     for example in examples(&agents) {
         for (signal, expected, last) in [
-            (Signal::SIGUSR1, 7, "exited with code 7"),
+            (Signal::USR1, 7, "exited with code 7"),
             (
-                Signal::SIGTERM,
+                Signal::TERM,
                 143,
                 "ended by AbortProcesses: the scheduler was ended",
             ),
@@ -173,7 +172,7 @@ fn examples_pass_signals_on_and_end_what_they_started() {
             let mut line = String::new();
             printed.read_line(&mut line).unwrap();
             assert_eq!(line, "ready\n");
-            kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+            kill_process(Pid::from_child(&child), signal).unwrap();
             let mut told = String::new();
             child
                 .stderr

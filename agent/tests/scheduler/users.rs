@@ -15,7 +15,7 @@ const LINES: usize = 20;
 async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
     let agents = Agents::start(1);
     let mut client = agents.local().await;
-    let uid = nix::unistd::geteuid();
+    let uid = rustix::process::geteuid();
     let signal = || v1::SignalRequest {
         launch_id: "nowhere".into(),
         signal: libc::SIGTERM,

@@ -9,6 +9,7 @@ use crate::report::singleton_detection::Seen;
 use crate::sys::leftovers;
 use crate::sys::procfs::{self, Process};
 use crate::sys::start_ranks::THREAD;
+use crate::sys::zombie;
 use wireup_core::job::ids::GlobalRank;
 
 /// Orphans that are remembered, because of possible leftovers.
@@ -82,24 +83,16 @@ impl LocalBackend {
     /// Only one zombie can be inspected without reaping it. If that one has an owner, its owner
     /// will come here again after collecting it.
     pub(crate) fn reap_orphans(&mut self) {
-        use nix::sys::wait::{Id, WaitPidFlag, waitid};
         if self.jobs.jobs().any(|(_, job)| job.unreported > 0) {
             // A rank may have ended before its starting thread reported it.
             return;
         }
-        let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        while let Ok(status) = waitid(Id::All, peek) {
-            match status.pid() {
-                Some(pid) if !self.owned.contains(&pid.as_raw()) => {
-                    let take = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
-                    if waitid(Id::Pid(pid), take).is_err() {
-                        return;
-                    }
-                    if self.orphans.len() < ORPHANS {
-                        self.orphans.insert(pid.as_raw());
-                    }
-                }
-                _ => return,
+        while let Some(pid) = zombie::first() {
+            if self.owned.contains(&raw(pid)) || !zombie::collect(pid) {
+                return;
+            }
+            if self.orphans.len() < ORPHANS {
+                self.orphans.insert(raw(pid));
             }
         }
     }

@@ -2,12 +2,10 @@
 //! and no part of any protocol.
 
 use std::ffi::OsStr;
-use std::net::Ipv6Addr;
-
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use std::net::IpAddr;
 
 use crate::plan::Plan;
+use crate::sys::interfaces;
 
 /// For more ranks than cores: a rank that waits gives its core to one that has something to do.
 /// What each of them brings: docs/environment.md#oversubscription.
@@ -74,21 +72,16 @@ pub(super) fn is_decided_by(name: &str, variable: &OsStr) -> bool {
 /// sysfs was mounted, which need not be ours.
 fn only_loopback() -> bool {
     // Without an answer there is no reason to believe in a special case.
-    getifaddrs().is_ok_and(|addresses| {
+    interfaces::addresses().is_ok_and(|addresses| {
         !addresses
-            .filter(|address| address.flags.contains(InterfaceFlags::IFF_UP))
-            .filter(|address| !address.flags.contains(InterfaceFlags::IFF_LOOPBACK))
-            .filter_map(|address| address.address)
-            .any(|address| {
-                let v6 = address.as_sockaddr_in6().map(|v6| v6.ip());
-                address.as_sockaddr_in().is_some() || v6.is_some_and(|ip| !is_link_local(ip))
-            })
+            .iter()
+            .any(|address| address.up && !address.loopback && !is_link_local(address.ip))
     })
 }
 
 /// An address every interface has that is up, also one that leads nowhere.
-fn is_link_local(ip: Ipv6Addr) -> bool {
-    ip.segments()[0] & 0xffc0 == 0xfe80
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Gid, Pid, Signal};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -216,7 +216,7 @@ impl Steps {
                 gid: Some(user.gid),
             };
         }
-        match nix::unistd::geteuid().is_root() {
+        match rustix::process::geteuid().is_root() {
             true => Whose::Numbers(Account {
                 uid: user.uid,
                 gid: user.gid,
@@ -293,11 +293,11 @@ impl Reins {
 
 /// As the agent's own user: it can become anybody whom the agent can become.
 fn myself() -> io::Result<User> {
-    let groups = nix::unistd::getgroups()?;
+    let groups = rustix::process::getgroups()?;
     Ok(User {
-        uid: nix::unistd::geteuid().as_raw(),
-        gid: nix::unistd::getegid().as_raw(),
-        groups: groups.into_iter().map(nix::unistd::Gid::as_raw).collect(),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: groups.into_iter().map(Gid::as_raw).collect(),
         name: None,
         home: None,
     })

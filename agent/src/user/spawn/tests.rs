@@ -21,14 +21,14 @@ fn nobody_in_particular() -> User {
 }
 
 fn me() -> User {
-    let own = nix::unistd::geteuid().as_raw();
+    let own = rustix::process::geteuid().as_raw();
     super::super::Served::Only(own).find(own).unwrap()
 }
 
 /// Whether the tests run as root; the test is ignored otherwise.
 #[track_caller]
 fn root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
+    let root = rustix::process::geteuid().is_root();
     if !root {
         skip("processes of another user need root");
     }
@@ -128,7 +128,7 @@ fn a_process_starts_with_a_clean_state_in_a_session_of_its_own() {
 }
 
 fn nobody_if_root() -> User {
-    match nix::unistd::geteuid().is_root() {
+    match rustix::process::geteuid().is_root() {
         true => nobody_in_particular(),
         false => me(),
     }
