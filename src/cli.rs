@@ -13,6 +13,7 @@ pub mod exit;
 pub(crate) mod foreign_options;
 mod kill;
 mod line;
+mod look;
 mod man;
 mod negation;
 mod options;
@@ -44,6 +45,10 @@ enum Other {
     Ps(ps::PsArgs),
     /// End jobs of yours on this machine, or send them another signal
     Kill(kill::KillArgs),
+    /// Show where the ranks of a job are: their stacks as one tree
+    Stacks(look::StacksArgs),
+    /// Write cores of the ranks of a job, which go on
+    Core(look::CoreArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
     /// Show the defaults of `wireup run`
@@ -106,6 +111,8 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
     match Other::from_arg_matches_mut(&mut matches) {
         Ok(Other::Ps(args)) => ps::execute(args),
         Ok(Other::Kill(args)) => kill::execute(&args),
+        Ok(Other::Stacks(args)) => look::show_stacks(args),
+        Ok(Other::Core(args)) => look::write_cores(args),
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(&args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),

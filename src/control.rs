@@ -10,6 +10,7 @@ pub(crate) mod orders;
 mod progress;
 mod pty;
 mod rendezvous;
+pub(crate) mod requests;
 pub mod run;
 mod signals;
 pub(crate) mod singletons;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 use allocations::Allotments;
 use growth::Growth;
 use rendezvous::Meeting;
+use requests::Requests;
 use singletons::Alone;
 use spawn::Family;
 use waiting_spawns::Crowd;
@@ -156,6 +158,8 @@ pub(crate) struct Controller {
     meeting: Meeting,
     /// What processes have set aside.
     allotments: Allotments,
+    /// What others ask about the launch.
+    requests: Requests,
 }
 
 /// The parts from which the controller is built.
@@ -203,6 +207,7 @@ impl Controller {
             interrupts: 0,
             meeting: Meeting::default(),
             allotments: Allotments::new(parts.plan.spec.interface.allocator.clone()),
+            requests: Requests::default(),
             pty: None,
             terminal_until: None,
             jobs: Jobs::new(Arc::clone(&parts.plan)),
@@ -275,6 +280,7 @@ impl Controller {
                 Source::Orders => self.take_orders(),
                 Source::Wake => self.look_at_terminal(),
                 Source::Rendezvous => self.hear_rendezvous(*event),
+                Source::Requests => self.hear_request(*event),
                 Source::Allocator => self.hear_allocator(*event),
                 _ => {}
             }
@@ -288,7 +294,10 @@ impl Controller {
 
     fn next_deadline(&self) -> Option<Duration> {
         [
-            self.supervisor.next_deadline(),
+            self.supervisor
+                .next_deadline()
+                .filter(|_| !self.requests.hold_timeout()),
+            self.requests.next_deadline(),
             self.streams.next_deadline(),
             self.backend.next_deadline(),
             self.alone.next_deadline(),
@@ -328,6 +337,10 @@ impl Controller {
                 pipe: errno == rustix::io::Errno::PIPE,
             };
             self.fail(cause);
+        }
+        self.look_at_requests(now);
+        if self.waits_for_stacks(now) {
+            return Ok(());
         }
         let mut orders = Vec::new();
         let backend = &mut self.backend;

@@ -10,6 +10,7 @@
 //! Rule: the kernel shows a process's environment only to the same user and root.
 //! Source: `PTRACE_MODE_READ_FSCREDS` in ptrace(2).
 
+pub(crate) mod ask;
 pub mod end;
 pub mod find;
 pub mod name;

@@ -9,4 +9,5 @@ pub(crate) mod plan_record;
 pub mod progress;
 pub(crate) mod running_ranks;
 pub mod singleton_detection;
+pub mod stacks;
 pub mod status;

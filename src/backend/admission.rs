@@ -26,6 +26,9 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::SidecarLoaded { node: of, .. }
         | FromBackend::SidecarLostLate { node: of, .. }
         | FromBackend::Allocate { node: of, .. } => *of == node,
+        FromBackend::Inspected {
+            node: of, findings, ..
+        } => *of == node && findings.iter().all(|finding| own(finding.rank)),
         FromBackend::NotStarted { cause, .. } => {
             cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
@@ -103,6 +106,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::backend::inspection::Finding;
     use wireup_core::job::absence::Absent;
     use wireup_core::job::demand::Wish;
     use wireup_core::job::log::{Channel, LogText};
@@ -143,6 +147,23 @@ mod tests {
                 ..Absences::default()
             },
         }
+    }
+
+    #[test]
+    fn a_node_reports_findings_of_its_own_ranks_only() {
+        let told = |node, rank| FromBackend::Inspected {
+            node: NodeId(node),
+            ticket: 1,
+            findings: vec![Finding {
+                rank: GlobalRank(rank),
+                found: Ok(Vec::new()),
+            }],
+        };
+        assert!(admitted(told(1, 2)));
+        assert!(admitted(told(1, 3)));
+        assert!(!admitted(told(1, 0)));
+        assert!(!admitted(told(0, 0)));
+        assert!(!admitted(told(1, 77)));
     }
 
     #[test]

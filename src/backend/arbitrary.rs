@@ -6,6 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
+use crate::backend::inspection::Finding;
 use crate::backend::link_message::{Carried, Description};
 use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::backend::wait_report::Awaited;
@@ -122,6 +123,16 @@ fn from_crew() -> BoxedStrategy<FromBackend> {
     });
     let spawn = (node(), any::<u64>(), process(), spawn_request());
     let lost = (node(), TEXT);
+    let finding = (process(), TEXT).prop_map(|(rank, text)| Finding {
+        rank,
+        found: Err(text),
+    });
+    let found = (node(), any::<u32>(), vec(finding, 0..3));
+    let found = found.prop_map(|(node, ticket, findings)| FromBackend::Inspected {
+        node,
+        ticket,
+        findings,
+    });
     let about_ranks = prop_oneof![
         (process(), any::<i32>()).prop_map(|(rank, pid)| FromBackend::Started { rank, pid }),
         (process(), option::of(cause()))
@@ -176,6 +187,7 @@ fn from_crew() -> BoxedStrategy<FromBackend> {
             .prop_map(|(node, refusal)| FromBackend::Joined { node, refusal }),
         vec((node(), refusal()), 0..2).prop_map(FromBackend::Refused),
         seen,
+        found,
     ];
     prop_oneof![3 => about_ranks, 1 => about_others].boxed()
 }

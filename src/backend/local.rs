@@ -6,6 +6,7 @@
 //! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
 mod end;
+mod inspections;
 mod job;
 mod nodes;
 mod part;
@@ -26,6 +27,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use end::End;
+use inspections::Inspections;
 use job::Job;
 use nodes::Node;
 use rustix::process::Pid;
@@ -150,6 +152,8 @@ pub(crate) struct LocalBackend {
     /// Nodes that the cores know could not join.
     absent: BTreeSet<NodeId>,
     lookout: Lookout,
+    /// Debuggers that look into ranks here.
+    inspections: Inspections,
     /// The guard, once it was dismissed: the last field, since to drop it waits.
     pub(crate) leaving: Option<Leaving>,
 }
@@ -234,6 +238,7 @@ impl LocalBackend {
             ready_told: false,
             absent: BTreeSet::new(),
             lookout: Lookout::default(),
+            inspections: Inspections::default(),
             leaving: None,
             plan: Arc::clone(parts.plan),
         })
@@ -318,6 +323,7 @@ impl LocalBackend {
                     self.signal_some(&ranks, signal);
                 }
             }
+            ToBackend::Inspect(inspection) => self.inspect(inspection),
             ToBackend::Ask(awaited) => self.look_out_for(awaited),
             ToBackend::Look { app, ranks } => {
                 if let Some(seen) = self.look_at(&ranks) {
@@ -382,7 +388,9 @@ impl LocalBackend {
             | Source::Input
             | Source::Rendezvous
             | Source::Allocator
-            | Source::Callers => {}
+            | Source::Callers
+            | Source::Requests => {}
+            Source::Inspection => self.read_inspection(token.index),
             Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
             Source::Wake => self.take_results()?,
             Source::Pmi => {
@@ -427,6 +435,7 @@ impl LocalBackend {
             cores.map(|at| at.0),
             self.look,
             self.lookout.at,
+            self.inspections.next_deadline(),
             self.closed.values().min().copied(),
             self.held.as_ref().map(|(_, until)| *until),
             (!self.dying.0.is_empty()).then_some(self.dying.1),
@@ -458,6 +467,7 @@ impl LocalBackend {
         if self.lookout.at.is_some_and(|at| at <= now) {
             self.look_out();
         }
+        self.look_at_inspections(now);
         self.judge_closed(now);
         self.judge_held(now);
         self.judge_waiting();

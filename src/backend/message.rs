@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::backend::inspection::{Finding, Inspection};
 use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::Seen;
 use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
@@ -168,6 +169,15 @@ pub(crate) enum FromBackend {
     },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, Refusal)>),
+    /// What a host has found in its ranks: the answer to [`ToBackend::Inspect`].
+    Inspected {
+        /// The host's node; the first one where one machine is all nodes.
+        node: NodeId,
+        /// Names the request.
+        ticket: u32,
+        /// Of each of the ranks that run there.
+        findings: Vec<Finding>,
+    },
     /// Nothing of the job is left on this host.
     Over,
 }
@@ -233,6 +243,8 @@ pub(crate) enum ToBackend {
     },
     /// From now on, report when a rank waits for one of these.
     Ask(Awaited),
+    /// Look into ranks with a debugger.
+    Inspect(Inspection),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
     Look { app: u32, ranks: Vec<GlobalRank> },
     /// What became of a request to start processes.

@@ -13,6 +13,12 @@ _wireup_first() {
             return
         fi
         ;;
+    stacks|core)
+        if [[ $cur != -* ]]; then
+            mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" ps 2> /dev/null | awk 'NR > 1 { print $1 }')" -- "$cur")
+            return
+        fi
+        ;;
     run)
         for ((i = 2; i < COMP_CWORD; i++)); do
             word=${COMP_WORDS[i]}

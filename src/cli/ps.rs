@@ -1,6 +1,7 @@
 //! `wireup ps`: the jobs on this machine; with `--nodes`, the agents of nodes.
 
 pub(crate) mod nodes;
+mod proctable;
 mod records;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
+pub(super) use proctable::asked;
 
 use super::table;
 use crate::failure::RunFailure;
@@ -22,6 +24,7 @@ Examples:
   wireup ps              your jobs
   wireup ps -l 3f        the ranks of the job whose name begins with 3f
   wireup ps --json
+  wireup ps --proctable 3f            host, pid and executable of each rank, on all hosts
   wireup ps --nodes --hosts n[1-4]    how the agents of these hosts are
 
 Jobs:
@@ -55,6 +58,10 @@ pub(super) struct PsArgs {
     #[arg(long)]
     json: bool,
 
+    /// Show the processes of one job on all its hosts as debuggers see them: host, pid, executable
+    #[arg(long, conflicts_with_all = ["ranks", "nodes", "all_users"], requires = "jobs")]
+    proctable: bool,
+
     /// Show the state of agents: that of this machine, or those of --hosts or --hostfile
     #[arg(long, conflicts_with_all = ["jobs", "ranks", "all_users"])]
     nodes: bool,
@@ -70,6 +77,9 @@ pub(super) struct PsArgs {
 pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
     if args.nodes {
         return nodes::execute(args.asked, args.json);
+    }
+    if args.proctable {
+        return proctable::execute(&args.jobs, args.json);
     }
     let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
     let short = name::short(&all);

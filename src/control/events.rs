@@ -81,6 +81,7 @@ impl Controller {
                 if !std::mem::replace(&mut self.late_told, true) {
                     let text = missing_ranks::note(&self.jobs, &late, &|rank| self.pid_of(rank));
                     self.warn(&text);
+                    self.show_stacks_of_late_fence();
                 }
             }
             FromBackend::SidecarLostLate { node, error } => {
@@ -134,6 +135,11 @@ impl Controller {
             }
             FromBackend::Joined { node, refusal } => self.host_joined(node, refusal),
             FromBackend::Refused(refusals) => self.refused = refusals,
+            FromBackend::Inspected {
+                node,
+                ticket,
+                findings,
+            } => self.inspected(node, ticket, findings),
             FromBackend::Over => self.over = true,
         }
         Ok(())

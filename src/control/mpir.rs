@@ -66,7 +66,7 @@ impl Controller {
 }
 
 /// What a rank executes, from the root.
-fn executable(plan: &Plan, rank: Rank) -> PathBuf {
+pub(super) fn executable(plan: &Plan, rank: Rank) -> PathBuf {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);

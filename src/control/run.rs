@@ -70,6 +70,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
         }
     })?;
     let watched = orders.map_or(Ok(()), |orders| controller.obey(orders));
+    controller.take_requests();
     controller.tell_plan();
     let started = watched
         .map_err(|error| RunFailure::own("cannot wait for orders", error))

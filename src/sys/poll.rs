@@ -52,9 +52,13 @@ pub enum Source {
     Pushed,
     /// Connection to the allocator beside the launch.
     Allocator,
+    /// What a debugger has found in ranks; by the number of the request.
+    Inspection,
+    /// Requests of other commands; by the number of the connection, 0 for new ones.
+    Requests,
 }
 
-const SOURCES: [Source; 18] = [
+const SOURCES: [Source; 20] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -73,6 +77,8 @@ const SOURCES: [Source; 18] = [
     Source::Callers,
     Source::Pushed,
     Source::Allocator,
+    Source::Inspection,
+    Source::Requests,
 ];
 
 /// A source and the number of the rank or node it belongs to.

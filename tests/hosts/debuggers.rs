@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, eventually, field, number, repository};
+use crate::common::{Output, eventually, field, number, program, repository};
 
 /// What gdb takes to read wireup, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -114,4 +114,46 @@ fn ranks_on_other_hosts_stop_before_main_too() {
     let outcome = running.finish().expect(0);
     let lines = outcome.sorted_lines();
     assert_eq!(lines, ["began 0", "began 1", "began 2"], "{outcome:?}");
+}
+
+#[test]
+fn stacks_of_both_hosts_are_one_tree() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    let options = ["--hosts", "node01:2,node02:2", "-n", "4"];
+    let run = cluster.run(0, options).more([hang.to_str().unwrap(), "3"]);
+    let running = run.deadline(PATIENCE).start();
+    running.wait_for_many(Output::Stdout, "hang rank=", 4);
+    let wireup = cluster.wireup().to_str().unwrap();
+    let pid = launcher(&cluster);
+    let ask = |words: &[&str]| {
+        let command = cluster.command(0, [wireup]).more(words).more([&pid]);
+        command
+            .deadline(PATIENCE)
+            .run()
+            .expect_quiet_success()
+            .out()
+    };
+    let text = ask(&["stacks"]);
+    let ends = |words: &str, ranks: &str| {
+        let line = text.lines().find(|line| line.contains(words));
+        assert!(line.is_some_and(|line| line.ends_with(ranks)), "{text}");
+    };
+    ends("main (", "[ranks 0-3]");
+    ends("elsewhere (", "[rank 3]");
+    ends("receive (", "[ranks 0-2]");
+    let table: Value = serde_json::from_str(&ask(&["ps", "--proctable", "--json"])).unwrap();
+    let hosts: Vec<&str> = table
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["host"].as_str().unwrap())
+        .collect();
+    assert_eq!(hosts, ["node01", "node01", "node02", "node02"]);
+    running.signal(rustix::process::Signal::TERM);
+    running.finish().expect(143);
 }

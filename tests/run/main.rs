@@ -50,6 +50,7 @@ mod signals;
 mod singleton;
 mod spawn;
 mod spawn_pmi;
+mod stacks;
 mod statics;
 mod status;
 mod stdio;

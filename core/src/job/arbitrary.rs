@@ -70,8 +70,12 @@ fn rank_set() -> BoxedStrategy<RankSet> {
 
 fn debug() -> BoxedStrategy<DebugSpec> {
     let choice = prop_oneof![Just(RankChoice::All), rank_set().prop_map(RankChoice::Only),];
-    (of(choice), any::<bool>())
-        .prop_map(|(stop_on_exec, led)| DebugSpec { stop_on_exec, led })
+    (of(choice), any::<(bool, bool)>())
+        .prop_map(|(stop_on_exec, (led, stacks))| DebugSpec {
+            stop_on_exec,
+            led,
+            stacks,
+        })
         .boxed()
 }
 

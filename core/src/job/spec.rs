@@ -357,6 +357,8 @@ pub struct DebugSpec {
     /// A debugger leads the launcher: all ranks are stopped so, and those that the user has not named go
     /// on when the debugger lets the launcher go on.
     pub led: bool,
+    /// The user is shown where the ranks are when a fence is late and when the job's time is over.
+    pub stacks: bool,
 }
 
 impl DebugSpec {

@@ -71,6 +71,7 @@ impl End {
 impl LocalBackend {
     /// All ranks have ended, or are treated as if they had.
     pub(super) fn finish(&mut self, abnormal: bool) {
+        self.end_inspections();
         for index in 0..self.nodes.len() {
             self.feed(self.part.node_at(index), Event::LaunchEnded);
         }

@@ -14,6 +14,11 @@ pub(crate) struct DebugArgs {
     #[arg(long, value_name = "RANKS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "all", value_parser = parse_choice)]
     stop_on_exec: Option<RankChoice>,
+
+    /// Show where all ranks are (as `wireup stacks` does) when a fence is late, and at the end of
+    /// --timeout before the ranks are ended
+    #[arg(long)]
+    stacks: bool,
 }
 
 impl From<DebugArgs> for DebugSpec {
@@ -21,6 +26,7 @@ impl From<DebugArgs> for DebugSpec {
         Self {
             stop_on_exec: args.stop_on_exec,
             led: false,
+            stacks: args.stacks,
         }
     }
 }

@@ -1,0 +1,117 @@
+# Runs in gdb. Looks at processes one after another and prints a line of JSON for each: attaches, does
+# what is asked for and lets go.
+#
+# WIREUP_LOOK is "stacks", "python" or "core", WIREUP_RANKS a list of RANK:PID with commas between them, and
+# WIREUP_DIRECTORY where cores go.
+
+import json
+import os
+import shutil
+import subprocess
+
+import gdb
+
+FRAMES_MAX = 128
+WORDS_MAX = 200
+
+
+def place(frame):
+    """A frame in words: its function, and where that is."""
+    name = frame.name() or "??"
+    found = frame.find_sal()
+    if found.symtab is not None:
+        where = f"{os.path.basename(found.symtab.filename)}:{found.line}"
+    else:
+        where = os.path.basename(gdb.solib_name(frame.pc()) or "")
+    return f"{name} ({where})"[:WORDS_MAX] if where else name[:WORDS_MAX]
+
+
+def stack():
+    """The frames of the first thread, outermost first."""
+    frames, frame = [], gdb.newest_frame()
+    while frame is not None and len(frames) < FRAMES_MAX:
+        frames.append(place(frame))
+        try:
+            frame = frame.older()
+        except gdb.error:
+            break
+    # Below main is what every program has.
+    for index, words in enumerate(frames):
+        if words == "main" or words.startswith("main "):
+            frames = frames[: index + 1]
+            break
+    return frames[::-1]
+
+
+def python_stack(pid):
+    """The Python frames of a process, if it has any and py-spy is there."""
+    spy = shutil.which("py-spy")
+    if spy is None:
+        return None
+    words = [spy, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+    if done.returncode != 0:
+        return None
+    threads = json.loads(done.stdout)
+    threads.sort(key=lambda thread: thread.get("os_thread_id") != pid)
+    frames = threads[0]["frames"][:FRAMES_MAX] if threads else []
+    words = [f"{f['name']} ({f['short_filename']}:{f['line']})"[:WORDS_MAX] for f in frames]
+    return words[::-1] or None
+
+
+def python_stack_of_gdb():
+    """The same from gdb's own support for Python, if that is loaded."""
+    try:
+        text = gdb.execute("py-bt", to_string=True)
+    except gdb.error:
+        return None
+    frames = []
+    for line in text.splitlines():
+        words = line.strip()
+        if words.startswith("File ") and ", in " in words:
+            file, rest = words[len("File ") :].split(", line ", 1)
+            number, name = rest.split(", in ", 1)
+            name = name.split(" ", 1)[0]
+            frames.append(f"{name} ({os.path.basename(file.strip(chr(34)))}:{number})")
+    # "most recent call first"
+    return frames[::-1] or None
+
+
+def dump(rank, pid):
+    path = os.path.join(os.environ["WIREUP_DIRECTORY"], f"core.{rank}.{pid}")
+    gdb.execute(f"generate-core-file {path}", to_string=True)
+    return [path]
+
+
+def look(what, rank, pid):
+    if what == "python":
+        frames = python_stack(pid)
+        if frames is not None:
+            return frames
+    gdb.execute(f"attach {pid}", to_string=True)
+    try:
+        if what == "core":
+            return dump(rank, pid)
+        return (python_stack_of_gdb() if what == "python" else None) or stack()
+    finally:
+        gdb.execute("detach", to_string=True)
+
+
+def main():
+    for setting in ("pagination off", "confirm off", "debuginfod enabled off", "width 0"):
+        try:
+            gdb.execute(f"set {setting}")
+        except gdb.error:
+            pass
+    for word in os.environ["WIREUP_RANKS"].split(","):
+        rank, pid = word.split(":")
+        said = {"rank": int(rank)}
+        try:
+            said["found"] = look(os.environ["WIREUP_LOOK"], rank, int(pid))
+        except Exception as error:
+            said["error"] = str(error).strip().splitlines()[-1] if str(error) else repr(error)
+        os.write(LINES, json.dumps(said).encode() + b"\n")
+
+
+LINES = int(os.environ["WIREUP_LINES"])
+main()

@@ -1,0 +1,69 @@
+//! `wireup ps --proctable`: the processes of a job on all its hosts, as its launcher knows them.
+
+use std::io::Write as _;
+
+use super::{choose, scope};
+use crate::cli::table;
+use crate::control::requests::message::{ProcessRecord, Request, Wish};
+use crate::failure::RunFailure;
+use crate::jobs;
+use crate::jobs::ask::ask;
+use wireup_core::job::rank_set::RankSet;
+
+/// What the launcher of a job answers.
+///
+/// # Errors
+/// When there is no such job, or it does not answer.
+pub(in crate::cli) fn asked(
+    job: &str,
+    ranks: Option<RankSet>,
+    wish: Wish,
+) -> Result<Vec<ProcessRecord>, RunFailure> {
+    let all = jobs::list(scope(false, true)?);
+    let chosen = choose(&[job.to_owned()], &all)?;
+    let found = chosen.first().map(|index| &all[*index]);
+    let found = found.ok_or_else(|| RunFailure::refused(format!("no job {job:?}")))?;
+    ask(found, &Request { wish, ranks }).map_err(|error| RunFailure {
+        code: 1,
+        message: format!("job {job}: {error}"),
+    })
+}
+
+/// Prints the processes of one job.
+///
+/// # Errors
+/// When there is no such job, or its launcher does not answer.
+pub(super) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFailure> {
+    let [job] = jobs else {
+        let text = "--proctable shows one job; name one";
+        return Err(RunFailure::refused(text.to_owned()));
+    };
+    let records = asked(job, None, Wish::Table)?;
+    let text = match json {
+        true => serde_json::to_string_pretty(&records)
+            .map_err(|error| RunFailure::own("JSON", error))?,
+        false => {
+            let head = ["RANK", "HOST", "PID", "STATE", "EXECUTABLE"];
+            let rows: Vec<Vec<String>> = records.iter().map(row).collect();
+            table::render(&head, &rows, super::width())
+        }
+    };
+    // A reader that has seen enough is no failure.
+    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+    Ok(0)
+}
+
+fn row(record: &ProcessRecord) -> Vec<String> {
+    vec![
+        match record.job {
+            0 => record.rank.to_string(),
+            job => format!("{job}:{}", record.rank),
+        },
+        record.host.clone(),
+        record
+            .pid
+            .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+        record.state.clone(),
+        record.executable.clone(),
+    ]
+}

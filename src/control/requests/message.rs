@@ -1,0 +1,93 @@
+//! What is asked of a running launch, and the answer: one line of JSON each.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::stacks::Seen;
+use wireup_core::job::ids::{JobNumber, Rank};
+use wireup_core::job::rank_set::RankSet;
+
+/// Most bytes of a request.
+pub(crate) const REQUEST_MAX: usize = 64 * 1024;
+
+/// What somebody wants.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Wish {
+    /// The table of processes.
+    Table,
+    /// Stacks of those that run.
+    Stacks {
+        /// Those of Python, where a rank has one.
+        python: bool,
+    },
+    /// Cores of those that run.
+    Core {
+        /// Where they go, on each host.
+        directory: PathBuf,
+    },
+}
+
+/// A request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// What for.
+    pub(crate) wish: Wish,
+    /// Ranks of the first job; all processes when absent.
+    pub(crate) ranks: Option<RankSet>,
+}
+
+/// One process of the launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ProcessRecord {
+    /// Number of its job; 0 for the one the user asked for.
+    pub(crate) job: u32,
+    /// Its number there.
+    pub(crate) rank: u32,
+    /// Its host.
+    pub(crate) host: String,
+    /// Its process, once it was started.
+    pub(crate) pid: Option<i32>,
+    /// What it executes.
+    pub(crate) executable: String,
+    /// `planned`, `running` or `ended`.
+    pub(crate) state: String,
+    /// Frames, the outermost first; or the file of its core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) found: Option<Vec<String>>,
+    /// Why there is nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl ProcessRecord {
+    /// What was seen of it.
+    pub(crate) fn seen(&self) -> Seen<'_> {
+        Seen {
+            name: (JobNumber(self.job), Rank(self.rank)),
+            host: &self.host,
+            pid: self.pid,
+            found: match (&self.found, &self.error) {
+                (Some(found), _) => Ok(found),
+                (None, Some(error)) => Err(error),
+                (None, None) => Err("it is not known"),
+            },
+        }
+    }
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// What was asked for, by rank.
+    Processes(Vec<ProcessRecord>),
+    /// Why there is no answer.
+    Refused(String),
+}
+
+/// The abstract address at which a launch takes requests.
+pub(crate) fn address(job: &str) -> Vec<u8> {
+    format!("wireup/control/{job}").into_bytes()
+}

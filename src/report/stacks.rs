@@ -1,0 +1,226 @@
+//! Stacks of many ranks as one tree; no I/O.
+//!
+//! Ranks that are at the same place share a line. Where they part, the fewest come first: in a job that hangs
+//! these are the ranks that the others wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wireup_core::job::ids::{JobNumber, Rank};
+use wireup_core::job::rank_set::RankSet;
+
+/// A process as people know it.
+pub type Name = (JobNumber, Rank);
+
+/// What was seen of one process.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Which.
+    pub name: Name,
+    /// Its host.
+    pub host: &'a str,
+    /// Its process.
+    pub pid: Option<i32>,
+    /// Its frames, the outermost first; or why they are not known.
+    pub found: Result<&'a [String], &'a str>,
+}
+
+/// The lines that show what was seen: the tree, and then those of which nothing is known.
+pub fn lines(seen: &[Seen<'_>]) -> Vec<String> {
+    let stacks = seen
+        .iter()
+        .filter_map(|one| Some((one.name, one.found.ok()?)));
+    let mut lines = tree(stacks);
+    lines.extend(seen.iter().filter_map(unseen));
+    lines
+}
+
+/// Why nothing is known of a process.
+pub fn unseen(seen: &Seen<'_>) -> Option<String> {
+    let why = seen.found.err()?;
+    let pid = seen
+        .pid
+        .map_or_else(String::new, |pid| format!(", pid {pid}"));
+    Some(format!(
+        "{} ({}{pid}): {why}",
+        words(&[seen.name]),
+        seen.host
+    ))
+}
+
+/// Ranks that have the same frames down to here.
+#[derive(Default)]
+struct Node<'a> {
+    /// In the order of ranks.
+    names: Vec<Name>,
+    /// Where in the function they are.
+    lines: BTreeSet<u32>,
+    /// What they have called from here, by function and file.
+    called: BTreeMap<&'a str, Node<'a>>,
+}
+
+/// The lines that show the stacks, each with its outermost frame first.
+pub fn tree<'a>(stacks: impl IntoIterator<Item = (Name, &'a [String])>) -> Vec<String> {
+    let mut root = Node::default();
+    for (name, frames) in stacks {
+        let mut node = &mut root;
+        node.names.push(name);
+        for frame in frames {
+            let (function, line) = place(frame);
+            node = node.called.entry(function).or_default();
+            node.names.push(name);
+            node.lines.extend(line);
+        }
+    }
+    let mut lines = Vec::new();
+    root.show(0, &mut lines);
+    lines
+}
+
+impl Node<'_> {
+    /// The lines in words.
+    fn numbers(&self) -> String {
+        const MOST: usize = 4;
+        let numbers = self.lines.iter().take(MOST).map(u32::to_string);
+        let more = if self.lines.len() > MOST { ",…" } else { "" };
+        numbers.collect::<Vec<_>>().join(",") + more
+    }
+
+    fn show(&self, depth: usize, lines: &mut Vec<String>) {
+        let mut called: Vec<(&&str, &Self)> = self.called.iter().collect();
+        called.sort_by_key(|(_, node)| (node.names.len(), node.names.first().copied()));
+        let parts = depth == 0 || called.len() > 1;
+        // Some may have gone no further than here.
+        let parts = parts
+            || called
+                .iter()
+                .any(|(_, node)| node.names.len() < self.names.len());
+        for (function, node) in called {
+            let inner = depth + usize::from(parts);
+            let indent = "  ".repeat(inner.saturating_sub(1));
+            let names = match parts {
+                true => format!("  [{}]", words(&node.names)),
+                false => String::new(),
+            };
+            let frame = match node.lines.is_empty() {
+                true => (*function).to_owned(),
+                false => format!("{function}:{})", node.numbers()),
+            };
+            lines.push(format!("{indent}{frame}{names}"));
+            node.show(inner, lines);
+        }
+    }
+}
+
+/// A frame `function (file:line)` without its line, and that. Ranks that are in one function together are in
+/// many of its lines, where it is a loop.
+fn place(frame: &str) -> (&str, Option<u32>) {
+    let parts = frame
+        .strip_suffix(')')
+        .and_then(|text| text.rsplit_once(':'));
+    let place = parts.and_then(|(function, line)| Some((function, line.parse().ok()?)));
+    place.map_or((frame, None), |(function, line)| (function, Some(line)))
+}
+
+/// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
+pub fn words(names: &[Name]) -> String {
+    let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
+    for (job, rank) in names {
+        by_job.entry(*job).or_default().push(*rank);
+    }
+    let words = by_job.iter().filter_map(|(job, ranks)| {
+        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let ranks = RankSet::of(ranks)?;
+        Some(match job {
+            JobNumber(0) => format!("{word} {ranks}"),
+            job => format!("{word} {ranks} of spawned job {job}"),
+        })
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(stacks: &[(u32, u32, &str)]) -> Vec<String> {
+        let split = |text: &str| text.split_ascii_whitespace().map(str::to_owned).collect();
+        let stacks: Vec<(Name, Vec<String>)> = stacks
+            .iter()
+            .map(|(job, rank, text)| ((JobNumber(*job), Rank(*rank)), split(text)))
+            .collect();
+        tree(
+            stacks
+                .iter()
+                .map(|(name, frames)| (*name, frames.as_slice())),
+        )
+    }
+
+    #[test]
+    fn equal_stacks_are_shown_once_and_the_odd_one_first() {
+        let lines = shown(&[
+            (0, 0, "main work recv poll"),
+            (0, 1, "main work recv poll"),
+            (0, 2, "main elsewhere sleep"),
+            (0, 3, "main work recv wait"),
+        ]);
+        let expected = [
+            "main  [ranks 0-3]",
+            "  elsewhere  [rank 2]",
+            "  sleep",
+            "  work  [ranks 0-1,3]",
+            "  recv",
+            "    wait  [rank 3]",
+            "    poll  [ranks 0-1]",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_rank_that_has_gone_less_far_is_seen() {
+        let lines = shown(&[(0, 0, "main"), (0, 1, "main work")]);
+        assert_eq!(lines, ["main  [ranks 0-1]", "  work  [rank 1]"]);
+    }
+
+    #[test]
+    fn lines_of_one_function_are_listed() {
+        let lines = shown(&[
+            (0, 0, "f(a.c:7)"),
+            (0, 1, "f(a.c:9)"),
+            (0, 2, "f(a.c:7)"),
+            (0, 3, "f(lib.so)"),
+        ]);
+        assert_eq!(lines, ["f(lib.so)  [rank 3]", "f(a.c:7,9)  [ranks 0-2]"]);
+    }
+
+    #[test]
+    fn different_programs_stand_side_by_side_and_spawned_jobs_are_named() {
+        let lines = shown(&[(0, 0, "main a"), (1, 0, "start a"), (1, 1, "start a")]);
+        let expected = [
+            "main  [rank 0]",
+            "a",
+            "start  [ranks 0-1 of spawned job 1]",
+            "a",
+        ];
+        assert_eq!(lines, expected);
+        assert!(shown(&[]).is_empty());
+        assert!(shown(&[(0, 0, "")]).is_empty());
+    }
+
+    #[test]
+    fn every_rank_of_a_large_job_is_in_every_level_once() {
+        let text = |rank: u32| match rank {
+            17 => "main other".to_owned(),
+            rank => format!("main recv f{}", rank % 2),
+        };
+        let texts: Vec<String> = (0..64).map(text).collect();
+        let stacks: Vec<(u32, u32, &str)> = (0..)
+            .zip(&texts)
+            .map(|(rank, text)| (0, rank, text.as_str()))
+            .collect();
+        let lines = shown(&stacks);
+        assert_eq!(lines[0], "main  [ranks 0-63]");
+        assert_eq!(lines[1], "  other  [rank 17]");
+        assert_eq!(lines[2], "  recv  [ranks 0-16,18-63]");
+        assert_eq!(lines.len(), 5);
+    }
+}

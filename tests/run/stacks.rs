@@ -1,0 +1,267 @@
+//! `wireup stacks`, `wireup core` and the stacks that a launch shows by itself, with a real gdb.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::{Outcome, Output, Run, Running, mpi, node_name, program, skip, wireup};
+
+/// What gdb may take for many ranks, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn has(program: &str) -> bool {
+    let found = std::process::Command::new(program)
+        .arg("--version")
+        .output()
+        .is_ok();
+    if !found {
+        skip(&format!("{program} is not installed: run scripts/setup"));
+    }
+    found
+}
+
+/// Ranks of which one is elsewhere.
+fn hanging(ranks: u32, options: &[&str], odd: &str) -> Option<Running> {
+    let hang = program("hang")?;
+    if !has("gdb") {
+        return None;
+    }
+    let run = Run::ranks(ranks, options).more([hang.to_str()?, odd]);
+    let running = run.deadline(PATIENCE).start();
+    running.wait_for_many(Output::Stdout, "hang rank=", ranks as usize);
+    Some(running)
+}
+
+/// `wireup COMMAND` about a launch.
+fn about(running: &Running, words: &[&str]) -> Run {
+    let pid = running.pid().to_string();
+    let run = Run::command([wireup()]).more([words[0], &pid]);
+    run.more(&words[1..]).deadline(PATIENCE)
+}
+
+fn end(running: Running) -> Outcome {
+    running.signal(Signal::TERM);
+    running.finish().expect(143)
+}
+
+#[test]
+fn the_one_of_64_ranks_that_is_elsewhere_stands_first() {
+    let Some(running) = hanging(64, &["--virtual-nodes", "8"], "17") else {
+        return;
+    };
+    let start = Instant::now();
+    let outcome = about(&running, &["stacks"]).run().expect_quiet_success();
+    println!("64 ranks on 8 virtual nodes: {:?}", start.elapsed());
+    let text = outcome.out();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("main (hang.c:"), "{text}");
+    let at = |words: &str, ranks: &str| {
+        let line = lines.iter().position(|line| line.contains(words));
+        let line = line.unwrap_or_else(|| panic!("no {words}:\n{text}"));
+        assert!(lines[line].ends_with(ranks), "{text}");
+        line
+    };
+    assert!(at("elsewhere (hang.c:", "[rank 17]") < at("receive (hang.c:", "[ranks 0-16,18-63]"));
+    // They go on as before.
+    for process in running.processes() {
+        assert!(!matches!(process.state, 'T' | 't'), "{process}");
+    }
+    let some = about(&running, &["stacks", "--ranks", "3,17"]).run();
+    let some = some.expect_quiet_success().out();
+    assert!(
+        some.contains("[rank 17]") && some.contains("[rank 3]"),
+        "{some}"
+    );
+    let outcome = about(&running, &["stacks", "--ranks", "64"])
+        .run()
+        .expect(1);
+    outcome.expect_one_line(&["no rank 64", "0 to 63"]);
+    end(running);
+}
+
+#[test]
+fn ranks_that_hang_in_a_receive_are_told_from_the_one_that_does_not_send() {
+    for name in ["mpich5", "openmpi5"] {
+        let Some(mpi) = mpi(name) else {
+            return;
+        };
+        if !has("gdb") {
+            return;
+        }
+        let options = ["--virtual-nodes", "2"];
+        let running = mpi
+            .run(4, &options, "hang_recv", &["2"])
+            .deadline(PATIENCE)
+            .start();
+        running.wait_for_many(Output::Stdout, "hang_recv rank=", 4);
+        let outcome = about(&running, &["stacks", "--json"])
+            .run()
+            .expect_quiet_success();
+        let ranks: Value = serde_json::from_str(&outcome.out()).unwrap();
+        for rank in ranks.as_array().unwrap() {
+            let frames = rank["found"].to_string();
+            let odd = rank["rank"] == 2;
+            assert_eq!(frames.contains("elsewhere"), odd, "{name}: {frames}");
+            assert_eq!(frames.contains("MPI_Recv"), !odd, "{name}: {frames}");
+        }
+        end(running);
+    }
+}
+
+#[test]
+fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
+    let options = ["--stop-on-exec=1"];
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    if !has("gdb") {
+        return;
+    }
+    let words = [hang.to_str().unwrap(), "0"];
+    let running = Run::ranks(2, options)
+        .more(words)
+        .deadline(PATIENCE)
+        .start();
+    running.wait_for(Output::Stdout, "hang rank=0");
+    let text = about(&running, &["stacks"])
+        .run()
+        .expect_quiet_success()
+        .out();
+    assert!(
+        text.contains("_start") && text.contains("elsewhere"),
+        "{text}"
+    );
+    let stopped = running
+        .processes()
+        .iter()
+        .filter(|one| one.state == 'T')
+        .count();
+    assert_eq!(stopped, 1);
+    end(running);
+}
+
+#[test]
+fn cores_are_written_on_demand_and_the_ranks_go_on() {
+    let Some(running) = hanging(3, &["--virtual-nodes", "3"], "0") else {
+        return;
+    };
+    let directory = running.work().to_owned();
+    let words = [
+        "core",
+        "--ranks",
+        "0,2",
+        "--dir",
+        directory.to_str().unwrap(),
+    ];
+    let text = about(&running, &words).run().expect_quiet_success().out();
+    let files: Vec<&str> = text
+        .lines()
+        .map(|line| line.rsplit_once(':').unwrap().1)
+        .collect();
+    assert_eq!(files.len(), 2, "{text}");
+    for file in files {
+        let head = std::fs::read(file).unwrap();
+        assert!(head.starts_with(b"\x7fELF"), "{file}");
+        let show = ["gdb", "-nx", "-q", "-batch", "-ex", "bt", "-c", file];
+        let hang = program("hang").unwrap();
+        let shown = Run::command(show).more([hang]).deadline(PATIENCE).run();
+        assert!(shown.out().contains("main"), "{shown:?}");
+        std::fs::remove_file(file).unwrap();
+    }
+    let nowhere = about(&running, &["core", "--dir", "/nowhere"])
+        .run()
+        .expect(1);
+    assert_eq!(nowhere.err().matches("rank ").count(), 3, "{nowhere:?}");
+    end(running);
+}
+
+#[test]
+fn the_table_of_processes_is_shown_as_debuggers_see_it() {
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    let hang = hang.to_str().unwrap();
+    let running = Run::ranks(2, [hang, "0"]).start();
+    running.wait_for_many(Output::Stdout, "hang rank=", 2);
+    let outcome = about(&running, &["ps", "--proctable", "--json"]).run();
+    let table: Value = serde_json::from_str(&outcome.expect_quiet_success().out()).unwrap();
+    let table = table.as_array().unwrap();
+    assert_eq!(table.len(), 2);
+    for (number, process) in table.iter().enumerate() {
+        assert_eq!(process["rank"], number);
+        assert_eq!(process["host"], node_name().as_str());
+        assert_eq!(process["executable"], hang);
+        assert_eq!(process["state"], "running");
+        let pid = process["pid"].as_i64().unwrap();
+        assert!(
+            running
+                .processes()
+                .iter()
+                .any(|one| i64::from(one.pid) == pid)
+        );
+    }
+    let text = about(&running, &["ps", "--proctable"])
+        .run()
+        .expect_quiet_success()
+        .out();
+    assert!(text.starts_with("RANK  HOST"), "{text}");
+    end(running);
+}
+
+#[test]
+fn stacks_are_shown_when_the_time_is_over_and_then_the_job_ends() {
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    if !has("gdb") {
+        return;
+    }
+    let options = ["--stacks", "--timeout", "1", "--virtual-nodes", "2"];
+    let run = Run::ranks(4, options).more([hang.to_str().unwrap(), "3"]);
+    let outcome = run.deadline(PATIENCE).run().expect(124);
+    let err = outcome.err();
+    let odd = err
+        .lines()
+        .position(|line| line.contains("elsewhere") && line.ends_with("[rank 3]"));
+    let end = err
+        .lines()
+        .position(|line| line.contains("4 ranks had not ended"));
+    assert!(odd.is_some() && odd < end, "{outcome:?}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_and_the_job_goes_on() {
+    use std::io::{Read as _, Write as _};
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    let running = Run::ranks(1, ["sh", "-c", "echo $WIREUP_JOB_ID; exec sleep 1000"]).start();
+    let job = running.wait_for(Output::Stdout, "\n");
+    let name = format!("wireup/control/{}", job.trim());
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    for garbage in [
+        &b"\n"[..],
+        b"{}\n",
+        b"\xff\x00\n",
+        b"{\"wish\":\"table\",\"ranks\":[]}\n",
+    ] {
+        let mut stream = UnixStream::connect_addr(&address).unwrap();
+        stream.write_all(garbage).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("{\"refused\":"), "{answer}");
+    }
+    // More than a request may have, and somebody who leaves.
+    let mut stream = UnixStream::connect_addr(&address).unwrap();
+    while stream.write_all(&[b' '; 4096]).is_ok() {}
+    drop(UnixStream::connect_addr(&address).unwrap());
+    let table = about(&running, &["ps", "--proctable"])
+        .run()
+        .expect_quiet_success();
+    assert!(
+        table.out().contains("sleep") || table.out().contains("sh"),
+        "{table:?}"
+    );
+    end(running);
+}
