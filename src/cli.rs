@@ -18,6 +18,7 @@ mod man;
 mod negation;
 mod options;
 mod ps;
+mod requeue;
 mod run;
 pub mod table;
 pub(crate) mod usage_errors;

@@ -408,8 +408,8 @@ impl Controller {
                     );
                     self.tell(&text);
                 }
-                Order::NoteFailure => {
-                    if let Some(line) = finish::failure_line(self, self.supervisor.tolerated()) {
+                Order::NoteFailure(cause) => {
+                    if let Some(line) = finish::failure_line(self, Some(&cause)) {
                         let others = match self.supervisor.remaining() {
                             0 => "",
                             _ => "; the others continue",

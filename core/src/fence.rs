@@ -22,6 +22,8 @@
 //!   once, so the generations of all nodes stay in step.
 //! - When a fence has taken too long ([`Timeout`]), the root asks the nodes which ranks are missing
 //!   ([`inquiries`]) before it decides.
+//! - Where fences do without the dead ([`FenceEngine::surviving`], see [`survivors`]), lost nodes leave
+//!   the tree instead, and nodes without a living participant arrive without data.
 //! - Messages may be repeated and may overtake each other; they must not get lost between nodes
 //!   that are up. A repetition, or what comes for an ended fence, is dropped.
 //!
@@ -34,6 +36,7 @@ mod inquiries;
 mod message;
 mod received;
 mod round;
+mod survivors;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
@@ -56,6 +59,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 use crate::link::spawn_tree::Shape;
+use survivors::Survivors;
 
 /// The fences of one node. See the module.
 pub struct FenceEngine<T> {
@@ -66,6 +70,8 @@ pub struct FenceEngine<T> {
     rounds: BTreeMap<FenceId, Round<T>>,
     lost: BTreeMap<NodeId, Arc<str>>,
     torn_down: bool,
+    /// Where fences do without the dead: what that takes.
+    survivors: Option<Survivors>,
 }
 
 impl<T> FenceEngine<T> {
@@ -79,7 +85,15 @@ impl<T> FenceEngine<T> {
             rounds: BTreeMap::new(),
             lost: BTreeMap::new(),
             torn_down: false,
+            survivors: None,
         }
+    }
+
+    /// The same, with fences that do without lost nodes and dead processes. The same on all nodes.
+    #[must_use]
+    pub fn surviving(mut self) -> Self {
+        self.survivors = Some(Survivors::default());
+        self
     }
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
@@ -104,11 +118,13 @@ impl<T> FenceEngine<T> {
                     timeout,
                     waited: Duration::ZERO,
                 };
-                self.arrive(series, offer, ticket, now, out);
+                self.arrive(series, offer, Some(ticket), now, out);
             }
+            FenceInput::Vacant { id } => self.vacant(&id, now, out),
             FenceInput::Described { id, absences } => self.described(&id, absences, now, out),
             FenceInput::Message { from, message } => self.message(from, message, now, out),
             FenceInput::PeerLost { node, reason } => self.peer_lost(node, reason, now, out),
+            FenceInput::ProcessDied => self.process_died(out),
             FenceInput::Tick => self.tick(now, out),
             FenceInput::Teardown => self.tear_down(now, out),
         }
@@ -146,7 +162,7 @@ impl<T> FenceEngine<T> {
         out: &mut Vec<Output<T>>,
     ) {
         let node = self.node;
-        let place = Place::new(nodes, node, self.shape);
+        let place = self.place(nodes);
         let id = self.book.next(series);
         // Whatever else is wrong is said when all have arrived.
         let (Some(id), Some(place)) = (id, place) else {
@@ -171,20 +187,22 @@ impl<T> FenceEngine<T> {
         &mut self,
         series: Series,
         offer: Offer,
-        ticket: T,
+        ticket: Option<T>,
         now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
         let node = self.node;
-        let refused = |ticket, failure| Output::Complete {
-            ticket,
-            result: Err(failure),
+        let refused = |ticket: Option<T>, failure| {
+            ticket.map(|ticket| Output::Complete {
+                ticket,
+                result: Err(failure),
+            })
         };
-        let Some(place) = Place::new(&offer.nodes, node, self.shape) else {
-            return out.push(refused(ticket, FenceFailure::NotParticipant { node }));
+        let Some(place) = self.place(&offer.nodes) else {
+            return out.extend(refused(ticket, FenceFailure::NotParticipant { node }));
         };
         let Some(id) = self.book.next(series) else {
-            return out.push(refused(ticket, FenceFailure::TooMany { node }));
+            return out.extend(refused(ticket, FenceFailure::TooMany { node }));
         };
         self.book.enter(&id);
         if self.book.is_over(&id) {
@@ -194,7 +212,7 @@ impl<T> FenceEngine<T> {
                 true => FenceFailure::TornDown { node },
                 false => FenceFailure::TooMany { node },
             });
-            return out.push(refused(ticket, failure));
+            return out.extend(refused(ticket, failure));
         }
         let round = self.rounds.entry(id.clone());
         let round = round.or_insert_with(|| Round::new(place, now));
@@ -232,8 +250,11 @@ impl<T> FenceEngine<T> {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
-        if round.phase != Phase::Collecting || !round.is_complete() {
+        if round.phase != Phase::Collecting {
             return;
+        }
+        if !round.is_complete() {
+            return self.look_once(id, out);
         }
         let place = round.place.clone();
         let all = match round.take(limit) {
@@ -249,6 +270,7 @@ impl<T> FenceEngine<T> {
             contribution: all,
             timeout: round.timeout,
             waited: now.since(round.since),
+            lost: lost_of(&self.lost, place.nodes()),
         };
         round.report(now);
         self.send(parent, message, out);
@@ -310,7 +332,11 @@ impl<T> FenceEngine<T> {
 
     /// It has ended for this node: answers the local requester, if it waits.
     fn end(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<Output<T>>) {
-        let ticket = self.rounds.remove(id).and_then(|round| round.ticket);
+        let round = self.rounds.remove(id);
+        if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
+            survivors.keep(id, round.place.nodes(), &result);
+        }
+        let ticket = round.and_then(|round| round.ticket);
         let unheard = result.as_ref().err().filter(|_| ticket.is_none());
         if ticket.is_some() {
             self.book.enter(id);
@@ -347,6 +373,9 @@ impl<T> FenceEngine<T> {
             return;
         }
         self.lost.insert(node, Arc::clone(&reason));
+        if self.survivors.is_some() {
+            return self.do_without(node, &reason, now, out);
+        }
         let failure = FenceFailure::PeerLost { node, reason };
         let with = |place: &Place| place.nodes().contains(node);
         let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
@@ -396,6 +425,13 @@ impl<T> FenceEngine<T> {
         }
     }
 
+    /// This node's place among these.
+    fn place(&self, nodes: &Nodes) -> Option<Place> {
+        let lost = self.survivors.as_ref().map(|_| &self.lost);
+        let is_lost = |node| lost.is_some_and(|lost| lost.contains_key(&node));
+        Place::new(nodes, is_lost, self.node, self.shape)
+    }
+
     /// A lost node that was on the way to the root.
     fn lost_above(&self, place: &Place) -> Option<FenceFailure> {
         let mut lost = self.lost.iter();
@@ -405,11 +441,20 @@ impl<T> FenceEngine<T> {
     }
 
     fn lost_among(&self, nodes: &Nodes) -> Option<FenceFailure> {
+        if self.survivors.is_some() {
+            return None;
+        }
         let mut lost = self.lost.iter();
         let (&node, reason) = lost.find(|(node, _)| nodes.contains(**node))?;
         let reason = Arc::clone(reason);
         Some(FenceFailure::PeerLost { node, reason })
     }
+}
+
+/// Which of these nodes are lost.
+fn lost_of(lost: &BTreeMap<NodeId, Arc<str>>, nodes: &Nodes) -> Vec<NodeId> {
+    let lost = lost.keys().copied();
+    lost.filter(|node| nodes.contains(*node)).collect()
 }
 
 /// An arrival without its requester.

@@ -10,6 +10,7 @@ mod allocations;
 pub(crate) mod collectives;
 mod context;
 mod credentials;
+mod deaths;
 mod demands;
 pub mod event;
 mod events;
@@ -32,6 +33,7 @@ pub(crate) mod sidecar;
 mod spawns;
 mod upcalls;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use allocations::Allocations;
@@ -160,6 +162,8 @@ pub struct NodeCore {
     aborts: Vec<UpcallId>,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
+    /// Processes of this node that have ended.
+    ended: BTreeSet<GlobalRank>,
 }
 
 impl NodeCore {
@@ -175,7 +179,8 @@ impl NodeCore {
         pmix: bool,
         terms: Terms,
     ) -> Result<Self, pmi::SetupError> {
-        let member = Member::new(Arc::clone(&job), node, pmi, NodeRank(0))?;
+        let member = Member::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
+        let fences = FenceEngine::new(node, terms.shape, fence::Limits::default());
         let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {
@@ -187,7 +192,10 @@ impl NodeCore {
         Ok(Self {
             node,
             jobs: Roster::new(member),
-            fences: FenceEngine::new(node, terms.shape, fence::Limits::default()),
+            fences: match terms.survives {
+                true => fences.surviving(),
+                false => fences,
+            },
             terms,
             heard: vec![None; local_size],
             modex,
@@ -207,6 +215,7 @@ impl NodeCore {
             modex_requests: Vec::new(),
             aborts: Vec::new(),
             registering: Vec::new(),
+            ended: BTreeSet::new(),
         })
     }
 
@@ -344,6 +353,8 @@ impl NodeCore {
 
     fn rank_ended(&mut self, at: NodeRank, end: RankEnd, now: Moment, actions: &mut Vec<Action>) {
         let process = self.process(at);
+        let was_active = self.pmi_state(at).active;
+        self.ended.insert(process);
         let pmix = &mut self.pmix[at.index()];
         let died = *pmix == PmixState::Connected;
         *pmix = match *pmix {
@@ -367,8 +378,17 @@ impl NodeCore {
         if died {
             let proc = self.name_of(process);
             self.modex(ModexInput::RankGone { proc }, now, actions);
+        }
+        let failed = was_active || end != RankEnd::Code(0);
+        if died || failed && self.terms.survives {
             self.tell_of_death(process, end, now, actions);
+        }
+        if died {
             self.tell_groups_of_death(process, now, actions);
+        }
+        if failed && self.terms.survives {
+            actions.push(Action::SendEveryPeer(PeerMessage::Died(process)));
+            self.died(process, now, actions);
         }
     }
 
@@ -396,6 +416,11 @@ impl NodeCore {
             PeerMessage::Crossing(message) => self.crossing_message(from, message, now, actions),
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
+            PeerMessage::Died(process) => {
+                if self.jobs.node_of(process) == Some(from) {
+                    self.died(process, now, actions);
+                }
+            }
             PeerMessage::Output(message) => self.output_message(from, message, now, actions),
             PeerMessage::Key(message) => self.key_message(from, message, now, actions),
             PeerMessage::Input(message) => self.input_message(from, message, actions),

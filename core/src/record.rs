@@ -303,6 +303,10 @@ pub struct Outcome<'a> {
     pub exit_code: u8,
     /// The policy that chose it.
     pub exit_policy: Option<String>,
+    /// What was to follow from a failure.
+    pub on_failure: Option<&'static str>,
+    /// Whether the launch is to be run again.
+    pub requeue: bool,
     /// Why it is not 0, or why the job was ended; `null` for a normal end.
     pub cause: Option<CauseRecord<'a>>,
     /// When the run started.

@@ -9,9 +9,12 @@
 //! The first cause is stored and gives the job's result; later failures are its
 //! consequence. A first interrupt is only passed on: the ranks may finish by themselves.
 //!
-//! If the job continues after failures, a failed rank is only counted, and becomes an absence: it ends the job as soon as another rank waits for it.
+//! If the job continues after failures, a failed rank is only counted, and becomes an absence: it ends the job as soon as
+//! another rank waits for it. With [`OnFailure::Continue`] collectives complete without dead ranks, so only ranks that
+//! never joined become absences, and a lost host does not end the job either.
 
 mod dismiss;
+mod policy;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
-use crate::job::spec::EndingSpec;
+use crate::job::outcome::{Cause, EXIT_REQUEUE, EXIT_WIREUP, PmiState, RankEnd, judge};
+use crate::job::spec::{EndingSpec, OnFailure};
 use crate::record::kind_of;
 
 /// How long others may wait for a rank that left, before the job fails.
@@ -48,8 +51,9 @@ pub enum Order {
     },
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
-    /// Tell the user about the first failure that does not end the job.
-    NoteFailure,
+    /// Tell the user about a failure that does not end the job: the first, or each where the others do
+    /// without the dead.
+    NoteFailure(Cause),
 }
 
 /// A rank whose process has ended, after everything it had sent was read.
@@ -110,6 +114,8 @@ pub struct Supervisor {
     cause: Option<Cause>,
     /// The first failure, where failures do not end the job.
     tolerated: Option<Cause>,
+    /// The last lost host, if the others continue.
+    lost_host: Option<Cause>,
     /// Ranks with an unknown end.
     unseen: u32,
     /// Ranks that failed by themselves.
@@ -118,6 +124,7 @@ pub struct Supervisor {
     /// Whether the cause is what a rank did at its end, so that the user's policy decides.
     by_end: bool,
     kill_on_bad_exit: bool,
+    on_failure: OnFailure,
     grace: Duration,
     /// When to note that ranks still run after an interrupt.
     note_at: Option<Duration>,
@@ -158,11 +165,13 @@ impl Supervisor {
             remaining: size,
             cause: None,
             tolerated: None,
+            lost_host: None,
             unseen: 0,
             failed: 0,
             tally: Tally::new(ending.exit),
             by_end: false,
             kill_on_bad_exit: ending.kill_on_bad_exit,
+            on_failure: ending.on_failure,
             grace: ending.grace,
             note_at: None,
             interrupted: None,
@@ -209,6 +218,8 @@ impl Supervisor {
         let Some(cause) = failure else {
             if gone.joinable {
                 match pmi.contacted {
+                    // Everything completes without it.
+                    true if self.survives() => {}
                     true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
                     false => {
                         let waiting = Waiting::Session(gone.job);
@@ -252,17 +263,29 @@ impl Supervisor {
         now: Duration,
         orders: &mut Vec<Order>,
     ) {
-        if self.tolerated.is_none() {
-            self.tolerated = Some(cause.clone());
-            orders.push(Order::NoteFailure);
-        }
+        self.note(cause.clone(), orders);
+        let waiting = match gone.pmi.contacted {
+            // No MPI makes its world without a rank that never joined.
+            false => Waiting::Session(gone.job),
+            true if self.survives() => return,
+            true => Waiting::For(gone.rank),
+        };
         if gone.joinable {
-            let waiting = match gone.pmi.contacted {
-                false => Waiting::Session(gone.job),
-                true => Waiting::For(gone.rank),
-            };
             self.rank_left(waiting, cause, now);
         }
+    }
+
+    /// A failure does not end the job.
+    fn note(&mut self, cause: Cause, orders: &mut Vec<Order>) {
+        if self.survives() || self.tolerated.is_none() {
+            orders.push(Order::NoteFailure(cause.clone()));
+        }
+        self.tolerated.get_or_insert(cause);
+    }
+
+    /// Whether the others do without the dead.
+    fn survives(&self) -> bool {
+        self.on_failure == OnFailure::Continue
     }
 
     /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
@@ -282,10 +305,20 @@ impl Supervisor {
         absences.each.push((now, waiting, cause));
     }
 
-    /// Nothing more will be heard of a rank, and how it ends is not known.
-    pub fn rank_lost(&mut self) {
+    /// Nothing more will be heard of a rank, and how it ends is not known. Where the others do without
+    /// it, it has failed as its host has; `unjoined` is its job if that offers something to join, and the
+    /// rank had not.
+    pub fn rank_lost(&mut self, rank: GlobalRank, unjoined: Option<JobNumber>, now: Duration) {
         self.remaining = self.remaining.saturating_sub(1);
-        self.unseen += 1;
+        if !self.survives() || self.is_asked_to_end() {
+            self.unseen += 1;
+            return;
+        }
+        self.failed += 1;
+        self.tally.count(rank, EXIT_WIREUP);
+        if let (Some(job), Some(cause)) = (unjoined, self.lost_host.clone()) {
+            self.rank_left(Waiting::Session(job), cause, now);
+        }
     }
 
     /// A rank's process was never started because the job failed before.
@@ -298,8 +331,21 @@ impl Supervisor {
         if self.cause.is_some() {
             return;
         }
-        self.cause = Some(cause);
-        self.terminate(SIGTERM, now, orders);
+        if policy::is_survived(self.on_failure, &cause) {
+            if matches!(cause, Cause::NodeFailed { .. }) {
+                self.lost_host = Some(cause.clone());
+            }
+            return self.note(cause, orders);
+        }
+        self.end_by(cause, now, orders);
+    }
+
+    /// This ends the job, whatever the policy is.
+    fn end_by(&mut self, cause: Cause, now: Duration, orders: &mut Vec<Order>) {
+        if self.cause.is_none() {
+            self.cause = Some(cause);
+            self.terminate(SIGTERM, now, orders);
+        }
     }
 
     /// The cause in other words, now that more is known.
@@ -355,7 +401,7 @@ impl Supervisor {
         }
         let missed = missed.map(|(_, _, cause)| cause.clone());
         if let Some(cause) = missed {
-            self.fail(cause, now, orders);
+            self.end_by(cause, now, orders);
         }
         if self.note_at.is_some_and(|at| now >= at) {
             self.note_at = None;
@@ -439,8 +485,17 @@ impl Supervisor {
         self.failed
     }
 
+    /// Whether the launch is to be run again.
+    pub fn wants_requeue(&self) -> bool {
+        let cause = self.cause.as_ref();
+        cause.is_some_and(|cause| policy::is_requeued(self.on_failure, cause))
+    }
+
     /// The exit code of the run.
     pub fn exit_code(&self) -> u8 {
+        if self.wants_requeue() {
+            return EXIT_REQUEUE;
+        }
         let code = match (&self.cause, self.interrupted) {
             (Some(cause), _) if !self.by_end => cause.exit_code(),
             (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),

@@ -14,12 +14,13 @@ use super::negation::with_negations;
 use super::options::{
     DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
 };
-use super::{allocation, exit};
+use super::{allocation, exit, requeue};
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::failure::RunFailure;
 use crate::report::status::refused;
-use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, StatusSpec};
+use wireup_core::job::outcome::EXIT_REQUEUE;
+use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -126,7 +127,14 @@ enum Asked {
 pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let beginning = Beginning::new(starts_ranks_here(&args));
     match asked(args)? {
-        Asked::Run(spec) => run(*spec, beginning),
+        Asked::Run(spec) => {
+            let requeues = spec.ending.on_failure == OnFailure::Requeue;
+            let code = run(*spec, beginning)?;
+            if requeues && code == EXIT_REQUEUE {
+                requeue::ask();
+            }
+            Ok(code)
+        }
         Asked::Answered(code) => Ok(code),
     }
 }
@@ -178,6 +186,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         }
     };
     let apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
+    args.ending.check().inspect_err(told)?;
     let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
     let layout = args.layout.resolve(args.hosts).inspect_err(told)?;

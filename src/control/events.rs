@@ -129,7 +129,10 @@ impl Controller {
                 let now = self.now();
                 self.lives[rank.index()].end.get_or_insert((now, None));
                 self.crowd.freed();
-                self.supervisor.rank_lost();
+                let offered = self.plan.offer.pmi || self.plan.offer.pmix;
+                let unjoined = offered && !self.lives[rank.index()].connected;
+                let unjoined = unjoined.then(|| self.jobs.identity(rank).0);
+                self.supervisor.rank_lost(rank, unjoined, now);
                 self.rank_changed(rank, RankState::Ended);
                 self.process_over(rank);
             }

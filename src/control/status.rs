@@ -198,6 +198,8 @@ impl Controller {
             job: Some(plan.job.nspace.as_str()),
             exit_code: failure.map_or(code, |failure| failure.code),
             exit_policy: Some(plan.spec.ending.exit.to_string()),
+            on_failure: Some(plan.spec.ending.on_failure.as_str()),
+            requeue: self.supervisor.wants_requeue(),
             cause,
             start: time(std::time::Duration::ZERO),
             end: time(now),

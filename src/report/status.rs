@@ -86,6 +86,8 @@ impl Target {
             job: None,
             exit_code: failure.code,
             exit_policy: None,
+            on_failure: None,
+            requeue: false,
             cause: Some(own_failure("refused", failure)),
             start: self.clock.at(Duration::ZERO).to_string(),
             end: self.clock.at(elapsed).to_string(),

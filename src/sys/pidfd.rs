@@ -14,6 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::sys::procfs::{self, Process};
 
+/// Waits for the end of a child that has not been collected, at most so long; whether it has ended.
+pub(crate) fn wait_for(child: &std::process::Child, most: Duration) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    pidfd.is_some_and(|pidfd| Held(pidfd).wait(most))
+}
+
 /// One process, living or not.
 #[derive(Debug)]
 pub struct Held(OwnedFd);

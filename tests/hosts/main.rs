@@ -33,6 +33,7 @@ mod setup;
 mod spawn;
 mod squatters;
 mod stopped;
+mod survivors;
 mod users;
 
 use wireup_test_support as common;

@@ -59,6 +59,7 @@ mod store;
 mod strangers;
 mod suites;
 mod surroundings;
+mod survivors;
 mod terminal;
 mod users;
 mod virtual_nodes;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::for_each_seed;
 use crate::net::{Net, Rng};
 use wireup_core::fence::{
-    Contribution, Deadline, FenceEngine, FenceFailure, FenceInput, FenceMessage, FenceResult, Kind,
-    Limits, Nodes, Output, Participants, Series, Timeout,
+    Contribution, Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceMessage,
+    FenceResult, Kind, Limits, Nodes, Output, Participants, Series, Timeout,
 };
 use wireup_core::job::absence::{Absences, Absent};
 use wireup_core::job::clock::Moment;
@@ -31,6 +31,10 @@ struct Faults {
     teardowns: usize,
     /// Chance in percent that a node never enters one of its fences.
     stalls: usize,
+    /// Fences do without the dead.
+    survives: bool,
+    /// How often all processes of a node die, and the node lives.
+    deaths: usize,
 }
 
 /// One participant list and its fences.
@@ -48,10 +52,34 @@ struct Group {
     entered: BTreeMap<NodeId, usize>,
     /// Nodes of which some processes have entered the next fence, with whom to answer.
     begun: BTreeMap<NodeId, usize>,
+    /// From which fence on a node has no process that lives.
+    vacant: BTreeMap<NodeId, usize>,
     tree: Tree,
 }
 
 impl Group {
+    /// Where the dead are done without: whether this is the data of all that live, once each, of those
+    /// of the dead who may have brought theirs before, and of nothing else.
+    fn is_of_the_living(&self, data: &[u8], round: usize, killed: &[NodeId]) -> bool {
+        let data = std::str::from_utf8(data).expect("text was brought");
+        let mut bytes = 0;
+        for &node in &self.nodes {
+            let own = self.contribution(node, round).data;
+            let own = std::str::from_utf8(&own).expect("text");
+            if own.is_empty() || !self.collect {
+                continue;
+            }
+            let found = data.matches(own).count();
+            let lives = self.vacant.get(&node).is_none_or(|from| round < *from);
+            let least = usize::from(lives && !killed.contains(&node));
+            if !(least..=1).contains(&found) {
+                return false;
+            }
+            bytes += found * own.len();
+        }
+        bytes == data.len()
+    }
+
     /// The nodes from one to the root, without the one.
     fn above(&self, node: NodeId) -> Vec<NodeId> {
         let mut at = self.nodes.iter().position(|n| *n == node);
@@ -119,6 +147,8 @@ struct World {
     faults: Faults,
     /// Whether nothing goes wrong in the whole run.
     flawless: bool,
+    /// Whether fences do without the dead.
+    survives: bool,
     now: Moment,
     engines: Vec<FenceEngine<usize>>,
     net: Net<FenceMessage>,
@@ -128,6 +158,8 @@ struct World {
     /// How many of each node's requests of each group are not answered.
     waiting: BTreeMap<(NodeId, usize), usize>,
     killed: Vec<NodeId>,
+    /// Nodes that have to hear that processes have died.
+    bereaved: Vec<NodeId>,
     torn_down: Vec<NodeId>,
     /// Losses still to be noticed: (by whom, who is lost).
     unnoticed: Vec<(NodeId, NodeId)>,
@@ -149,11 +181,18 @@ impl World {
         let groups = (0..rng.between(1, 4))
             .map(|number| Group::random(number as u32, &nodes, shape, faults, &mut rng))
             .collect();
-        let engine = |node| FenceEngine::new(node, shape, Limits::default());
+        let engine = |node| {
+            let engine = FenceEngine::new(node, shape, Limits::default());
+            match faults.survives {
+                true => engine.surviving(),
+                false => engine,
+            }
+        };
         Self {
             step: 350_000 / nodes.len(),
             faults,
             flawless: faults == Faults::default(),
+            survives: faults.survives,
             now: Moment::default(),
             engines: nodes.into_iter().map(engine).collect(),
             net: Net::new(&mut rng),
@@ -162,6 +201,7 @@ impl World {
             answers: BTreeMap::new(),
             waiting: BTreeMap::new(),
             killed: Vec::new(),
+            bereaved: Vec::new(),
             torn_down: Vec::new(),
             unnoticed: Vec::new(),
             rng,
@@ -184,6 +224,9 @@ impl World {
                     }
                 }
                 Output::Complete { ticket, result } => self.answered(at, ticket, result),
+                Output::Describe { id, .. } if self.is_vacant(at, &id) => {
+                    self.input(at, FenceInput::Vacant { id });
+                }
                 Output::Describe { id, .. } => {
                     let absences =
                         self.describe(at, &id.series.participants, id.generation as usize);
@@ -192,6 +235,20 @@ impl World {
                 Output::Waits { absences, .. } => assert!(!absences.overdue),
             }
         }
+    }
+
+    /// Whether a node has no process left for a fence. It is about to arrive there without, then.
+    fn is_vacant(&mut self, at: NodeId, id: &FenceId) -> bool {
+        let groups = self.groups.iter_mut();
+        let mut group = groups.filter(|group| group.participants == id.series.participants);
+        let group = group.next().expect("somebody waits in it");
+        let vacant = group.vacant.contains_key(&at);
+        if vacant {
+            let entered = group.entered.get_mut(&at).expect("a member");
+            *entered = (*entered).max(id.generation as usize + 1);
+            group.begun.remove(&at);
+        }
+        vacant
     }
 
     /// A node that will never come is overdue; the others are only late.
@@ -214,6 +271,13 @@ impl World {
         assert_eq!(node, at, "answered on another node");
         let not_entered = of.nodes.iter().filter(|n| of.entered[n] <= round);
         match &result {
+            Ok(released) if self.survives => {
+                let mut alive = not_entered.filter(|node| !self.killed.contains(node));
+                assert_eq!(alive.next(), None, "released early");
+                let fine = of.is_of_the_living(&released.data, round, &self.killed);
+                assert!(fine, "data of another fence, or not of all that live");
+            }
+            Err(failure) if self.survives => panic!("{failure}, and it was to survive"),
             Ok(released) => {
                 assert_eq!(not_entered.count(), 0, "released early");
                 let (data, status) = of.expected(round);
@@ -315,6 +379,18 @@ impl World {
         self.input(node, input);
     }
 
+    /// All processes of a node die: those that wait in fences too.
+    fn empty(&mut self) {
+        let alive = self.alive();
+        let node = *self.rng.pick(&alive);
+        for group in self.groups.iter_mut().filter(|g| g.nodes.contains(&node)) {
+            let entered = group.entered[&node];
+            group.willing.insert(node, entered);
+            group.vacant.entry(node).or_insert(entered);
+        }
+        self.bereaved.extend(alive);
+    }
+
     fn kill(&mut self) {
         let alive = self.alive();
         let dead = *self.rng.pick(&alive);
@@ -323,6 +399,7 @@ impl World {
         let survivors = alive.into_iter().filter(|node| *node != dead);
         self.unnoticed.extend(survivors.map(|node| (node, dead)));
         self.unnoticed.retain(|(by, _)| *by != dead);
+        self.bereaved.retain(|node| *node != dead);
     }
 
     /// Does one thing chosen by the dice; `false` if there is nothing left to do without time.
@@ -333,10 +410,23 @@ impl World {
             true => self.ready(),
             false => Vec::new(),
         };
-        if ready.is_empty() && self.net.is_empty() && self.unnoticed.is_empty() {
+        if ready.is_empty()
+            && self.net.is_empty()
+            && self.unnoticed.is_empty()
+            && self.bereaved.is_empty()
+        {
             return false;
         }
         match self.rng.below(100) {
+            0..15 if !self.bereaved.is_empty() => {
+                let which = self.rng.below(self.bereaved.len());
+                let node = self.bereaved.swap_remove(which);
+                self.input(node, FenceInput::ProcessDied);
+            }
+            96 if self.faults.deaths > 0 => {
+                self.faults.deaths -= 1;
+                self.empty();
+            }
             0..45 if !self.net.is_empty() => {
                 let (from, to, message) = self.net.deliver(&mut self.rng);
                 self.input(to, FenceInput::Message { from, message });
@@ -414,6 +504,10 @@ impl World {
     fn finish(mut self) {
         for node in self.alive() {
             for group in 0..self.groups.len() {
+                // Its processes had entered in part and died, and nobody else waits.
+                if self.groups[group].vacant.contains_key(&node) {
+                    continue;
+                }
                 assert_eq!(
                     self.unanswered(node, group),
                     0,
@@ -448,7 +542,8 @@ impl World {
             let gone = |node| self.killed.contains(node) || self.torn_down.contains(node);
             let cut_off = self.groups[group].above(node);
             let cut_off = cut_off.iter().any(|above| self.killed.contains(above));
-            if gone(&hub) || gone(&node) || cut_off {
+            // Of those who died, some may have what others do without.
+            if gone(&hub) || gone(&node) || cut_off || self.survives {
                 continue;
             }
             let first = *ends.entry((group, round)).or_insert(result);
@@ -487,6 +582,7 @@ impl Group {
                 kind: *rng.pick(&[Deadline::Program, Deadline::User, Deadline::Default]),
             }),
             willing,
+            vacant: BTreeMap::new(),
             begun: BTreeMap::new(),
             tree: shape.over(members.len() as u32),
             entered: members.iter().map(|&node| (node, 0)).collect(),
@@ -524,8 +620,41 @@ fn everyone_is_answered_when_nodes_die_stall_and_end_the_job() {
         kills: 1,
         teardowns: 1,
         stalls: 5,
+        ..Faults::default()
     };
     for_each_seed(600, |seed| World::new(seed, faults).run());
+}
+
+#[test]
+fn survivors_complete_every_fence_when_nodes_die() {
+    let faults = Faults {
+        kills: 2,
+        survives: true,
+        ..Faults::default()
+    };
+    for_each_seed(600, |seed| World::new(seed, faults).run());
+}
+
+#[test]
+fn survivors_complete_every_fence_when_processes_and_nodes_die() {
+    let faults = Faults {
+        kills: 2,
+        deaths: 2,
+        survives: true,
+        ..Faults::default()
+    };
+    for_each_seed(600, |seed| World::new(seed, faults).run());
+}
+
+#[test]
+fn hundreds_of_nodes_do_without_those_that_die() {
+    let faults = Faults {
+        kills: 4,
+        deaths: 2,
+        survives: true,
+        ..Faults::default()
+    };
+    for_each_seed(6, |seed| large(seed, faults));
 }
 
 /// Some hundred nodes in a tree.

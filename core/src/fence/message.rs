@@ -91,6 +91,12 @@ pub enum FenceInput<T> {
         /// The participants of this node that have not entered.
         absences: Absences,
     },
+    /// The other answer to [`Output::Describe`]: no participant here lives, and fences do without the
+    /// dead.
+    Vacant {
+        /// The fence.
+        id: FenceId,
+    },
     /// A message has come from the engine of another node.
     Message {
         /// Its sender, as authenticated by the transport.
@@ -103,6 +109,11 @@ pub enum FenceInput<T> {
         /// The observed cause, for the report.
         reason: Arc<str>,
     },
+    /// Some process of the launch has died: somebody may wait for a node none of whose participants
+    /// lives. Without meaning unless fences do without the dead ([`FenceEngine::surviving`]).
+    ///
+    /// [`FenceEngine::surviving`]: super::FenceEngine::surviving
+    ProcessDied,
     /// Time has passed.
     Tick,
     /// The job ends: fail all pending and later fences.
@@ -125,7 +136,7 @@ pub enum Output<T> {
         /// How the fence ended.
         result: FenceResult,
     },
-    /// Others wait for this node: answer with [`FenceInput::Described`].
+    /// Others wait for this node: answer with [`FenceInput::Described`] or [`FenceInput::Vacant`].
     Describe {
         id: FenceId,
         /// Whether the arrivals have data.
@@ -154,8 +165,10 @@ pub enum FenceMessage {
         timeout: Option<Timeout>,
         /// Time since the first of them entered.
         waited: Duration,
+        /// The participating nodes that the sender does without, since they are lost.
+        lost: Vec<NodeId>,
     },
-    /// From the parent: all nodes have arrived.
+    /// From the parent: all nodes have arrived. After the loss of nodes, from any node with the result.
     Release { id: FenceId, released: Released },
     /// To the parent: the fence cannot complete, and the root must announce it. From the parent:
     /// it has failed for all nodes, also for those that have not arrived.
@@ -194,6 +207,13 @@ pub enum FenceMessage {
     },
     /// From the parent: the time is over, but those missing may come: wait as long again.
     Wait { id: FenceId, number: u32 },
+    /// From a node above, after the death of a process: a node without a living participant arrives at once.
+    Look {
+        id: FenceId,
+        nodes: Nodes,
+        /// Whether the arrivals have data.
+        collect: bool,
+    },
 }
 
 impl FenceMessage {
@@ -206,7 +226,8 @@ impl FenceMessage {
             | Self::Overdue { id, .. }
             | Self::Inquire { id, .. }
             | Self::Missing { id, .. }
-            | Self::Wait { id, .. } => id,
+            | Self::Wait { id, .. }
+            | Self::Look { id, .. } => id,
         }
     }
 
@@ -216,7 +237,8 @@ impl FenceMessage {
             Self::Arrive { nodes, .. }
             | Self::Fail { nodes, .. }
             | Self::Overdue { nodes, .. }
-            | Self::Inquire { nodes, .. } => Some(nodes.last()),
+            | Self::Inquire { nodes, .. }
+            | Self::Look { nodes, .. } => Some(nodes.last()),
             Self::Release { .. } | Self::Missing { .. } | Self::Wait { .. } => None,
         }
     }

@@ -27,7 +27,7 @@ impl<T> FenceEngine<T> {
             return;
         }
         if self.book.is_over(message.id()) {
-            return;
+            return self.tell_how_it_ended(from, &message, out);
         }
         match message {
             FenceMessage::Arrive {
@@ -36,7 +36,11 @@ impl<T> FenceEngine<T> {
                 contribution,
                 timeout,
                 waited,
+                lost,
             } => {
+                if !self.agree_on_lost(&nodes, &lost, now, out) || self.book.is_over(&id) {
+                    return;
+                }
                 let offer = Offer {
                     nodes,
                     contribution,
@@ -46,6 +50,9 @@ impl<T> FenceEngine<T> {
                 self.child_arrived(from, &id, offer, now, out);
             }
             FenceMessage::Release { id, released } => {
+                if self.survivors.is_some() {
+                    return self.released_by_any(id, released, out);
+                }
                 let round = self.rounds.get(&id);
                 let told = round.filter(|round| round.was_reported());
                 let place = told.map(|round| round.place.clone());
@@ -90,7 +97,7 @@ impl<T> FenceEngine<T> {
                 collect,
                 patience,
             } => {
-                let place = Place::new(&nodes, self.node, self.shape);
+                let place = self.place(&nodes);
                 let Some(place) = place.filter(|place| place.parent() == Some(from)) else {
                     return;
                 };
@@ -107,12 +114,21 @@ impl<T> FenceEngine<T> {
                 absences,
             } => self.child_answered(from, &id, number, absences, now, out),
             FenceMessage::Wait { id, number } => self.wait_on(from, &id, number, now, out),
+            FenceMessage::Look { id, nodes, collect } => {
+                // The sender may know of other losses, and so of another tree.
+                if self.survivors.is_some()
+                    && let Some(place) = self.place(&nodes)
+                    && self.open(&id, place, now).is_some()
+                {
+                    self.look(&id, collect, out);
+                }
+            }
         }
     }
 
     /// The place of this node among these, if the sender is directly below it.
     fn place_above(&self, nodes: &Nodes, child: NodeId) -> Option<Place> {
-        let place = Place::new(nodes, self.node, self.shape);
+        let place = self.place(nodes);
         place.filter(|place| place.is_child(child))
     }
 
@@ -188,7 +204,7 @@ impl<T> FenceEngine<T> {
             // There is no common tree: the node that detected this has notified all.
             return self.end(id, Err(failure), out);
         }
-        let Some(place) = Place::new(nodes, self.node, self.shape) else {
+        let Some(place) = self.place(nodes) else {
             return;
         };
         if place.parent() == Some(from) {

@@ -83,6 +83,8 @@ pub(super) struct Round<T> {
     pub(super) overdue: bool,
     /// Number of the last inquiry after which the root waits on.
     pub(super) waits: u32,
+    /// The nodes that are waited for were asked whether their participants live.
+    pub(super) looked: bool,
     reported: bool,
 }
 
@@ -103,6 +105,7 @@ impl<T> Round<T> {
             nobody_missing: false,
             overdue: false,
             waits: 0,
+            looked: false,
             reported: false,
         }
     }
@@ -138,7 +141,7 @@ impl<T> Round<T> {
         self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
     }
 
-    /// What this node brought, if it has not been reported.
+    /// What this node brought.
     pub(super) fn own_bytes(&self) -> usize {
         self.own.as_ref().map_or(0, |own| own.data.len())
     }
@@ -156,8 +159,8 @@ impl<T> Round<T> {
         self.wait_for_root(now);
     }
 
-    pub(super) fn arrive(&mut self, contribution: Contribution, ticket: T) {
-        self.ticket = Some(ticket);
+    pub(super) fn arrive(&mut self, contribution: Contribution, ticket: Option<T>) {
+        self.ticket = ticket.or_else(|| self.ticket.take());
         self.own = Some(match contribution.collect {
             true => contribution,
             false => Contribution {
@@ -177,7 +180,7 @@ impl<T> Round<T> {
     }
 
     pub(super) fn has_arrived(&self) -> bool {
-        self.own.is_some() || self.phase == Phase::Reported
+        self.own.is_some()
     }
 
     pub(super) fn is_complete(&self) -> bool {
@@ -201,9 +204,21 @@ impl<T> Round<T> {
         }
     }
 
-    /// Puts together what this node and those below it bring.
+    /// Some of its nodes are lost, and the others form another tree: all report again.
+    pub(super) fn replant(&mut self, place: Place) {
+        self.children = place.children().count();
+        self.place = place;
+        self.below.clear();
+        self.inquiry = None;
+        self.overdue = false;
+        self.looked = false;
+        self.phase = Phase::Collecting;
+    }
+
+    /// Puts together what this node and those below it bring. What it brings itself is kept, should it
+    /// have to report again.
     pub(super) fn take(&mut self, limit: usize) -> Result<Contribution, FenceFailure> {
-        let own = self.own.take();
+        let own = self.own.clone();
         let below = std::mem::take(&mut self.below).into_values();
         let all: Vec<Contribution> = own.into_iter().chain(below).collect();
         let statuses = all.iter().map(|contribution| contribution.status);

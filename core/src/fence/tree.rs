@@ -92,17 +92,29 @@ impl TryFrom<Vec<(u32, u32)>> for Nodes {
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     nodes: Nodes,
+    /// Those that form the tree: all but the lost ones, where a fence does without these.
+    living: Nodes,
     tree: Tree,
     /// Position of this node.
     here: NodeId,
 }
 
 impl Place {
-    /// `None` if the node is not one of them.
-    pub(super) fn new(nodes: &Nodes, node: NodeId, shape: Shape) -> Option<Self> {
+    /// The place among those that are not lost; `None` if the node is not one of them.
+    pub(super) fn new(
+        nodes: &Nodes,
+        is_lost: impl Fn(NodeId) -> bool,
+        node: NodeId,
+        shape: Shape,
+    ) -> Option<Self> {
+        let living = match nodes.iter().any(&is_lost) {
+            true => Nodes::new(nodes.iter().filter(|node| !is_lost(*node)))?,
+            false => nodes.clone(),
+        };
         Some(Self {
-            here: nodes.position(node)?,
-            tree: shape.over(nodes.0.len() as u32),
+            here: living.position(node)?,
+            tree: shape.over(living.0.len() as u32),
+            living,
             nodes: nodes.clone(),
         })
     }
@@ -112,7 +124,7 @@ impl Place {
     }
 
     pub(super) fn root(&self) -> NodeId {
-        self.nodes.0[0]
+        self.living.0[0]
     }
 
     /// The node above; `None` at the root.
@@ -126,7 +138,7 @@ impl Place {
     }
 
     pub(super) fn is_child(&self, node: NodeId) -> bool {
-        let position = self.nodes.position(node);
+        let position = self.living.position(node);
         position.is_some_and(|at| self.tree.parent(at) == Some(self.here))
     }
 
@@ -144,12 +156,12 @@ impl Place {
 
     /// How many nodes are below a child.
     pub(super) fn behind(&self, child: NodeId) -> u32 {
-        let position = self.nodes.position(child);
+        let position = self.living.position(child);
         position.map_or(0, |at| self.tree.subtree(at).len() as u32 - 1)
     }
 
     fn at(&self, position: NodeId) -> NodeId {
-        self.nodes.0[position.index()]
+        self.living.0[position.index()]
     }
 }
 
@@ -196,7 +208,7 @@ mod tests {
             star_limit: 1,
             width: 2,
         };
-        let place = |node| Place::new(&all, NodeId(node), shape);
+        let place = |node| Place::new(&all, |_| false, NodeId(node), shape);
         let children = |node| place(node).unwrap().children().map(|c| c.0).collect();
         let (of_root, of_10): (Vec<u32>, Vec<u32>) = (children(3), children(10));
         assert_eq!((of_root, of_10), (vec![10, 11], vec![50, 51]));
@@ -208,5 +220,20 @@ mod tests {
         assert!(root.is_child(NodeId(11)) && !root.is_child(NodeId(90)));
         assert_eq!((root.parent(), root.behind(NodeId(10))), (None, 2));
         assert!(place(4).is_none());
+    }
+
+    #[test]
+    fn the_tree_of_those_left_is_as_if_the_lost_ones_had_never_been() {
+        let shape = Shape {
+            star_limit: 1,
+            width: 2,
+        };
+        let all = nodes(&[0, 1, 2, 3, 4]);
+        let left = |node| Place::new(&all, |node| node.0 % 3 == 0, NodeId(node), shape);
+        let root = left(1).unwrap();
+        assert_eq!((root.parent(), root.root()), (None, NodeId(1)));
+        assert_eq!(root.children().collect::<Vec<_>>(), [NodeId(2), NodeId(4)]);
+        assert_eq!(*root.nodes(), all);
+        assert!(left(3).is_none());
     }
 }

@@ -17,8 +17,8 @@ use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
     AppSpec, Children, DebugSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec,
-    LayoutSpec, MapBy, PmiChoice, Preload, RankChoice, SpreadSpec, StatusSpec, StatusTarget,
-    StdinTarget, StdioSpec, WrapSpec,
+    LayoutSpec, MapBy, OnFailure, PmiChoice, Preload, RankChoice, SpreadSpec, StatusSpec,
+    StatusTarget, StdinTarget, StdioSpec, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
 
@@ -209,22 +209,27 @@ fn ending() -> BoxedStrategy<EndingSpec> {
     let children = prop_oneof![Just(Children::EndWithParent), Just(Children::Independent)];
     let time = |ms: u32| Duration::from_millis(ms.into());
     let spawn = of(any::<u32>().prop_map(time));
+    let on_failure = prop_oneof![
+        Just(OnFailure::Abort),
+        Just(OnFailure::Continue),
+        Just(OnFailure::Requeue)
+    ];
     let rest = any::<(Option<u32>, u32, bool, bool)>();
-    (exit, fence, (spawn, children), rest)
-        .prop_map(
-            |(exit, fence, (spawn, children), (timeout, grace, kill_on_bad_exit, strict_pmi))| {
-                EndingSpec {
-                    fence,
-                    spawn,
-                    children,
-                    timeout: timeout.map(|time| Duration::from_millis(time.into())),
-                    exit,
-                    kill_on_bad_exit,
-                    grace: Duration::from_millis(grace.into()),
-                    strict_pmi,
-                }
-            },
-        )
+    (exit, fence, (spawn, children, on_failure), rest)
+        .prop_map(|(exit, fence, (spawn, children, on_failure), rest)| {
+            let (timeout, grace, kill_on_bad_exit, strict_pmi) = rest;
+            EndingSpec {
+                on_failure,
+                fence,
+                spawn,
+                children,
+                timeout: timeout.map(|time| Duration::from_millis(time.into())),
+                exit,
+                kill_on_bad_exit,
+                grace: Duration::from_millis(grace.into()),
+                strict_pmi,
+            }
+        })
         .boxed()
 }
 

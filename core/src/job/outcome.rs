@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::absence::Absences;
 use super::ids::{GlobalRank, NodeId};
 
+/// `--on-failure requeue`: a rank, host or server was lost, and the launch may succeed when it is run
+/// again; `EX_TEMPFAIL` of sysexits(3).
+pub const EXIT_REQUEUE: u8 = 75;
 /// `--strict-pmi`: a program that loads an MPI did not use the offered interface.
 pub const EXIT_ALONE: u8 = 123;
 /// `--timeout` expired; the code of timeout(1).

@@ -239,7 +239,9 @@ pub struct EndingSpec {
     pub timeout: Option<Duration>,
     /// Which code is the job's.
     pub exit: ExitPolicy,
-    /// A rank that fails ends the others.
+    /// What follows from a failure.
+    pub on_failure: OnFailure,
+    /// A rank that fails ends the others. Never with [`OnFailure::Continue`].
     pub kill_on_bad_exit: bool,
     /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
     pub grace: Duration,
@@ -251,6 +253,29 @@ pub struct EndingSpec {
     pub spawn: Option<Duration>,
     /// The effect of the end of a parent's job on spawned jobs.
     pub children: Children,
+}
+
+/// What follows from the loss of a rank or of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum OnFailure {
+    /// The launch ends.
+    #[default]
+    Abort,
+    /// The others go on; whatever they do together completes without the dead.
+    Continue,
+    /// The launch ends, and asks to be run again.
+    Requeue,
+}
+
+impl OnFailure {
+    /// As the option spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Continue => "continue",
+            Self::Requeue => "requeue",
+        }
+    }
 }
 
 /// The effect of the end of a parent's job on spawned jobs.
@@ -286,6 +311,7 @@ impl Default for EndingSpec {
         Self {
             timeout: None,
             exit: ExitPolicy::First,
+            on_failure: OnFailure::default(),
             kill_on_bad_exit: true,
             grace: GRACE,
             strict_pmi: false,

@@ -151,6 +151,8 @@ pub enum PeerMessage {
     Query(QueryMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
+    /// A process of the sending node has died. Only where the others go on.
+    Died(GlobalRank),
     /// Part of passing output on.
     Output(OutputMessage),
     /// Part of passing input on.

@@ -68,8 +68,17 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        if let Some(event) = self.death(process, end) {
+            let event = Arc::new(event);
+            self.carry(&event, actions);
+            self.notify(&event, now, actions);
+        }
+    }
+
+    /// The event that a process has died; `None` where the job does not go on.
+    pub(super) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
         if !self.terms.tolerant || !self.host.is_offered() {
-            return;
+            return None;
         }
         let name = self.name_of(process);
         let proc = Proc::new(&name.nspace, name.rank);
@@ -84,13 +93,11 @@ impl NodeCore {
             // Open MPI's default handler ends the process.
             Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
         ];
-        let event = Arc::new(Notification {
+        Some(Notification {
             code,
             source: proc,
             range: DataRange::NAMESPACE,
             infos,
-        });
-        self.carry(&event, actions);
-        self.notify(&event, now, actions);
+        })
     }
 }

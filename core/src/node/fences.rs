@@ -17,7 +17,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
-use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, SpreadSpec};
+use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, OnFailure, SpreadSpec};
 use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, Report};
 use crate::pmi::collective::{Collective, Scope};
@@ -31,6 +31,8 @@ pub struct Terms {
     pub limit: FenceLimit,
     /// The job continues when a rank dies.
     pub tolerant: bool,
+    /// And what its processes do together completes without the dead, also when a node is lost.
+    pub survives: bool,
 }
 
 impl Terms {
@@ -43,6 +45,7 @@ impl Terms {
             },
             limit: ending.fence,
             tolerant: !ending.kill_on_bad_exit,
+            survives: ending.on_failure == OnFailure::Continue,
         }
     }
 
@@ -155,6 +158,9 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        if self.terms.survives && self.is_vacant(&id.series.participants) {
+            return self.fence(FenceInput::Vacant { id }, now, actions);
+        }
         let absences = match collective_of(&id.series) {
             Some((job, collective)) => self.absent_from(job.as_str(), &collective, now),
             None => self.absent_from_pmix(&id, collect, now),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{JobContext, NodeCore, PmixState, fences};
+use super::{JobContext, NodeCore, PmixState, Terms, fences};
 use crate::direct_modex::ModexInput;
 use crate::fence::{Nodes, Series};
 use crate::job::clock::Moment;
@@ -45,6 +45,7 @@ impl Member {
         node: NodeId,
         pmi: bool,
         first: NodeRank,
+        terms: Terms,
     ) -> Result<Self, pmi::SetupError> {
         let server = pmi.then(|| {
             let local = context.ranks.ranks_on(node);
@@ -58,8 +59,12 @@ impl Member {
             };
             pmi::Server::new(info, &context.ranks, node)
         });
+        let server = server.transpose()?;
         Ok(Self {
-            pmi: server.transpose()?,
+            pmi: match terms.survives {
+                true => server.map(pmi::Server::surviving),
+                false => server,
+            },
             world: fences::world(&context.nspace, &context.ranks, node),
             first,
             over: false,
@@ -90,7 +95,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) -> Result<JobNumber, pmi::SetupError> {
         let first = NodeRank(self.jobs.local_size(self.node));
-        let member = Member::new(Arc::clone(&context), self.node, pmi, first)?;
+        let member = Member::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
         let job = self.jobs.add(member);
         let here = self.jobs.local_size(self.node) as usize;
         self.pmix.resize(here, PmixState::default());

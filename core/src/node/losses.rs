@@ -22,6 +22,7 @@ impl NodeCore {
     ) {
         self.give_up(nodes.iter().copied(), reason, now, actions);
         self.tell_of_lost_nodes(nodes, now, actions);
+        self.died_with_nodes(nodes, now, actions);
     }
 
     /// Whatever waits for these nodes is answered.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::job::ids::{NodeId, Rank};
+use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::Stamp;
 use crate::pmi::client::Waiter;
@@ -27,6 +27,8 @@ pub(super) struct Meeting {
     pub(super) waiting: Vec<Waiter>,
     /// Number of members on this node.
     expected: usize,
+    /// The first arrival was [`Arrival::Begun`].
+    begun: bool,
     /// The store's contribution that was taken when the last one entered.
     given: Option<Stamp>,
     ring: Vec<RingValues>,
@@ -36,6 +38,15 @@ impl Meeting {
     /// Local members that have entered, and how many there are.
     pub(super) fn progress(&self) -> (usize, usize) {
         (self.waiting.len(), self.expected)
+    }
+
+    /// Whether a local member has not entered that may still do so.
+    fn is_missing_some(&self, collective: &Collective, gone: &BTreeMap<LocalRank, Rank>) -> bool {
+        let is_in = |local: LocalRank| self.waiting.iter().any(|waiter| waiter.rank == local);
+        let needed = gone.iter();
+        let needed =
+            needed.filter(|(local, rank)| collective.needs(**rank, true) && !is_in(**local));
+        self.waiting.len() + needed.count() < self.expected
     }
 
     /// The store's contribution that was taken, if all local members have entered.
@@ -71,6 +82,8 @@ pub(super) struct Meetings {
     failed: BTreeMap<Collective, String>,
     /// From where on the store has news for the members of a barrier that was entered before.
     news_since: BTreeMap<Collective, Stamp>,
+    /// Ranks here whose processes have ended, where barriers do without them.
+    gone: BTreeMap<LocalRank, Rank>,
 }
 
 impl Meetings {
@@ -82,6 +95,7 @@ impl Meetings {
             open: BTreeMap::new(),
             failed: BTreeMap::new(),
             news_since: BTreeMap::new(),
+            gone: BTreeMap::new(),
         }
     }
 
@@ -113,31 +127,62 @@ impl Meetings {
         ring: Option<RingValues>,
         store: &mut Store,
     ) -> Arrival {
-        let (here, elsewhere) = self.members(collective);
+        let (here, _) = self.members(collective);
         let meeting = self
             .open
             .entry(collective.clone())
             .or_insert_with(|| Meeting {
                 waiting: Vec::new(),
                 expected: here,
+                begun: false,
                 given: None,
                 ring: Vec::new(),
             });
         meeting.waiting.push(waiter);
         meeting.ring.extend(ring);
-        if meeting.waiting.len() < meeting.expected {
-            return match meeting.waiting.len() {
-                1 => Arrival::Begun,
-                _ => Arrival::Waits,
+        if meeting.is_missing_some(collective, &self.gone) {
+            return match std::mem::replace(&mut meeting.begun, true) {
+                false => Arrival::Begun,
+                true => Arrival::Waits,
             };
         }
+        self.entered(collective, store)
+            .expect("the meeting is open")
+    }
+
+    /// A rank's process has ended, and barriers do without it: those that waited for it alone.
+    pub(super) fn leave(
+        &mut self,
+        local: LocalRank,
+        rank: Rank,
+        store: &mut Store,
+    ) -> Vec<(Collective, Arrival)> {
+        self.gone.insert(local, rank);
+        let gone = &self.gone;
+        let open = self.open.iter();
+        let complete = open.filter(|(collective, meeting)| {
+            meeting.given.is_none() && !meeting.is_missing_some(collective, gone)
+        });
+        let complete: Vec<Collective> = complete.map(|(open, _)| open.clone()).collect();
+        let each = complete.into_iter().filter_map(|collective| {
+            let arrival = self.entered(&collective, store)?;
+            Some((collective, arrival))
+        });
+        each.collect()
+    }
+
+    /// All local members have entered.
+    fn entered(&mut self, collective: &Collective, store: &mut Store) -> Option<Arrival> {
+        let (_, elsewhere) = self.members(collective);
+        let meeting = self.open.get_mut(collective)?;
         let (bytes, given) = match collective {
             &Collective::WORLD => (store.take_contribution(), Stamp::default()),
             Collective::Ring => (ring::encode(&mut meeting.ring), Stamp::default()),
             // Local puts are visible to all local ranks.
             _ if !elsewhere => {
-                let begun = meeting.expected > 1;
-                return Arrival::Ended { begun };
+                return Some(Arrival::Ended {
+                    begun: meeting.begun,
+                });
             }
             _ => {
                 let since = self.news_since.get(collective).copied();
@@ -145,7 +190,7 @@ impl Meetings {
             }
         };
         meeting.given = Some(given);
-        Arrival::Entered(bytes)
+        Some(Arrival::Entered(bytes))
     }
 
     /// Members on this node, and whether others have any. The barrier of all ranks and the ring

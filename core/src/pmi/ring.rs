@@ -1,7 +1,8 @@
 //! The ring of all ranks of a job: what each brings, as it goes between nodes, and what each gets.
 //!
 //! Rule: a rank's position is its rank; the value to its left is what its left neighbour gave for its
-//! right. A single rank is its own neighbour. Source: docs/pmi-wire.md#ring.
+//! right. A single rank is its own neighbour; dead ranks are skipped. Source:
+//! docs/pmi-wire.md#ring.
 
 use crate::job::ids::Rank;
 use crate::kvs;
@@ -23,28 +24,33 @@ pub(super) fn encode(values: &mut [RingValues]) -> Vec<u8> {
 
 /// All values of a ring by rank: each rank's left and right.
 #[derive(Debug)]
-pub(super) struct Ring<'a>(Vec<(&'a [u8], &'a [u8])>);
+pub(super) struct Ring<'a>(Vec<(Rank, &'a [u8], &'a [u8])>);
 
 impl<'a> Ring<'a> {
     /// Takes the concatenated bytes of all nodes; `None` unless they have every rank of a job of
-    /// `size`.
-    pub(super) fn decode(bytes: &'a [u8], size: u32) -> Option<Self> {
+    /// `size`, but for some if `survives`.
+    pub(super) fn decode(bytes: &'a [u8], size: u32, survives: bool) -> Option<Self> {
         let mut values = vec![None; size as usize];
         for entry in kvs::decode(bytes) {
             let (key, right) = entry.ok()?;
             let (rank, left) = key.split_first_chunk::<RANK>()?;
             let rank = Rank(u32::from_le_bytes(*rank));
-            *values.get_mut(rank.index())? = Some((left, right));
+            *values.get_mut(rank.index())? = Some((rank, left, right));
         }
-        let values = values.into_iter().collect::<Option<Vec<_>>>()?;
-        (!values.is_empty()).then_some(Self(values))
+        let values: Vec<_> = values.into_iter().flatten().collect();
+        let all = values.len() == size as usize;
+        (all || survives)
+            .then_some(values)
+            .filter(|values| !values.is_empty())
+            .map(Self)
     }
 
     /// What the neighbours of a rank of the job gave: the left one's right, the right one's left.
     pub(super) fn neighbours(&self, rank: Rank) -> (&'a [u8], &'a [u8]) {
         let size = self.0.len();
-        let (_, left) = self.0[(rank.index() + size - 1) % size];
-        let (right, _) = self.0[(rank.index() + 1) % size];
+        let at = self.0.partition_point(|(other, ..)| *other < rank);
+        let (_, _, left) = self.0[(at + size - 1) % size];
+        let (_, right, _) = self.0[(at + 1) % size];
         (left, right)
     }
 }

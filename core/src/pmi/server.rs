@@ -14,6 +14,8 @@
 mod others;
 mod serve;
 
+use std::collections::BTreeSet;
+
 use super::client::{Client, ClientState, Input, Open};
 use super::collective::Collective;
 use super::command::{Call, Command};
@@ -67,6 +69,10 @@ pub struct Server {
     clients: Vec<Client>,
     /// How many keys of other jobs were asked for.
     asked: u64,
+    /// Barriers and rings do without ranks whose processes have ended.
+    survives: bool,
+    /// Ranks of the job that have died, on any node.
+    dead: BTreeSet<Rank>,
 }
 
 impl Server {
@@ -98,7 +104,26 @@ impl Server {
                 .map(|(rank, appnum)| Client::new(rank, appnum))
                 .collect(),
             asked: 0,
+            survives: false,
+            dead: BTreeSet::new(),
         })
+    }
+
+    /// The same, with barriers and rings that do without ranks whose processes have ended.
+    #[must_use]
+    pub fn surviving(mut self) -> Self {
+        self.survives = true;
+        self
+    }
+
+    /// A rank of the job has died, on any node: clients that ask hear of it.
+    ///
+    /// Rule: fault-tolerant MPICHs read the list of dead ranks as a key of the job's store. Source:
+    /// docs/pmi-wire.md#dead-processes.
+    pub fn died(&mut self, rank: Rank) {
+        if self.dead.insert(rank) {
+            self.store.tell_of_dead(&self.dead);
+        }
     }
 
     /// Takes bytes read from a rank's connection, in any pieces. Identity is the connection.
@@ -156,6 +181,13 @@ impl Server {
         }
         self.node_attributes.forget(rank);
         self.client(rank).end();
+        if self.survives {
+            let name = self.clients[rank.index()].rank;
+            let complete = self.meetings.leave(rank, name, &mut self.store);
+            for (collective, arrival) in complete {
+                self.arrived(collective, arrival, effects);
+            }
+        }
     }
 
     /// Ends a barrier or ring: with the concatenated contributions of the nodes that take part, or

@@ -6,19 +6,22 @@
 //! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from
 //! it. Source: docs/pmi-wire.md#kvsname.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memchr::{memchr, memchr2};
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
 use super::reply::Refusal;
-use crate::job::ids::{AppNum, NodeId, Nspace};
+use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
 
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
+
+/// Key of the ranks that have died: their numbers with commas between them. A miss while all live.
+const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
 
 /// A key that is never stored: the barrier of MPICH from 4.1 on gets it under PMI-2 and has no
 /// place for a value. Source: docs/pmi-wire.md#pmi-2-fence.
@@ -171,6 +174,21 @@ impl Store {
             return mapping.filter(|mapping| mapping.len() <= limit);
         }
         self.attributes.get(key).map(Vec::as_slice)
+    }
+
+    /// What [`DEAD_PROCESSES`] tells from now on, as much of it as fits.
+    pub(super) fn tell_of_dead(&mut self, dead: &BTreeSet<Rank>) {
+        let mut list = String::new();
+        for rank in dead {
+            let comma = if list.is_empty() { "" } else { "," };
+            let next = format!("{comma}{rank}");
+            if list.len() + next.len() > VALLEN_2_MAX {
+                break;
+            }
+            list.push_str(&next);
+        }
+        let list = list.into_bytes();
+        self.attributes.insert(DEAD_PROCESSES.to_vec(), list);
     }
 
     /// Fails for the name of any job but the own.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::job::demand::{Demand, Wish};
 use crate::job::exit_policy::ExitPolicy;
+use crate::job::ids::NodeId;
 use crate::job::spec::GRACE;
 
 const T0: Duration = Duration::ZERO;
@@ -66,7 +67,7 @@ fn a_job_not_all_of_whose_ranks_were_seen_to_end_has_not_succeeded_by_any_policy
         let quiet = quiet();
         let fine = gone(GlobalRank(0), RankEnd::Code(0), &quiet);
         job.rank_ended(fine, T0, &mut orders);
-        job.rank_lost();
+        job.rank_lost(GlobalRank(1), None, T0);
         assert!(job.is_over());
         assert_eq!(job.exit_code(), EXIT_WIREUP, "{exit}");
     }
@@ -236,7 +237,11 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
             T0,
             &mut orders,
         );
-        assert_eq!(orders, [Order::NoteFailure]);
+        let first = Cause::RankFailed {
+            rank: GlobalRank(0),
+            end: RankEnd::Code(3),
+        };
+        assert_eq!(orders, [Order::NoteFailure(first)]);
         assert!(job.is_over() && !job.is_ending() && job.cause().is_none());
         assert_eq!((job.exit_code(), job.failed()), (code, 2), "{exit}");
     }
@@ -267,6 +272,121 @@ fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
             &mut orders,
         );
         assert_eq!(job.exit_code(), 3, "what ends by our signal does not count");
+    }
+}
+
+fn with_policy(size: u32, on_failure: OnFailure, exit: ExitPolicy) -> Supervisor {
+    let ending = EndingSpec {
+        on_failure,
+        exit,
+        kill_on_bad_exit: on_failure != OnFailure::Continue,
+        ..EndingSpec::default()
+    };
+    Supervisor::new(size, &ending)
+}
+
+fn lost_node() -> Cause {
+    Cause::NodeFailed {
+        node: NodeId(1),
+        error: "its agent is gone".into(),
+    }
+}
+
+#[test]
+fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
+    for (exit, code) in [(ExitPolicy::First, 137), (ExitPolicy::AnyZero, 0)] {
+        let mut job = with_policy(4, OnFailure::Continue, exit);
+        let mut orders = Vec::new();
+        let killed = RankEnd::Signal(SIGKILL);
+        job.rank_ended(gone(GlobalRank(0), killed, &active()), T0, &mut orders);
+        job.fail(lost_node(), T0, &mut orders);
+        job.rank_lost(GlobalRank(2), None, T0);
+        job.rank_lost(GlobalRank(3), None, T0);
+        assert!(matches!(
+            orders[..],
+            [
+                Order::NoteFailure(Cause::RankFailed { .. }),
+                Order::NoteFailure(Cause::NodeFailed { .. })
+            ]
+        ));
+        assert_eq!((job.is_ending(), job.next_deadline()), (false, None));
+        let state = finalized();
+        let last = gone(GlobalRank(1), RankEnd::Code(0), &state);
+        job.rank_ended(last, T0, &mut orders);
+        assert_eq!((job.exit_code(), job.failed()), (code, 3), "{exit}");
+    }
+}
+
+#[test]
+fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
+    for by_host in [false, true] {
+        let mut job = with_policy(2, OnFailure::Continue, ExitPolicy::First);
+        let mut orders = Vec::new();
+        match by_host {
+            true => {
+                job.fail(lost_node(), T0, &mut orders);
+                job.rank_lost(GlobalRank(1), Some(JobNumber(0)), T0);
+            }
+            false => {
+                let killed = RankEnd::Signal(SIGKILL);
+                job.rank_ended(gone(GlobalRank(1), killed, &quiet()), T0, &mut orders);
+            }
+        }
+        job.tick(JOIN_GRACE, |_| false, &mut orders);
+        assert!(!job.is_ending());
+        let in_session = |waiting| waiting == Waiting::Session(JobNumber(0));
+        job.tick(JOIN_GRACE * 2, in_session, &mut orders);
+        assert!(job.is_ending());
+        assert_eq!(job.exit_code(), if by_host { EXIT_WIREUP } else { 137 });
+    }
+}
+
+#[test]
+fn survivors_end_by_an_abort_and_by_what_concerns_all() {
+    let rank = GlobalRank(0);
+    for cause in [
+        Cause::Aborted {
+            rank,
+            code: 3,
+            message: String::new(),
+        },
+        Cause::CutOff {
+            error: "all are gone".into(),
+        },
+        Cause::SidecarFailed {
+            node: NodeId(0),
+            error: "it crashed".into(),
+        },
+    ] {
+        let mut job = with_policy(2, OnFailure::Continue, ExitPolicy::First);
+        job.fail(cause.clone(), T0, &mut Vec::new());
+        assert_eq!(job.cause(), Some(&cause));
+    }
+}
+
+#[test]
+fn what_was_lost_is_requeued_and_what_the_program_decided_is_not() {
+    let failed = |end| Cause::RankFailed {
+        rank: GlobalRank(1),
+        end,
+    };
+    for (cause, code) in [
+        (failed(RankEnd::Signal(SIGKILL)), EXIT_REQUEUE),
+        (lost_node(), EXIT_REQUEUE),
+        (failed(RankEnd::Code(3)), 3),
+        (Cause::Interrupted(SIGINT), 130),
+    ] {
+        let mut job = with_policy(2, OnFailure::Requeue, ExitPolicy::First);
+        let mut orders = Vec::new();
+        match cause {
+            Cause::RankFailed { rank, end } => {
+                job.rank_ended(gone(rank, end, &active()), T0, &mut orders);
+            }
+            cause => job.fail(cause, T0, &mut orders),
+        }
+        assert!(job.is_ending());
+        assert_eq!(job.exit_code(), code);
+        assert_eq!(job.wants_requeue(), code == EXIT_REQUEUE);
     }
 }
 

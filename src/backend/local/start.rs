@@ -22,6 +22,7 @@ use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, 
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::job::spec::OnFailure;
 
 /// Ranks that may have a starting thread for each processor, whatever share of these is ours.
 const FEW: usize = 16;
@@ -201,11 +202,21 @@ impl LocalBackend {
             node_env,
             namespaces: self.namespaces.clone(),
             group: self.group.clone(),
-            reset_signals: surroundings.signals_to_reset(),
+            reset_signals: self.signals_to_reset(surroundings),
             null,
             stdin,
             kept_from: descriptors::kept_from(self.ranks.len()),
         }))
+    }
+
+    /// What ranks reset. Where they outlive each other they go on ignoring SIGPIPE, which would kill those
+    /// that write to one that has died: Open MPI's sockets raise it.
+    fn signals_to_reset(&self, surroundings: &Surroundings) -> Vec<i32> {
+        let mut signals = surroundings.signals_to_reset();
+        if self.plan.spec.ending.on_failure == OnFailure::Continue {
+            signals.retain(|signal| *signal != libc::SIGPIPE);
+        }
+        signals
     }
 
     fn rank_plans(&self, number: JobNumber, io: RankIo) -> Vec<RankPlan> {

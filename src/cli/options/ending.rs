@@ -5,8 +5,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::cli::value_error::ValueError;
+use crate::failure::RunFailure;
 use wireup_core::job::exit_policy::ExitPolicy;
-use wireup_core::job::spec::{Children, EndingSpec, FenceLimit};
+use wireup_core::job::spec::{Children, EndingSpec, FenceLimit, OnFailure};
 
 /// When and how the job ends.
 #[derive(Debug, Args)]
@@ -24,6 +25,16 @@ pub(crate) struct EndingArgs {
     #[arg(hide_default_value = true)]
     exit_policy: ExitPolicy,
 
+    /// What follows when a rank or host is lost: all end; the others go on, and what they do together
+    /// completes without the dead; or all end with exit code 75, and Slurm runs its job again
+    #[arg(
+        long,
+        value_enum,
+        value_name = "abort|continue|requeue",
+        default_value_t
+    )]
+    #[arg(hide_default_value = true, hide_possible_values = true)]
+    on_failure: Policy,
     /// End all ranks as soon as one fails [default with --exit-policy first]
     #[arg(long, overrides_with = "no_kill_on_bad_exit")]
     kill_on_bad_exit: bool,
@@ -61,6 +72,15 @@ pub(crate) struct EndingArgs {
     children: Lifetime,
 }
 
+/// See [`OnFailure`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+enum Policy {
+    #[default]
+    Abort,
+    Continue,
+    Requeue,
+}
+
 /// See [`Children`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Lifetime {
@@ -68,15 +88,40 @@ enum Lifetime {
     Independent,
 }
 
+impl EndingArgs {
+    /// Refuses what contradicts itself.
+    ///
+    /// # Errors
+    /// The two options that cannot both hold.
+    pub(crate) fn check(&self) -> Result<(), RunFailure> {
+        let (option, meant) = match self.on_failure {
+            Policy::Continue if self.kill_on_bad_exit => ("--kill-on-bad-exit", "continue"),
+            Policy::Requeue if self.no_kill_on_bad_exit => ("--no-kill-on-bad-exit", "requeue"),
+            _ => return Ok(()),
+        };
+        let text = format!("--on-failure {meant} and {option} contradict each other: give one");
+        Err(RunFailure::refused(text))
+    }
+}
+
 impl From<EndingArgs> for EndingSpec {
     fn from(args: EndingArgs) -> Self {
         Self {
             timeout: args.timeout,
             exit: args.exit_policy,
-            kill_on_bad_exit: match (args.kill_on_bad_exit, args.no_kill_on_bad_exit) {
-                (true, _) => true,
-                (_, true) => false,
-                (false, false) => !args.exit_policy.needs_every_end(),
+            on_failure: match args.on_failure {
+                Policy::Abort => OnFailure::Abort,
+                Policy::Continue => OnFailure::Continue,
+                Policy::Requeue => OnFailure::Requeue,
+            },
+            kill_on_bad_exit: match args.on_failure {
+                Policy::Continue => false,
+                Policy::Requeue => true,
+                Policy::Abort => match (args.kill_on_bad_exit, args.no_kill_on_bad_exit) {
+                    (true, _) => true,
+                    (_, true) => false,
+                    (false, false) => !args.exit_policy.needs_every_end(),
+                },
             },
             grace: args.grace,
             strict_pmi: args.strict_pmi,

@@ -157,15 +157,29 @@ fn fence() -> BoxedStrategy<FenceMessage> {
         node().prop_map(|node| FenceFailure::TornDown { node }),
     ];
     prop_oneof![
-        (id(), some(), contribution, timeout(), time()).prop_map(
-            |(id, nodes, contribution, timeout, waited)| FenceMessage::Arrive {
-                id,
-                nodes,
-                contribution,
-                timeout,
-                waited,
-            }
-        ),
+        (
+            id(),
+            some(),
+            contribution,
+            timeout(),
+            time(),
+            vec(node(), 0..3)
+        )
+            .prop_map(|(id, nodes, contribution, timeout, waited, lost)| {
+                FenceMessage::Arrive {
+                    id,
+                    nodes,
+                    contribution,
+                    timeout,
+                    waited,
+                    lost,
+                }
+            }),
+        (id(), some(), any::<bool>()).prop_map(|(id, nodes, collect)| FenceMessage::Look {
+            id,
+            nodes,
+            collect,
+        }),
         (id(), some(), kind(), time()).prop_map(|(id, nodes, kind, waited)| {
             FenceMessage::Overdue {
                 id,
@@ -568,6 +582,7 @@ pub fn peer_message() -> BoxedStrategy<PeerMessage> {
         input().prop_map(PeerMessage::Input),
         key().prop_map(PeerMessage::Key),
         notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
+        any::<u32>().prop_map(|rank| PeerMessage::Died(GlobalRank(rank))),
     ]
     .boxed()
 }

@@ -240,6 +240,17 @@ impl Server {
         let arrival =
             self.meetings
                 .arrive(&collective, Waiter { rank, call }, ring, &mut self.store);
+        self.arrived(collective, arrival, effects);
+        Ok(None)
+    }
+
+    /// What follows from the arrival of a rank, or from the end of one that was waited for.
+    pub(super) fn arrived(
+        &mut self,
+        collective: Collective,
+        arrival: Arrival,
+        effects: &mut Vec<Effect>,
+    ) {
         match arrival {
             Arrival::Begun => effects.push(Effect::Begun { collective }),
             Arrival::Waits => {}
@@ -254,7 +265,6 @@ impl Server {
                 effects.extend(begun.then_some(Effect::Ended { collective }));
             }
         }
-        Ok(None)
     }
 
     /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
@@ -292,7 +302,7 @@ impl Server {
         all: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Result<(), ReleaseError> {
-        let Some(ring) = Ring::decode(all, self.meetings.size()) else {
+        let Some(ring) = Ring::decode(all, self.meetings.size(), self.survives) else {
             self.fail_meeting(&Collective::Ring, &ReleaseError::Ring.to_string(), effects);
             return Err(ReleaseError::Ring);
         };

@@ -1,0 +1,251 @@
+//! Fences that do without the dead: what happens at the loss of a node, and for nodes that have no
+//! living participant.
+//!
+//! The nodes of a fence that are not lost form the tree. When one more is lost, every round in which it
+//! takes part is planted anew, and all report again; what is reported names the lost nodes that the
+//! sender does without. A receiver that knows of fewer takes them for lost too; one that knows of more
+//! drops the report, since the sender will hear of them and report again.
+//!
+//! The lost node may have released some before it went. Each node therefore keeps how the last fences of
+//! a series ended: it tells its parent in the new tree, and whoever reports what is over here. No node
+//! is farther behind than its processes have fences under way at once, since a fence needs all that live.
+//!
+//! A node none of whose participants lives would never arrive. It is asked ([`FenceMessage::Look`]) by the
+//! nodes above it once a process has died, and its core arrives without data.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::message::{FenceFailure, FenceMessage, FenceResult, Output, Released};
+use super::round::Phase;
+use super::{Contribution, FenceEngine, FenceId, Nodes, Offer, Series, lost_of};
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+
+/// How many ends are kept of each series: PMI and MPIs have one fence of a series under way, programs
+/// that overlap PMIx fences some.
+const KEPT: usize = 8;
+
+/// How a fence ended here.
+struct Kept {
+    nodes: Nodes,
+    result: FenceResult,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Survivors {
+    /// Some process has died.
+    deaths: bool,
+    kept: BTreeMap<Series, BTreeMap<u64, Kept>>,
+}
+
+impl Survivors {
+    /// Keeps how a fence has ended, if it is one of the last of its series.
+    pub(super) fn keep(&mut self, id: &FenceId, nodes: &Nodes, result: &FenceResult) {
+        let ends = self.kept.entry(id.series.clone()).or_default();
+        let kept = Kept {
+            nodes: nodes.clone(),
+            result: result.clone(),
+        };
+        ends.insert(id.generation, kept);
+        if ends.len() > KEPT {
+            ends.pop_first();
+        }
+    }
+}
+
+impl Kept {
+    fn message(&self, id: FenceId) -> FenceMessage {
+        match &self.result {
+            Ok(released) => FenceMessage::Release {
+                id,
+                released: released.clone(),
+            },
+            Err(failure) => FenceMessage::Fail {
+                id,
+                nodes: self.nodes.clone(),
+                failure: failure.clone(),
+            },
+        }
+    }
+}
+
+impl<T> FenceEngine<T> {
+    /// A node is lost: the others go on without it.
+    pub(super) fn do_without(
+        &mut self,
+        node: NodeId,
+        reason: &Arc<str>,
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let Some(survivors) = &mut self.survivors else {
+            return;
+        };
+        survivors.deaths = true;
+        let mut ended: Vec<(Nodes, FenceMessage)> = Vec::new();
+        for (series, ends) in &survivors.kept {
+            for (&generation, kept) in ends.iter().filter(|(_, end)| end.nodes.contains(node)) {
+                let series = series.clone();
+                let message = kept.message(FenceId { series, generation });
+                ended.push((kept.nodes.clone(), message));
+            }
+        }
+        for (nodes, message) in ended {
+            if let Some(parent) = self.place(&nodes).and_then(|place| place.parent()) {
+                self.send(parent, message, out);
+            }
+        }
+        let with = self.rounds.iter();
+        let with = with.filter(|(_, round)| round.place.nodes().contains(node));
+        let with: Vec<(FenceId, Nodes, Phase)> = with
+            .map(|(id, round)| (id.clone(), round.place.nodes().clone(), round.phase))
+            .collect();
+        for (id, nodes, phase) in with {
+            let place = self.place(&nodes);
+            match (place, self.rounds.get_mut(&id)) {
+                // The one that was to say why may be the one that is lost.
+                (Some(_), Some(_)) if phase == Phase::Doomed => {
+                    let reason = Arc::clone(reason);
+                    self.end(&id, Err(FenceFailure::PeerLost { node, reason }), out);
+                }
+                (Some(place), Some(round)) => {
+                    round.replant(place);
+                    self.advance(&id, now, out);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether this node does without the same nodes as the sender of a report, after it has learnt
+    /// of those that only the sender knew to be lost.
+    pub(super) fn agree_on_lost(
+        &mut self,
+        nodes: &Nodes,
+        lost: &[NodeId],
+        now: Moment,
+        out: &mut Vec<Output<T>>,
+    ) -> bool {
+        if self.survivors.is_none() {
+            return lost.is_empty();
+        }
+        for node in lost.iter().filter(|node| nodes.contains(**node)) {
+            self.peer_lost(*node, Arc::from("others have lost it"), now, out);
+        }
+        lost_of(&self.lost, nodes) == lost
+    }
+
+    /// Some node knows that all have arrived: the parent, one that was the parent before nodes were lost,
+    /// or one below that had heard it from a lost one.
+    pub(super) fn released_by_any(
+        &mut self,
+        id: FenceId,
+        released: Released,
+        out: &mut Vec<Output<T>>,
+    ) {
+        if let Some(place) = self.rounds.get(&id).map(|round| round.place.clone()) {
+            return self.decide(&id, &place, Ok(released), out);
+        }
+        // None of the participants here lives, or it would have arrived. Others may still report to us.
+        let here = Nodes::new([self.node]);
+        if let (Some(survivors), Some(nodes)) = (&mut self.survivors, here) {
+            survivors.keep(&id, &nodes, &Ok(released));
+            self.book.end(&id, None);
+        }
+    }
+
+    /// Another node has not heard how a fence ended that is over here.
+    pub(super) fn tell_how_it_ended(
+        &self,
+        to: NodeId,
+        message: &FenceMessage,
+        out: &mut Vec<Output<T>>,
+    ) {
+        let FenceMessage::Arrive { id, lost, .. } = message else {
+            return;
+        };
+        let kept = self.survivors.as_ref().filter(|_| !lost.is_empty());
+        let kept = kept.and_then(|survivors| survivors.kept.get(&id.series));
+        if let Some(kept) = kept.and_then(|ends| ends.get(&id.generation)) {
+            self.send(to, kept.message(id.clone()), out);
+        }
+    }
+
+    /// No participant of a fence lives here: this node arrives, there and at those before.
+    pub(super) fn vacant(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+        let Some(round) = self.rounds.get(id) else {
+            return;
+        };
+        let nodes = round.place.nodes().clone();
+        while let Some(next) = self.book.next(id.series.clone())
+            && next.generation <= id.generation
+        {
+            let offer = Offer {
+                nodes: nodes.clone(),
+                contribution: Contribution {
+                    data: Arc::from([]),
+                    collect: false,
+                    status: 0,
+                },
+                timeout: None,
+                waited: Duration::ZERO,
+            };
+            self.arrive(id.series.clone(), offer, None, now, out);
+        }
+    }
+
+    /// A process has died.
+    pub(super) fn process_died(&mut self, out: &mut Vec<Output<T>>) {
+        let Some(survivors) = &mut self.survivors else {
+            return;
+        };
+        survivors.deaths = true;
+        let open: Vec<(FenceId, bool)> = self
+            .rounds
+            .iter()
+            .map(|(id, round)| (id.clone(), round.collects()))
+            .collect();
+        for (id, collect) in open {
+            self.look(&id, collect, out);
+        }
+    }
+
+    /// A fence is not complete, and processes have died: the nodes that are waited for are asked once
+    /// whether their participants live.
+    pub(super) fn look_once(&mut self, id: &FenceId, out: &mut Vec<Output<T>>) {
+        let deaths = self.survivors.as_ref().is_some_and(|known| known.deaths);
+        let round = self.rounds.get(id).filter(|round| deaths && !round.looked);
+        if let Some(collect) = round.map(super::Round::collects) {
+            self.look(id, collect, out);
+        }
+    }
+
+    /// Asks all that have not arrived, here and below, whether their participants live.
+    pub(super) fn look(&mut self, id: &FenceId, collect: bool, out: &mut Vec<Output<T>>) {
+        let survives = self.survivors.is_some();
+        let Some(round) = self.rounds.get_mut(id).filter(|_| survives) else {
+            return;
+        };
+        if round.phase != Phase::Collecting {
+            return;
+        }
+        round.looked = true;
+        let (own, children) = (!round.has_arrived(), round.missing_children());
+        let nodes = round.place.nodes().clone();
+        for child in children {
+            let message = FenceMessage::Look {
+                id: id.clone(),
+                nodes: nodes.clone(),
+                collect,
+            };
+            self.send(child, message, out);
+        }
+        if own {
+            let id = id.clone();
+            out.push(Output::Describe { id, collect });
+        }
+    }
+}

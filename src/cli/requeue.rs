@@ -1,0 +1,54 @@
+//! Slurm is asked to run its job again (`--on-failure requeue`), where there is one.
+
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::sys::pidfd::wait_for;
+
+/// The job of Slurm's in which this process runs.
+const JOB: &str = "SLURM_JOB_ID";
+
+/// How long Slurm may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says that the launch is to be run again, and asks Slurm for that where it is Slurm's.
+///
+/// Slurm ends the job's script, this process included, once it has agreed: nothing is left to do here.
+pub(super) fn ask() {
+    let Some(job) = std::env::var_os(JOB).filter(|job| !job.is_empty()) else {
+        return eprintln!("wireup: to be run again (--on-failure requeue)");
+    };
+    let shown = job.to_string_lossy().into_owned();
+    match scontrol(&job) {
+        Ok(()) => eprintln!("wireup: Slurm runs its job {shown} again (--on-failure requeue)"),
+        Err(why) => eprintln!("wireup: Slurm's job {shown} is not run again: {why}"),
+    }
+}
+
+/// Why Slurm was not asked, or did not agree.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("scontrol cannot be executed: {0}")]
+    NoScontrol(std::io::Error),
+    #[error("scontrol requeue {0}")]
+    Failed(std::process::ExitStatus),
+    #[error("scontrol requeue did not end within {} s", PATIENCE.as_secs())]
+    Late,
+}
+
+fn scontrol(job: &OsStr) -> Result<(), Refused> {
+    let mut command = Command::new("scontrol");
+    command.arg("requeue").arg(job).stdin(Stdio::null());
+    let mut child = command.spawn().map_err(Refused::NoScontrol)?;
+    if !wait_for(&child, PATIENCE) {
+        // It may have ended at this moment; either way it is collected.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(Refused::Late);
+    }
+    match child.wait().map_err(Refused::NoScontrol)? {
+        status if status.success() => Ok(()),
+        status => Err(Refused::Failed(status)),
+    }
+}
