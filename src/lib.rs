@@ -4,6 +4,7 @@
 //! What does no I/O is in [`wireup_core`]. Here is the rest, from below; a module uses only those above it
 //! (`scripts/module-cycles`):
 //! - [`failure`]: errors with which wireup refuses a run or gives it up
+//! - [`log`]: the log that `--log` turns on
 //! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine
 //! - [`inspect`]: what a program needs, from its files
 //! - [`plan`]: what will be done: programs, slots, placement, interface, environment
@@ -30,6 +31,7 @@ mod fuzzed;
 pub mod fuzzing;
 pub mod inspect;
 pub mod jobs;
+pub mod log;
 pub mod plan;
 pub mod report;
 pub mod stdio;

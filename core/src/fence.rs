@@ -45,6 +45,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::debug;
+
 use book::Book;
 pub use id::{FenceId, Kind, Participants, Series};
 pub use message::{
@@ -172,7 +174,7 @@ impl<T> FenceEngine<T> {
         let over = over.or_else(|| self.lost_above(&place));
         let torn_down = self.torn_down.then_some(FenceFailure::TornDown { node });
         let round = self.rounds.entry(id.clone());
-        let round = round.or_insert_with(|| Round::new(place.clone(), now));
+        let round = round.or_insert_with(|| Round::new(&id, place.clone(), now));
         round.ticket = Some(ticket);
         round.limit(timeout, Duration::ZERO, now);
         if let Some(failure) = over {
@@ -215,7 +217,7 @@ impl<T> FenceEngine<T> {
             return out.extend(refused(ticket, failure));
         }
         let round = self.rounds.entry(id.clone());
-        let round = round.or_insert_with(|| Round::new(place, now));
+        let round = round.or_insert_with(|| Round::new(&id, place, now));
         round.arrive(offer.contribution, ticket);
         round.limit(offer.timeout, offer.waited, now);
         if *round.place.nodes() != offer.nodes {
@@ -273,6 +275,7 @@ impl<T> FenceEngine<T> {
             lost: lost_of(&self.lost, place.nodes()),
         };
         round.report(now);
+        debug!(parent: &round.span, to = parent.0, "all have arrived here and below");
         self.send(parent, message, out);
     }
 
@@ -335,6 +338,14 @@ impl<T> FenceEngine<T> {
         let round = self.rounds.remove(id);
         if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
             survivors.keep(id, round.place.nodes(), &result);
+        }
+        if let Some(round) = &round {
+            match &result {
+                Ok(released) => {
+                    debug!(parent: &round.span, bytes = released.data.len(), "released")
+                }
+                Err(failure) => debug!(parent: &round.span, %failure, "failed"),
+            }
         }
         let ticket = round.and_then(|round| round.ticket);
         let unheard = result.as_ref().err().filter(|_| ticket.is_none());

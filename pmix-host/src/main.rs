@@ -49,6 +49,7 @@ use std::sync::Arc;
 
 use replies::Replies;
 
+use wireup::log;
 use wireup_core::pmix::control::{Failed, SidecarNotice, Stage};
 
 const USAGE: &str =
@@ -138,6 +139,10 @@ impl Args {
 }
 
 fn main() -> ExitCode {
+    if let Some(filter) = std::env::var_os(log::VARIABLE) {
+        // The launcher has checked it.
+        let _ = log::start(&filter.to_string_lossy());
+    }
     let args = match Args::parse(std::env::args_os().skip(1)) {
         Ok(args) => args,
         Err(error) => {

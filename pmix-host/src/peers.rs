@@ -27,6 +27,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{getpeername, getsockname};
+use tracing::debug;
 
 use crate::boundary::caught;
 use crate::replies::{Replies, lock};
@@ -132,7 +133,10 @@ impl Gate {
             return true;
         };
         match self.owner(own, peer) {
-            Ok(Owner::User(user)) if user == self.user || user == 0 => true,
+            Ok(Owner::User(user)) if user == self.user || user == 0 => {
+                debug!(%peer, user, "connected");
+                true
+            }
             Ok(Owner::User(user)) => {
                 if self.reported.insert(user) {
                     self.warn(format!(

@@ -16,6 +16,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
+use tracing::{debug_span, info};
+
 use crate::boundary::caught;
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
@@ -67,6 +69,7 @@ impl Host {
         peers::guard(Arc::clone(&replies))?;
         links::guard(libraries.shim)?;
         let version = libraries.name.to_string_lossy();
+        info!(libpmix = %version, "loaded");
         let warnings = libraries
             .warning
             .map(|warning| format!("{version} {warning}").into());
@@ -136,6 +139,7 @@ impl Host {
                 format!("request id {id} is used twice"),
             ));
         }
+        let _request = debug_span!("request", id, ?kind).entered();
         let done = |outcome: Result<(), Refusal>| {
             let outcome = outcome.as_ref().map(|()| Body::Done);
             self.replies.finish(id, outcome);

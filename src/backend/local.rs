@@ -31,6 +31,7 @@ use inspections::Inspections;
 use job::Job;
 use nodes::Node;
 use rustix::process::Pid;
+use tracing::Span;
 
 use crate::backend::guard::{Guard, Leaving};
 use crate::backend::local::waiting::Lookout;
@@ -69,9 +70,12 @@ enum RankSlot {
     /// Not started yet.
     #[default]
     Planned,
+    /// Its process runs.
     Running {
         child: Child,
         pmi: Option<Channel>,
+        /// From its start to its end.
+        span: Span,
     },
     /// Its process ended, or it was never started.
     Over,

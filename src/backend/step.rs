@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use rustix::thread::set_name;
+use tracing::info_span;
 
 use self::begin::{Begun, begin, make_crew, take_link};
 use self::input::Feeds;
@@ -32,6 +33,7 @@ use crate::backend::link_message::{Carried, window};
 use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::failure::RunFailure;
+use crate::log;
 use crate::plan::{Plan, Variable};
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
@@ -133,6 +135,12 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
         description,
         silence,
     } = begin(&mut poll, &mut link, &mut backlog)?;
+    if let Some(filter) = &description.spec.log {
+        // The launcher has checked it.
+        let _ = log::start(filter);
+    }
+    let span = info_span!("launch", id = %description.decided.job.nspace);
+    let _launch = span.enter();
     link.set_own(Address::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     let description = (node, description);

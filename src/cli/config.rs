@@ -21,11 +21,12 @@ use super::line::{Own, Word};
 use super::run::{self, RunArgs};
 use crate::cli::usage_errors;
 use crate::inspect::libpmix;
+use crate::log;
 
 /// Options that belong to one job and make no sense as a default.
 const PER_JOB: &[&str] = &["ranks", "wdir", "no-config", "dry-run", "explain"];
 /// Options that an environment variable precedes.
-const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE)];
+const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE), ("log", log::VARIABLE)];
 
 /// A defaults file that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -18,6 +18,7 @@ use super::{allocation, exit, requeue};
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::failure::RunFailure;
+use crate::log;
 use crate::report::status::refused;
 use wireup_core::job::outcome::EXIT_REQUEUE;
 use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec};
@@ -34,6 +35,7 @@ Examples:
 const SURROUNDINGS: &str = "\
 Environment:
   WIREUP_LIBPMIX      libpmix for programs that do not bring a suitable one of their own
+  WIREUP_LOG          what to log, where --log does not tell
   WIREUP_MEET         with which of your launches this one meets, where --meet does not tell
   WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none
   XDG_CONFIG_HOME     where the user's defaults file is, in place of ~/.config
@@ -77,6 +79,11 @@ pub(super) struct RunArgs {
     /// Print decisions and reasons; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
+
+    /// Log what happens, of the launcher, its steps and PMIx servers: error, warn, info, debug or trace, or a
+    /// list of MODULE=LEVEL [default: $WIREUP_LOG, or nothing]
+    #[arg(long, value_name = "FILTER", value_parser = log::check, hide_short_help = true)]
+    log: Option<String>,
 
     /// Print every decision with its reasons, and the rejected alternatives
     #[arg(long)]
@@ -185,6 +192,10 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
             refused(&status, failure);
         }
     };
+    let log = match args.log {
+        Some(filter) => Some(filter),
+        None => filter_of_environment().inspect_err(told)?,
+    };
     let apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
     args.ending.check().inspect_err(told)?;
     let given = args.hosts.are_given() || args.layout.is_virtual();
@@ -214,7 +225,19 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         explain: args.explain,
         notes,
         verbose: args.verbose,
+        log,
     })))
+}
+
+/// The filter of the log that the environment gives.
+fn filter_of_environment() -> Result<Option<String>, RunFailure> {
+    let Some(filter) = std::env::var_os(log::VARIABLE).filter(|filter| !filter.is_empty()) else {
+        return Ok(None);
+    };
+    let checked = log::check(&filter.to_string_lossy());
+    checked
+        .map(Some)
+        .map_err(|error| RunFailure::refused(format!("{}: {error}", log::VARIABLE)))
 }
 
 /// Parses words that start with the first option.

@@ -202,7 +202,7 @@ impl Controller {
     ) {
         let name = self.jobs.name_of(by);
         match &result {
-            Ok(allocation) if self.plan.spec.verbose > 0 => {
+            Ok(allocation) if self.wants_details() => {
                 let share = |share: &Share| match share.slots {
                     Some(slots) => format!("{slots} on {}", share.name),
                     None => share.name.clone(),
@@ -210,7 +210,7 @@ impl Controller {
                 let shares: Vec<_> = allocation.shares.iter().map(share).collect();
                 let id = allocation.id.as_deref().unwrap_or("of the launch");
                 let text = format!("{name}: allocation {id}: {}", shares.join(", "));
-                self.tell(&text);
+                self.detail(&text);
             }
             Ok(_) => {}
             Err(failure) => {
@@ -218,9 +218,7 @@ impl Controller {
                 match failure.kind {
                     // Programs that take all they can get repeat their requests.
                     Kind::NoResources | Kind::NotFound | Kind::Canceled | Kind::TimedOut => {
-                        if self.plan.spec.verbose > 0 {
-                            self.tell(&text);
-                        }
+                        self.detail(&text);
                     }
                     Kind::BadRequest | Kind::NotSupported | Kind::Unreachable => self.warn(&text),
                 }

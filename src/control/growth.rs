@@ -93,10 +93,10 @@ impl Controller {
         let first = all.len() as u32;
         all.extend_from_slice(hosts);
         let last = all.len() as u32;
-        if self.plan.spec.verbose > 0 {
+        if self.wants_details() {
             let names: Vec<_> = hosts.iter().map(|host| &*host.name).collect();
             let text = format!("{} asked to join the launch", compress(&names));
-            self.tell(&text);
+            self.detail(&text);
         }
         let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();

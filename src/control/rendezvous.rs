@@ -156,8 +156,8 @@ impl Controller {
         let base = rendezvous::base(self.plan.job.user, runtime);
         let mut why = None;
         let found = rendezvous::find(name, &base, |reason| why = Some(reason.to_owned()));
-        if let Some(reason) = why.filter(|_| self.plan.spec.verbose > 0) {
-            self.tell(&format!(
+        if let Some(reason) = why {
+            self.detail(&format!(
                 "launches meet by a name that others could take, since {reason}"
             ));
         }

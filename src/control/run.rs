@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use tracing::{Span, info, info_span};
+
 use crate::backend::cleanup_record;
 use crate::backend::local::{self, LocalBackend, Part, RankIo};
 use crate::backend::message::ToBackend;
@@ -16,6 +18,7 @@ use crate::control::finish::finish;
 use crate::control::orders::Orders;
 use crate::control::{self, Controller};
 use crate::failure::RunFailure;
+use crate::log;
 use crate::plan::Plan;
 use crate::report::status::{Status, Target};
 use crate::report::{dry_run, explain};
@@ -57,6 +60,14 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
         let plan = Plan::new(spec, nspace, limit)?;
         return dry_run::show(plan, &surroundings);
     }
+    if let Some(filter) = &spec.log {
+        log::start(filter).map_err(|error| RunFailure::refused(format!("--log: {error}")))?;
+    }
+    let span = beginning.as_ref().map_or_else(
+        |_| Span::none(),
+        |beginning| info_span!("launch", id = %beginning.nspace()),
+    );
+    let _launch = span.enter();
     cleanup_record::collect();
     let started = Instant::now();
     let since = SystemTime::now();
@@ -164,13 +175,14 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
     for warning in &plan.warnings {
         controller.warn(warning);
     }
-    let told = match (plan.spec.explain, plan.spec.verbose) {
-        (true, _) => explain::long(&plan),
-        (false, 0) => Vec::new(),
-        (false, _) => explain::short(&plan),
-    };
-    for line in &told {
-        controller.tell(line);
+    if plan.spec.explain {
+        for line in explain::long(&plan) {
+            controller.tell(&line);
+        }
+    } else if controller.wants_details() {
+        for line in explain::short(&plan) {
+            controller.detail(&line);
+        }
     }
     // Files of ranks on other hosts are opened there, unless the launcher writes them.
     let mut outputs = match plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
@@ -206,7 +218,7 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
 /// The libpmix that each sidecar loaded, and its warnings. A warning about its age is shown with
 /// `-v` only: distributions patch old versions without a new number.
 fn tell_hosts(controller: &mut Controller) {
-    if controller.plan.spec.verbose == 0 {
+    if !controller.wants_details() {
         return;
     }
     let plan = Arc::clone(&controller.plan);
@@ -225,7 +237,7 @@ fn tell_hosts(controller: &mut Controller) {
         lines.extend(warnings.filter(|_| name == &plan.node_names[0]));
     }
     for line in &lines {
-        controller.tell(line);
+        controller.detail(line);
     }
 }
 
@@ -255,8 +267,10 @@ fn namespaces(plan: &Plan) -> Option<NodeNamespaces> {
     match NodeNamespaces::create(&plan.node_names) {
         Ok(namespaces) => Some(namespaces),
         Err(error) => {
+            let text = format!("virtual nodes share this machine's name: {error}");
+            info!("{text}");
             if plan.spec.verbose > 0 {
-                eprintln!("wireup: virtual nodes share this machine's name: {error}");
+                eprintln!("wireup: {text}");
             }
             None
         }

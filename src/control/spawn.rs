@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::{Span, info_span};
+
 use super::growth::{Wanting, too_late};
 use super::{Controller, Life};
 use crate::backend::message::ToBackend;
@@ -42,6 +44,8 @@ struct Member {
     independent: bool,
     /// The allocation in which it runs.
     allocation: Option<String>,
+    /// From its start to its end.
+    span: Span,
 }
 
 /// The jobs of a launch, by number.
@@ -62,10 +66,16 @@ impl Family {
                 remaining: size,
                 independent: true,
                 allocation: None,
+                span: info_span!("job", number = 0, size),
             }],
             births: BTreeMap::new(),
             orphans: Vec::new(),
         }
+    }
+
+    /// The span of a job's life.
+    pub(super) fn span(&self, job: JobNumber) -> &Span {
+        &self.members[job.index()].span
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
@@ -139,9 +149,9 @@ impl Controller {
             asker, by, limit, ..
         } = wanting;
         let size = plan.job.ranks.size();
-        if self.plan.spec.verbose > 0 {
+        if self.wants_details() {
             let text = format!("{} spawns {size} processes", self.jobs.name_of(by));
-            self.tell(&text);
+            self.detail(&text);
         }
         let (parent, _) = self.jobs.identity(by);
         let number = self.jobs.add(Arc::clone(&plan));
@@ -156,6 +166,7 @@ impl Controller {
                 .independent
                 .unwrap_or(ending.children == Children::Independent),
             allocation: job.allocation.clone(),
+            span: info_span!("job", number = number.0, size, parent = parent.0),
         });
         let birth = Birth {
             asker,
@@ -256,6 +267,7 @@ impl Controller {
         if self.family.members[job.index()].remaining > 0 || !is_born {
             return;
         }
+        self.family.members[job.index()].span = Span::none();
         if let Some(birth) = self.family.births.remove(&job)
             && let Some(failure) = birth.failure
         {

@@ -1,7 +1,9 @@
-//! Reports while a job runs: warnings to the user, changes of state to readers of the status
+//! What is told while a job runs: warnings to people, changes of state to readers of the status
 //! stream.
 
 use std::sync::Arc;
+
+use tracing::{Level, debug, enabled, info};
 
 use super::Controller;
 use crate::control::finish::failure_line;
@@ -27,6 +29,19 @@ impl Controller {
         self.streams.tell(&format!("wireup: {text}"));
     }
 
+    /// Whether somebody sees what [`Controller::detail`] is given.
+    pub(crate) fn wants_details(&self) -> bool {
+        self.plan.spec.verbose > 0 || enabled!(Level::INFO)
+    }
+
+    /// A line for those who asked for more: an event of the log, which `-v` shows in its place.
+    pub(crate) fn detail(&mut self, text: &str) {
+        match self.plan.spec.verbose {
+            0 => info!("{text}"),
+            _ => self.tell(text),
+        }
+    }
+
     /// A line about something that may be wrong.
     pub(crate) fn warn(&mut self, text: &str) {
         self.tell(&format!("warning: {text}"));
@@ -41,13 +56,13 @@ impl Controller {
         }
     }
 
-    /// Writes a rank's text to the job record.
+    /// Says what a rank wants in the job's record.
     pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
         let speaker = rank.map(|rank| self.jobs.identity(rank).into());
         self.record(&Record::log(speaker, text));
     }
 
-    /// Writes the plan.
+    /// Says what is going to be run.
     pub(crate) fn tell_plan(&mut self) {
         if self.status.is_none() {
             return;
@@ -98,10 +113,14 @@ impl Controller {
     }
 
     fn job_changed(&mut self, state: JobState) {
-        if self.status.is_none() || self.phase_told == state {
+        if self.phase_told == state {
             return;
         }
         self.phase_told = state;
+        info!(?state, "launch");
+        if self.status.is_none() {
+            return;
+        }
         let jobs = self.jobs.clone();
         let cause = self.supervisor.cause();
         let cause = cause.map(|cause| self.cause_record(&jobs, cause));
@@ -117,7 +136,7 @@ impl Controller {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
-            // Only the parent waits for a spawned job.
+            // What is spawned is expected by nobody but its parent.
             self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
             if self.connected == 1 {
                 self.progress.expect(self.now(), PATIENCE);
@@ -128,6 +147,8 @@ impl Controller {
 
     /// A rank came into another state.
     pub(super) fn rank_changed(&mut self, rank: GlobalRank, state: RankState) {
+        let (job, number) = self.jobs.identity(rank);
+        debug!(parent: self.family.span(job), rank = number.0, ?state, "rank");
         if self.status.is_none() {
             return;
         }
@@ -143,7 +164,7 @@ impl Controller {
         }));
     }
 
-    /// The status stream cannot be written any more: the job continues without it.
+    /// The status stream cannot be written any more: the job goes on without it.
     pub(crate) fn check_status(&mut self) {
         if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
             self.tell(&format!(
@@ -233,7 +254,7 @@ impl Controller {
         CauseRecord {
             kind: kind_of(cause),
             message: failure_line(self, Some(cause))
-                .unwrap_or_else(|| "the output has no reader".into()),
+                .unwrap_or_else(|| "nobody reads the output".into()),
             place: rank.map(|rank| place_of(jobs, rank)),
             pid: rank.and_then(|rank| self.pid_of(rank)),
             program: rank.map(|rank| {

@@ -45,6 +45,7 @@ pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
         explain: false,
         notes: Vec::new(),
         verbose: 0,
+        log: None,
     }
 }
 

@@ -16,6 +16,7 @@ mod control;
 mod credentials;
 mod data_store;
 mod debuggers;
+mod diagnosing;
 mod ending;
 mod ends;
 mod endurance;

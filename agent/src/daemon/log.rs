@@ -2,11 +2,11 @@
 
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 use wireup::cli::agent_commands::agent::LogFormat;
+use wireup::log;
 
 use super::settings::LogSettings;
 
@@ -15,7 +15,7 @@ use super::settings::LogSettings;
 #[error("--log {filter:?}: {error}")]
 pub(super) struct FilterError {
     filter: String,
-    error: tracing_subscriber::filter::ParseError,
+    error: log::FilterError,
 }
 
 /// Begins to log.
@@ -23,11 +23,14 @@ pub(super) struct FilterError {
 /// # Errors
 /// [`FilterError`]; nothing is logged.
 pub(super) fn start(settings: &LogSettings) -> Result<(), FilterError> {
-    let filter: Targets = settings.filter.parse().map_err(|error| FilterError {
+    let filter = log::parse(&settings.filter).map_err(|error| FilterError {
         filter: settings.filter.clone(),
         error,
     })?;
-    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = fmt::layer()
+        .with_writer(io::stderr)
+        // It would panic where standard error is closed.
+        .log_internal_errors(false);
     let lines = match settings.format {
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
         LogFormat::Text => {

@@ -139,7 +139,7 @@ impl<T> FenceEngine<T> {
             if strange.count() >= self.limits.open_fences {
                 return None;
             }
-            self.rounds.insert(id.clone(), Round::new(place, now));
+            self.rounds.insert(id.clone(), Round::new(id, place, now));
         }
         self.rounds.get_mut(id)
     }

@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::{Span, debug_span};
+
+use super::id::FenceId;
 use super::message::{Contribution, Deadline, FenceFailure, Released, Timeout};
 use crate::fence::tree::Place;
 use crate::job::absence::Absences;
@@ -86,10 +89,12 @@ pub(super) struct Round<T> {
     /// The nodes that are waited for were asked whether their participants live.
     pub(super) looked: bool,
     reported: bool,
+    /// From the first sign of the fence here to its end here.
+    pub(super) span: Span,
 }
 
 impl<T> Round<T> {
-    pub(super) fn new(place: Place, now: Moment) -> Self {
+    pub(super) fn new(id: &FenceId, place: Place, now: Moment) -> Self {
         Self {
             children: place.children().count(),
             place,
@@ -107,6 +112,12 @@ impl<T> Round<T> {
             waits: 0,
             looked: false,
             reported: false,
+            span: debug_span!(
+                "fence",
+                kind = ?id.series.kind,
+                generation = id.generation,
+                participants = %id.series.participants
+            ),
         }
     }
 

@@ -269,7 +269,11 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         (of(json), of(3i32..)),
         interface,
         debug(),
-        (any::<(bool, bool, u8)>(), vec("\\PC{0,9}", 0..3)),
+        (
+            any::<(bool, bool, u8)>(),
+            vec("\\PC{0,9}", 0..3),
+            of("\\PC{0,9}"),
+        ),
     )
         .prop_map(
             |(
@@ -281,7 +285,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
                 (json, control),
                 interface,
                 debug,
-                (told, notes),
+                (told, notes, log),
             )| {
                 JobSpec {
                     apps,
@@ -296,6 +300,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
                     explain: told.1,
                     notes,
                     verbose: told.2,
+                    log,
                 }
             },
         )

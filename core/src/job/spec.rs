@@ -431,6 +431,8 @@ pub struct JobSpec {
     pub notes: Vec<String>,
     /// Verbosity: 0 only failures, 1 decisions, 2 and more every step.
     pub verbose: u8,
+    /// What its launcher, steps and sidecars log, as a filter.
+    pub log: Option<String>,
 }
 
 fn argv<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {

@@ -11,6 +11,8 @@
 
 use std::collections::BTreeMap;
 
+use tracing::{Span, debug, debug_span};
+
 use crate::pmix::control::{Control, ControlKind, ControlReply, Failed, Hello, SidecarNotice};
 use crate::pmix::upcall::{Answer, Notice, Request, Upcall, UpcallKind};
 use crate::pmix::value::{Status, Text};
@@ -59,6 +61,14 @@ pub struct UpcallCount {
     pub bytes_out: u64,
 }
 
+/// An upcall that waits for its answer.
+#[derive(Debug)]
+struct Open {
+    kind: UpcallKind,
+    /// From its arrival to its answer.
+    span: Span,
+}
+
 /// The link's state; see the module.
 #[derive(Debug, Default)]
 pub struct SidecarLink {
@@ -66,7 +76,7 @@ pub struct SidecarLink {
     upcall_in: FrameDecoder,
     last_request: u64,
     controls: BTreeMap<RequestId, ControlKind>,
-    upcalls: BTreeMap<UpcallId, UpcallKind>,
+    upcalls: BTreeMap<UpcallId, Open>,
     counts: BTreeMap<UpcallKind, UpcallCount>,
     hello_seen: bool,
     error: Option<WireError>,
@@ -149,7 +159,7 @@ impl SidecarLink {
     /// `None` if the upcall is unknown or has its answer already: nothing may be sent then. An
     /// answer over the size limit becomes [`Status::ERR_OUT_OF_RESOURCE`].
     pub fn answer(&mut self, id: UpcallId, answer: &Answer) -> Option<Vec<u8>> {
-        let kind = self.upcalls.remove(&id)?;
+        let Open { kind, span } = self.upcalls.remove(&id)?;
         let bytes = answer
             .encode(kind, id.0)
             .or_else(|_| Answer::Status(Status::ERR_OUT_OF_RESOURCE).encode(kind, id.0))
@@ -157,12 +167,13 @@ impl SidecarLink {
         let count = self.counts.entry(kind).or_default();
         count.answered += 1;
         count.bytes_out += (bytes.len() - crate::pmix::wire::HEADER_LEN) as u64;
+        debug!(parent: &span, bytes = bytes.len(), "answered");
         Some(bytes)
     }
 
     /// Upcalls that wait for their answer, oldest first.
     pub fn outstanding_upcalls(&self) -> impl Iterator<Item = (UpcallId, UpcallKind)> + '_ {
-        self.upcalls.iter().map(|(id, kind)| (*id, *kind))
+        self.upcalls.iter().map(|(id, open)| (*id, open.kind))
     }
 
     /// Requests without a reply, oldest first.
@@ -224,10 +235,14 @@ impl SidecarLink {
             id: frame.id,
         };
         let event = match (Upcall::decode(kind, &frame.payload)?, frame.id) {
-            (Upcall::Notice(notice), 0) => SidecarEvent::Notice(notice),
+            (Upcall::Notice(notice), 0) => {
+                debug!(?kind, "notice of libpmix");
+                SidecarEvent::Notice(notice)
+            }
             (Upcall::Request(request), 1..) => {
                 let id = UpcallId(frame.id);
-                if self.upcalls.insert(id, kind).is_some() {
+                let span = debug_span!("upcall", id = frame.id, ?kind, bytes = frame.payload.len());
+                if self.upcalls.insert(id, Open { kind, span }).is_some() {
                     return Err(wrong);
                 }
                 SidecarEvent::Request { id, request }

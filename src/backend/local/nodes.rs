@@ -1,5 +1,7 @@
 //! The nodes here: what happens is handed to their cores, and what these order is done.
 
+use tracing::Span;
+
 use super::{LocalBackend, RankSlot, raw};
 use crate::backend::message::FromBackend;
 use crate::backend::sidecar::Sidecar;
@@ -24,16 +26,19 @@ pub(super) struct Node {
     pub(super) hello: Option<Hello>,
     /// The last it printed.
     pub(super) printed: Vec<u8>,
+    /// The node's part of the launch.
+    pub(super) span: Span,
 }
 
 impl Node {
     /// A node without a sidecar yet.
-    pub(super) fn new(core: NodeCore) -> Self {
+    pub(super) fn new(core: NodeCore, span: Span) -> Self {
         Self {
             core,
             sidecar: None,
             hello: None,
             printed: Vec::new(),
+            span,
         }
     }
 }
@@ -43,11 +48,16 @@ impl LocalBackend {
     pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
         let now = Moment(self.now());
         let mut actions = Vec::new();
+        let span = self.node(node).span.clone();
+        let entered = span.enter();
         let core = &mut self.node_mut(node).core;
         core.handle(event, now, &mut actions);
         self.act(node, actions);
+        drop(entered);
         while let Some((to, from, message)) = self.peers.pop_front() {
             let mut actions = Vec::new();
+            let span = self.node(to).span.clone();
+            let _entered = span.enter();
             let event = Event::Peer { from, message };
             self.node_mut(to).core.handle(event, now, &mut actions);
             self.act(to, actions);

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::process::kill_process_group;
+use tracing::{debug, debug_span, trace};
 
 use super::{LocalBackend, Part, RankSlot, raw};
 use crate::backend::message::FromBackend;
@@ -131,7 +132,11 @@ impl LocalBackend {
             };
             let _ = kill_process_group(child.pid, signal);
         }
-        *self.slot_mut(rank) = RankSlot::Running { child, pmi };
+        let (node, _) = self.place(rank);
+        let (job, number) = self.jobs.identity(rank);
+        let span =
+            debug_span!(parent: &self.node(node).span, "rank", job = job.0, rank = number.0, pid);
+        *self.slot_mut(rank) = RankSlot::Running { child, pmi, span };
         self.pay(rank);
         let (node, local) = self.place(rank);
         let pid = pid.unsigned_abs();
@@ -178,7 +183,7 @@ impl LocalBackend {
     pub(super) fn read_pmi(&mut self, rank: GlobalRank) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let seat = self.part.seat(&self.jobs, rank);
-        let RankSlot::Running { pmi, .. } = &mut self.ranks[seat] else {
+        let RankSlot::Running { pmi, span, .. } = &mut self.ranks[seat] else {
             self.buffer = buffer;
             return false;
         };
@@ -195,6 +200,7 @@ impl LocalBackend {
                 .insert(rank, self.started.elapsed() + CLOSED_GRACE);
         }
         if let Received::Bytes(count) = received {
+            trace!(parent: &*span, said = %buffer[..count].escape_ascii(), "PMI");
             let (node, local) = self.place(rank);
             self.feed(
                 node,
@@ -296,7 +302,7 @@ impl LocalBackend {
         while self.read_pmi(rank) {}
         let (node, local) = self.place(rank);
         while self.read_host(node, Source::Upcall) {}
-        let RankSlot::Running { child, pmi } =
+        let RankSlot::Running { child, pmi, span } =
             std::mem::replace(self.slot_mut(rank), RankSlot::Over)
         else {
             return;
@@ -314,6 +320,8 @@ impl LocalBackend {
             }
         });
         let known = status.ok();
+        debug!(parent: &span, end = ?known, "the process has ended");
+        drop(span);
         self.end_input(rank);
         self.tell(FromBackend::Ended { rank, end: known });
         let end = status.unwrap_or_else(|errno| {

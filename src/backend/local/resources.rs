@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use rustix::event::{EventfdFlags, eventfd};
+use tracing::info_span;
 
 use crate::backend::guard::become_subreaper;
 use crate::backend::local::nodes::Node;
@@ -75,7 +76,8 @@ impl Made {
                     if plan.offer.pmix {
                         core.name_nodes(&plan.node_names);
                     }
-                    Node::new(core)
+                    let name = plan.node_names.get(node.index()).map(String::as_str);
+                    Node::new(core, info_span!("node", number = node.0, name))
                 })
             })
             .collect::<Result<Vec<_>, _>>()

@@ -96,7 +96,7 @@ impl LocalBackend {
         printed.extend_from_slice(&self.buffer[..count]);
         let excess = printed.len().saturating_sub(HOST_OUTPUT_MAX);
         printed.drain(..excess);
-        if self.plan.spec.verbose > 1 {
+        if self.plan.spec.verbose > 1 || self.plan.spec.log.is_some() {
             let name = self.plan.node_names[node.index()].clone();
             let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
             for line in text.lines() {

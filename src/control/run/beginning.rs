@@ -44,6 +44,11 @@ impl Beginning {
         })
     }
 
+    /// Of the job that may follow.
+    pub(super) fn nspace(&self) -> &Nspace {
+        &self.nspace
+    }
+
     /// For a run that needs no guard; one that is there ends.
     pub(super) fn unguarded(self) -> (Surroundings, Nspace) {
         self.parts()

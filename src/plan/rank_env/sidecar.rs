@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::entry;
 use crate::inspect::{libpmix, relocated};
+use crate::log;
 use crate::plan::{Plan, environment};
 use crate::sys::devices;
 use crate::sys::leftovers::JOB;
@@ -67,11 +68,16 @@ pub fn of_sidecar(plan: &Plan, libpmix: &libpmix::Choice) -> Vec<CString> {
         .chain([(COMPONENTS, components())])
         .chain(asked_for.then_some(ASKED_FOR))
         .filter(|(name, _)| !given(name));
-    let inherited = base.variables.iter();
+    let inherited = base
+        .variables
+        .iter()
+        .filter(|(name, _)| name != log::VARIABLE);
     let mut env: Vec<CString> = inherited
         .filter_map(|(name, value)| entry(name, value))
         .collect();
     env.extend(entry(JOB, plan.launch().as_str()));
+    let filter = plan.spec.log.as_ref();
+    env.extend(filter.and_then(|filter| entry(log::VARIABLE, filter)));
     env.extend(settings.filter_map(|(name, value)| entry(name, value)));
     if !given(relocated::OPENPMIX)
         && let Some(prefix) = relocated::openpmix(&libpmix.path)

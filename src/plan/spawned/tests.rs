@@ -59,6 +59,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
         explain: false,
         notes: Vec::new(),
         verbose: 0,
+        log: None,
     };
     change(&mut spec);
     Plan::new(spec, Nspace::new("first").unwrap(), 1 << 20).unwrap()

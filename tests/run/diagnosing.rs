@@ -1,0 +1,145 @@
+//! What `--log` and `WIREUP_LOG` show of a launch.
+
+use crate::common::{Outcome, Run, mpi, pmix};
+use crate::virtual_nodes::node;
+
+/// The lines of the log that have all these parts.
+fn lines(outcome: &Outcome, parts: &[&str]) -> usize {
+    let log = outcome.err();
+    let has = |line: &&str| parts.iter().all(|part| line.contains(part));
+    log.lines().filter(has).count()
+}
+
+#[track_caller]
+fn has(outcome: &Outcome, parts: &[&str]) {
+    assert!(lines(outcome, parts) > 0, "{parts:?}: {outcome:?}");
+}
+
+#[test]
+fn ranks_fences_and_upcalls_of_each_node_have_their_spans() {
+    let (Some(server), Some(mpi)) = (pmix("pmix5"), mpi("openmpi5")) else {
+        return;
+    };
+    let options = [
+        "--log",
+        "debug",
+        "--virtual-nodes",
+        "2",
+        "--libpmix",
+        server.path(),
+    ];
+    let outcome = mpi.run(4, &options, "hello", &[]).run().expect(0);
+    has(
+        &outcome,
+        &["INFO launch{id=", "}: wireup::control::run: new"],
+    );
+    has(&outcome, &["job{number=0 size=4}: ", ": close "]);
+    has(
+        &outcome,
+        &["job{number=0 size=4}: ", " rank rank=3 state=Connected"],
+    );
+    for number in 0..2 {
+        let node = format!(r#":node{{number={number} name="{}"}}"#, node(number));
+        for rank in [2 * number, 2 * number + 1] {
+            let rank = format!("{node}:rank{{job=0 rank={rank} pid=");
+            has(&outcome, &["DEBUG launch{id=", &rank, ": new"]);
+            has(
+                &outcome,
+                &[&rank, "the process has ended end=Some(Code(0))"],
+            );
+            has(&outcome, &[&rank, ": close time.busy="]);
+        }
+        let fence = format!("{node}:fence{{kind=Pmix generation=0 participants=");
+        has(&outcome, &[&fence, ": released bytes="]);
+        has(&outcome, &[&fence, ": close "]);
+        let upcall = format!("{node}:upcall{{id=");
+        has(&outcome, &[&upcall, " kind=Fence ", ": answered bytes="]);
+    }
+    // Only nodes below another one say so.
+    assert_eq!(
+        lines(
+            &outcome,
+            &["{kind=Pmix generation=0 ", " have arrived here", "to=0"]
+        ),
+        1
+    );
+    for number in 0..2 {
+        let sidecar = format!("wireup: PMIx server of {}: ", node(number));
+        has(
+            &outcome,
+            &[&sidecar, "request{id=", " kind=RegisterJob}: ", ": close "],
+        );
+    }
+}
+
+#[test]
+fn a_filter_chooses_modules_and_the_environment_may_give_it() {
+    let Some(mpi) = mpi("mpich5") else { return };
+    let options = ["--virtual-nodes", "2"];
+    let only = |outcome: &Outcome| {
+        has(
+            outcome,
+            &[
+                "fence{kind=PmiBarrier { tag: 0 } generation=0 participants=",
+                ": released",
+            ],
+        );
+        let all = outcome.err();
+        let others = all
+            .lines()
+            .filter(|line| !line.contains(" wireup_core::fence"));
+        assert_eq!(others.collect::<Vec<_>>(), [""; 0], "{outcome:?}");
+    };
+    let filter = "wireup_core::fence=debug";
+    let run = |options: &[&str]| mpi.run(2, options, "hello", &[]);
+    only(
+        &run(&[&options[..], &["--log", filter]].concat())
+            .run()
+            .expect(0),
+    );
+    only(&run(&options).env("WIREUP_LOG", filter).run().expect(0));
+    // The command line decides.
+    let off = run(&[&options[..], &["--log", "off"]].concat());
+    let off = off.env("WIREUP_LOG", "trace").run().expect(0);
+    assert_eq!(off.err(), "");
+    // What PMI clients say.
+    let all = run(&[&options[..], &["--log", "trace"]].concat())
+        .run()
+        .expect(0);
+    has(
+        &all,
+        &[
+            "TRACE launch{",
+            "}:rank{job=0 rank=1 ",
+            r"PMI said=cmd=init ",
+        ],
+    );
+}
+
+#[test]
+fn details_of_a_run_are_events_which_are_shown_once() {
+    let outcome = Run::ranks(2, ["--log", "info", "true"]).run().expect(0);
+    has(
+        &outcome,
+        &[" INFO launch{", "wireup::control::status: 2 ranks"],
+    );
+    assert_eq!(lines(&outcome, &["wireup: "]), 0, "{outcome:?}");
+    let shown = Run::ranks(2, ["-v", "true"]).run().expect(0);
+    has(&shown, &["wireup: 2 ranks"]);
+    assert_eq!(lines(&shown, &[" INFO "]), 0, "{shown:?}");
+}
+
+#[test]
+fn a_filter_that_cannot_be_used_is_refused_and_without_one_nothing_is_said() {
+    let remedy = "write error, warn, info, debug or trace, or a list of MODULE=LEVEL";
+    let refused = Run::new(["--log", "wireup=loud", "true"]).run().expect(125);
+    refused.expect_one_line(&["'--log <FILTER>'", "\"wireup=loud\" is no level", remedy]);
+    let refused = Run::new(["true"])
+        .env("WIREUP_LOG", "loud")
+        .run()
+        .expect(125);
+    refused.expect_one_line(&["wireup: WIREUP_LOG: \"loud\" is no level", remedy]);
+    for without in [Run::new(["true"]), Run::new(["true"]).env("WIREUP_LOG", "")] {
+        without.run().expect_quiet_success();
+    }
+}
