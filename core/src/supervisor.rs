@@ -14,6 +14,7 @@
 //! never joined become absences, and a lost host does not end the job either.
 
 mod dismiss;
+pub mod first_failure;
 mod policy;
 
 use std::collections::BTreeMap;

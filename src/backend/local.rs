@@ -6,6 +6,7 @@
 //! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
 mod end;
+mod failures;
 mod inspections;
 mod job;
 mod nodes;
@@ -54,12 +55,13 @@ use pushed_input::Pushed;
 use resources::Made;
 pub(crate) use start::RankIo;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::outcome::PmiState;
 use wireup_core::job::roster::Roster;
 use wireup_core::link::frame::Address;
 use wireup_core::node::event::{Event, PeerMessage};
 use wireup_core::queries::Asked;
 use wireup_core::supervisor::Waiting;
+use wireup_core::supervisor::first_failure::{self, HostFailures};
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
@@ -113,18 +115,10 @@ pub(crate) struct LocalBackend {
     stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
     /// Those that other processes fill.
     pushed: Pushed,
-    /// Ranks that closed their PMI socket, and when they will be judged if they still run then.
-    closed: BTreeMap<GlobalRank, Duration>,
-    /// Ranks that failed while the state of their PMIx server is unknown.
-    unjudged: Vec<(GlobalRank, RankEnd)>,
+    /// Decides which of the ranks' failures was first.
+    failures: HostFailures,
     /// Ranks whose memory the kernel dumped when they were killed.
     dumped: BTreeSet<GlobalRank>,
-    /// Ranks that were about to end when another did; the judgement of the other waits for them,
-    /// and how long.
-    dying: (BTreeSet<GlobalRank>, Duration),
-    /// An abort that may follow from the end of a rank that is not reported yet, and until when
-    /// that is waited for.
-    held: Option<(Cause, Duration)>,
     /// Processes whose exit has an owner.
     owned: BTreeSet<i32>,
     /// To and from nodes that are here.
@@ -220,11 +214,8 @@ impl LocalBackend {
             look: None,
             stdin_pipes: Vec::new(),
             pushed: Pushed::default(),
-            closed: BTreeMap::new(),
-            unjudged: Vec::new(),
+            failures: HostFailures::new(parts.plan.offer.pmix),
             dumped: BTreeSet::new(),
-            dying: (BTreeSet::new(), Duration::ZERO),
-            held: None,
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
             outbound: Vec::new(),
@@ -440,9 +431,7 @@ impl LocalBackend {
             self.look,
             self.lookout.at,
             self.inspections.next_deadline(),
-            self.closed.values().min().copied(),
-            self.held.as_ref().map(|(_, until)| *until),
-            (!self.dying.0.is_empty()).then_some(self.dying.1),
+            self.failures.next_deadline(),
             self.end.as_ref().and_then(End::next_deadline),
         ]
         .into_iter()
@@ -472,9 +461,7 @@ impl LocalBackend {
             self.look_out();
         }
         self.look_at_inspections(now);
-        self.judge_closed(now);
-        self.judge_held(now);
-        self.judge_waiting();
+        self.happened(first_failure::Event::Tick);
         self.go_on_ending()
     }
 

@@ -37,7 +37,7 @@ use crate::sys::poll::{Poll, Ready, Source};
 use crate::sys::process_state::Surroundings;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::outcome::{Cause, PmiState};
 use wireup_core::job::roster::Roster;
 use wireup_core::link::control::FromAgent;
 use wireup_core::link::decode;
@@ -46,10 +46,7 @@ use wireup_core::link::message::Envelope;
 use wireup_core::node::{HEAD, JobContext};
 use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
-
-/// How long the consequence of another rank's end is held back, in case it is heard first: hosts
-/// do not report events in the order in which they happened.
-const CONSEQUENCE: Duration = Duration::from_millis(250);
+use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
 
 /// How long the nodes may take to clean up a job after all its ranks have ended, beyond the grace
 /// time.
@@ -86,9 +83,8 @@ pub(crate) struct RemoteBackend {
     /// What ranks had done, where it is known.
     states: BTreeMap<GlobalRank, PmiState>,
     told: VecDeque<FromBackend>,
-    /// Reports that may follow from an unreported event of another host, and when they are passed
-    /// on.
-    held: VecDeque<(Duration, FromBackend)>,
+    /// What may follow from what another host has not told yet.
+    failures: AcrossHosts<FromBackend>,
     /// Streams of which nothing more is to come for now.
     paused: [bool; 2],
     /// The ranks that the nodes check for waiting ranks, those not sent to them yet, and those that
@@ -240,21 +236,19 @@ impl RemoteBackend {
             _ => {}
         }
         match self.may_follow(&told) {
-            true => self.held.push_back((self.now() + CONSEQUENCE, told)),
+            true => {
+                let now = self.now();
+                self.failures.withhold(told, now);
+            }
             false => self.tell(told),
         }
     }
 
-    /// Whether something is likely to be the consequence of the end of a rank on another host. A
-    /// signal is an independent cause.
+    /// Whether something is likely to be the consequence of the end of a rank on another host.
     fn may_follow(&self, told: &FromBackend) -> bool {
         let follows = match told {
-            FromBackend::Judged { end, state, .. } => match end {
-                RankEnd::Code(0) => state.active,
-                RankEnd::Code(_) => true,
-                RankEnd::Signal(_) => false,
-            },
-            FromBackend::Failed { cause, .. } => matches!(cause, Cause::Aborted { .. }),
+            FromBackend::Judged { end, state, .. } => may_follow(Ok((*end, state))),
+            FromBackend::Failed { cause, .. } => may_follow(Err(cause)),
             _ => false,
         };
         follows && !self.ending && self.nodes.len() > 1
@@ -265,9 +259,7 @@ impl RemoteBackend {
     }
 
     fn tell_held(&mut self) {
-        for (_, told) in std::mem::take(&mut self.held) {
-            self.tell(told);
-        }
+        self.told.extend(self.failures.settle());
     }
 
     /// Gives a node credit for output of its that was taken.
@@ -330,11 +322,7 @@ impl Backend for RemoteBackend {
 
     fn tick(&mut self) -> io::Result<()> {
         let now = self.now();
-        while self.held.front().is_some_and(|(until, _)| *until <= now) {
-            if let Some((_, told)) = self.held.pop_front() {
-                self.tell(told);
-            }
-        }
+        self.told.extend(self.failures.due(now));
         self.give_up_late(now);
         self.ask();
         if let Some(silent) = self.link.look(Moment(now), &self.poll) {
@@ -345,7 +333,7 @@ impl Backend for RemoteBackend {
     }
 
     fn next_deadline(&self) -> Option<Duration> {
-        let held = self.held.front().map(|(until, _)| *until);
+        let held = self.failures.next_deadline();
         let ask = (!self.to_ask.is_empty()).then_some(Duration::ZERO);
         let agent = self.link.next_deadline().map(|at| at.0);
         let limits = [held, self.end_at, self.killed_at, ask, agent];

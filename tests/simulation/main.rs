@@ -5,6 +5,7 @@
 
 mod fence;
 mod fence_cost;
+mod first_failure;
 mod modex;
 mod net;
 mod pmi;

@@ -16,6 +16,7 @@ use wireup_core::node::event::{Action, Event, PeerMessage, Report};
 use wireup_core::node::{HEAD, NodeCore};
 use wireup_core::pmix::control::Hello;
 use wireup_core::queries::Asked;
+use wireup_core::supervisor::first_failure;
 
 /// One node of the job.
 pub(super) struct Node {
@@ -209,7 +210,9 @@ impl LocalBackend {
             }
             Report::SidecarReady { job, env } => self.job_ready(node, job, env),
             Report::JobRefused { job, error } => self.job_refused(node, job, &error),
-            Report::SidecarLost { error } => self.host_lost(node, error),
+            Report::SidecarLost { error } => {
+                self.happened(first_failure::Event::SidecarLost { node, error });
+            }
             Report::SidecarWarning { text } => {
                 let name = &self.plan.node_names[node.index()];
                 let text = format!("PMIx server of {name}: {text}");
@@ -227,17 +230,18 @@ impl LocalBackend {
                 }
             }
             Report::FenceLate(late) => self.tell(FromBackend::FenceLate(late)),
-            Report::Failed(cause) => self.fail_unless_consequence(cause),
+            Report::Failed(cause) => self.happened(first_failure::Event::Failed(cause)),
             Report::Demanded(Demand {
                 by: rank,
                 what: Wish::Abort { code, message },
                 ..
             }) if self.plan.spec.ending.kill_on_bad_exit => {
-                self.fail_unless_consequence(Cause::Aborted {
+                let cause = Cause::Aborted {
                     rank,
                     code,
                     message,
-                });
+                };
+                self.happened(first_failure::Event::Failed(cause));
             }
             Report::Demanded(demand) => self.tell(FromBackend::Demanded(demand)),
             Report::Rendezvous { epoch, message } => {
@@ -275,24 +279,5 @@ impl LocalBackend {
                 request,
             }),
         }
-    }
-
-    /// The job has failed.
-    pub(super) fn fail(&mut self, cause: Cause) {
-        // A rank whose end is held back came first, unless this may be its cause.
-        if !matches!(cause, Cause::SidecarFailed { .. }) {
-            self.judge_now();
-        }
-        self.fail_first(cause);
-    }
-
-    /// The same where no end of a rank came first.
-    pub(super) fn fail_first(&mut self, cause: Cause) {
-        let here = |rank: &GlobalRank| self.part.holds(self.place(*rank).0);
-        let state = cause.rank().filter(here);
-        let state = state.map(|rank| self.pmi_state(rank));
-        self.tell(FromBackend::Failed { cause, state });
-        // What else is on its way follows from it.
-        self.stop_starting();
     }
 }

@@ -1,7 +1,6 @@
 //! The ranks' processes: from the report of a starting thread to the judgement of their end.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use rustix::process::kill_process_group;
 use tracing::{debug, debug_span, trace};
@@ -13,19 +12,12 @@ use crate::report::failures;
 use crate::stdio::stdin;
 use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Source, Token};
-use crate::sys::procfs;
 use crate::sys::spawn::{self, ExitStatus};
 use crate::sys::start_ranks::{PACE, Process, StartError};
 use wireup_core::job::ids::{GlobalRank, JobNumber};
-use wireup_core::job::outcome::{Cause, RankEnd, judge};
+use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::node::event::Event;
-use wireup_core::supervisor::Waiting;
-
-/// How long a rank may run after it closed its PMI connection before that counts as a failure.
-const CLOSED_GRACE: Duration = Duration::from_secs(1);
-
-/// How long the end of a rank may take from its beginning until it is reported.
-const EXIT_LIMIT: Duration = Duration::from_secs(1);
+use wireup_core::supervisor::first_failure;
 
 impl LocalBackend {
     pub(super) fn take_results(&mut self) -> std::io::Result<()> {
@@ -165,7 +157,7 @@ impl LocalBackend {
     /// Whether every rank here has ended, or was never started.
     pub(crate) fn ranks_are_over(&self) -> bool {
         let over = |slot: &RankSlot| matches!(slot, RankSlot::Over);
-        self.ranks.iter().all(over) && self.unjudged.is_empty()
+        self.ranks.iter().all(over) && self.failures.ends_are_judged()
     }
 
     /// All ranks are skipped: the job failed before they could be started.
@@ -196,8 +188,7 @@ impl LocalBackend {
             // The rank closed its end or died; its process shows which, after a moment.
             // Nothing is closed here: MPICH 5 crashes when it loses its server.
             let _ = self.poll.remove(channel.as_fd());
-            self.closed
-                .insert(rank, self.started.elapsed() + CLOSED_GRACE);
+            self.happened(first_failure::Event::Closed { rank });
         }
         if let Received::Bytes(count) = received {
             trace!(parent: &*span, said = %buffer[..count].escape_ascii(), "PMI");
@@ -224,83 +215,10 @@ impl LocalBackend {
         }
     }
 
-    /// Fails the job, unless it is an abort that may be the consequence of another rank's end. Open
-    /// MPI's ranks abort when they lose a peer, and a peer that ends closes its connections a moment
-    /// before its end is reported.
-    pub(super) fn fail_unless_consequence(&mut self, cause: Cause) {
-        match cause {
-            Cause::Aborted { rank, .. } if self.plan.offer.pmix && self.another_exits(rank) => {
-                let until = self.now() + EXIT_LIMIT;
-                self.held.get_or_insert((cause, until));
-            }
-            cause => self.fail(cause),
-        }
-    }
-
-    /// Judges an abort that was held back, once no other rank is about to end.
-    pub(super) fn judge_held(&mut self, now: Duration) {
-        let Some((cause, until)) = self.held.take() else {
-            return;
-        };
-        let other = cause.rank().is_some_and(|rank| self.another_exits(rank));
-        if other && now < until && !self.ending {
-            self.held = Some((cause, until));
-        } else {
-            self.fail(cause);
-        }
-    }
-
-    /// Whether a rank other than this one has begun to end.
-    fn another_exits(&self, rank: GlobalRank) -> bool {
-        let own = self.part.holds(self.place(rank).0);
-        let own = own.then(|| self.part.seat(&self.jobs, rank));
-        let mut others = self
-            .ranks
-            .iter()
-            .enumerate()
-            .filter(|(seat, _)| Some(*seat) != own);
-        others.any(|(_, slot)| match slot {
-            RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
-            RankSlot::Planned | RankSlot::Over => false,
-        })
-    }
-
-    /// A rank that runs on without its PMI connection in the middle of a session will never reach
-    /// what the others wait for.
-    pub(super) fn judge_closed(&mut self, now: Duration) {
-        let due: Vec<GlobalRank> = self
-            .closed
-            .iter()
-            .filter(|(_, at)| **at <= now)
-            .map(|(rank, _)| *rank)
-            .collect();
-        for rank in due {
-            self.closed.remove(&rank);
-            let (node, local) = self.place(rank);
-            let (job, _) = self.jobs.identity(rank);
-            if !matches!(self.slot(rank), RankSlot::Running { .. }) {
-                continue;
-            }
-            let state = self.node(node).core.pmi_state(local);
-            if state.active {
-                let error = "closed its PMI connection before finalize".to_owned();
-                self.fail(Cause::Misbehaved { rank, error });
-            } else if !self.plan.offer.pmix {
-                let error = "closed its PMI connection while other ranks wait for it";
-                let (waiting, error) = match state.contacted {
-                    true => (Waiting::For(rank), error.to_owned()),
-                    false => (Waiting::Session(job), format!("{error} in MPI_Init")),
-                };
-                let cause = Cause::Misbehaved { rank, error };
-                self.tell(FromBackend::Left { waiting, cause });
-            }
-        }
-    }
-
     /// A rank's process ended: first everything it said is heard, then its end is judged.
     pub(super) fn rank_exit(&mut self, rank: GlobalRank) {
         while self.read_pmi(rank) {}
-        let (node, local) = self.place(rank);
+        let (node, _) = self.place(rank);
         while self.read_host(node, Source::Upcall) {}
         let RankSlot::Running { child, pmi, span } =
             std::mem::replace(self.slot_mut(rank), RankSlot::Over)
@@ -327,7 +245,10 @@ impl LocalBackend {
         let end = status.unwrap_or_else(|errno| {
             // No other code reaps ranks; if it did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");
-            self.fail(Cause::Misbehaved { rank, error });
+            self.happened(first_failure::Event::Failed(Cause::Misbehaved {
+                rank,
+                error,
+            }));
             RankEnd::Code(0)
         });
         self.owned.remove(&raw(child.pid));
@@ -337,64 +258,12 @@ impl LocalBackend {
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.ending {
             self.hear_everybody();
         }
-        let state = self.node(node).core.pmi_state(local);
-        if self.plan.offer.pmix && !self.ending && judge(rank, end, &state).is_some() {
-            // Maybe it only lost its PMIx server, or is the first of many that did.
-            let first = self.dying.0.remove(&rank) && matches!(end, RankEnd::Signal(_));
-            let code = |(_, end): &(_, RankEnd)| matches!(end, RankEnd::Code(_));
-            let at = self.unjudged.iter().position(code).filter(|_| first);
-            let at = at.unwrap_or(self.unjudged.len());
-            self.unjudged.insert(at, (rank, end));
-            if matches!(end, RankEnd::Code(_)) && self.dying.0.is_empty() {
-                self.look_for_the_dying();
-            }
-            self.doubt_hosts();
-        } else {
-            self.dying.0.remove(&rank);
-            self.judge_rank(rank, end);
-        }
+        self.happened(first_failure::Event::RankEnded { rank, end });
         self.reap_orphans();
     }
 
     /// Whether the kernel dumped a rank's memory when it was killed.
     pub(crate) fn has_dumped(&self, rank: GlobalRank) -> bool {
         self.dumped.contains(&rank)
-    }
-
-    /// A rank that exits because of a broken connection may be reaped before the rank that caused
-    /// it: a process closes its descriptors before it can be reaped, and on a busy machine others
-    /// run in between.
-    fn look_for_the_dying(&mut self) {
-        let dying = self.part.processes(&self.jobs).into_iter();
-        let dying = dying.filter(|rank| match self.slot(*rank) {
-            RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
-            RankSlot::Planned | RankSlot::Over => false,
-        });
-        self.dying = (dying.collect(), self.now() + EXIT_LIMIT);
-    }
-
-    /// Judges the ranks whose ends were held back, after every sidecar has answered a probe, or its
-    /// loss has become the cause.
-    pub(super) fn judge_waiting(&mut self) {
-        if self.dying.1 <= self.now() {
-            self.dying.0.clear();
-        }
-        if !self.unjudged.is_empty() && self.dying.0.is_empty() && !self.hosts_in_doubt() {
-            self.judge_now();
-        }
-    }
-
-    /// Judges the ranks whose ends were held back.
-    pub(crate) fn judge_now(&mut self) {
-        for (rank, end) in std::mem::take(&mut self.unjudged) {
-            self.judge_rank(rank, end);
-        }
-    }
-
-    fn judge_rank(&mut self, rank: GlobalRank, end: RankEnd) {
-        let (node, local) = self.place(rank);
-        let state = self.node(node).core.pmi_state(local);
-        self.tell(FromBackend::Judged { rank, end, state });
-        self.feed(node, Event::RankEnded { rank: local, end });
     }
 }

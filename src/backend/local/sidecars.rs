@@ -17,7 +17,7 @@ use crate::sys::procfs;
 use crate::sys::spawn::{self, ExitStatus};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::job::outcome::RankEnd;
 use wireup_core::node::Facts;
 use wireup_core::node::event::{Doing, Event};
 
@@ -137,22 +137,6 @@ impl LocalBackend {
         Ok(())
     }
 
-    /// A sidecar was lost. It is not needed any more once all ranks have finalized; then that is
-    /// worth a warning, and the job's result stands. One that was never ready was waited for, also
-    /// where there is no rank.
-    pub(super) fn host_lost(&mut self, node: NodeId, error: String) {
-        // An abort that came before it. Ranks that end now, or whose end is held back, do so
-        // because of the loss, so the abort does not follow from the end of another rank.
-        if let Some((abort, _)) = self.held.take() {
-            self.fail_first(abort);
-        }
-        let is_done = |node: &Node| node.core.ranks_are_done();
-        match self.ready_told && self.nodes.iter().all(is_done) {
-            true => self.tell(FromBackend::SidecarLostLate { node, error }),
-            false => self.fail(Cause::SidecarFailed { node, error }),
-        }
-    }
-
     /// Other hosts have joined the launch: the first job's plan as it is here now.
     pub(crate) fn grow(&mut self, plan: &Arc<Plan>) {
         self.plan = Arc::clone(plan);
@@ -177,21 +161,6 @@ impl LocalBackend {
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &str) {
         let reason = reason.into();
         self.feed(self.first_node(), Event::NodesLost { nodes, reason });
-    }
-
-    /// Asks every sidecar for a sign of life.
-    pub(super) fn doubt_hosts(&mut self) {
-        let now = Moment(self.now());
-        for index in 0..self.nodes.len() {
-            let mut actions = Vec::new();
-            self.nodes[index].core.doubt_host(now, &mut actions);
-            self.act(self.part.node_at(index), actions);
-        }
-    }
-
-    /// Whether some sidecar may be about to end.
-    pub(super) fn hosts_in_doubt(&self) -> bool {
-        self.nodes.iter().any(|node| node.core.host_is_in_doubt())
     }
 
     /// What a sidecar's process does that is silent.

@@ -11,6 +11,7 @@ use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
 use wireup_core::link::control::NO_SIGN;
 use wireup_core::link::frame::Address;
+use wireup_core::supervisor::first_failure::{Blame, blame};
 
 /// By which name this host knows itself.
 pub(super) fn own_host() -> String {
@@ -82,17 +83,15 @@ impl RemoteBackend {
         };
         // A finished node sends no more reports, whether it can be reached or not.
         let heard = |node: &&NodeState| !node.is_lost() && !node.over;
-        let rest = self.nodes.iter().filter(heard).count();
-        if rest > 1 || !error.ends_with(NO_SIGN) {
-            return None;
-        }
+        let heard = self.nodes.iter().filter(heard).count();
         let own = own_host();
-        Some(match self.silent {
-            1 => Cause::NodeFailed {
+        match blame(error, heard, self.silent) {
+            Blame::Lost => None,
+            Blame::Either => Some(Cause::NodeFailed {
                 node: *node,
                 error: format!("{error} (or the network of {own}, where the launch began, is cut)"),
-            },
-            _ => {
+            }),
+            Blame::Own => {
                 let names = (0..).zip(&self.nodes).filter(|(_, node)| node.is_lost());
                 let names = names.filter_map(|(at, _)| self.plan.node_names.get::<usize>(at));
                 let names: Vec<&str> = names.map(String::as_str).collect();
@@ -101,9 +100,9 @@ impl RemoteBackend {
                     "host {own}, where the launch began, has lost all others ({names}) at once: look \
                      at its own network; {NO_SIGN}"
                 );
-                Cause::CutOff { error }
+                Some(Cause::CutOff { error })
             }
-        })
+        }
     }
 
     /// Nothing more will be heard of some nodes.

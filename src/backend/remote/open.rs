@@ -21,6 +21,7 @@ use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
+use wireup_core::supervisor::first_failure::AcrossHosts;
 
 impl RemoteBackend {
     /// Connects to the local agent.
@@ -51,7 +52,7 @@ impl RemoteBackend {
             ranks: vec![Stage::Alive; ranks.size() as usize],
             states: Default::default(),
             told: Default::default(),
-            held: Default::default(),
+            failures: AcrossHosts::default(),
             paused: [false; 2],
             asked: Default::default(),
             to_ask: Default::default(),

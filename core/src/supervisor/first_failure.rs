@@ -1,0 +1,309 @@
+//! Which of several failures was the first. No I/O: what is known of processes comes from [`Host`], and time is
+//! an argument.
+//!
+//! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer
+//! or PMIx server has died abort or exit, a process that dies closes its connections before its end is
+//! reported, and each host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that it
+//! is told. So a failure that may be a consequence is withheld until nothing that explains it can still come:
+//!
+//! ```text
+//! ends, aborts, sidecars of a host ──▶ HostFailures ──▶ AcrossHosts ──▶ Supervisor
+//!                                      (in its backend)  (in the launcher)  (the first one counts)
+//! ```
+//!
+//! - A signal is a cause of its own. It is reported before exit codes that were withheld on its host.
+//! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an
+//!   end with PMIx from the loss of the PMIx server: a sidecar is asked whether it lives.
+//! - An exit code or an abort may follow from the end of a rank on another host, whose report is under way.
+//! - Between exit codes alone the order of arrival decides: nothing tells them apart.
+
+mod across_hosts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use across_hosts::{AcrossHosts, Blame, blame, may_follow};
+
+use super::Waiting;
+use crate::job::ids::{GlobalRank, JobNumber, NodeId};
+use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
+
+/// How long a rank may live on after it closed its PMI connection before that is held against it.
+const CLOSED_GRACE: Duration = Duration::from_secs(1);
+
+/// How long the end of a rank may take from its beginning until it is reported.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
+
+/// What is known of a host's processes at the moment.
+pub trait Host {
+    /// Ranks whose processes have begun to exit and whose ends have not been reported.
+    fn exiting(&self) -> BTreeSet<GlobalRank>;
+
+    /// Whether a rank's process runs, as far as has been reported.
+    fn runs(&self, rank: GlobalRank) -> bool;
+
+    /// The job of a rank.
+    fn job_of(&self, rank: GlobalRank) -> JobNumber;
+
+    /// What a rank has done with its process-management interfaces.
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState;
+
+    /// Whether some sidecar may be about to end.
+    fn sidecars_in_doubt(&self) -> bool;
+
+    /// Whether no rank needs its sidecar any more.
+    fn sidecars_are_done(&self) -> bool;
+
+    /// Whether the job is being ended.
+    fn is_ending(&self) -> bool;
+}
+
+/// What happened on a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A rank's process ended. Everything that it sent was read, and what its sidecar sent; after an exit code
+    /// also what other ranks had sent.
+    RankEnded {
+        /// Which.
+        rank: GlobalRank,
+        /// How.
+        end: RankEnd,
+    },
+    /// A rank closed its PMI connection, or has begun to end.
+    Closed {
+        /// Which.
+        rank: GlobalRank,
+    },
+    /// Ranks or their nodes report a failure: an abort, a broken protocol, a fence that failed.
+    Failed(Cause),
+    /// A sidecar has ended without being asked to, or does not answer.
+    SidecarLost {
+        /// Where.
+        node: NodeId,
+        /// Why, for people.
+        error: String,
+    },
+    /// The job fails by something that did not happen here: what is withheld came first.
+    Settle,
+    /// Time has passed.
+    Tick,
+}
+
+/// What is decided. The decisions of one event are carried out in their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// Nothing that explains the end of this rank otherwise is to come.
+    Judge {
+        /// Which.
+        rank: GlobalRank,
+        /// How it ended.
+        end: RankEnd,
+    },
+    /// The job has failed.
+    Fail(Cause),
+    /// The job fails if others wait for a rank that runs on and cannot take part any more.
+    Left {
+        /// What shows that they do.
+        waiting: Waiting,
+        /// Why it fails then.
+        cause: Cause,
+    },
+    /// Every sidecar must show that it lives.
+    ProbeSidecars,
+    /// A sidecar was lost that no rank needs.
+    SidecarUnneeded {
+        /// Where.
+        node: NodeId,
+        /// Why, for people.
+        error: String,
+    },
+}
+
+/// The failures of one host. See the module.
+#[derive(Debug, Default)]
+pub struct HostFailures {
+    /// Its ranks are offered PMIx.
+    pmix: bool,
+    /// Ranks that ended badly while it is not known whether their PMIx server lives, in the order in which they are
+    /// judged.
+    unjudged: Vec<(GlobalRank, RankEnd)>,
+    /// Ranks that had begun to exit when another was reported, whose end is waited for; and until when.
+    exiting: (BTreeSet<GlobalRank>, Duration),
+    /// An abort that may follow from the end of a rank that is not reported yet, and until when that is waited
+    /// for.
+    abort: Option<(Cause, Duration)>,
+    /// Ranks that closed their PMI connection, and when they are judged if they still run then.
+    closed: BTreeMap<GlobalRank, Duration>,
+}
+
+impl HostFailures {
+    /// None yet, of ranks that are offered PMIx or not.
+    pub fn new(pmix: bool) -> Self {
+        Self {
+            pmix,
+            ..Self::default()
+        }
+    }
+
+    /// Takes what happened and appends what follows from it.
+    pub fn handle(
+        &mut self,
+        event: Event,
+        host: &impl Host,
+        now: Duration,
+        out: &mut Vec<Decision>,
+    ) {
+        match event {
+            Event::RankEnded { rank, end } => self.rank_ended(rank, end, host, now, out),
+            Event::Closed { rank } => {
+                self.closed.insert(rank, now + CLOSED_GRACE);
+            }
+            Event::Failed(cause) => self.failed(cause, host, now, out),
+            Event::SidecarLost { node, error } => self.sidecar_lost(node, error, host, out),
+            Event::Settle => self.settle(out),
+            Event::Tick => {
+                self.judge_closed(host, now, out);
+                self.judge_abort(host, now, out);
+                self.judge_ends(host, now, out);
+            }
+        }
+    }
+
+    /// When [`Event::Tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let closed = self.closed.values().min().copied();
+        let abort = self.abort.as_ref().map(|(_, until)| *until);
+        let exiting = (!self.exiting.0.is_empty()).then_some(self.exiting.1);
+        [closed, abort, exiting].into_iter().flatten().min()
+    }
+
+    /// Whether every end that was reported has been judged.
+    pub fn ends_are_judged(&self) -> bool {
+        self.unjudged.is_empty()
+    }
+
+    fn rank_ended(
+        &mut self,
+        rank: GlobalRank,
+        end: RankEnd,
+        host: &impl Host,
+        now: Duration,
+        out: &mut Vec<Decision>,
+    ) {
+        let was_exiting = self.exiting.0.remove(&rank);
+        let fails = || judge(rank, end, &host.pmi_state(rank)).is_some();
+        if !self.pmix || host.is_ending() || !fails() {
+            return out.push(Decision::Judge { rank, end });
+        }
+        // Maybe it only lost its PMIx server, or is the first of many that did.
+        let by_code = |(_, end): &(_, RankEnd)| matches!(end, RankEnd::Code(_));
+        let first = was_exiting && matches!(end, RankEnd::Signal(_));
+        let at = self.unjudged.iter().position(by_code).filter(|_| first);
+        self.unjudged
+            .insert(at.unwrap_or(self.unjudged.len()), (rank, end));
+        // A rank that exits because the connection to another has broken may be reported before that one: a
+        // process closes what it holds before its end is reported, and others run in between.
+        if matches!(end, RankEnd::Code(_)) && self.exiting.0.is_empty() {
+            self.exiting = (host.exiting(), now + EXIT_LIMIT);
+        }
+        out.push(Decision::ProbeSidecars);
+    }
+
+    /// Fails the job, unless it is an abort that may be the consequence of another rank's end. Open MPI's ranks
+    /// abort when they lose a peer, and a peer that ends closes its connections a moment before its end is
+    /// reported.
+    fn failed(&mut self, cause: Cause, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
+        match cause {
+            Cause::Aborted { rank, .. } if self.pmix && another_exits(rank, host) => {
+                self.abort.get_or_insert((cause, now + EXIT_LIMIT));
+            }
+            cause => self.fail(cause, out),
+        }
+    }
+
+    /// What is withheld came first. Not so where a sidecar was lost: the ranks may have died of that.
+    fn fail(&mut self, cause: Cause, out: &mut Vec<Decision>) {
+        if !matches!(cause, Cause::SidecarFailed { .. }) {
+            self.settle(out);
+        }
+        out.push(Decision::Fail(cause));
+    }
+
+    fn settle(&mut self, out: &mut Vec<Decision>) {
+        let ends = std::mem::take(&mut self.unjudged).into_iter();
+        out.extend(ends.map(|(rank, end)| Decision::Judge { rank, end }));
+    }
+
+    fn sidecar_lost(
+        &mut self,
+        node: NodeId,
+        error: String,
+        host: &impl Host,
+        out: &mut Vec<Decision>,
+    ) {
+        // Ranks that end now, or whose end waits to be judged, do so because of the loss, so an abort that came
+        // before it does not follow from the end of another rank.
+        out.extend(self.abort.take().map(|(abort, _)| Decision::Fail(abort)));
+        match host.sidecars_are_done() {
+            true => out.push(Decision::SidecarUnneeded { node, error }),
+            false => self.fail(Cause::SidecarFailed { node, error }, out),
+        }
+    }
+
+    /// A rank that runs on without its PMI connection in the middle of a session will never reach what the
+    /// others wait for.
+    fn judge_closed(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
+        let due = self.closed.iter().filter(|(_, at)| **at <= now);
+        let due: Vec<GlobalRank> = due.map(|(rank, _)| *rank).collect();
+        self.closed.retain(|_, at| *at > now);
+        for rank in due.into_iter().filter(|rank| host.runs(*rank)) {
+            let state = host.pmi_state(rank);
+            let mut error = match state.active {
+                true => "closed its PMI connection before finalize",
+                false => "closed its PMI connection while other ranks wait for it",
+            }
+            .to_owned();
+            if state.active {
+                self.fail(Cause::Misbehaved { rank, error }, out);
+            } else if !self.pmix {
+                let waiting = match state.contacted {
+                    true => Waiting::For(rank),
+                    false => Waiting::Session(host.job_of(rank)),
+                };
+                if !state.contacted {
+                    error.push_str(" in MPI_Init");
+                }
+                let cause = Cause::Misbehaved { rank, error };
+                out.push(Decision::Left { waiting, cause });
+            }
+        }
+    }
+
+    /// Judges an abort that was withheld, once no other rank is about to end.
+    fn judge_abort(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
+        let Some((cause, until)) = self.abort.take() else {
+            return;
+        };
+        let other = cause.rank().is_some_and(|rank| another_exits(rank, host));
+        match other && now < until && !host.is_ending() {
+            true => self.abort = Some((cause, until)),
+            false => self.fail(cause, out),
+        }
+    }
+
+    /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its loss has
+    /// become the cause.
+    fn judge_ends(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
+        if self.exiting.1 <= now {
+            self.exiting.0.clear();
+        }
+        if !self.unjudged.is_empty() && self.exiting.0.is_empty() && !host.sidecars_in_doubt() {
+            self.settle(out);
+        }
+    }
+}
+
+/// Whether a rank other than this one has begun to end.
+fn another_exits(rank: GlobalRank, host: &impl Host) -> bool {
+    host.exiting().into_iter().any(|other| other != rank)
+}
