@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::budget::{Account, COPIED};
-use crate::launch::growth::Pieces;
+use crate::launch::growth::{Pieces, pieces};
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Full, Queue};
@@ -386,7 +386,7 @@ impl Drive {
                 self.join(first, &growth);
                 None
             }
-            Action::PassOn(growth) => growth.pieces().find_map(|piece| self.pass_on(piece)),
+            Action::PassOn(growth) => pieces(&growth).find_map(|piece| self.pass_on(piece)),
             Action::End => None,
         }
     }

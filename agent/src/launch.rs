@@ -24,29 +24,4 @@ pub mod router;
 pub mod step;
 pub mod watch;
 
-use prost::bytes::Bytes;
-
-use wireup_core::job::ids::NodeId;
-use wireup_core::link::frame::Address;
-
-/// A frame of class Carried on its way. Cloning it does not copy the body.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Packet {
-    pub to: Address,
-    pub from: Address,
-    /// The message continues in the next packet of the same source.
-    pub more: bool,
-    /// The message, or a part of it; at most [`BODY_MAX`](wireup_core::link::frame::BODY_MAX) bytes.
-    pub body: Bytes,
-}
-
-/// Nodes that take no part in a launch, or no longer do.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Loss {
-    /// Which. The first is the one that failed, the others are behind it in the tree.
-    pub nodes: Vec<NodeId>,
-    /// One line for people.
-    pub reason: String,
-    /// The node's step has ended; its agent is alive and continues to forward frames.
-    pub step: bool,
-}
+pub use router::{Loss, Packet};

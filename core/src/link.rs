@@ -22,6 +22,7 @@ pub mod frame;
 pub mod fuzzing;
 pub mod liveness;
 pub mod message;
+pub mod router;
 pub mod socket;
 pub mod spawn_tree;
 pub mod steps;

@@ -5,9 +5,8 @@ use futures_util::stream::{self, AbortHandle};
 use tracing::info;
 
 use super::{Child, Drive};
-use crate::launch::growth::Growth;
 use crate::launch::opening::Opening;
-use crate::launch::router::{Event, Neighbour};
+use crate::launch::router::{Event, Growth, Neighbour};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
 

@@ -6,9 +6,10 @@ use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 
 use super::members::{OPENING_MAX, check_count, members_of, members_to};
+use super::router::Growth;
 use crate::budget::{Account, Held, Spent};
 use crate::proto::v1;
-use wireup_core::link::control::{Member, ToAgent};
+use wireup_core::link::control::ToAgent;
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
@@ -31,15 +32,6 @@ pub enum GrowthError {
     Count(usize),
     #[error("nodes to join that cannot be read: {0}")]
     Message(#[from] prost::DecodeError),
-}
-
-/// Nodes that are to join.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Growth {
-    /// They get the next numbers.
-    pub members: Vec<Member>,
-    /// What their steps need to know.
-    pub description: Bytes,
 }
 
 /// A growth that comes in pieces.
@@ -111,30 +103,28 @@ impl Pieces {
     }
 }
 
-impl Growth {
-    /// As it goes to another agent.
-    pub fn pieces(&self) -> impl Iterator<Item = v1::Grow> + use<> {
-        let growth = v1::Growth {
-            members: members_to(&self.members),
-            description: self.description.clone(),
-        };
-        let mut rest = Some(Bytes::from(growth.encode_to_vec()));
-        std::iter::from_fn(move || {
-            let mut whole = rest.take()?;
-            let piece = whole.split_to(whole.len().min(BODY_MAX));
-            let more = !whole.is_empty();
-            rest = more.then_some(whole);
-            Some(v1::Grow {
-                growth: piece,
-                more,
-            })
+/// As it goes to another agent.
+pub fn pieces(growth: &Growth) -> impl Iterator<Item = v1::Grow> + use<> {
+    let growth = v1::Growth {
+        members: members_to(&growth.members),
+        description: growth.description.clone(),
+    };
+    let mut rest = Some(Bytes::from(growth.encode_to_vec()));
+    std::iter::from_fn(move || {
+        let mut whole = rest.take()?;
+        let piece = whole.split_to(whole.len().min(BODY_MAX));
+        let more = !whole.is_empty();
+        rest = more.then_some(whole);
+        Some(v1::Grow {
+            growth: piece,
+            more,
         })
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use wireup_core::link::control::NODES_MAX;
+    use wireup_core::link::control::{Member, NODES_MAX};
 
     use super::*;
 
@@ -171,7 +161,7 @@ mod tests {
 
             let mut pieces = begun();
             let mut found = None;
-            for piece in asked.pieces() {
+            for piece in super::pieces(&asked) {
                 assert!(piece.growth.len() <= BODY_MAX);
                 assert_eq!(found, None);
                 found = pieces.of_parent(&piece).unwrap();

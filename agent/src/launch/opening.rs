@@ -13,8 +13,8 @@ pub use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::control::{Member, Spread};
 use wireup_core::link::spawn_tree::Tree;
 
-use super::growth::Growth;
 use super::members::{OPENING_MAX, check_count, members_of, members_to};
+use super::router::Growth;
 use crate::budget::{Account, Held, Spent};
 use crate::proto::v1;
 

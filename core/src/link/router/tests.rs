@@ -1,16 +1,21 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use prost::bytes::Bytes;
 
 use super::*;
+
+type Bytes = Vec<u8>;
+type Packet = super::Packet<Bytes>;
+type Growth = super::Growth<Bytes>;
+type Event = super::Event<Bytes>;
+type Action = super::Action<Bytes>;
 
 fn packet(to: Address, from: Address, body: &str) -> Packet {
     Packet {
         to,
         from,
         more: false,
-        body: Bytes::copy_from_slice(body.as_bytes()),
+        body: body.as_bytes().to_vec(),
     }
 }
 
@@ -559,7 +564,7 @@ proptest! {
 }
 
 fn growth(names: &[&str]) -> Growth {
-    let member = |name: &&str| wireup_core::link::control::Member {
+    let member = |name: &&str| Member {
         name: (*name).to_owned(),
         address: format!("{name}:7437"),
     };

@@ -1,0 +1,416 @@
+//! Which way the frames of one launch go at one agent, and what the loss of a neighbour means.
+//!
+//! ```text
+//!               up: the launcher, the entry agent, or the parent
+//!                │
+//!   step ─── this agent        (the entry agent of a launch whose root is another one has no step
+//!              │    │           and one child: the root)
+//!            children
+//! ```
+//!
+//! - A frame goes from neighbour to neighbour along the tree; one to every node goes to all
+//!   neighbours but the one it came from, so each node gets it once and its source does not. One of
+//!   the step to its children becomes one to each of them here.
+//! - The source in a local neighbour's frames is ignored: those of a step come from its node, those
+//!   of a launcher from the launcher. What another agent brings must come from its side of the
+//!   tree.
+//! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
+//!   lost with its agent, and frames to lost nodes are dropped.
+//! - Nodes that join are children of the root's agent. The entry agent passes on reports about
+//!   them; for all others a node they do not know is one that joined, above them.
+//! - When the link upwards is lost, the step is notified, the children are closed, and when the
+//!   step has ended and the children have answered, nothing of the launch is left.
+//!
+//! Left to others: queues, and when a link counts as lost.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::control::{Member, NODES_MAX};
+use super::frame::Address;
+use super::liveness::Sign;
+use super::spawn_tree::Tree;
+use crate::job::ids::NodeId;
+
+/// A frame of class Carried on its way. Its body is not looked into.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Packet<B> {
+    pub to: Address,
+    pub from: Address,
+    /// The message goes on in the next packet of the same source.
+    pub more: bool,
+    /// The message, or a part of it; at most [`BODY_MAX`](super::frame::BODY_MAX) bytes.
+    pub body: B,
+}
+
+/// Nodes that take no part in a launch, or no longer do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// Which. The first is the one that failed, the others are behind it in the tree.
+    pub nodes: Vec<NodeId>,
+    /// One line for people.
+    pub reason: String,
+    /// The node's step has ended; its agent lives and goes on carrying.
+    pub step: bool,
+}
+
+/// Nodes that are to join.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Growth<B> {
+    /// They get the next numbers.
+    pub members: Vec<Member>,
+    /// What their steps need to know.
+    pub description: B,
+}
+
+/// A neighbour of an agent in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Neighbour {
+    /// The launcher or agent from which the launch came.
+    Up,
+    /// The process that runs the launch on this node.
+    Step,
+    /// The agent of a node below.
+    Child(NodeId),
+}
+
+/// Where this agent is in a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Above the root: the launcher is connected here, node 0 is elsewhere.
+    Entry,
+    /// The root, with the launcher connected here.
+    EntryAndRoot,
+    /// The agent of a node, under another agent.
+    Member(NodeId),
+}
+
+impl Place {
+    /// The node this agent has a step for.
+    pub fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Entry => None,
+            Self::EntryAndRoot => Some(NodeId(0)),
+            Self::Member(node) => Some(node),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event<B> {
+    /// A neighbour brought a frame.
+    Carried(Neighbour, Packet<B>),
+    /// A child's agent says that nodes at or below it are lost.
+    Reported(NodeId, Loss),
+    /// The link to a child could not be made, or has ended.
+    ChildGone {
+        /// Which.
+        child: NodeId,
+        /// One line for people.
+        reason: String,
+    },
+    /// The step has ended.
+    StepGone { reason: String },
+    /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
+    Signed(Neighbour, Sign),
+    /// Whoever is above wants nodes to join.
+    Grow(Growth<B>),
+    /// The link to whoever is above has ended.
+    UpGone { reason: String },
+}
+
+/// What to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action<B> {
+    /// Queue a frame for a neighbour.
+    Send(Neighbour, Packet<B>),
+    /// Tell a local neighbour that this agent lives.
+    Answer(Neighbour),
+    /// Tell whoever is above.
+    Report(Loss),
+    /// Tell the step that nobody is above any more.
+    Orphan(String),
+    /// Contact the agents of nodes that join, from this number on.
+    Join(NodeId, Growth<B>),
+    /// Tell the root of nodes that join.
+    PassOn(Growth<B>),
+    /// Send a child what is queued, then the end of the link.
+    Close(NodeId),
+    /// A frame or report was dropped because its sender may not send it; one line for the log.
+    Refuse(String),
+    /// Nothing of the launch is left here.
+    End,
+}
+
+/// One launch at one agent. See the module.
+#[derive(Debug)]
+pub struct Router {
+    place: Place,
+    tree: Tree,
+    up: bool,
+    step: bool,
+    /// Whether each child that still has a link takes part; the others are being closed.
+    children: BTreeMap<NodeId, bool>,
+    /// The losses that have been reported.
+    lost: BTreeSet<NodeId>,
+}
+
+impl Router {
+    /// A launch that begins: every neighbour there is counts as connected, so that frames can be
+    /// queued for it.
+    pub fn new(place: Place, tree: Tree) -> Self {
+        let mut router = Self {
+            place,
+            tree,
+            up: true,
+            step: place.node().is_some(),
+            children: BTreeMap::new(),
+            lost: BTreeSet::new(),
+        };
+        router.children = router
+            .below()
+            .into_iter()
+            .map(|node| (node, true))
+            .collect();
+        router
+    }
+
+    /// Where this agent is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The nodes whose agents this agent contacts.
+    pub fn below(&self) -> Vec<NodeId> {
+        match self.place.node() {
+            None => vec![NodeId(0)],
+            Some(node) => self.tree.children(node).collect(),
+        }
+    }
+
+    /// Takes what happened and says what to do, in this order.
+    pub fn handle<B: Clone>(&mut self, event: Event<B>, out: &mut Vec<Action<B>>) {
+        match event {
+            Event::Carried(from, packet) => self.carry(from, packet, out),
+            Event::Reported(child, loss) => self.reported(child, loss, out),
+            Event::ChildGone { child, reason } => self.child_gone(child, reason, out),
+            Event::StepGone { reason } => {
+                if std::mem::take(&mut self.step) {
+                    let node = self.place.node();
+                    self.report(node.into_iter().collect(), reason, true, out);
+                }
+                self.perhaps_end(out);
+            }
+            Event::Signed(from, Sign::Ask) => out.push(Action::Answer(from)),
+            Event::Signed(_, Sign::Alive { .. }) => {}
+            Event::Grow(growth) => self.grow(growth, out),
+            Event::UpGone { reason } => {
+                if !std::mem::take(&mut self.up) {
+                    return;
+                }
+                if self.step {
+                    out.push(Action::Orphan(reason));
+                }
+                for (child, takes_part) in &mut self.children {
+                    *takes_part = false;
+                    out.push(Action::Close(*child));
+                }
+                self.perhaps_end(out);
+            }
+        }
+    }
+
+    fn perhaps_end<B>(&self, out: &mut Vec<Action<B>>) {
+        if !self.up && !self.step && self.children.is_empty() {
+            out.push(Action::End);
+        }
+    }
+
+    fn carry<B: Clone>(&self, from: Neighbour, mut packet: Packet<B>, out: &mut Vec<Action<B>>) {
+        if !self.takes_part(from) {
+            return;
+        }
+        if let Some(own) = self.own_name(from) {
+            packet.from = own;
+        } else if !self.may_come(from, packet.from) {
+            let (source, nodes) = (packet.from, self.tree.nodes());
+            return out.push(Action::Refuse(format!(
+                "a frame from {source:?} of {nodes} nodes came from {from:?}"
+            )));
+        }
+        match packet.to {
+            Address::EveryNode => self.broadcast(from, &packet, out),
+            // A step does not know when a node that joins becomes a neighbour of its agent.
+            Address::Children if from == Neighbour::Step => {
+                let node = self.place.node();
+                let first = node
+                    .into_iter()
+                    .flat_map(|own| self.tree.first_children(own));
+                for child in first {
+                    packet.to = Address::Node(child);
+                    self.send(Neighbour::Child(child), packet.clone(), out);
+                }
+            }
+            to => match self.towards(to) {
+                // A node does not send to its own side of the tree through this agent; a step
+                // may send to itself.
+                Some(next) if next == from && next != Neighbour::Step => {
+                    out.push(Action::Refuse(format!(
+                        "a frame to {to:?} came from {from:?}"
+                    )));
+                }
+                Some(next) => self.send(next, packet, out),
+                None => out.push(Action::Refuse(format!(
+                    "a frame from {:?} is for {to:?} of {} nodes",
+                    packet.from,
+                    self.tree.nodes()
+                ))),
+            },
+        }
+    }
+
+    /// As whom a local neighbour speaks.
+    fn own_name(&self, neighbour: Neighbour) -> Option<Address> {
+        match (neighbour, self.place) {
+            (Neighbour::Up, Place::Entry | Place::EntryAndRoot) => Some(Address::Launcher),
+            (Neighbour::Step, place) => place.node().map(Address::Node),
+            _ => None,
+        }
+    }
+
+    /// Whether another agent may bring a frame of this source.
+    fn may_come(&self, from: Neighbour, source: Address) -> bool {
+        match source {
+            Address::EveryNode | Address::Children => false,
+            Address::Launcher => from == Neighbour::Up,
+            Address::Node(node) => self.side(node) == Some(from),
+        }
+    }
+
+    /// On which side of this agent a node is.
+    fn side(&self, node: NodeId) -> Option<Neighbour> {
+        let known = node.0 < self.tree.nodes();
+        match self.place {
+            Place::Entry => Some(Neighbour::Child(NodeId(0))),
+            Place::Member(own) if own.0 > 0 && !known => Some(Neighbour::Up),
+            _ if !known => None,
+            Place::EntryAndRoot => Some(self.side_of(NodeId(0), node)),
+            Place::Member(own) => Some(self.side_of(own, node)),
+        }
+    }
+
+    fn side_of(&self, own: NodeId, node: NodeId) -> Neighbour {
+        match self.tree.child_towards(own, node) {
+            Some(child) => Neighbour::Child(child),
+            None if own == node => Neighbour::Step,
+            None => Neighbour::Up,
+        }
+    }
+
+    fn towards(&self, to: Address) -> Option<Neighbour> {
+        match to {
+            Address::Launcher => Some(Neighbour::Up),
+            Address::Node(node) => self.side(node),
+            Address::EveryNode | Address::Children => None,
+        }
+    }
+
+    fn grow<B: Clone>(&mut self, growth: Growth<B>, out: &mut Vec<Action<B>>) {
+        if !self.up {
+            return;
+        }
+        if let Place::Member(own @ NodeId(1..)) = self.place {
+            return out.push(Action::Refuse(format!(
+                "nodes join at node 0, and not at {own:?}"
+            )));
+        }
+        let first = self.tree.nodes();
+        let more = u32::try_from(growth.members.len()).unwrap_or(u32::MAX);
+        // Those that could not join have used up numbers too.
+        let after = first.saturating_add(more);
+        if after as usize > 2 * NODES_MAX {
+            return out.push(Action::Refuse(format!(
+                "{more} nodes join a launch that has had {first}"
+            )));
+        }
+        self.tree = self.tree.grown(after);
+        if self.place == Place::Entry {
+            return out.push(Action::PassOn(growth));
+        }
+        let joined = (first..self.tree.nodes()).map(NodeId);
+        self.children.extend(joined.map(|node| (node, true)));
+        out.push(Action::Join(NodeId(first), growth));
+    }
+
+    fn broadcast<B: Clone>(&self, from: Neighbour, packet: &Packet<B>, out: &mut Vec<Action<B>>) {
+        let below = self.children.keys().map(|child| Neighbour::Child(*child));
+        // Above the root there is no node.
+        let under_another = matches!(self.place, Place::Member(node) if node.0 > 0);
+        let up = under_another.then_some(Neighbour::Up);
+        let every = below.chain([Neighbour::Step]).chain(up);
+        for next in every.filter(|next| *next != from) {
+            self.send(next, packet.clone(), out);
+        }
+    }
+
+    fn send<B: Clone>(&self, to: Neighbour, packet: Packet<B>, out: &mut Vec<Action<B>>) {
+        if self.takes_part(to) {
+            out.push(Action::Send(to, packet));
+        }
+    }
+
+    fn takes_part(&self, neighbour: Neighbour) -> bool {
+        match neighbour {
+            Neighbour::Up => self.up,
+            Neighbour::Step => self.step,
+            Neighbour::Child(child) => self.children.get(&child) == Some(&true),
+        }
+    }
+
+    fn reported<B>(&mut self, child: NodeId, loss: Loss, out: &mut Vec<Action<B>>) {
+        if !self.up || self.children.get(&child) != Some(&true) {
+            return;
+        }
+        let (nodes, foreign): (Vec<_>, Vec<_>) = loss
+            .nodes
+            .into_iter()
+            .partition(|node| self.side(*node) == Some(Neighbour::Child(child)));
+        if !foreign.is_empty() {
+            out.push(Action::Refuse(format!(
+                "{child:?} reported the loss of {foreign:?}, which are not behind it"
+            )));
+        }
+        let new = nodes.into_iter().filter(|node| self.lost.insert(*node));
+        let new = new.collect();
+        self.report(new, loss.reason, loss.step, out);
+    }
+
+    fn child_gone<B>(&mut self, child: NodeId, reason: String, out: &mut Vec<Action<B>>) {
+        match self.children.remove(&child) {
+            Some(true) => {
+                let mut nodes = self.tree.subtree(child);
+                nodes.retain(|node| self.lost.insert(*node));
+                // Its step may have ended before; it is the one that failed all the same.
+                if nodes.first().is_some_and(|first| *first != child) {
+                    nodes.insert(0, child);
+                }
+                self.report(nodes, reason, false, out);
+            }
+            Some(false) => self.perhaps_end(out),
+            None => {}
+        }
+    }
+
+    fn report<B>(&self, nodes: Vec<NodeId>, reason: String, step: bool, out: &mut Vec<Action<B>>) {
+        if self.up && !nodes.is_empty() {
+            out.push(Action::Report(Loss {
+                nodes,
+                reason,
+                step,
+            }));
+        }
+    }
+}
