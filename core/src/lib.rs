@@ -7,6 +7,7 @@
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
+//! - [`fleet`]: the state of the nodes of a launch, at its launcher; [`step`]: the duties of a step
 //! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@
 pub mod collective;
 pub mod direct_modex;
 pub mod fence;
+pub mod fleet;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub mod groups;
@@ -28,4 +30,5 @@ pub mod pmix;
 pub mod queries;
 pub mod record;
 pub mod rendezvous;
+pub mod step;
 pub mod supervisor;

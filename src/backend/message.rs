@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::inspection::{Finding, Inspection};
 use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::Seen;
+pub(crate) use wireup_core::fleet::Refusal;
 use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
 use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -215,15 +216,6 @@ impl FromBackend {
             _ => false,
         }
     }
-}
-
-/// Why a node cannot take part.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Refusal {
-    /// The exit code of a run that ends by it.
-    pub(crate) code: u8,
-    /// One line with the remedy, without a prefix.
-    pub(crate) message: String,
 }
 
 /// What the launcher orders.

@@ -1,10 +1,9 @@
 //! The backends of several hosts, led over the local agent's socket.
 
-mod answers;
+mod conclusions;
 mod grow;
 mod input;
 mod losses;
-mod node;
 mod open;
 #[cfg(test)]
 mod tests;
@@ -17,15 +16,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use self::answers::Open;
 use self::input::Input;
 use self::losses::own_host;
-use self::node::NodeState;
 use crate::backend::Backend;
 use crate::backend::admission::admits;
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, Stage as Life};
-use crate::backend::link_message::{Carried, window};
+use crate::backend::link_message::Carried;
 use crate::backend::local::RankIo;
 use crate::backend::message::{FromBackend, ToBackend};
 use crate::backend::wait_report::Awaited;
@@ -35,6 +32,7 @@ use crate::report::singleton_detection::Seen;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source};
 use crate::sys::process_state::Surroundings;
+use wireup_core::fleet::Fleet;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState};
@@ -48,24 +46,6 @@ use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
 use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
 
-/// How long the nodes may take to clean up a job after all its ranks have ended, beyond the grace
-/// time.
-const END_LIMIT: Duration = Duration::from_secs(15);
-
-/// How long a node may take to report the ends of killed ranks: the job's process there
-/// may be stopped, or a rank hang in the system.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
-
-/// Life of a rank as far as it is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    Alive,
-    /// It has ended and is not judged yet.
-    Ended,
-    /// No further reports about it.
-    Done,
-}
-
 /// See the module.
 pub(crate) struct RemoteBackend {
     /// Of the first job, which has what holds for the whole launch.
@@ -78,36 +58,22 @@ pub(crate) struct RemoteBackend {
     link: LinkEnd,
     /// Why the link is of no use any more.
     cut: Option<String>,
-    nodes: Vec<NodeState>,
-    ranks: Vec<Stage>,
+    fleet: Fleet,
     /// What ranks had done, where it is known.
     states: BTreeMap<GlobalRank, PmiState>,
     told: VecDeque<FromBackend>,
     /// What may follow from what another host has not told yet.
     failures: AcrossHosts<FromBackend>,
-    /// Streams of which nothing more is to come for now.
-    paused: [bool; 2],
     /// The ranks that the nodes check for waiting ranks, those not sent to them yet, and those that
     /// are waited for.
     asked: Awaited,
     to_ask: Awaited,
     waits: Awaited,
     input: Option<Input>,
-    /// Expected reports of nodes.
-    open: Open,
     /// Running spawned jobs, for nodes that join.
     living: BTreeMap<JobNumber, Box<SpawnedJob>>,
     /// What goes along with the first job, until it has gone.
     staged_files: Vec<StagedFiles>,
-    /// Ranks were started, or are not to be.
-    decided: bool,
-    ending: bool,
-    /// When nodes that have not ended are given up.
-    end_at: Option<Duration>,
-    /// When nodes are given up whose killed ranks have not been reported as ended.
-    killed_at: Option<Duration>,
-    /// Agents of which there was no sign of life any more.
-    silent: u32,
 }
 
 impl RemoteBackend {
@@ -152,7 +118,7 @@ impl RemoteBackend {
         let Address::Node(node) = envelope.from else {
             return;
         };
-        if node.index() >= self.nodes.len() {
+        if node.index() >= self.fleet.len() {
             return;
         }
         match decode(body) {
@@ -162,11 +128,7 @@ impl RemoteBackend {
                 }
             }
             Ok(Carried::Refused(refusal)) => {
-                match self.nodes[node.index()].is_guest() {
-                    true => self.not_joined(node, refusal),
-                    false => self.refused(node, refusal),
-                }
-                self.check_ready();
+                self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
             }
             Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
             Ok(_) => {}
@@ -181,44 +143,31 @@ impl RemoteBackend {
         if !admits(&self.jobs, node, &told) {
             return;
         }
-        if self.nodes[node.index()].is_guest() && !self.guest_told(node, &told) {
+        if self.fleet.is_guest(node) && !self.guest_told(node, &told) {
             return;
         }
-        let state = &mut self.nodes[node.index()];
         match told {
-            FromBackend::Ready => {
-                state.ready = true;
-                if state.joins {
-                    return self.joined(node);
-                }
-                self.open.answered(node);
-                return self.check_ready();
-            }
+            FromBackend::Ready => return self.conclude(|fleet, _, out| fleet.ready(node, out)),
             FromBackend::AllStarted { job } => {
-                self.open.started(job, node);
-                return self.check_started();
+                return self.conclude(|fleet, _, out| fleet.started(node, job, out));
             }
-            FromBackend::Over => {
-                state.over = true;
-                self.open.over(node);
-                return self.check_over();
-            }
+            FromBackend::Over => return self.conclude(|fleet, _, out| fleet.node_over(node, out)),
             // It keeps the names.
             FromBackend::Rendezvous { .. } if node != HEAD => return,
             FromBackend::Output {
                 stream, ref bytes, ..
             } => {
-                state.owed[stream as usize] += bytes.len() as u32;
-                self.give_credit(node, stream);
+                let bytes = bytes.len() as u32;
+                self.conclude(|fleet, _, out| fleet.output(node, stream, bytes, out));
             }
             FromBackend::NotStarted { rank, .. } | FromBackend::Gone { rank } => {
-                self.ranks[rank.index()] = Stage::Done;
+                self.fleet.rank_done(rank);
             }
-            FromBackend::Ended { rank, .. } => self.ranks[rank.index()] = Stage::Ended,
+            FromBackend::Ended { rank, .. } => self.fleet.rank_ended(rank),
             FromBackend::Judged {
                 rank, ref state, ..
             } => {
-                self.ranks[rank.index()] = Stage::Done;
+                self.fleet.rank_done(rank);
                 self.states.insert(rank, state.clone());
             }
             FromBackend::Failed {
@@ -251,7 +200,7 @@ impl RemoteBackend {
             FromBackend::Failed { cause, .. } => may_follow(Err(cause)),
             _ => false,
         };
-        follows && !self.ending && self.nodes.len() > 1
+        follows && !self.fleet.is_ending() && self.fleet.len() > 1
     }
 
     fn tell(&mut self, told: FromBackend) {
@@ -260,17 +209,6 @@ impl RemoteBackend {
 
     fn tell_held(&mut self) {
         self.told.extend(self.failures.settle());
-    }
-
-    /// Gives a node credit for output of its that was taken.
-    fn give_credit(&mut self, node: NodeId, stream: Stream) {
-        let window = window(self.plan.job.ranks.nodes());
-        let owed = &mut self.nodes[node.index()].owed[stream as usize];
-        if !self.paused[stream as usize] && *owed >= window / 2 {
-            let bytes = std::mem::take(owed);
-            let credit = Carried::Credit { stream, bytes };
-            self.send(Address::Node(node), &credit);
-        }
     }
 
     /// Sends the nodes the ranks to check that they do not have yet.
@@ -323,7 +261,7 @@ impl Backend for RemoteBackend {
     fn tick(&mut self) -> io::Result<()> {
         let now = self.now();
         self.told.extend(self.failures.due(now));
-        self.give_up_late(now);
+        self.conclude(|fleet, jobs, out| fleet.tick(jobs, now, out));
         self.ask();
         if let Some(silent) = self.link.look(Moment(now), &self.poll) {
             let own = own_host();
@@ -336,7 +274,7 @@ impl Backend for RemoteBackend {
         let held = self.failures.next_deadline();
         let ask = (!self.to_ask.is_empty()).then_some(Duration::ZERO);
         let agent = self.link.next_deadline().map(|at| at.0);
-        let limits = [held, self.end_at, self.killed_at, ask, agent];
+        let limits = [held, self.fleet.next_deadline(), ask, agent];
         limits.into_iter().flatten().min()
     }
 
@@ -349,19 +287,18 @@ impl Backend for RemoteBackend {
             self.label.turn(Life::Ending);
         }
         match order {
-            ToBackend::Ending if std::mem::replace(&mut self.ending, true) => return,
+            ToBackend::Ending if !self.fleet.end() => return,
             ToBackend::Ending => self.tell_held(),
             ToBackend::JobOver(job) => {
                 self.living.remove(&job);
             }
-            ToBackend::Signal(libc::SIGKILL) if self.ending => {
-                let at = self.now() + KILL_LIMIT;
-                self.killed_at.get_or_insert(at);
+            ToBackend::Signal(libc::SIGKILL) => {
+                let now = self.now();
+                self.fleet.kill(now);
             }
             ToBackend::Finish { .. } => {
-                self.killed_at = None;
-                self.end_at = Some(self.now() + self.plan.spec.ending.grace + END_LIMIT);
-                self.check_over();
+                let (grace, now) = (self.plan.spec.ending.grace, self.now());
+                self.conclude(|fleet, _, out| fleet.finish(grace, now, out));
             }
             _ => {}
         }
@@ -377,12 +314,7 @@ impl Backend for RemoteBackend {
 
     fn add_job(&mut self, job: Box<SpawnedJob>, _plan: &Arc<Plan>) {
         let number = self.jobs.add(Arc::clone(&job.job));
-        // One that joins has no rank of a job that is started meanwhile.
-        let there = |node: &NodeState| !node.is_lost() && !node.is_guest();
-        let nodes = (0..).map(NodeId).zip(&self.nodes);
-        let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
-        self.open.start(number, nodes);
-        self.ranks.resize(self.jobs.size() as usize, Stage::Alive);
+        self.fleet.add_job(number, self.jobs.size());
         let message = Carried::AddJob(job);
         self.send(Address::EveryNode, &message);
         if let Carried::AddJob(mut job) = message {
@@ -400,12 +332,7 @@ impl Backend for RemoteBackend {
     }
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
-        let before = std::mem::replace(&mut self.paused[stream as usize], paused);
-        if before && !paused {
-            for node in (0..self.nodes.len() as u32).map(NodeId) {
-                self.give_credit(node, stream);
-            }
-        }
+        self.conclude(|fleet, _, out| fleet.pause(stream, paused, out));
         Ok(())
     }
 
@@ -450,8 +377,7 @@ impl Backend for RemoteBackend {
 
     fn late(&self) -> Vec<NodeId> {
         let all = self.plan.job.ranks.node_ids();
-        all.filter(|node| !self.nodes[node.index()].has_answered())
-            .collect()
+        all.filter(|node| !self.fleet.has_answered(*node)).collect()
     }
 
     fn reap_orphans(&mut self) {}

@@ -48,20 +48,13 @@ use wireup_core::job::outcome::Cause;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::{Envelope, gathered};
 use wireup_core::record::Stream;
+use wireup_core::step::{Duty, Last};
 
 /// A step's name among the processes.
 pub const NAME: &CStr = c"wireup-step";
 
 /// The descriptor on which a step finds its agent.
 pub const LINK_FD: RawFd = 3;
-
-/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they must be gone
-/// soon, whatever grace they were promised.
-const ORPHAN_GRACE: Duration = Duration::from_secs(2);
-
-/// Maximum delay of reports that [can wait](FromBackend::can_wait): starts and ends of several
-/// ranks are then reported together.
-const GATHER: Duration = Duration::from_millis(5);
 
 /// How long the last words of a step may take to be taken.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -79,20 +72,10 @@ struct Step {
     /// The nodes below this one in the tree of the launch, but for those that joined it.
     children: Vec<NodeId>,
     origin: Instant,
-    /// Bytes of each stream that may still be sent.
-    credit: [i64; 2],
+    duty: Duty,
     feeds: Feeds,
-    /// Reports not yet sent to the launcher, and when they are due.
+    /// Reports not yet sent to the launcher.
     untold: Vec<FromBackend>,
-    tell_by: Option<Duration>,
-    /// Something of that cannot wait.
-    urgent: bool,
-    /// The ranks have been started, or will not be.
-    started: bool,
-    /// Set when the launcher is lost: when the ranks are killed.
-    kill_at: Option<Duration>,
-    killed: bool,
-    finishing: bool,
     over: bool,
 }
 
@@ -147,7 +130,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     match make_crew(poll, description, silence, variables, &surroundings) {
         Ok((local, signals, plan, origin)) => {
             link.watch(silence, true, Moment(origin.elapsed()));
-            let window = i64::from(window(plan.job.ranks.nodes()));
+            let window = window(plan.job.ranks.nodes());
             let mut step = Step {
                 local,
                 link,
@@ -157,15 +140,9 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 plan,
                 label,
                 origin,
-                credit: [window; 2],
+                duty: Duty::new(window),
                 feeds: Feeds::default(),
                 untold: Vec::new(),
-                tell_by: None,
-                urgent: false,
-                started: false,
-                kill_at: None,
-                killed: false,
-                finishing: false,
                 over: false,
             };
             step.lead(backlog)
@@ -205,8 +182,7 @@ impl Step {
         while !self.over {
             let deadline = [
                 self.local.next_deadline(),
-                self.kill_at.filter(|_| !self.killed),
-                self.tell_by,
+                self.duty.next_deadline(),
                 self.link.next_deadline().map(|at| at.0),
             ];
             let deadline = deadline.into_iter().flatten().min();
@@ -309,8 +285,7 @@ impl Step {
             return Ok(());
         }
         let now = self.now();
-        let by = *self.tell_by.get_or_insert(now + GATHER);
-        if self.urgent || by <= now {
+        if self.duty.tells(now) {
             self.tell();
         }
         Ok(())
@@ -320,13 +295,7 @@ impl Step {
     fn hear(&mut self) -> std::io::Result<()> {
         while let Some(one) = self.local.take_told() {
             match &one {
-                FromBackend::Output { stream, bytes, .. } if self.kill_at.is_none() => {
-                    let credit = &mut self.credit[*stream as usize];
-                    *credit -= i64::try_from(bytes.len()).unwrap_or(i64::MAX);
-                    if *credit <= 0 {
-                        self.local.pause(*stream, true)?;
-                    }
-                }
+                FromBackend::Output { stream, bytes, .. } => self.spend(*stream, bytes.len())?,
                 FromBackend::AllStarted { job: JobNumber(0) } => {
                     self.label.turn(Stage::Running);
                     self.feeds.add(self.local.take_stdin(), &self.local.poll);
@@ -336,16 +305,23 @@ impl Step {
             }
             // After the last one there is nothing to be gathered with.
             let last = matches!(one, FromBackend::Judged { .. }) && self.local.ranks_are_over();
-            self.urgent |= last || !one.can_wait();
+            self.duty.note(one.can_wait() && !last);
             self.untold.push(one);
         }
         Ok(())
     }
 
+    /// Output is to be sent; without credit no more is read.
+    fn spend(&mut self, stream: Stream, bytes: usize) -> std::io::Result<()> {
+        match self.duty.spend(stream, bytes) {
+            true => self.local.pause(stream, true),
+            false => Ok(()),
+        }
+    }
+
     /// Tells the launcher everything.
     fn tell(&mut self) {
-        self.tell_by = None;
-        self.urgent = false;
+        self.duty.told();
         let told = std::mem::take(&mut self.untold);
         self.send(Address::Launcher, &Carried::Told(told));
     }
@@ -358,14 +334,14 @@ impl Step {
 
     /// The launcher is lost: ends the ranks, and then everything else.
     fn orphaned(&mut self, reason: &str) {
-        if self.kill_at.is_some() {
+        let (grace, now) = (self.plan.spec.ending.grace, self.now());
+        if !self.duty.orphan(grace, now) {
             return;
         }
         if !reason.is_empty() {
             say(&format!("{} ends: {reason}", self.plan.job.nspace));
         }
         self.link.trust();
-        self.kill_at = Some(self.now() + self.plan.spec.ending.grace.min(ORPHAN_GRACE));
         self.label.turn(Stage::Ending);
         self.local.order(ToBackend::Ending);
         self.obey(Carried::Order(ToBackend::Skip));
@@ -378,16 +354,12 @@ impl Step {
     }
 
     fn lead_orphans(&mut self) {
-        let Some(kill_at) = self.kill_at else {
-            return;
-        };
-        if self.now() >= kill_at && !self.killed {
-            self.killed = true;
-            self.local.order(ToBackend::Signal(libc::SIGKILL));
-        }
-        if self.local.ranks_are_over() && !self.finishing {
-            self.finishing = true;
-            self.local.order(ToBackend::Finish { abnormal: true });
+        let (over, now) = (self.local.ranks_are_over(), self.now());
+        for last in self.duty.last(over, now) {
+            self.local.order(match last {
+                Last::Kill => ToBackend::Signal(libc::SIGKILL),
+                Last::Finish => ToBackend::Finish { abnormal: true },
+            });
         }
     }
 
@@ -395,7 +367,7 @@ impl Step {
     fn flush(&mut self) {
         let until = self.now() + LAST_WORDS;
         let mut ready = Vec::new();
-        while !self.link.is_flushed() && self.now() < until && self.kill_at.is_none() {
+        while !self.link.is_flushed() && self.now() < until && !self.duty.is_orphaned() {
             let wait = until.saturating_sub(self.now());
             if self.local.poll.wait(Some(wait), &mut ready).is_err() {
                 return;

@@ -1,6 +1,6 @@
 //! What a launcher knows of one node.
 
-use crate::backend::message::Refusal;
+use super::Refusal;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]

@@ -13,9 +13,8 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
-use super::node::NodeState;
 use super::open::members;
-use crate::backend::link_message::Carried;
+use crate::backend::link_message::{Carried, window};
 use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::plan::Plan;
 use wireup_core::job::ids::{JobNumber, NodeId};
@@ -26,16 +25,10 @@ use wireup_core::link::frame::{Address, Class};
 impl RemoteBackend {
     /// The first job's plan, with hosts at the end that are to join.
     pub(super) fn invite(&mut self, plan: &Arc<Plan>) {
-        let first = self.nodes.len();
+        let first = self.fleet.len();
         self.adopt(plan);
-        let joining = NodeState {
-            joins: true,
-            ..NodeState::default()
-        };
         let hosts = &plan.spec.layout.hosts;
-        self.nodes.resize(hosts.len(), joining);
-        self.open
-            .join((first..hosts.len()).map(|node| NodeId(node as u32)));
+        self.fleet.invite(hosts.len());
         let grow = ToAgent::Grow {
             members: members(&hosts[first..]),
             // The first job has no ranks there.
@@ -61,6 +54,7 @@ impl RemoteBackend {
     fn adopt(&mut self, plan: &Arc<Plan>) {
         self.plan = Arc::clone(plan);
         self.jobs.replace_first(Arc::clone(&plan.job));
+        self.fleet.set_window(window(plan.job.ranks.nodes()));
     }
 
     /// A node is ready to have ranks.
@@ -77,7 +71,7 @@ impl RemoteBackend {
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
     /// launch fails its joining, and ends what there is of it.
     pub(super) fn guest_told(&mut self, node: NodeId, told: &FromBackend) -> bool {
-        let refused = self.nodes[node.index()].refusal.is_some();
+        let refused = self.fleet.is_refused(node);
         match told {
             FromBackend::Over
             | FromBackend::AllStarted { .. }
@@ -91,7 +85,8 @@ impl RemoteBackend {
                     _ => "it failed before it had joined".to_owned(),
                 };
                 let code = EXIT_WIREUP;
-                self.not_joined(node, Refusal { code, message });
+                let refusal = Refusal { code, message };
+                self.conclude(|fleet, _, out| fleet.not_joined(node, refusal, out));
                 for order in [
                     ToBackend::Ending,
                     ToBackend::Skip,
@@ -103,19 +98,6 @@ impl RemoteBackend {
             }
             _ => false,
         }
-    }
-
-    /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
-    pub(super) fn not_joined(&mut self, node: NodeId, refusal: Refusal) {
-        let state = &mut self.nodes[node.index()];
-        if state.refusal.is_some() {
-            return;
-        }
-        state.refuse(refusal.clone());
-        self.open.gone(node);
-        let refusal = Some(refusal);
-        self.tell(FromBackend::Joined { node, refusal });
-        self.check_over();
     }
 
     /// All that were to join have or have not.

@@ -42,11 +42,8 @@ impl RemoteBackend {
             StdinTarget::Rank(rank) => ranks.node_of(rank) == Some(*node),
             StdinTarget::All => ranks.local_size(*node) > 0,
         };
-        let state = |node: &NodeId| &self.nodes[node.index()];
         let nodes = ranks.node_ids().filter(wanted);
-        nodes
-            .filter(|node| !state(node).is_lost() && !state(node).sated)
-            .collect()
+        nodes.filter(|node| self.fleet.may_read(*node)).collect()
     }
 
     /// All ranks run: begins to read, if there are readers.
@@ -101,7 +98,7 @@ impl RemoteBackend {
     fn give(&mut self, piece: Vec<u8>) {
         let piece = Carried::Input(piece);
         for node in self.readers() {
-            self.nodes[node.index()].eats = true;
+            self.fleet.fed(node);
             self.send(Address::Node(node), &piece);
         }
     }
@@ -116,9 +113,7 @@ impl RemoteBackend {
 
     /// A node's ranks have the last piece, or none of them reads any more.
     pub(super) fn input_taken(&mut self, node: NodeId, open: bool) {
-        let state = &mut self.nodes[node.index()];
-        state.eats = false;
-        state.sated |= !open;
+        self.fleet.has_eaten(node, open);
         self.look_at_readers();
     }
 
@@ -128,7 +123,7 @@ impl RemoteBackend {
         if readers.is_empty() {
             return self.end_input();
         }
-        let eats = |node: &NodeId| self.nodes[node.index()].eats;
+        let eats = |node: &NodeId| self.fleet.eats(*node);
         if !readers.iter().any(eats)
             && let Some(input) = self.input.as_mut().filter(|input| !input.watched)
         {

@@ -5,15 +5,15 @@ use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::answers::Open;
-use super::{NodeState, RemoteBackend, Stage};
+use super::RemoteBackend;
 use crate::backend::job_label::JobLabel;
-use crate::backend::link_message::Description;
+use crate::backend::link_message::{Description, window};
 use crate::backend::local_agent::find;
 use crate::failure::RunFailure;
 use crate::plan::{Plan, StagedFiles};
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Source, Token};
+use wireup_core::fleet::Fleet;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::roster::Roster;
@@ -48,24 +48,16 @@ impl RemoteBackend {
             wake,
             link,
             cut: None,
-            nodes: vec![NodeState::default(); ranks.nodes() as usize],
-            ranks: vec![Stage::Alive; ranks.size() as usize],
+            fleet: Fleet::new(ranks.nodes(), ranks.size(), window(ranks.nodes())),
             states: Default::default(),
             told: Default::default(),
             failures: AcrossHosts::default(),
-            paused: [false; 2],
             asked: Default::default(),
             to_ask: Default::default(),
             waits: Default::default(),
             input: None,
-            open: Open::new(ranks.nodes()),
             living: Default::default(),
-            decided: false,
-            ending: false,
             staged_files,
-            end_at: None,
-            killed_at: None,
-            silent: 0,
             label: JobLabel::show(&plan.decided, None),
             plan: Arc::clone(plan),
         })

@@ -48,8 +48,10 @@ impl Step {
     /// Executes an order of the launcher.
     pub(super) fn obey(&mut self, message: Carried) {
         match message {
-            Carried::Start if !self.started => {
-                self.started = true;
+            Carried::Start => {
+                if !self.duty.begin() {
+                    return;
+                }
                 if let Err(failure) = self.start_ranks() {
                     self.fail(failure.message);
                     self.local.order(ToBackend::Skip);
@@ -77,23 +79,23 @@ impl Step {
                 let node = self.local.first_node();
                 self.label.renew(&self.plan.decided, Some(node));
             }
-            Carried::Order(ToBackend::Skip) if !self.started => {
-                self.started = true;
-                self.local.order(ToBackend::Skip);
+            Carried::Order(ToBackend::Skip) => {
+                if self.duty.begin() {
+                    self.local.order(ToBackend::Skip);
+                }
             }
-            Carried::Order(ToBackend::Skip) | Carried::Start => {}
             Carried::Order(order) => {
-                self.finishing |= matches!(order, ToBackend::Finish { .. });
+                if matches!(order, ToBackend::Finish { .. }) {
+                    self.duty.finishes();
+                }
                 if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
                     self.label.turn(Stage::Ending);
                 }
                 self.local.order(order);
             }
             Carried::Credit { stream, bytes } => {
-                let credit = &mut self.credit[stream as usize];
-                *credit += i64::from(bytes);
-                if *credit > 0 {
-                    // Fails for a descriptor that is not watched any more.
+                if self.duty.grant(stream, bytes) {
+                    // Fails for what is not watched any more.
                     let _ = self.local.pause(stream, false);
                 }
             }

@@ -1,0 +1,123 @@
+//! Nodes of which nothing more will be heard.
+
+use std::time::Duration;
+
+use super::node::NodeState;
+use super::{Conclusion, Fleet, Refusal, Stage};
+use crate::job::ids::{GlobalRank, NodeId};
+use crate::job::outcome::EXIT_WIREUP;
+use crate::job::roster::{Placed, Roster};
+use crate::link::control::NO_SIGN;
+use crate::supervisor::first_failure::{Blame, blame};
+
+impl Fleet {
+    /// Gives up nodes that did not do in time what they were told. Their agents go on with it.
+    pub fn tick(&mut self, jobs: &Roster<impl Placed>, now: Duration, out: &mut Vec<Conclusion>) {
+        let first = jobs.first().ranks().nodes();
+        if self.killed_at.take_if(|at| *at <= now).is_some() {
+            let alive = |rank: GlobalRank| self.ranks[rank.index()] == Stage::Alive;
+            let late = |node: &NodeId| jobs.processes_on(*node).any(alive);
+            let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
+            self.give_up(&late, "kill its ranks", jobs, out);
+        }
+        if self.end_at.take_if(|at| *at <= now).is_some() {
+            let late = |node: &NodeId| !self.nodes[node.index()].over;
+            let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
+            self.give_up(&late, "end its part of the job", jobs, out);
+        }
+    }
+
+    fn give_up(
+        &mut self,
+        nodes: &[NodeId],
+        what: &'static str,
+        jobs: &Roster<impl Placed>,
+        out: &mut Vec<Conclusion>,
+    ) {
+        let waited_for = |node: &&NodeId| {
+            let state = &self.nodes[node.index()];
+            !state.over && !state.is_lost()
+        };
+        let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
+        // That the job ends has a cause of its own.
+        out.extend(nodes.iter().map(|node| Conclusion::Late(*node, what)));
+        let reason = format!("it did not {what} in time");
+        self.lose(&nodes, (&reason, &reason), jobs, out);
+    }
+
+    /// Nothing more will be heard of a node, nor of those that are reached through it. These are not to blame:
+    /// `behind` is said of them.
+    pub fn lose_branch(
+        &mut self,
+        nodes: &[NodeId],
+        (reason, behind): (&str, &str),
+        jobs: &Roster<impl Placed>,
+        out: &mut Vec<Conclusion>,
+    ) {
+        self.silent += u32::from(reason.ends_with(NO_SIGN));
+        self.lose(nodes, (reason, behind), jobs, out);
+    }
+
+    /// Nothing more will be heard of some nodes. The second reason is said of all but the first before the launch
+    /// is decided.
+    pub fn lose(
+        &mut self,
+        nodes: &[NodeId],
+        (reason, others): (&str, &str),
+        jobs: &Roster<impl Placed>,
+        out: &mut Vec<Conclusion>,
+    ) {
+        let mut lost = Vec::new();
+        let refused = |node: &NodeId| Refusal {
+            code: EXIT_WIREUP,
+            message: match nodes.first() == Some(node) {
+                true => reason.to_owned(),
+                false => others.to_owned(),
+            },
+        };
+        for node in nodes {
+            let Some(state) = self.nodes.get_mut(node.index()) else {
+                continue;
+            };
+            if state.over || state.is_lost() {
+                continue;
+            }
+            if state.is_guest() {
+                self.not_joined(*node, refused(node), out);
+                continue;
+            }
+            lost.push(*node);
+            if !self.decided {
+                state.refuse(refused(node));
+            }
+            state.lost = true;
+            self.open.gone(*node);
+            if self.decided && lost.len() == 1 {
+                out.push(Conclusion::HostFailed(*node, reason.to_owned()));
+            }
+            for rank in jobs.processes_on(*node) {
+                let stage = &mut self.ranks[rank.index()];
+                if std::mem::replace(stage, Stage::Done) != Stage::Done {
+                    out.push(Conclusion::Gone(rank));
+                }
+            }
+        }
+        if !self.decided {
+            return self.check_ready(out);
+        }
+        // The step of a node that is done ends too.
+        if lost.is_empty() {
+            return;
+        }
+        out.push(Conclusion::NodesLost(lost, reason.to_owned()));
+        self.check_started(out);
+        self.check_over(out);
+    }
+
+    /// Whose fault it is that the job failed by the loss of a host, for this reason.
+    pub fn blame(&self, error: &str) -> Blame {
+        // A node that is over says nothing any more, whether it can be reached or not.
+        let heard = |node: &&NodeState| !node.is_lost() && !node.over;
+        blame(error, self.nodes.iter().filter(heard).count(), self.silent)
+    }
+}

@@ -1,0 +1,145 @@
+//! What a step owes its launcher, and what it does when it has none any more. No I/O: time is an argument.
+//!
+//! ```text
+//! begun ──▶ led ──────────────────────────────▶ finishing ──▶ over
+//!            └─ nobody leads: orphaned ─▶ killed ──▶ ▲
+//! ```
+//! - Ranks are started once, or skipped once.
+//! - Output is sent on credit. A stream without credit is not read.
+//! - What can wait is told together with what follows, at most 5 ms later.
+//! - An orphaned step asks its ranks to end, kills them after a short grace time, and ends what is left.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::record::Stream;
+
+/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
+/// soon, whatever grace they were promised.
+const ORPHAN_GRACE: Duration = Duration::from_secs(2);
+
+/// The most time that passes until the launcher hears what can wait: ranks that start or end together are then
+/// told of together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// What an orphaned step does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Last {
+    /// Kill the ranks.
+    Kill,
+    /// All ranks have ended: end what is left.
+    Finish,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Duty {
+    /// Bytes of each stream that may still be sent.
+    credit: [i64; 2],
+    /// By when what the launcher has not been told is told.
+    tell_by: Option<Duration>,
+    /// Something of that cannot wait.
+    urgent: bool,
+    /// The ranks have been started, or will not be.
+    begun: bool,
+    /// Since nobody leads the step any more: when the ranks are killed.
+    kill_at: Option<Duration>,
+    killed: bool,
+    finishing: bool,
+}
+
+impl Duty {
+    /// Of a step that may send so many bytes of each stream.
+    pub fn new(window: u32) -> Self {
+        Self {
+            credit: [window.into(); 2],
+            tell_by: None,
+            urgent: false,
+            begun: false,
+            kill_at: None,
+            killed: false,
+            finishing: false,
+        }
+    }
+
+    /// The ranks are to be started, or skipped: whether they are now.
+    pub fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.begun, true)
+    }
+
+    /// So many bytes of a stream are sent: whether it must not be read any more.
+    pub fn spend(&mut self, stream: Stream, bytes: usize) -> bool {
+        if self.is_orphaned() {
+            return false;
+        }
+        let credit = &mut self.credit[stream as usize];
+        *credit -= i64::try_from(bytes).unwrap_or(i64::MAX);
+        *credit <= 0
+    }
+
+    /// So many bytes more of a stream may be sent: whether it may be read.
+    pub fn grant(&mut self, stream: Stream, bytes: u32) -> bool {
+        let credit = &mut self.credit[stream as usize];
+        *credit += i64::from(bytes);
+        *credit > 0
+    }
+
+    /// There is something to tell.
+    pub fn note(&mut self, can_wait: bool) {
+        self.urgent |= !can_wait;
+    }
+
+    /// There is something to tell: whether that is done now, and not [later](Duty::next_deadline).
+    pub fn tells(&mut self, now: Duration) -> bool {
+        let by = *self.tell_by.get_or_insert(now + GATHER);
+        self.urgent || by <= now
+    }
+
+    /// Everything has been told.
+    pub fn told(&mut self) {
+        self.tell_by = None;
+        self.urgent = false;
+    }
+
+    /// Nobody leads the step any more: whether that is new. Its ranks get this grace time, or a shorter one.
+    pub fn orphan(&mut self, grace: Duration, now: Duration) -> bool {
+        let new = self.kill_at.is_none();
+        if new {
+            self.kill_at = Some(now + grace.min(ORPHAN_GRACE));
+        }
+        new
+    }
+
+    /// Whether nobody leads the step.
+    pub fn is_orphaned(&self) -> bool {
+        self.kill_at.is_some()
+    }
+
+    /// The launcher has ordered the end.
+    pub fn finishes(&mut self) {
+        self.finishing = true;
+    }
+
+    /// What an orphaned step does now, each once.
+    pub fn last(
+        &mut self,
+        ranks_are_over: bool,
+        now: Duration,
+    ) -> impl Iterator<Item = Last> + use<> {
+        let due = self.kill_at.is_some_and(|at| at <= now);
+        let kill = due && !self.killed;
+        let finish = self.is_orphaned() && ranks_are_over && !self.finishing;
+        self.killed |= kill;
+        self.finishing |= finish;
+        let last = [kill.then_some(Last::Kill), finish.then_some(Last::Finish)];
+        last.into_iter().flatten()
+    }
+
+    /// When [`Duty::last`] or [`Duty::tells`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let kill = self.kill_at.filter(|_| !self.killed);
+        [kill, self.tell_by].into_iter().flatten().min()
+    }
+}

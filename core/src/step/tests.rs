@@ -1,0 +1,51 @@
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_stream_is_read_as_long_as_there_is_credit() {
+    let mut duty = Duty::new(100);
+    assert!(!duty.spend(Stream::Stdout, 99));
+    assert!(duty.spend(Stream::Stdout, 31));
+    assert!(!duty.spend(Stream::Stderr, 99));
+    assert!(!duty.grant(Stream::Stdout, 30));
+    assert!(duty.grant(Stream::Stdout, 1));
+}
+
+#[test]
+fn what_can_wait_is_told_with_what_cannot_or_soon() {
+    let mut duty = Duty::new(1);
+    duty.note(true);
+    assert!(!duty.tells(NOW));
+    let by = duty.next_deadline().unwrap();
+    assert!(duty.tells(by));
+    duty.told();
+    assert_eq!(duty.next_deadline(), None);
+    duty.note(true);
+    duty.note(false);
+    assert!(duty.tells(NOW));
+}
+
+#[test]
+fn an_orphan_kills_its_ranks_once_and_finishes_once() {
+    let mut duty = Duty::new(1);
+    assert_eq!(duty.last(true, NOW).count(), 0);
+    assert!(duty.orphan(Duration::from_secs(60), NOW));
+    assert!(!duty.orphan(Duration::ZERO, NOW));
+    assert!(!duty.spend(Stream::Stdout, 1000), "nobody counts it");
+    assert_eq!(duty.last(false, NOW).count(), 0);
+    let at = duty.next_deadline().unwrap();
+    assert_eq!(at, NOW + ORPHAN_GRACE);
+    let last = |duty: &mut Duty, over| duty.last(over, at).collect::<Vec<_>>();
+    assert_eq!(last(&mut duty, false), [Last::Kill]);
+    assert_eq!(last(&mut duty, true), [Last::Finish]);
+    assert_eq!(last(&mut duty, true), []);
+    assert_eq!(duty.next_deadline(), None);
+}
+
+#[test]
+fn ranks_are_started_or_skipped_once() {
+    let mut duty = Duty::new(1);
+    assert!(duty.begin());
+    assert!(!duty.begin());
+}
