@@ -6,18 +6,25 @@
 mod fence;
 mod fence_cost;
 mod first_failure;
+mod launch;
 mod modex;
 mod net;
 mod pmi;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a scenario with many seeds, or with the one given in the environment.
+/// Runs a scenario with many seeds, or with those that the environment names.
 fn for_each_seed(seeds: u64, scenario: impl Fn(u64)) {
-    if let Ok(seed) = std::env::var("WIREUP_SIM_SEED") {
-        return scenario(seed.parse().expect("WIREUP_SIM_SEED is a number"));
-    }
-    for seed in 0..seeds {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().expect("a number"))
+    };
+    let (first, count) = match (number("WIREUP_SIM_SEED"), number("WIREUP_SIM_COUNT")) {
+        (Some(seed), None) => return scenario(seed),
+        (first, count) => (first.unwrap_or(0), count.unwrap_or(seeds)),
+    };
+    for seed in first..first + count {
         if catch_unwind(AssertUnwindSafe(|| scenario(seed))).is_err() {
             panic!("failed with seed {seed}: WIREUP_SIM_SEED={seed} runs it alone");
         }

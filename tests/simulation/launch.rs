@@ -1,0 +1,123 @@
+//! Whole launches in one process: the launcher's fleet and supervisor, agents with their routers, steps with their
+//! nodes' cores, and ranks that speak PMI-1, under one seeded scheduler.
+//!
+//! Each stream keeps its order, and they do not wait for each other. A rank, a step, a host, a link or the launcher
+//! fails, a host is paused, or output is not taken for some time. Checked all the time: no rank leaves a barrier early,
+//! each request has one answer, which is right, deadlines are kept, no node gets more credit than it has sent or
+//! sends more than it may, and queues are bounded. Checked at the end: nothing is left, and the cause is what failed.
+//!
+//! A launch that fails is shown as small as it can be while it fails. `scripts/sim SEED` shows what happens in one.
+
+mod agent;
+mod launcher;
+mod message;
+mod mutation;
+mod plan;
+mod rank;
+mod step;
+mod world;
+
+use mutation::Fault;
+use plan::Plan;
+use world::World;
+
+use crate::for_each_seed;
+
+/// Most lines of a trace that are shown.
+const LINES: usize = 400;
+
+fn run(plan: &Plan, fault: Option<Fault>) -> Result<(), String> {
+    World::new(plan.clone(), fault, false).run()
+}
+
+/// A plan that fails as well, and of which no smaller one is known that does.
+fn shrink(mut plan: Plan, fault: Option<Fault>) -> Plan {
+    while let Some(smaller) = plan
+        .smaller()
+        .into_iter()
+        .find(|plan| run(plan, fault).is_err())
+    {
+        plan = smaller;
+    }
+    plan
+}
+
+/// What happens in a plan, and how it ends.
+fn trace(plan: &Plan, fault: Option<Fault>) -> String {
+    let mut world = World::new(plan.clone(), fault, true);
+    let end = world.run();
+    let trace = world.trace.unwrap_or_default();
+    let left_out = trace.len().saturating_sub(LINES);
+    let lines = trace[left_out..].join("\n");
+    format!("{plan:#?}\n… {left_out} steps before\n{lines}\n{end:?}")
+}
+
+fn check(seed: u64) {
+    if let Err(what) = run(&Plan::of(seed), None) {
+        let smallest = shrink(Plan::of(seed), None);
+        panic!("{what}\nin a smaller launch:\n{}", trace(&smallest, None));
+    }
+}
+
+#[test]
+fn launches_end_with_the_failure_that_was_injected_and_leave_nothing() {
+    let traced = std::env::var_os("WIREUP_SIM_TRACE").is_some();
+    for_each_seed(1500, |seed| {
+        check(seed);
+        if traced {
+            println!("{}", trace(&Plan::of(seed), None));
+        }
+    });
+}
+
+#[test]
+fn a_launch_on_many_nodes_ends_the_same_way() {
+    for_each_seed(5, |seed| {
+        let plan = Plan::large(seed);
+        let end = run(&plan, None);
+        assert_eq!(end, Ok(()), "{plan:?}");
+    });
+}
+
+fn caught(fault: Fault) {
+    let found = (0..400).find(|seed| run(&Plan::of(*seed), Some(fault)).is_err());
+    let seed = found.unwrap_or_else(|| panic!("no seed finds {fault:?}"));
+    let smallest = shrink(Plan::of(seed), Some(fault));
+    assert!(run(&smallest, Some(fault)).is_err());
+    assert!(run(&smallest, None).is_ok(), "{fault:?} is not what fails");
+}
+
+#[test]
+fn a_generation_that_is_not_checked_is_found() {
+    caught(Fault::GenerationDropped);
+}
+
+#[test]
+fn an_answer_that_is_given_twice_is_found() {
+    caught(Fault::AnsweredTwice);
+}
+
+#[test]
+fn a_waiter_that_is_forgotten_is_found() {
+    caught(Fault::WaiterForgotten);
+}
+
+#[test]
+fn credit_that_is_lost_is_found() {
+    caught(Fault::CreditLeaked);
+}
+
+#[test]
+fn a_wrong_parent_is_found() {
+    caught(Fault::WrongParent);
+}
+
+#[test]
+fn consequences_that_are_not_withheld_are_found() {
+    caught(Fault::NothingWithheld);
+}
+
+#[test]
+fn a_step_that_goes_on_without_its_launcher_is_found() {
+    caught(Fault::OrphanKept);
+}

@@ -1,0 +1,111 @@
+//! An agent: its router, and the links that it owns.
+
+use std::collections::BTreeSet;
+
+use super::message::{End, Frame, Message};
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::router::{Action, Event, Neighbour, Place, Router};
+use wireup_core::link::spawn_tree::Tree;
+
+type Body = std::sync::Arc<super::message::Carried>;
+
+pub(super) struct Agent {
+    place: Place,
+    /// Who brought the launch here.
+    up: End,
+    router: Router,
+    pub(super) children: BTreeSet<NodeId>,
+    pub(super) over: bool,
+    pub(super) broken: Option<String>,
+}
+
+impl Agent {
+    pub(super) fn new(place: Place, up: End, tree: Tree) -> Self {
+        let router = Router::new(place, tree);
+        Self {
+            place,
+            up,
+            children: router.below().into_iter().collect(),
+            router,
+            over: false,
+            broken: None,
+        }
+    }
+
+    /// The node of which it is the agent, if it takes part as one.
+    fn node(&self) -> Option<NodeId> {
+        self.place.node()
+    }
+
+    /// What it sends at first.
+    pub(super) fn open(&self) -> Vec<(End, Message)> {
+        let below = self
+            .children
+            .iter()
+            .map(|node| (End::Agent(Some(*node)), Message::Open));
+        let step = self.node().map(|node| (End::Step(node), Message::Begin));
+        below.chain(step).collect()
+    }
+
+    fn neighbour(&self, from: End) -> Neighbour {
+        match from {
+            _ if from == self.up => Neighbour::Up,
+            End::Agent(Some(node)) => Neighbour::Child(node),
+            _ => Neighbour::Step,
+        }
+    }
+
+    fn end_of(&self, neighbour: Neighbour) -> End {
+        match neighbour {
+            Neighbour::Up => self.up,
+            Neighbour::Child(node) => End::Agent(Some(node)),
+            Neighbour::Step => End::Step(self.node().expect("only where there is a step")),
+        }
+    }
+
+    pub(super) fn take(&mut self, from: End, message: Message) -> Vec<(End, Message)> {
+        let neighbour = self.neighbour(from);
+        let event: Event<Body> = match (neighbour, message) {
+            (_, Message::Frame(packet)) => Event::Carried(neighbour, packet),
+            (Neighbour::Child(child), Message::Lost(loss)) => Event::Reported(child, loss),
+            (Neighbour::Child(child), Message::Closed(reason)) => {
+                self.children.remove(&child);
+                Event::ChildGone { child, reason }
+            }
+            (Neighbour::Step, Message::Closed(reason)) => Event::StepGone { reason },
+            (Neighbour::Up, Message::Closed(reason)) => Event::UpGone { reason },
+            (_, message) => {
+                self.broken = Some(format!("{from:?} sent {message:?}"));
+                return Vec::new();
+            }
+        };
+        let mut actions = Vec::new();
+        self.router.handle(event, &mut actions);
+        let mut sends = Vec::new();
+        for action in actions {
+            match action {
+                Action::Send(to, packet) => {
+                    let packet: Frame = packet;
+                    sends.push((self.end_of(to), Message::Frame(packet)));
+                }
+                Action::Report(loss) => sends.push((self.up, Message::Lost(loss))),
+                Action::Orphan(_) => {
+                    sends.push((self.end_of(Neighbour::Step), Message::Orphaned));
+                }
+                Action::Close(child) => {
+                    let reason = "the parent has closed the link".to_owned();
+                    sends.push((End::Agent(Some(child)), Message::Closed(reason)));
+                }
+                Action::End => {
+                    if std::mem::replace(&mut self.over, true) {
+                        self.broken = Some("it ended twice".to_owned());
+                    }
+                    let reason = "nothing is left there".to_owned();
+                    sends.push((self.up, Message::Closed(reason)));
+                }
+                other => self.broken = Some(format!("it wants {other:?}")),
+            }
+        }
+        sends
+    }
+}

@@ -1,0 +1,226 @@
+//! The launcher: its fleet, what it withholds, and its supervisor.
+
+use std::time::Duration;
+
+use super::message::{Carried, Told};
+use super::mutation::{Fault, Mutation};
+use super::step::{GRACE, SIGKILL};
+use wireup_core::fleet::{Conclusion, Fleet};
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::outcome::Cause;
+use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::roster::Roster;
+use wireup_core::job::spec::EndingSpec;
+use wireup_core::link::frame::Address;
+use wireup_core::record::Stream;
+use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
+use wireup_core::supervisor::{Departure, Order, Supervisor};
+
+pub(super) struct Launcher {
+    fleet: Fleet,
+    jobs: Roster<RankMap>,
+    across: AcrossHosts<Told>,
+    pub(super) supervisor: Supervisor,
+    /// Some node could not take part.
+    pub(super) refused: bool,
+    pub(super) all_started: bool,
+    finishing: bool,
+    pub(super) over: bool,
+    pub(super) cut: bool,
+    mutation: Mutation,
+    /// Bytes that came of each node, and for which it got credit.
+    pub(super) came: Vec<(u64, u64)>,
+    sends: Vec<(Address, Carried)>,
+}
+
+impl Launcher {
+    pub(super) fn new(map: &RankMap, window: u32, mutation: Mutation) -> Self {
+        let ending = EndingSpec {
+            grace: GRACE,
+            kill_on_bad_exit: true,
+            ..EndingSpec::default()
+        };
+        Self {
+            fleet: Fleet::new(map.nodes(), map.size(), window),
+            jobs: Roster::new(map.clone()),
+            across: AcrossHosts::default(),
+            supervisor: Supervisor::new(map.size(), &ending),
+            refused: false,
+            all_started: false,
+            finishing: false,
+            over: false,
+            cut: false,
+            mutation,
+            came: vec![(0, 0); map.nodes() as usize],
+            sends: Vec::new(),
+        }
+    }
+
+    fn conclude(
+        &mut self,
+        now: Duration,
+        event: impl FnOnce(&mut Fleet, &Roster<RankMap>, &mut Vec<Conclusion>),
+    ) {
+        let mut out = Vec::new();
+        event(&mut self.fleet, &self.jobs, &mut out);
+        for conclusion in out {
+            match conclusion {
+                Conclusion::Ready => self.sends.push((Address::EveryNode, Carried::Start)),
+                Conclusion::Refused(_) => {
+                    self.refused = true;
+                    self.sends.push((Address::EveryNode, Carried::Skip));
+                }
+                Conclusion::AllStarted(_) => self.all_started = true,
+                Conclusion::HostFailed(node, error) => {
+                    let cause = match self.cut {
+                        true => Cause::CutOff { error },
+                        false => Cause::NodeFailed { node, error },
+                    };
+                    self.settle(now);
+                    self.hear(Told::Failed(cause), now);
+                }
+                Conclusion::Gone(_) => self.supervisor.rank_lost(),
+                Conclusion::NodesLost(nodes, reason) => {
+                    let order = Carried::NodesLost { nodes, reason };
+                    self.sends.push((Address::EveryNode, order));
+                }
+                Conclusion::Credit(node, _, bytes) => {
+                    if !self.mutation.strikes(Fault::CreditLeaked) {
+                        self.came[node.index()].1 += u64::from(bytes);
+                        self.sends
+                            .push((Address::Node(node), Carried::Credit(bytes)));
+                    }
+                }
+                Conclusion::Over => self.over = true,
+                Conclusion::Late(..) | Conclusion::Joined(..) => {}
+            }
+        }
+    }
+
+    fn settle(&mut self, now: Duration) {
+        let withheld: Vec<Told> = self.across.settle().collect();
+        for told in withheld {
+            self.hear(told, now);
+        }
+    }
+
+    pub(super) fn told(&mut self, node: NodeId, told: Told, now: Duration) {
+        match &told {
+            Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(node, out)),
+            Told::AllStarted => {
+                let job = JobNumber(0);
+                return self.conclude(now, |fleet, _, out| fleet.started(node, job, out));
+            }
+            Told::Over => return self.conclude(now, |fleet, _, out| fleet.node_over(node, out)),
+            Told::Printed(bytes) => {
+                self.came[node.index()].0 += u64::from(*bytes);
+                let bytes = *bytes;
+                return self.conclude(now, |fleet, _, out| {
+                    fleet.output(node, Stream::Stdout, bytes, out);
+                });
+            }
+            Told::NotStarted(rank) | Told::Judged(rank, ..) => self.fleet.rank_done(*rank),
+            Told::Ended(rank, _) => self.fleet.rank_ended(*rank),
+            Told::Started(_) | Told::Failed(_) => {}
+        }
+        let follows = match &told {
+            Told::Judged(_, end, state) => may_follow(Ok((*end, state))),
+            Told::Failed(cause) => may_follow(Err(cause)),
+            _ => false,
+        };
+        let withholds = follows && !self.fleet.is_ending() && self.fleet.len() > 1;
+        match withholds && self.mutation.fault != Some(Fault::NothingWithheld) {
+            true => self.across.withhold(told, now),
+            false => self.hear(told, now),
+        }
+    }
+
+    fn hear(&mut self, told: Told, now: Duration) {
+        let mut orders = Vec::new();
+        match told {
+            Told::Judged(rank, end, state) => {
+                let gone = Departure {
+                    rank,
+                    job: JobNumber(0),
+                    end,
+                    pmi: &state,
+                    joinable: true,
+                    alone: None,
+                };
+                self.supervisor.rank_ended(gone, now, &mut orders);
+            }
+            Told::Failed(cause) => self.supervisor.fail(cause, now, &mut orders),
+            Told::NotStarted(_) => self.supervisor.rank_skipped(),
+            _ => {}
+        }
+        self.carry_out(orders, now);
+    }
+
+    fn carry_out(&mut self, orders: Vec<Order>, now: Duration) {
+        if self.supervisor.is_ending() && self.fleet.end() {
+            self.settle(now);
+            self.sends.push((Address::EveryNode, Carried::Ending));
+        }
+        for order in orders {
+            if let Order::Signal(signal) = order {
+                if signal == SIGKILL {
+                    self.fleet.kill(now);
+                }
+                self.sends
+                    .push((Address::EveryNode, Carried::Signal(signal)));
+            }
+        }
+    }
+
+    pub(super) fn lost(&mut self, nodes: &[NodeId], reason: &str, now: Duration) {
+        self.conclude(now, |fleet, jobs, out| {
+            fleet.lose_branch(nodes, (reason, "behind another"), jobs, out);
+        });
+    }
+
+    /// The agent is lost.
+    pub(super) fn cut_off(&mut self, reason: &str, now: Duration) {
+        if !std::mem::replace(&mut self.cut, true) {
+            let all: Vec<NodeId> = self.jobs.node_ids().collect();
+            self.conclude(now, |fleet, jobs, out| {
+                fleet.lose(&all, (reason, reason), jobs, out);
+            });
+        }
+    }
+
+    /// Output is not taken any more, or again.
+    pub(super) fn pause(&mut self, paused: bool, now: Duration) {
+        self.conclude(now, |fleet, _, out| {
+            fleet.pause(Stream::Stdout, paused, out)
+        });
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let supervisor = self.supervisor.next_deadline();
+        let deadlines = [
+            self.fleet.next_deadline(),
+            self.across.next_deadline(),
+            supervisor,
+        ];
+        deadlines.into_iter().flatten().min().filter(|_| !self.over)
+    }
+
+    /// What is done after each event.
+    pub(super) fn turn(&mut self, now: Duration) -> Vec<(Address, Carried)> {
+        let due: Vec<Told> = self.across.due(now).collect();
+        for told in due {
+            self.hear(told, now);
+        }
+        self.conclude(now, |fleet, jobs, out| fleet.tick(jobs, now, out));
+        let mut orders = Vec::new();
+        self.supervisor.tick(now, |_| false, &mut orders);
+        self.carry_out(orders, now);
+        if self.supervisor.is_over() && !self.finishing {
+            self.finishing = true;
+            self.conclude(now, |fleet, _, out| fleet.finish(GRACE, now, out));
+            self.sends.push((Address::EveryNode, Carried::Finish));
+        }
+        let sends = std::mem::take(&mut self.sends);
+        if self.cut { Vec::new() } else { sends }
+    }
+}

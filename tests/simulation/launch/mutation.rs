@@ -1,0 +1,81 @@
+//! Faults of ours, put between the real types: the simulation must find each of them.
+
+use wireup_core::fence::FenceMessage;
+use wireup_core::job::ids::NodeId;
+use wireup_core::node::event::PeerMessage;
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fault {
+    /// A node takes what comes for any fence as if it came for its last one.
+    GenerationDropped,
+    /// A request is answered twice.
+    AnsweredTwice,
+    /// A rank that waits for a barrier is not answered.
+    WaiterForgotten,
+    /// The launcher does not give credit back.
+    CreditLeaked,
+    /// A node takes another one for its parent.
+    WrongParent,
+    /// Reports of other hosts are believed in the order in which they come.
+    NothingWithheld,
+    /// A step that nobody leads goes on.
+    OrphanKept,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mutation {
+    pub(super) fault: Option<Fault>,
+    /// How often it might have struck.
+    chances: u32,
+}
+
+impl Mutation {
+    pub(super) fn of(fault: Option<Fault>) -> Self {
+        Self { fault, chances: 0 }
+    }
+
+    /// Whether it strikes now: at each third chance.
+    pub(super) fn strikes(&mut self, fault: Fault) -> bool {
+        let may = self.fault == Some(fault);
+        self.chances += u32::from(may);
+        may && self.chances.is_multiple_of(3)
+    }
+
+    /// How often an answer to a rank is sent.
+    pub(super) fn times(&mut self, answer: &[u8]) -> usize {
+        if self.strikes(Fault::AnsweredTwice) {
+            return 2;
+        }
+        let released = answer.starts_with(b"cmd=barrier_out");
+        usize::from(!(released && self.strikes(Fault::WaiterForgotten)))
+    }
+
+    /// To whom a message goes.
+    pub(super) fn parent(
+        &mut self,
+        to: NodeId,
+        message: &PeerMessage,
+        nodes: u32,
+        own: NodeId,
+    ) -> NodeId {
+        let arrives = matches!(message, PeerMessage::Fence(FenceMessage::Arrive { .. }));
+        let others = (0..nodes).map(NodeId);
+        let mut others = others.filter(|other| *other != to && *other != own);
+        match others.next() {
+            Some(other) if arrives && self.strikes(Fault::WrongParent) => other,
+            _ => to,
+        }
+    }
+
+    /// A message as a node takes it that has entered so many barriers.
+    pub(super) fn generation(&self, mut message: PeerMessage, entered: u64) -> PeerMessage {
+        if let PeerMessage::Fence(FenceMessage::Arrive { id, .. }) = &mut message
+            && self.fault == Some(Fault::GenerationDropped)
+        {
+            id.generation = entered.saturating_sub(1);
+        }
+        message
+    }
+}
