@@ -35,6 +35,10 @@ LATER=(pmix7 forky libpmix2t64 libpmix-dev)
 # into a directory each, beside the wheels.
 SUITES=(mpi4py-tests=mpi4py==4.1.2)
 
+# Where the source of the system's libpmix is unpacked, as Debian has it: its examples run under wireup
+# (tests/openpmix-examples).
+PMIX_SOURCE=pmix-source
+
 say() { printf '%s\n' "$*"; }
 step() { printf '==> %s\n' "$*"; }
 die() {
@@ -183,20 +187,27 @@ debian_archive() {
         awk '$1 == "Debian" && !uri { uri = $2 } END { print uri }'
 }
 
-# Unpacks packages of the suite $2 of the Debian archive $1, the last one by itself and the others with
-# what they need, into the directory $3. apt keeps everything below that and needs no rights.
-unpack_packages() {
-    local archive=$1 suite=$2 dir=$3 deb
-    shift 3
-    local apt=(apt-get -qq -o "Dir::State=$dir/apt" -o "Dir::State::status=$dir/apt/status"
+# Sets `apt` to an apt-get that knows the packages ($1: deb) or sources (deb-src) of the suite $3 of the
+# Debian archive $2 alone. It keeps everything below the directory $4 and needs no rights.
+prepare_apt() {
+    local dir=$4
+    apt=(apt-get -qq -o "Dir::State=$dir/apt" -o "Dir::State::status=$dir/apt/status"
         -o "Dir::Cache=$dir/apt" -o "Dir::Etc::sourcelist=$dir/apt/sources.list"
         -o Dir::Etc::sourceparts=/nonexistent -o APT::Sandbox::User="$(id -un)"
         # An archive that is kept as it was has a date in the past.
         -o Acquire::Check-Valid-Until=false)
     mkdir -p "$dir/apt/lists/partial" "$dir/apt/archives/partial"
     : >"$dir/apt/status"
-    printf 'deb %s %s main\n' "$archive" "$suite" >"$dir/apt/sources.list"
-    "${apt[@]}" update &&
+    printf '%s %s %s main\n' "$1" "$2" "$3" >"$dir/apt/sources.list"
+    "${apt[@]}" update
+}
+
+# Unpacks packages of the suite $2 of the Debian archive $1, the last one by itself and the others with
+# what they need, into the directory $3.
+unpack_packages() {
+    local archive=$1 suite=$2 dir=$3 deb apt
+    shift 3
+    prepare_apt deb "$archive" "$suite" "$dir" &&
         "${apt[@]}" -y --no-install-recommends --download-only install "${@:1:$#-1}" >/dev/null &&
         (cd "$dir/apt/archives" && "${apt[@]}" download "${@:$#}") || return
     for deb in "$dir"/apt/archives/*.deb; do
@@ -231,6 +242,38 @@ install_later() {
             printf '%s\n' "$want" >"$dir/.installed"
         else
             say "not to be had from $archive: tests with ${LATER[0]} will be skipped" >&2
+            rm -rf "$dir"
+        fi
+    )
+}
+
+# Unpacks the source of the system's libpmix, if its version is to be had; silent when it is there.
+# Without it only the tests of its examples are skipped.
+install_pmix_source() {
+    local dir=$MPI_DIR/$PMIX_SOURCE want archive suite apt
+    want=$(dpkg-query -W -f '${source:Package}=${source:Version}' libpmix-dev 2>/dev/null) || return 0
+    check_mpi_dir
+    ! is_installed "$PMIX_SOURCE=$want" || return 0
+    archive=$(debian_archive)
+    # shellcheck source=/dev/null
+    suite=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+    if [[ -z $archive || -z $suite ]]; then
+        say "no Debian archive is known here: tests of OpenPMIx's examples will be skipped" >&2
+        return 0
+    fi
+    (
+        lock_mpi_dir
+        ! is_installed "$PMIX_SOURCE=$want" || exit 0
+        step "unpacking the source $want into $dir"
+        rm -rf "$dir"
+        mkdir -p "$dir"
+        if prepare_apt deb-src "$archive" "$suite" "$dir" &&
+            (cd "$dir/apt" && "${apt[@]}" source --download-only "$want") &&
+            tar -xf "$dir"/apt/*.orig.tar.* -C "$dir" --strip-components 1 --no-same-owner; then
+            rm -rf "$dir/apt"
+            printf '%s\n' "$want" >"$dir/.installed"
+        else
+            say "the source $want is not to be had: tests of OpenPMIx's examples will be skipped" >&2
             rm -rf "$dir"
         fi
     )

@@ -1,8 +1,9 @@
 //! Test suites of others, which know nothing of wireup.
 
+use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Run, mpi, mpi4py};
+use crate::common::{Run, mpi, mpi4py, skip};
 
 /// The parts of mpi4py's that have to do with a launcher: processes that start others, names, ports,
 /// sessions and groups, workers that come and go, and messages on all these communicators.
@@ -43,6 +44,22 @@ fn mpi4pys_tests_pass(name: &str) {
         RANKS,
         "{told}"
     );
+}
+
+/// Those of OpenPMIx's own programs that must succeed, on one node and on two.
+#[test]
+fn openpmixs_examples_succeed() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openpmix-examples");
+    let run = Command::new(script)
+        .arg("--required")
+        .env("WIREUP", env!("CARGO_BIN_EXE_wireup"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    match run.status.code() {
+        Some(77) => skip(told.trim_end()),
+        code => assert_eq!(code, Some(0), "{told}"),
+    }
 }
 
 /// One test per MPI.
