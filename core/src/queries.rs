@@ -44,6 +44,9 @@ pub struct Part {
     pub jobs: Vec<Vec<Process>>,
     /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
     pub server: Option<u64>,
+    /// Where its PMIx server accepts connections; empty if none does.
+    #[serde(with = "octets")]
+    pub uri: Vec<u8>,
 }
 
 /// One process.

@@ -9,6 +9,7 @@
  *   all       everybody, three times under one name, with a context id; and once as "all ranks"
  *   subsets   six overlapping groups at once, each made and ended by a thread of its own
  *   data      what a member tells the others while a group is made reaches them (server 5 or later)
+ *   added     ranks 0 and 2 make a group and add the others, each that of its node; both, if there is one node
  *   ended     rank 3 leaves in order while ranks 0 and 1 wait for it
  *   killed    rank 3 is killed meanwhile
  *   timeout   rank 3 comes too late; then everybody tries again
@@ -90,6 +91,51 @@ static void all(void)
     end(&whole);
     must(construct(&everybody, NO_CONTEXT, 0), "PMIx_Group_construct without id");
     end(&everybody);
+}
+
+/* libpmix 5 passes on what the first caller of a node says: there all say the same. */
+static void added(void)
+{
+    pmix_proc_t procs[2];
+    pmix_info_t infos[2], *results = NULL;
+    pmix_data_array_t others;
+    pmix_value_t *value = NULL;
+    size_t count = 0;
+    const pmix_rank_t callers[] = {0, 2};
+    bool listed = false;
+    if (me.rank % 2 == 0) {
+        PMIX_LOAD_PROCID(&procs[0], me.nspace, PMIX_RANK_WILDCARD);
+        must(PMIx_Get(&procs[0], PMIX_LOCAL_SIZE, NULL, 0, &value), "ranks of this node");
+        const bool alone = value->data.uint32 == 4;
+        PMIX_VALUE_RELEASE(value);
+        name_all(procs, callers, 2);
+        PMIX_DATA_ARRAY_CONSTRUCT(&others, alone ? 2 : 1, PMIX_PROC);
+        pmix_proc_t *more = others.array;
+        PMIX_LOAD_PROCID(&more[0], me.nspace, me.rank == 0 || alone ? 1 : 3);
+        if (alone)
+            PMIX_LOAD_PROCID(&more[1], me.nspace, 3);
+        PMIX_INFO_LOAD(&infos[0], PMIX_GROUP_ASSIGN_CONTEXT_ID, NULL, PMIX_BOOL);
+        PMIX_INFO_LOAD(&infos[1], PMIX_GROUP_ADD_MEMBERS, &others, PMIX_DATA_ARRAY);
+        PMIX_DATA_ARRAY_DESTRUCT(&others);
+        last = PMIx_Group_construct("grown", procs, 2, infos, 2, &results, &count);
+        expect(libpmix() < 6 ? PMIX_SUCCESS : PMIX_ERR_NOT_SUPPORTED, last, "PMIx_Group_construct");
+        for (size_t i = 0; i < count; i++) {
+            if (PMIX_CHECK_KEY(&results[i], PMIX_GROUP_CONTEXT_ID))
+                note_context(results[i].value.data.size);
+            if (!PMIX_CHECK_KEY(&results[i], PMIX_GROUP_MEMBERSHIP))
+                continue;
+            const pmix_data_array_t *array = results[i].value.data.darray;
+            const pmix_proc_t *members = array->array;
+            unsigned seen = 0;
+            for (size_t m = 0; m < array->size; m++)
+                seen |= 1u << members[m].rank;
+            listed = array->size == 4 && seen == 15;
+        }
+        hold(libpmix() != 5 || listed, "all four are members");
+        if (results != NULL)
+            PMIX_INFO_FREE(results, count);
+    }
+    barrier();
 }
 
 /* The last two have the same members. */
@@ -301,6 +347,8 @@ int main(int argc, char **argv)
         subsets_at_once();
     else if (strcmp(mode, "data") == 0)
         data();
+    else if (strcmp(mode, "added") == 0)
+        added();
     else if (strcmp(mode, "ended") == 0)
         without_one(leave_in_order);
     else if (strcmp(mode, "killed") == 0)

@@ -9,6 +9,12 @@
  *             those on the node of the last rank; a table is RANK/HOST/PROGRAM/PID/CODE/STATE,...
  *   ended     rank 2 is killed and rank 3 leaves in order with code 0; the others wait until the
  *             table has both, and print it as all=TABLE
+ *   family    rank 0 spawns three children, asks about both jobs, lets the children end and asks again:
+ *             spaces=NUMBER of jobs all=TABLE of the children status=CODE of their end ended=TABLE.
+ *             Children print `pmix_query_child rank=R host=H pid=PID`; one ends in order, one with code 3,
+ *             and one is killed
+ *   uri       own=URI last=URI env=URI of the PMIx servers of the own node and that of the last rank,
+ *             and what the environment has
  *   wait      rank 0 asks until the table has a process with the state of a lost node, and prints
  *             it as all=TABLE
  *   general   checks namespaces, their infos, the job's status, sizes and what can be asked
@@ -91,12 +97,12 @@ static const pmix_info_t *member(const pmix_value_t *array, const char *name)
 /* ---- tables ---- */
 
 /* Waits until a table has what is wanted; gives its text. */
-static void table(const char *name, const char *host, char *text, size_t size)
+static void table_of(const char *nspace, const char *name, const char *host, char *text, size_t size)
 {
     const bool yes = true;
     begin();
     key(name);
-    qualify(PMIX_NSPACE, me.nspace, PMIX_STRING);
+    qualify(PMIX_NSPACE, nspace, PMIX_STRING);
     qualify(PMIX_QUERY_REFRESH_CACHE, &yes, PMIX_BOOL);
     if (host != NULL)
         qualify(PMIX_HOSTNAME, host, PMIX_STRING);
@@ -110,12 +116,17 @@ static void table(const char *name, const char *host, char *text, size_t size)
         const pmix_proc_info_t *row = &rows[i];
         const char *program = row->executable_name == NULL ? "" : row->executable_name;
         const char *slash = strrchr(program, '/');
-        hold(PMIX_CHECK_NSPACE(row->proc.nspace, me.nspace), "a table is of one job");
+        hold(PMIX_CHECK_NSPACE(row->proc.nspace, nspace), "a table is of one job");
         used += (size_t)snprintf(text + used, size - used, "%s%u/%s/%s/%d/%d/%d", i == 0 ? "" : ",",
                                  row->proc.rank, row->hostname == NULL ? "" : row->hostname,
                                  slash == NULL ? program : slash + 1, (int)row->pid, row->exit_code,
                                  row->state);
     }
+}
+
+static void table(const char *name, const char *host, char *text, size_t size)
+{
+    table_of(me.nspace, name, host, text, size);
 }
 
 /* The host of a rank, as job data has it. */
@@ -182,6 +193,91 @@ static void lost(void)
     table_with("/0/56", "/0/6", all, sizeof all);
     report("pmix_query rank=0 mode=wait pid=%d all=%.3000s", (int)getpid(), all);
     _exit(0);
+}
+
+/* ---- a job and its children ---- */
+
+static char *program;
+
+static void connect_with(const char *children, const char *parents)
+{
+    pmix_proc_t all[2];
+    PMIX_LOAD_PROCID(&all[0], parents, 0);
+    PMIX_LOAD_PROCID(&all[1], children, PMIX_RANK_WILDCARD);
+    must(PMIx_Connect(all, 2, NULL, 0), "PMIx_Connect");
+}
+
+/* Runs until its parent has asked. */
+static void child(void)
+{
+    pmix_value_t *value = NULL;
+    must(PMIx_Get(&me, PMIX_PARENT_ID, NULL, 0, &value), "the parent");
+    report("pmix_query_child rank=%u host=%s pid=%d", me.rank, host_of(me.rank), (int)getpid());
+    connect_with(me.nspace, value->data.proc->nspace);
+    if (me.rank == 2)
+        raise(SIGKILL);
+    PMIx_Finalize(NULL, 0);
+    _exit(me.rank == 1 ? 3 : 0);
+}
+
+static pmix_status_t status_of(const char *nspace)
+{
+    begin();
+    key(PMIX_QUERY_JOB_STATUS);
+    qualify(PMIX_NSPACE, nspace, PMIX_STRING);
+    must(ask(), "a job's status");
+    return the(PMIX_QUERY_JOB_STATUS, PMIX_STATUS)->data.status;
+}
+
+static void family(void)
+{
+    static char all[8192], last[8192], nspace[PMIX_MAX_NSLEN + 1];
+    if (me.rank != 0)
+        return;
+    char *words[] = {program, "child", NULL};
+    must(spawn_program(words, 3, NULL, 0, nspace), "PMIx_Spawn");
+    begin();
+    key(PMIX_QUERY_NAMESPACES);
+    must(ask(), "namespaces");
+    const char *names = the(PMIX_QUERY_NAMESPACES, PMIX_STRING)->data.string;
+    hold(strstr(names, me.nspace) != NULL && strstr(names, nspace) != NULL, "both jobs are listed");
+    begin();
+    key(PMIX_QUERY_NAMESPACE_INFO);
+    must(ask(), "namespace infos");
+    const size_t spaces = the(PMIX_QUERY_NAMESPACE_INFO, PMIX_DATA_ARRAY)->data.darray->size;
+    expect(PMIX_SUCCESS, status_of(nspace), "the children run");
+    table_of(nspace, PMIX_QUERY_PROC_TABLE, NULL, all, sizeof all);
+    connect_with(nspace, me.nspace);
+    pmix_status_t status = PMIX_SUCCESS;
+    for (int i = 0; i < 6000 && status == PMIX_SUCCESS; i++) {
+        usleep(10000);
+        status = status_of(nspace);
+    }
+    table_of(nspace, PMIX_QUERY_PROC_TABLE, NULL, last, sizeof last);
+    report("pmix_query rank=0 mode=family pid=%d spaces=%zu all=%.1500s status=%d ended=%.1500s",
+           (int)getpid(), spaces, all, status, last);
+}
+
+/* The URI of a node's PMIx server; of the own one, if none is named. */
+static void uri_of(const char *host, char *text, size_t size)
+{
+    begin();
+    key(PMIX_SERVER_URI);
+    if (host != NULL)
+        qualify(PMIX_HOSTNAME, host, PMIX_STRING);
+    must(ask(), "a server's URI");
+    snprintf(text, size, "%s", the(PMIX_SERVER_URI, PMIX_STRING)->data.string);
+}
+
+static void uri(void)
+{
+    static char own[512], last[512];
+    const char *env = getenv("PMIX_SERVER_URI4");
+    uri_of(NULL, own, sizeof own);
+    uri_of(host_of(3), last, sizeof last);
+    barrier();
+    report("pmix_query rank=%u mode=uri pid=%d own=%s last=%s env=%s", me.rank, (int)getpid(), own, last,
+           env == NULL ? "" : env);
 }
 
 /* ---- what needs no other node ---- */
@@ -344,10 +440,11 @@ int main(int argc, char **argv)
 {
     static const struct mode modes[] = {
         {"tables", tables}, {"ended", ended}, {"wait", lost}, {"general", general}, {"errors", errors},
-        {"memory", memory}, {NULL, NULL}};
+        {"memory", memory}, {"family", family}, {"child", child}, {"uri", uri}, {NULL, NULL}};
     const struct mode *mode = find_mode(modes, argc == 2 ? argv[1] : "");
     if (mode == NULL)
         fail(2, "pmix_query MODE");
+    program = argv[0];
     PMIX_QUERY_CONSTRUCT(&query);
     must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     mode->run();

@@ -77,6 +77,19 @@ fn what_members_tell_each_other_while_a_group_is_made_reaches_all() {
 }
 
 #[test]
+fn members_that_do_not_call_are_added_by_those_that_do() {
+    for (client, major) in versions() {
+        for nodes in NODES {
+            let outcome = run(&client, nodes, "added").expect(0);
+            let lines = outcome.by_rank("pmix_groups", 4);
+            let context = |rank: usize| field(&lines[rank], "contexts").unwrap().to_owned();
+            assert_eq!(context(0) != "-", major < 6, "{outcome:?}");
+            assert_eq!(context(0), context(2), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn a_member_that_leaves_or_is_killed_fails_the_group_for_those_who_wait() {
     let nodes = &["--virtual-nodes", "2", "--no-kill-on-bad-exit"];
     for (client, _) in versions() {

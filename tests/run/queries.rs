@@ -104,6 +104,55 @@ fn the_memory_of_servers_and_clients_is_told_for_every_node() {
     });
 }
 
+#[test]
+fn a_rank_sees_where_spawned_processes_are_and_how_their_job_ended() {
+    let options = ["--exit-policy", "any-zero", "--oversubscribe"];
+    everywhere(&options, "family", 0, |outcome, nodes| {
+        let all = outcome.out();
+        let told = |line: &str, key| field(line, key).unwrap().to_owned();
+        let line = all.lines().find(|line| line.starts_with("pmix_query "));
+        let line = line.unwrap();
+        assert_eq!(told(line, "spaces"), "2", "{line}");
+        let (before, after) = (told(line, "all"), told(line, "ended"));
+        let ((before, pids), (after, later)) = (rows(&before), rows(&after));
+        assert_eq!(pids, later, "{line}");
+        for rank in 0..3 {
+            let own = format!("pmix_query_child rank={rank} ");
+            let child = all.lines().find(|line| line.starts_with(&own)).unwrap();
+            assert_eq!(pids[rank], told(child, "pid"), "{all}");
+            let host = told(child, "host");
+            for row in [&before[rank], &after[rank]] {
+                let place = [
+                    rank.to_string(),
+                    host.clone(),
+                    "pmix_query".to_owned(),
+                    "0".to_owned(),
+                ];
+                assert_eq!(row[..4], place, "{line}");
+            }
+            // Running or connected; then in order, with a code, killed.
+            assert!(["5", "6"].contains(&before[rank][4]), "{line}");
+            assert_eq!(after[rank][4], ["20", "62", "54"][rank], "{line}");
+        }
+        assert_eq!(before[0][1] == before[2][1], nodes == 1, "{line}");
+        // PMIX_ERR_JOB_ABORTED_BY_SIG
+        assert_eq!(told(line, "status"), "-184", "{line}");
+    });
+}
+
+#[test]
+fn every_rank_sees_where_the_pmix_server_of_each_node_listens() {
+    everywhere(&[], "uri", 0, |outcome, nodes| {
+        let lines = outcome.by_rank("pmix_query", 4);
+        let told = |rank: usize, key| field(&lines[rank], key).unwrap().to_owned();
+        for rank in 0..4 {
+            assert_eq!(told(rank, "own"), told(rank, "env"), "{outcome:?}");
+            assert_eq!(told(rank, "last"), told(3, "env"), "{outcome:?}");
+        }
+        assert_eq!(told(0, "env") == told(3, "env"), nodes == 1, "{outcome:?}");
+    });
+}
+
 /// Processes in the text of `pmix_resolve`: a letter for the job before each rank.
 fn procs(text: &str) -> BTreeSet<String> {
     let starts = text.match_indices(['p', 'c']).map(|(at, _)| at);

@@ -5,6 +5,7 @@
 //! for libpmix 5 sends that list when the group is ended. Rule: the servers' data goes into one
 //! info, one after the other. Source: docs/shim.md#groups.
 
+mod added;
 mod watching;
 
 use std::collections::BTreeSet;
@@ -73,10 +74,13 @@ impl NodeCore {
         if infos.iter().any(has_local_cid) && self.libpmix_is_before(SESSIONS_SINCE) {
             return self.refuse_sessions(id, actions);
         }
-        let leaders = [keys::GROUP_ADD_MEMBERS, keys::GROUP_BOOTSTRAP];
-        if procs.is_empty() || leaders.iter().any(|key| find(&infos, key).is_some()) {
+        if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
         }
+        let added = match self.added_here(&infos) {
+            Ok(added) => added,
+            Err(status) => return self.answer(id, &Answer::Status(status), actions),
+        };
         let Some(mut members) = self.members(procs) else {
             return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
         };
@@ -117,7 +121,7 @@ impl NodeCore {
             wants_context: is_set(&infos, keys::GROUP_ASSIGN_CONTEXT_ID),
             status: local_status(&infos, optional).0,
             timeout: self.group_timeout(&infos),
-            part: part(infos),
+            part: part(infos, added),
         };
         let ticket = Ticket {
             id,
@@ -232,14 +236,15 @@ fn version(libpmix: &Text) -> Option<&str> {
 
 /// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the
 /// infos of each member, which start with its name.
-fn part(infos: Vec<Info>) -> Arc<[u8]> {
+fn part(infos: Vec<Info>, added: Vec<Proc>) -> Arc<[u8]> {
     let for_all = |info: &Info| {
         info.key == keys::GROUP_ENDPT_DATA
             || info.key == keys::GROUP_INFO
                 && matches!(&info.value, Value::Infos(items)
                     if items.first().is_some_and(|first| first.key == keys::PROCID))
     };
-    let infos: Vec<Info> = infos.into_iter().filter(for_all).collect();
+    let infos = infos.into_iter().filter(for_all);
+    let infos: Vec<Info> = infos.chain(added::told(added)).collect();
     let mut out = Writer::default();
     Info::encode_list(&infos, &mut out);
     out.into_bytes().into()
@@ -273,10 +278,7 @@ fn group_answer(result: GroupResult) -> Answer {
 
 /// `None` for parts that are no infos.
 fn group_infos(released: &Released) -> Option<Vec<Info>> {
-    let members = released
-        .members
-        .iter()
-        .map(|member| Value::Proc(Proc::new(&member.nspace, member.rank)));
+    let members = added::members_of(released)?.into_iter().map(Value::Proc);
     let members = Array::new(members.collect())?;
     let mut infos = vec![Info::new(keys::GROUP_MEMBERSHIP, Value::Array(members))];
     if let Some(context) = released.context {
@@ -287,6 +289,7 @@ fn group_infos(released: &Released) -> Option<Vec<Info>> {
         for info in Info::decode_list(&mut Reader::new(part)).ok()? {
             match info.value {
                 Value::Bytes(bytes) => data.extend(bytes),
+                _ if info.key == keys::GROUP_ADD_MEMBERS => {}
                 // Such infos are of no use without the id, and libpmix would not answer at all.
                 _ if released.context.is_none() => {}
                 _ => infos.push(info),

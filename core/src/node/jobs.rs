@@ -151,7 +151,10 @@ impl NodeCore {
         };
         self.registering.retain(|(request, _)| *request != id);
         let report = match result {
-            Ok(env) => Report::SidecarReady { job, env },
+            Ok(env) => {
+                self.note_server(&env);
+                Report::SidecarReady { job, env }
+            }
             Err(refusal) => Report::JobRefused {
                 job,
                 error: refusal.to_string(),

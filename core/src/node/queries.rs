@@ -26,8 +26,10 @@ use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::{Action, PeerMessage};
 use crate::node::{Facts, JobContext, NodeCore, PmixState};
+use crate::pmix::control::ForkEnv;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Query;
+use crate::pmix::value::Text;
 use crate::queries::{
     Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
 };
@@ -64,6 +66,8 @@ pub(super) struct Queries {
     facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// Answers of this node that wait for data from the caller.
     looking: BTreeMap<Asked, Question>,
+    /// Where the node's PMIx server accepts connections, once a client of it has been described.
+    uri: Text,
 }
 
 impl Queries {
@@ -73,6 +77,7 @@ impl Queries {
             seats: Vec::new(),
             facts: BTreeMap::new(),
             looking: BTreeMap::new(),
+            uri: Text::default(),
         }
     }
 
@@ -101,6 +106,16 @@ impl NodeCore {
     /// Where answers to queries about a job come from that no message carries.
     pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
         self.queries.facts.insert(job, facts);
+    }
+
+    /// The sidecar has told what the clients of a job need. Rule: every libpmix from 4.2 on gives them this
+    /// variable, and with several versions the same value in each.
+    pub(super) fn note_server(&mut self, env: &ForkEnv) {
+        let all = env.clients.iter().flat_map(|(_, own)| own);
+        let mut all = env.common.iter().chain(all);
+        if let Some((_, uri)) = all.find(|(name, _)| *name == "PMIX_SERVER_URI4") {
+            self.queries.uri = uri.clone();
+        }
     }
 
     pub(super) fn rank_started(&mut self, rank: NodeRank, pid: u32) {
@@ -252,6 +267,7 @@ impl NodeCore {
         Part {
             jobs: question.jobs.iter().map(of_job).collect(),
             server,
+            uri: self.queries.uri.as_bytes().to_vec(),
         }
     }
 

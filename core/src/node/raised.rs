@@ -170,6 +170,7 @@ mod tests {
         Heard::Part(Part {
             jobs: vec![ends.iter().map(process).collect()],
             server: None,
+            uri: Default::default(),
         })
     }
 

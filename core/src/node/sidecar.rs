@@ -227,6 +227,7 @@ impl NodeCore {
                 self.job_registered(id, result, actions);
             }
             ControlReply::RegisterJob(Ok(env)) => {
+                self.note_server(&env);
                 if self.host.state == SidecarState::Starting {
                     self.host.state = SidecarState::Ready;
                     if !self.host.closed {

@@ -282,6 +282,8 @@ keys! {
     QUERY_RESOLVE_PEERS = "pmix.qry.peers";
     /// String: the nodes of a job, or of all, comma separated. `PMIx_Resolve_nodes` asks for it.
     QUERY_RESOLVE_NODE = "pmix.qry.node";
+    /// String: where a node's PMIx server accepts connections.
+    SERVER_URI = "pmix.srvr.uri";
     /// Infos: memory of servers and clients.
     QUERY_MEMORY_USAGE = "pmix.qry.mem";
     /// Bool: cached values must not be used.

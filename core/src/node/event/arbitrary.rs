@@ -491,8 +491,12 @@ fn query() -> BoxedStrategy<QueryMessage> {
         life,
         memory,
     });
-    let part = (vec(vec(process, 0..4), 0..3), any::<Option<u64>>())
-        .prop_map(|(jobs, server)| Part { jobs, server });
+    let part = (
+        vec(vec(process, 0..4), 0..3),
+        any::<Option<u64>>(),
+        vec(any::<u8>(), 0..20),
+    );
+    let part = part.prop_map(|(jobs, server, uri)| Part { jobs, server, uri });
     let question =
         (vec(nspace(), 0..3), any::<bool>()).prop_map(|(jobs, memory)| Question { jobs, memory });
     prop_oneof![

@@ -149,6 +149,39 @@ fn all_ranks_are_listed_one_by_one_and_nobody_twice() {
     assert_eq!(members(&parts), [2, 3]);
 }
 
+fn add(procs: Vec<Proc>) -> Info {
+    let procs = Array::new(procs.into_iter().map(Value::Proc).collect()).unwrap();
+    Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(procs))
+}
+
+#[test]
+fn members_that_any_node_adds_are_listed_behind_those_that_called_once_each() {
+    let mut job = Job::with_libpmix("OpenPMIx 5.0.11 (PMIx Standard: 4.2)");
+    let other = Proc::new(&Nspace::new("other").unwrap(), Rank(9));
+    let by_first = add([ranks(&[1, 0]), vec![other]].concat());
+    let by_last = add(ranks(&[ProcRank::WILDCARD.0]));
+    job.call(0, &construct(ranks(&[0, 2]), vec![by_first, assign()]));
+    job.call(1, &construct(ranks(&[0, 2]), vec![by_last]));
+    let answers = std::mem::take(&mut job.answers);
+    assert_eq!(answers.len(), 2);
+    for (_, _, parts) in &answers {
+        assert_eq!(parts.status, Status::SUCCESS);
+        assert_eq!(members(parts), [0, 2, 1, 9, 3]);
+        assert_eq!(find(&parts.infos, keys::GROUP_ADD_MEMBERS), None);
+    }
+    for bad in [
+        add(ranks(&[ProcRank::UNDEF.0])),
+        Info::new(keys::GROUP_ADD_MEMBERS, Value::Bool(true)),
+    ] {
+        let parts = job.ask(0, &construct(ranks(&[0]), vec![bad]));
+        assert_eq!(parts.status, Status::ERR_BAD_PARAM);
+    }
+    // From 6 on those who are added call, too.
+    let mut job = Job::with_libpmix("OpenPMIx 7.0.0 (PMIx Standard: 5.0)");
+    let parts = job.ask(0, &construct(ranks(&[0]), vec![add(ranks(&[1]))]));
+    assert_eq!(parts.status, Status::ERR_NOT_SUPPORTED);
+}
+
 #[test]
 fn infos_of_single_members_are_passed_on_only_beside_an_id() {
     let mut job = Job::new();

@@ -46,6 +46,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::QUERY_MEMORY_USAGE, OF_MEMORY),
     (keys::DAEMON_MEMORY, ""),
     (keys::CLIENT_AVG_MEMORY, OF_JOB),
+    (keys::SERVER_URI, "pmix.hname,pmix.nodeid,pmix.timeout"),
     (keys::QUERY_RESOLVE_PEERS, OF_RANKS),
     (keys::QUERY_RESOLVE_NODE, OF_JOB),
     (keys::QUERY_SPAWN_SUPPORT, ""),
@@ -79,7 +80,7 @@ impl NodeCore {
             (false, false)
         } else if *key == keys::QUERY_PROC_TABLE {
             (scope.local_only, false)
-        } else if *key == keys::QUERY_LOCAL_PROC_TABLE {
+        } else if *key == keys::QUERY_LOCAL_PROC_TABLE || *key == keys::SERVER_URI {
             (scope.node.is_none(), false)
         } else if *key == keys::QUERY_MEMORY_USAGE {
             (scope.local_only, true)
@@ -183,6 +184,12 @@ impl View<'_> {
             keys::QUERY_PROC_TABLE | keys::QUERY_LOCAL_PROC_TABLE => {
                 let local = key_text == keys::QUERY_LOCAL_PROC_TABLE && scope.node.is_none();
                 self.table(scope, local || scope.local_only)
+            }
+            keys::SERVER_URI => {
+                let part = self.part(scope.node.unwrap_or(self.core.node));
+                let uri = part.map(|part| Text::new(&part.uri[..]));
+                let uri = uri.filter(|uri| !uri.as_bytes().is_empty());
+                uri.map(Value::String).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::QUERY_RESOLVE_PEERS => self.core.peers(scope),
             keys::QUERY_RESOLVE_NODE => Ok(self.core.nodes_of(scope)),
