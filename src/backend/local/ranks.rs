@@ -188,10 +188,14 @@ impl LocalBackend {
             // The rank closed its end or died; its process shows which, after a moment.
             // Nothing is closed here: MPICH 5 crashes when it loses its server.
             let _ = self.poll.remove(channel.as_fd());
-            self.happened(first_failure::Event::Closed { rank });
         }
         if let Received::Bytes(count) = received {
             trace!(parent: &*span, said = %buffer[..count].escape_ascii(), "PMI");
+        }
+        if received == Received::End {
+            self.happened(first_failure::Event::Closed { rank });
+        }
+        if let Received::Bytes(count) = received {
             let (node, local) = self.place(rank);
             self.feed(
                 node,

@@ -79,7 +79,7 @@ impl Launcher {
                     self.settle(now);
                     self.hear(Told::Failed(cause), now);
                 }
-                Conclusion::Gone(_) => self.supervisor.rank_lost(),
+                Conclusion::Gone(rank) => self.supervisor.rank_lost(rank, None, now),
                 Conclusion::NodesLost(nodes, reason) => {
                     let order = Carried::NodesLost { nodes, reason };
                     self.sends.push((Address::EveryNode, order));
