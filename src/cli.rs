@@ -12,6 +12,7 @@ mod config;
 pub mod exit;
 pub(crate) mod foreign_options;
 mod kill;
+mod launch;
 mod line;
 mod look;
 mod man;
@@ -80,6 +81,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
+        Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),
     };

@@ -2,12 +2,12 @@
 //! callers.
 //!
 //! ```text
-//!  LaunchProcesses ─▶ request ─▶ command ─▶ start ─▶ wireup run --json -
-//!                                                      │ lines
+//!  LaunchProcesses ─▶ request ─▶ job ─▶ start ─▶ wireup launch
+//!                                                      │ records
 //!  Watch, Query ◀──────────── progress ◀─────────── launcher (one task per launch)
 //!  Stdio ◀═══════════════════ output ◀══════════════════╯
 //! ```
-//! On the head node a launch is a process, `wireup run`, which has all its state; on the other
+//! On the head node a launch is a process, `wireup launch`, which has all its state; on the other
 //! nodes it is only a name.
 
 use std::pin::Pin;
@@ -370,7 +370,6 @@ impl From<StartError> for Status {
     fn from(error: StartError) -> Self {
         let text = error.to_string();
         match error {
-            StartError::Request(_) => Self::invalid_argument(text),
             StartError::Spawn(_) | StartError::Io(_) => Self::internal(text),
         }
     }

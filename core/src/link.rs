@@ -20,6 +20,7 @@ pub mod control;
 pub mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
+pub mod launcher;
 pub mod liveness;
 pub mod message;
 pub mod router;

@@ -3,24 +3,27 @@
 //! Rule: names and meanings of version 1 stay; new fields and events may be added. Source:
 //! docs/status.md.
 
+mod base64;
 mod cause;
+mod order;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::{RankEnd, signal_name};
 use crate::job::wall::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank, kind_of};
+pub use order::SignalOrder;
 
 /// Version of the stream, in its first and last line.
 pub const VERSION: u32 = 1;
 
 /// One line.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record<'a> {
     /// The job came into another state.
@@ -32,9 +35,12 @@ pub enum Record<'a> {
     /// A rank's text for the job record.
     Log(Log<'a>),
     /// Something the user should know.
-    Warning { message: &'a str },
+    Warning { message: Cow<'a, str> },
     /// The end, always the last line.
     Result(Box<Outcome<'a>>),
+    /// What a later version says; this one never writes it.
+    #[serde(other)]
+    Other,
 }
 
 /// Standard output or standard error of a rank.
@@ -48,7 +54,7 @@ pub enum Stream {
 }
 
 /// States of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Everything about it is decided; nothing has been started.
@@ -59,10 +65,13 @@ pub enum JobState {
     Ending,
     /// Its ranks were killed.
     Killing,
+    /// What a later version says; this one never writes it.
+    #[serde(other)]
+    Other,
 }
 
 /// See [`Record::Job`].
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Job<'a> {
     pub state: JobState,
     /// What it is; at [`JobState::Planned`].
@@ -74,31 +83,32 @@ pub struct Job<'a> {
 }
 
 /// What a job is.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct JobPlan<'a> {
     /// [`VERSION`].
     pub version: u32,
-    pub job: &'a str,
+    pub job: Cow<'a, str>,
     /// Process id of the launcher.
     pub pid: i32,
     pub size: u32,
     /// Interfaces that are offered.
-    pub offered: Vec<&'static str>,
+    pub offered: Vec<Cow<'a, str>>,
     pub nodes: Vec<Node<'a>>,
     pub apps: Vec<App>,
 }
 
 /// A node of a job.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Node<'a> {
     pub node: u32,
-    pub host: &'a str,
+    /// Its name.
+    pub host: Cow<'a, str>,
     /// Number of ranks on it.
     pub ranks: u32,
 }
 
 /// A program of a job.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct App {
     pub app: u32,
     pub program: String,
@@ -106,11 +116,11 @@ pub struct App {
     pub ranks: u32,
 }
 
-/// The rank that a line is about.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+/// Whose rank something is about.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Speaker {
     /// Its job, unless that is the one the user asked for.
-    #[serde(rename = "spawned_job", skip_serializing_if = "is_first")]
+    #[serde(rename = "spawned_job", default, skip_serializing_if = "is_first")]
     pub job: JobNumber,
     pub rank: Rank,
 }
@@ -134,14 +144,18 @@ impl fmt::Display for Speaker {
     }
 }
 
-/// A rank's node.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// Where a rank lives.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place<'a> {
+    /// Whose.
     #[serde(flatten)]
-    speaker: Speaker,
-    node: u32,
-    host: &'a str,
-    app: u32,
+    pub speaker: Speaker,
+    /// Number of the node.
+    pub node: u32,
+    /// Name of the node.
+    pub host: Cow<'a, str>,
+    /// Number of the program.
+    pub app: u32,
 }
 
 impl<'a> Place<'a> {
@@ -150,14 +164,14 @@ impl<'a> Place<'a> {
         Self {
             speaker,
             node: node.0,
-            host,
+            host: host.into(),
             app: app.0,
         }
     }
 }
 
 /// States of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankState {
     /// It would be started; of a run that starts nothing (`--dry-run`).
@@ -171,10 +185,13 @@ pub enum RankState {
     Ended,
     /// It has no process and gets none.
     NotStarted,
+    /// What a later version says; this one never writes it.
+    #[serde(other)]
+    Other,
 }
 
 /// See [`Record::Rank`].
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct RankChange<'a> {
     pub state: RankState,
     /// Whose.
@@ -188,11 +205,13 @@ pub struct RankChange<'a> {
 }
 
 /// How a process ended: code or signal is given, neither if it is not known.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EndRecord {
-    code: Option<u8>,
-    signal: Option<i32>,
-    signal_name: Option<&'static str>,
+    /// What it gave to exit.
+    pub code: Option<u8>,
+    /// What killed it.
+    pub signal: Option<i32>,
+    signal_name: Option<Cow<'static, str>>,
 }
 
 impl From<RankEnd> for EndRecord {
@@ -204,7 +223,7 @@ impl From<RankEnd> for EndRecord {
             },
             RankEnd::Signal(signal) => Self {
                 signal: Some(signal),
-                signal_name: signal_name(signal),
+                signal_name: signal_name(signal).map(Cow::from),
                 ..Self::default()
             },
         }
@@ -212,17 +231,29 @@ impl From<RankEnd> for EndRecord {
 }
 
 /// See [`Record::Output`].
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Output<'a> {
+    /// Whose.
     #[serde(flatten)]
-    speaker: Whose,
-    stream: Stream,
+    pub speaker: Whose,
+    /// Where.
+    pub stream: Stream,
     #[serde(flatten)]
     content: Content<'a>,
 }
 
+impl Output<'_> {
+    /// The bytes that were printed.
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self.content {
+            Content::Text(text) => text.into_owned().into_bytes(),
+            Content::Base64(bytes) => bytes.into_owned(),
+        }
+    }
+}
+
 /// See [`Record::Log`].
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Log<'a> {
     #[serde(flatten)]
     speaker: Whose,
@@ -231,11 +262,13 @@ pub struct Log<'a> {
 }
 
 /// The rank with output, if one has any.
-#[derive(Debug, Serialize)]
-struct Whose {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    spawned_job: Option<JobNumber>,
-    rank: Option<Rank>,
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Whose {
+    /// Its job, unless that is the one the user asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spawned_job: Option<JobNumber>,
+    /// Its rank there.
+    pub rank: Option<Rank>,
 }
 
 impl From<Option<Speaker>> for Whose {
@@ -249,24 +282,24 @@ impl From<Option<Speaker>> for Whose {
 }
 
 /// Bytes, as text where they are text.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Content<'a> {
-    Text(&'a str),
-    Base64(String),
+    Text(Cow<'a, str>),
+    Base64(#[serde(with = "base64")] Cow<'a, [u8]>),
 }
 
 impl<'a> Content<'a> {
     fn of(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
-            Ok(text) => Self::Text(text),
-            Err(_) => Self::Base64(BASE64.encode(bytes)),
+            Ok(text) => Self::Text(text.into()),
+            Err(_) => Self::Base64(bytes.into()),
         }
     }
 }
 
 /// One rank in the result.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct RankResult<'a> {
     #[serde(flatten)]
     pub place: Place<'a>,
@@ -285,7 +318,7 @@ pub struct RankResult<'a> {
     pub how: EndRecord,
     /// The kind of failure that this was, as a [`CauseRecord`] has it, or `job_ended`; `null` for an end
     /// in order.
-    pub cause: Option<&'static str>,
+    pub cause: Option<Cow<'a, str>>,
     /// Whether it was ever in contact with its process-management interface.
     pub connected: bool,
     /// The last it did with it.
@@ -293,18 +326,18 @@ pub struct RankResult<'a> {
 }
 
 /// See [`Record::Result`].
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Outcome<'a> {
     /// [`VERSION`].
     pub version: u32,
     /// The job's name; `null` for a run that was refused.
-    pub job: Option<&'a str>,
+    pub job: Option<Cow<'a, str>>,
     /// Exit code of the run.
     pub exit_code: u8,
     /// The policy that chose it.
     pub exit_policy: Option<String>,
     /// What was to follow from a failure.
-    pub on_failure: Option<&'static str>,
+    pub on_failure: Option<Cow<'a, str>>,
     /// Whether the launch is to be run again.
     pub requeue: bool,
     /// Why it is not 0, or why the job was ended; `null` for a normal end.
@@ -327,12 +360,12 @@ pub fn ms(time: Duration) -> u64 {
 }
 
 /// A line with its time.
-#[derive(Serialize)]
-struct Timed<'a> {
+#[derive(Serialize, Deserialize)]
+struct Timed<R> {
     time: String,
     ms: u64,
     #[serde(flatten)]
-    record: &'a Record<'a>,
+    record: R,
 }
 
 impl<'a> Record<'a> {
@@ -363,6 +396,17 @@ impl<'a> Record<'a> {
         serde_json::to_writer(&mut *out, &timed)
             .expect("texts, numbers and lists of them can be written into memory");
         out.push(b'\n');
+    }
+}
+
+impl Record<'static> {
+    /// Reads one line, with or without its end, and its time in milliseconds since the start of the run.
+    ///
+    /// # Errors
+    /// When it is no line of a status stream.
+    pub fn read(line: &[u8]) -> serde_json::Result<(u64, Self)> {
+        let Timed { ms, record, .. } = serde_json::from_slice(line)?;
+        Ok((ms, record))
     }
 }
 

@@ -11,13 +11,14 @@
 //! proc_pid_fd(5).
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_get_seals, memfd_create, open};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Decided;
+use crate::sys::procfs;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 
@@ -135,13 +136,7 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
         let job = name
             .strip_suffix(" (deleted)")
             .filter(|name| is_job(name))?;
-        // The user of the process can imitate a label with another kind of file: nothing is waited
-        // for, and only a file in memory has seals.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = open(entry.path(), flags, Mode::empty()).ok()?;
-        fcntl_get_seals(&file).ok()?;
-        let mut text = Vec::new();
-        File::from(file).take(MOST).read_to_end(&mut text).ok()?;
+        let text = procfs::file_in_memory(&entry.path(), MOST)?;
         let (stage, rest) = text.split_first()?;
         Some(Seen {
             job: job.to_owned(),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::Signal;
 
+use super::launch::job_of;
 use super::ps::{choose, scope};
 use super::run::grace_of;
 use crate::cli::value_error::ValueError;
@@ -203,9 +204,14 @@ fn nodes_here(job: &Job) -> String {
 /// Whether the selected processes have ended.
 fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Result<bool, EndError> {
     // A job without a local launcher has a rank's command.
-    let grace = match job.launcher {
-        Some(_) => grace_of(&job.command),
-        None => GRACE,
+    let described = job
+        .launcher
+        .as_ref()
+        .and_then(|process| job_of(process.pid));
+    let grace = match (&job.launcher, described) {
+        (Some(_), None) => grace_of(&job.command),
+        (Some(_), Some(spec)) => spec.ending.grace,
+        (None, _) => GRACE,
     };
     let patience = grace.saturating_add(AGAIN);
     let patience = patience.saturating_sub(started.elapsed());

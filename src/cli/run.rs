@@ -230,7 +230,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
 }
 
 /// The filter of the log that the environment gives.
-fn filter_of_environment() -> Result<Option<String>, RunFailure> {
+pub(super) fn filter_of_environment() -> Result<Option<String>, RunFailure> {
     let Some(filter) = std::env::var_os(log::VARIABLE).filter(|filter| !filter.is_empty()) else {
         return Ok(None);
     };

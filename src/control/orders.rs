@@ -9,24 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use memchr::memchr;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use serde::Deserialize;
 
 use crate::failure::RunFailure;
 use crate::report::status::{DescriptorError, readable};
-use wireup_core::job::ids::GlobalRank;
+use wireup_core::record::SignalOrder;
 
 /// Most bytes of a line: enough for many ranks.
 const LINE_MAX: usize = 1 << 20;
-
-/// An order.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Order {
-    /// The number of a signal.
-    pub(crate) signal: i32,
-    /// For these ranks; for the job if absent.
-    pub(crate) ranks: Option<Vec<GlobalRank>>,
-}
 
 /// Where orders come from.
 #[derive(Debug)]
@@ -39,7 +28,7 @@ pub(crate) struct Orders {
 #[derive(PartialEq, Debug)]
 pub(crate) enum Read {
     /// An order.
-    Order(Order),
+    Order(SignalOrder),
     /// Something that is none, for people.
     Wrong(String),
     /// Nothing more now.
@@ -97,7 +86,7 @@ impl AsFd for Orders {
 
 /// What a line is.
 pub(crate) fn parse(line: &[u8]) -> Read {
-    match serde_json::from_slice::<Order>(line) {
+    match serde_json::from_slice::<SignalOrder>(line) {
         Ok(order) if rustix::process::Signal::from_named_raw(order.signal).is_some() => {
             Read::Order(order)
         }
@@ -112,6 +101,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use wireup_core::job::ids::GlobalRank;
 
     #[test]
     fn orders_are_lines_however_they_arrive_and_end_with_the_descriptor() {
@@ -123,7 +113,7 @@ mod tests {
             .unwrap();
         let order = |signal, ranks: Option<&[u32]>| {
             let ranks = ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect());
-            Read::Order(Order { signal, ranks })
+            Read::Order(SignalOrder { signal, ranks })
         };
         assert_eq!(orders.next(), order(10, None));
         assert_eq!(orders.next(), Read::Nothing);

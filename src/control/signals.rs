@@ -6,8 +6,9 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::{Controller, Life};
 use crate::backend::message::ToBackend;
-use crate::control::orders::{Order, Read};
+use crate::control::orders::Read;
 use crate::sys::signal_sender;
+use wireup_core::record::SignalOrder;
 
 impl Controller {
     pub(super) fn take_signals(&mut self) {
@@ -70,7 +71,7 @@ impl Controller {
         }
     }
 
-    fn ordered(&mut self, Order { signal, ranks }: Order) {
+    fn ordered(&mut self, SignalOrder { signal, ranks }: SignalOrder) {
         match ranks {
             Some(ranks) => self.backend.order(ToBackend::SignalRanks { signal, ranks }),
             None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]

@@ -45,7 +45,9 @@ impl Controller {
     /// A line about something that may be wrong.
     pub(crate) fn warn(&mut self, text: &str) {
         self.tell(&format!("warning: {text}"));
-        self.record(&Record::Warning { message: text });
+        self.record(&Record::Warning {
+            message: text.into(),
+        });
     }
 
     fn record(&mut self, record: &Record<'_>) {
@@ -207,7 +209,7 @@ impl Controller {
                     .and_then(|(_, end)| end)
                     .map(EndRecord::from)
                     .unwrap_or_default(),
-                cause: life.fate,
+                cause: life.fate.map(Into::into),
                 connected: state.contacted,
                 last: state.last,
             }
@@ -216,10 +218,10 @@ impl Controller {
         let now = self.now();
         let outcome = Outcome {
             version: VERSION,
-            job: Some(plan.job.nspace.as_str()),
+            job: Some(plan.job.nspace.as_str().into()),
             exit_code: failure.map_or(code, |failure| failure.code),
             exit_policy: Some(plan.spec.ending.exit.to_string()),
-            on_failure: Some(plan.spec.ending.on_failure.as_str()),
+            on_failure: Some(plan.spec.ending.on_failure.as_str().into()),
             requeue: self.supervisor.wants_requeue(),
             cause,
             start: time(std::time::Duration::ZERO),
@@ -252,7 +254,7 @@ impl Controller {
         let rank = cause.rank();
         let last = rank.map(|rank| self.pmi_state(rank).last);
         CauseRecord {
-            kind: kind_of(cause),
+            kind: kind_of(cause).into(),
             message: failure_line(self, Some(cause))
                 .unwrap_or_else(|| "nobody reads the output".into()),
             place: rank.map(|rank| place_of(jobs, rank)),
@@ -275,7 +277,7 @@ impl Controller {
         let hosts = |nodes: &[NodeId]| {
             let nodes = nodes
                 .iter()
-                .map(|node| &*jobs.first().node_names[node.index()]);
+                .map(|node| jobs.first().node_names[node.index()].as_str().into());
             nodes.collect()
         };
         let ranks = absences.named.iter().map(|absent| MissingRank {

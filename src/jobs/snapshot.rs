@@ -10,6 +10,7 @@ use crate::backend::{guard, job_label, step};
 use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
 use crate::sys::procfs::{self, Environment, Process};
+use wireup_core::link::launcher;
 
 /// A process's job, from its environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +54,7 @@ impl Mark {
 pub enum Role {
     /// It runs a job.
     Launcher {
-        /// Its arguments after `run`.
+        /// Its arguments after `run`; of one that an agent has started, the programs of its job.
         command: Vec<OsString>,
         /// Whether some of its ranks have not been started.
         starting: bool,
@@ -125,7 +126,9 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 /// which may have been replaced since.
 fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
     let words = procfs::command_line(process.pid);
-    let launches = words.get(1).is_some_and(|word| word == "run");
+    let launches = words
+        .get(1)
+        .is_some_and(|word| word == "run" || word == launcher::COMMAND);
     let is_guard = process.name.as_bytes() == guard::NAME.to_bytes();
     // The helper's copies have its command line.
     let is_step = match words.get(1) {

@@ -7,45 +7,17 @@ use super::*;
 use crate::inspect::Why;
 use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
-use wireup_core::job::spec::{
-    AppSpec, DebugSpec, EndingSpec, InterfaceSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget,
-    StdioSpec,
-};
+use wireup_core::job::spec::{AppSpec, LayoutSpec};
 
 /// One program on hosts.
 pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
     let HostList(entries) = hosts.parse().unwrap();
     JobSpec {
-        apps: vec![app(program)],
         layout: LayoutSpec {
             hosts: merge(entries).unwrap(),
             ..LayoutSpec::default()
         },
-        psets: Vec::new(),
-        stdio: StdioSpec {
-            label: false,
-            timestamps: false,
-            output: None,
-            stdin: StdinTarget::None,
-            pty: None,
-        },
-        ending: EndingSpec::default(),
-        status: StatusSpec::default(),
-        interface: InterfaceSpec {
-            meet: None,
-            allocator: None,
-            pmi: PmiChoice::Auto,
-            libpmix: None,
-            pmix_host: None,
-            shim: None,
-            slurm_env: false,
-        },
-        debug: DebugSpec::default(),
-        dry_run: false,
-        explain: false,
-        notes: Vec::new(),
-        verbose: 0,
-        log: None,
+        ..JobSpec::of(vec![app(program)])
     }
 }
 

@@ -7,18 +7,18 @@ use wireup_core::record::{App, Job, JobPlan, JobState, Node, Record, VERSION};
 pub(crate) fn planned(plan: &Plan) -> Record<'_> {
     let nodes = plan.job.ranks.node_ids().map(|node| Node {
         node: node.0,
-        host: &plan.node_names[node.index()],
+        host: plan.node_names[node.index()].as_str().into(),
         ranks: plan.job.ranks.local_size(node),
     });
     let offered = [("pmi", plan.offer.pmi), ("pmix", plan.offer.pmix)];
     let job = JobPlan {
         version: VERSION,
-        job: plan.job.nspace.as_str(),
+        job: plan.job.nspace.as_str().into(),
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         size: plan.job.ranks.size(),
         offered: offered
             .into_iter()
-            .filter_map(|(name, offered)| offered.then_some(name))
+            .filter_map(|(name, offered)| offered.then_some(name.into()))
             .collect(),
         nodes: nodes.collect(),
         apps: apps(plan),

@@ -103,7 +103,7 @@ impl Target {
 /// A failure of wireup's own as a cause.
 pub(crate) fn own_failure(kind: &'static str, failure: &RunFailure) -> CauseRecord<'static> {
     CauseRecord {
-        kind,
+        kind: kind.into(),
         message: failure.message.clone(),
         place: None,
         pid: None,

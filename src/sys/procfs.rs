@@ -2,12 +2,14 @@
 //! and its number may be given to another, which has a later [`Process::started`].
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, fcntl_get_seals, open};
 use rustix::time::{ClockId, clock_gettime};
 
 /// One line of `/proc/PID/stat`, as far as needed. Source: proc_pid_stat(5).
@@ -195,6 +197,18 @@ pub fn threads(pid: i32) -> Vec<String> {
     let tasks = tasks.into_iter().flatten().flatten();
     let name = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
     name.map(|name| name.trim_end().to_owned()).collect()
+}
+
+/// At most so many bytes of a file in memory that a process has as a descriptor, `/proc/PID/fd/N`. Whose process
+/// it is could have made something else look like one: nothing is waited for, and only files in memory have
+/// seals.
+pub fn file_in_memory(descriptor: &Path, most: u64) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open(descriptor, flags, Mode::empty()).ok()?;
+    fcntl_get_seals(&file).ok()?;
+    let mut text = Vec::new();
+    File::from(file).take(most).read_to_end(&mut text).ok()?;
+    Some(text)
 }
 
 /// The processes a process has a pidfd of; −1 for each that has ended. Source: `Pid` in

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,16 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::pipe::pipe;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::common::{eventually, skip};
 use wireup::sys::fd_passing::{receive, send};
+use wireup_core::job::spec::{AppSpec, JobSpec};
+use wireup_core::link::control::VERSION;
 use wireup_core::link::steps::{Account, Answer, Order, Rules, SocketFile, Whose};
-use wireup_core::link::{decode, encode};
+use wireup_core::link::{decode, encode, launcher};
 
 /// The helper, a child of this process, and its socket.
 struct Helper {
@@ -223,7 +226,7 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
     refused(&encode(&order(None)), "without its link");
     let launcher = Order::Launcher {
         whose: Whose::Own,
-        arguments: Vec::new(),
+        shown: Vec::new(),
         environment: Vec::new(),
     };
     refused(&encode(&launcher), "cannot be executed");
@@ -251,7 +254,6 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
 
 #[test]
 fn what_is_longer_than_any_order_ends_the_helper() {
-    use std::io::Write as _;
     let mut helper = Helper::start();
     helper.socket.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let (code, said) = helper.end();
@@ -259,32 +261,19 @@ fn what_is_longer_than_any_order_ends_the_helper() {
     assert!(said.starts_with("wireup: the agent's socket"), "{said}");
 }
 
-#[test]
-fn a_launcher_is_wireup_run_and_has_its_descriptors_in_order() {
+/// What a launcher says whose job is in a file with these bytes.
+fn launched(described: &[u8]) -> String {
     let helper = Helper::start();
     let (mut said, says) = pipe()
         .map(|(ours, theirs)| (fs::File::from(ours), theirs))
         .unwrap();
+    let mut job = fs::File::from(memfd_create("job", MemfdFlags::CLOEXEC).unwrap());
+    job.write_all(described).unwrap();
     let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
-    let descriptors = [
-        null(),
-        says.try_clone().unwrap(),
-        says,
-        null(),
-        null(),
-        OwnedFd::from(fs::File::open("/usr").unwrap()),
-    ];
+    let descriptors = [null(), says.try_clone().unwrap(), says, null(), job.into()];
     let launcher = Order::Launcher {
         whose: Whose::Own,
-        arguments: [
-            "--no-config",
-            "-n1",
-            "sh",
-            "-c",
-            "tr '\\0' ' ' </proc/$PPID/cmdline; readlink /proc/$PPID/fd/4 /proc/$PPID/fd/5",
-        ]
-        .map(Into::into)
-        .into(),
+        shown: ["some", "words"].map(Into::into).into(),
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -293,9 +282,36 @@ fn a_launcher_is_wireup_run_and_has_its_descriptors_in_order() {
     drop(descriptors);
     let mut text = String::new();
     said.read_to_string(&mut text).unwrap();
-    assert!(text.contains("wireup run --no-config"), "{text}");
-    assert!(text.ends_with("/dev/null\n/usr\n"), "{text}");
     assert_eq!(helper.end(), (Some(0), String::new()));
+    text
+}
+
+#[test]
+fn a_launcher_runs_the_job_that_is_described_and_has_its_descriptors_in_order() {
+    let script = "tr '\\0' ' ' </proc/$PPID/cmdline; readlink /proc/$PPID/fd/3 /proc/$PPID/fd/4";
+    let job = JobSpec::of(vec![AppSpec {
+        count: Some(1),
+        argv: ["sh", "-c", script].map(Into::into).into(),
+        ..AppSpec::default()
+    }]);
+    let text = launched(&launcher::describe(&job));
+    assert!(text.contains("wireup launch some words"), "{text}");
+    assert!(
+        text.ends_with("/dev/null\n/memfd:job (deleted)\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_launcher_refuses_the_job_of_an_agent_of_another_version_and_says_so_to_both() {
+    let text = launched(&encode(&(VERSION + 1, "what that version says")));
+    let why = format!(
+        "link version {}, and this is wireup with link version {VERSION}",
+        VERSION + 1
+    );
+    assert_eq!(text.matches(&why).count(), 2, "{text}");
+    assert!(text.contains(r#""event":"result""#), "{text}");
+    assert!(launched(b"").contains("cannot be read"));
 }
 
 /// The rules for an agent that has given up its rights, whose socket is nowhere.
@@ -397,7 +413,6 @@ fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_
         groups: vec![54_321, 54_400],
     });
     let say = |mut reply: fs::File| {
-        use std::io::Write as _;
         reply.write_all(&encode(&found)).unwrap();
     };
     let (code, said) = {

@@ -1,4 +1,4 @@
-//! The process `wireup run` of a launch: its start, output, orders and end.
+//! The process `wireup launch` of a launch: its start, output, orders and end.
 //!
 //! It runs as the launch's user, who controls its output: so the output is bounded, and counts
 //! for this launch only.
@@ -19,8 +19,8 @@ use super::process::Process;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::launch::{Head, Launch, Order, Stdin, now};
-use crate::scheduled::lines::{Line, LineError, Output, Stream};
 use wireup::sys::spawn::ExitStatus;
+use wireup_core::record::{Record, SignalOrder, Stream, Whose};
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;
@@ -30,7 +30,7 @@ const LINE: u64 = 1024 * 1024;
 /// Bytes of a line on standard error.
 const SAID: u64 = 64 * 1024;
 
-/// Most bytes of orders that a launcher has not taken yet.
+/// Bytes of orders that a launcher has not taken yet, beyond which no more are given.
 const TOLD: usize = 4 * 1024 * 1024;
 
 /// How long a pipe may be silent that another process holds open after the launcher's end.
@@ -44,6 +44,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Default of a rank's grace. Source: docs/status.md.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// What is no line of a status stream.
+#[derive(Debug, thiserror::Error)]
+enum LineError {
+    #[error("the launcher wrote a line that cannot be read: {0}")]
+    Json(serde_json::Error),
+    #[error("the launcher wrote a line that has no end")]
+    Cut,
+}
 
 /// A process that was just started.
 #[derive(Debug)]
@@ -155,27 +164,22 @@ async fn run(
             }
             Some(order) = orders.recv() => order,
         };
-        let line = match order {
-            Order::Signal { signal, ranks } => signal_line(signal, &ranks),
+        let signal = match order {
+            Order::Signal(signal) => signal,
             Order::End => {
                 // Remaining output must not delay it.
                 head.output(crate::scheduled::output::Output::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
-                signal_line(Signal::TERM.as_raw(), &[])
+                SignalOrder {
+                    signal: Signal::TERM.as_raw(),
+                    ranks: None,
+                }
             }
         };
-        match told.len() + line.len() {
-            ..=TOLD => told.extend_from_slice(line.as_bytes()),
+        match told.len() {
+            ..=TOLD => signal.write(&mut told),
             _ => tracing::warn!("a launcher takes no orders: one is lost"),
         }
-    }
-}
-
-/// An order in words. Source: docs/status.md.
-fn signal_line(signal: i32, ranks: &[u32]) -> String {
-    match ranks {
-        [] => format!("{{\"signal\":{signal}}}\n"),
-        ranks => format!("{{\"signal\":{signal},\"ranks\":{ranks:?}}}\n"),
     }
 }
 
@@ -241,44 +245,34 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
             return None;
         }
         let parsed = match line.last() {
-            Some(b'\n') => Line::parse(&line),
+            Some(b'\n') => Record::read(&line).map_err(LineError::Json),
             _ => Err(LineError::Cut),
         };
-        let told = match parsed {
-            Ok((_, Line::Output(output))) => print(head, output).await,
-            Ok((ms, line)) => {
-                let origin = *origin.get_or_insert_with(|| now().saturating_sub_unsigned(ms));
-                head.learn(|progress| progress.take(line, origin.saturating_add_unsigned(ms)));
-                Ok(())
+        match parsed {
+            Ok((_, Record::Output(output))) => {
+                let (speaker, stream) = (output.speaker, output.stream);
+                deliver(head, speaker, stream, output.into_bytes().into()).await;
             }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = told {
-            head.order(Order::End);
-            // It must be able to go on writing until it has ended.
-            stdout.discard().await;
-            return Some(error);
+            Ok((ms, record)) => {
+                let origin = *origin.get_or_insert_with(|| now().saturating_sub_unsigned(ms));
+                head.learn(|progress| progress.take(record, origin.saturating_add_unsigned(ms)));
+            }
+            Err(error) => {
+                head.order(Order::End);
+                // It must be able to go on writing until it has ended.
+                stdout.discard().await;
+                return Some(error);
+            }
         }
     }
 }
 
-/// Passes on what a rank printed, once there is room for it.
-async fn print(head: &Head, output: Output) -> Result<(), LineError> {
-    let (whose, stream) = ((output.spawned_job, output.rank), output.stream);
+/// Passes on what a rank or the launcher printed, once there is room for it.
+async fn deliver(head: &Head, speaker: Whose, stream: Stream, mut bytes: Bytes) {
     let stream = match stream {
         Stream::Stdout => StdioStream::Stdout,
         Stream::Stderr => StdioStream::Stderr,
     };
-    deliver(head, whose, stream, output.into_bytes()?).await;
-    Ok(())
-}
-
-async fn deliver(
-    head: &Head,
-    (spawned_job, rank): (u32, Option<u32>),
-    stream: StdioStream,
-    mut bytes: Bytes,
-) {
     let mut moves = head.moves();
     while !bytes.is_empty() {
         while !head.output_is(crate::scheduled::output::Output::has_room) {
@@ -288,11 +282,11 @@ async fn deliver(
         let data = bytes.split_to(bytes.len().min(PIECE));
         head.output(|output| {
             output.push(StdioOutput {
-                rank,
+                rank: speaker.rank.map(|rank| rank.0),
                 stream: stream.into(),
                 data,
                 lost: 0,
-                spawned_job,
+                spawned_job: speaker.spawned_job.map_or(0, |job| job.0),
             });
         });
     }
@@ -310,6 +304,6 @@ async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String)
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let bytes = Bytes::from(std::mem::take(&mut line));
-        deliver(head, (0, None), StdioStream::Stderr, bytes).await;
+        deliver(head, Whose::default(), Stream::Stderr, bytes).await;
     }
 }

@@ -4,6 +4,8 @@ use rustix::process::Signal;
 use tonic::Status;
 
 use crate::scheduled::launch::{Head, Launch, Order};
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::record::SignalOrder;
 
 /// Most ranks named in one call; more are meant by naming none.
 const RANKS_MAX: usize = 65_536;
@@ -33,7 +35,9 @@ pub(super) fn send(
             size - 1
         ));
     }
-    match head.order(Order::Signal { signal, ranks }) {
+    let ranks: Vec<_> = ranks.into_iter().map(GlobalRank).collect();
+    let ranks = (!ranks.is_empty()).then_some(ranks);
+    match head.order(Order::Signal(SignalOrder { signal, ranks })) {
         true => Ok(()),
         false => Err(Status::failed_precondition(format!(
             "launch {:?} has ended: there is no rank to signal",

@@ -1,6 +1,5 @@
 //! Starts the launcher of a launch, as its user.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -18,26 +17,21 @@ use super::launcher::{Launcher, supervise};
 use super::process::Process;
 use crate::budget::Held;
 use crate::launch::registry::Started;
-use crate::scheduled::command::{Command, Word};
 use crate::scheduled::launch::{Head, Launch};
-use crate::scheduled::request::{Request, RequestError};
+use crate::scheduled::request::Request;
 use crate::user::spawn::SpawnError;
 use crate::user::spawn::steps::Steps;
 use crate::user::{self, User};
+use wireup_core::job::spec::StdinTarget;
+use wireup_core::link::launcher::{describe, shown};
 
 /// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
 /// the user database and the request.
 const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
 
-/// The first descriptor behind those that every launcher gets.
-const FIRST_KEPT: usize = 4;
-
 /// Why a launcher does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The request cannot be passed on.
-    #[error(transparent)]
-    Request(#[from] RequestError),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error("cannot start a launcher: {0}")]
@@ -64,30 +58,17 @@ pub async fn start(
     held: Held,
 ) -> Result<(Arc<Launch>, i32), StartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
-    let Command { words, env } = request.command(home.as_os_str(), socket)?;
-    let mut kept = Vec::new();
-    let mut arguments: Vec<OsString> = Vec::with_capacity(words.len());
-    // The first word is the command, which the helper knows.
-    for word in words.into_iter().skip(1) {
-        arguments.push(match word {
-            Word::Text(text) => text,
-            Word::File(text) => {
-                let path = format!("/proc/self/fd/{}", FIRST_KEPT + kept.len());
-                kept.push(in_memory(&text)?);
-                path.into()
-            }
-        });
-    }
+    let job = request.job(&home, socket);
     let passed_on = PASSED_ON
         .iter()
         .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?)));
-    let variables = passed_on.chain(env).collect();
+    let variables = passed_on.chain(request.variables()).collect();
     let (stdin, theirs) = match request.stdin {
-        Some(_) => {
+        StdinTarget::None => (None, File::open("/dev/null")?.into()),
+        StdinTarget::Rank(_) | StdinTarget::All => {
             let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
             (Some(pipe::Sender::from_owned_fd(ours)?), theirs)
         }
-        None => (None, File::open("/dev/null")?.into()),
     };
     let (stdout, their_stdout) = outgoing()?;
     let (stderr, their_stderr) = outgoing()?;
@@ -95,14 +76,13 @@ pub async fn start(
     let control = pipe::Sender::from_owned_fd(control)?;
     let (told, orders) = mpsc::unbounded_channel();
     let uid = user.uid;
-    let mut descriptors = vec![theirs, their_stdout, their_stderr, link];
-    descriptors.append(&mut kept);
+    let described = in_memory(&describe(&job))?;
     // It is a fork, which takes its time.
     let starting = spawn_blocking(move || {
         let launcher = user::spawn::steps::Launcher {
-            arguments,
+            shown: shown(&job),
             variables,
-            descriptors,
+            descriptors: [theirs, their_stdout, their_stderr, link, described],
         };
         steps.launch(&user, launcher)
     });
@@ -132,7 +112,7 @@ fn outgoing() -> io::Result<(pipe::Receiver, OwnedFd)> {
 
 /// A file without a name; a process that opens it by its descriptor reads it from its beginning.
 fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
-    let fd = memfd_create("variables", MemfdFlags::CLOEXEC)?;
+    let fd = memfd_create("job", MemfdFlags::CLOEXEC)?;
     let mut file = File::from(fd);
     file.write_all(text)?;
     Ok(file.into())

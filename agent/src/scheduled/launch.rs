@@ -13,6 +13,7 @@ use super::progress::Progress;
 use super::request::{Place, Request};
 use crate::budget::Held;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
+use wireup_core::record::SignalOrder;
 
 /// Ranks in one answer to a query.
 const QUERY_RANKS: usize = 16_384;
@@ -88,11 +89,7 @@ pub enum Stdin {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Send a signal.
-    Signal {
-        signal: i32,
-        /// To these ranks; to the whole job if there are none.
-        ranks: Vec<u32>,
-    },
+    Signal(SignalOrder),
     /// End it, by force if it takes longer than it should.
     End,
 }

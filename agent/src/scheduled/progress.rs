@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::lines::{self, Cause, Line};
 use crate::proto::v1::watch_event::Event;
 use crate::proto::v1::{
     LaunchChange, LaunchCompleteNotification, LaunchState, RankExitStatus, RankInfo, RankState,
     WatchEvent,
 };
+use wireup_core::job::ids::JobNumber;
+use wireup_core::record::{self, Record};
 
 /// Ranks in one notification of the end.
 const COMPLETE_RANKS: usize = 65_536;
@@ -123,17 +124,19 @@ impl Progress {
         self.abort.get_or_insert_with(|| reason.into());
     }
 
-    /// Takes a line of its launcher, other than output, of time `now`.
-    pub fn take(&mut self, line: Line, now: i64) {
-        match line {
-            Line::Job(job) => self.job(job, now),
-            Line::Rank(rank) => self.rank(&rank, now),
-            Line::Warning { message } => self.push(Change::Warning(message.into(), now)),
-            Line::Result(outcome) => {
+    /// Takes a record of its launcher, other than output, of time `now`.
+    pub fn take(&mut self, record: Record<'_>, now: i64) {
+        match record {
+            Record::Job(job) => self.job(job, now),
+            Record::Rank(rank) => self.rank(&rank, now),
+            Record::Warning { message } => self.push(Change::Warning((*message).into(), now)),
+            Record::Result(outcome) => {
                 let (kind, message, rank) = match outcome.cause {
                     Some(cause) => {
-                        let rank = cause.rank.filter(|_| cause.spawned_job == 0);
-                        (cause.kind, cause.message, rank)
+                        let speaker = cause.place.map(|place| place.speaker);
+                        let speaker = speaker.filter(|speaker| speaker.job == JobNumber(0));
+                        let rank = speaker.map(|speaker| speaker.rank.0);
+                        (cause.kind.into_owned(), cause.message, rank)
                     }
                     None => Default::default(),
                 };
@@ -144,17 +147,17 @@ impl Progress {
                     rank,
                 });
             }
-            Line::Output(_) | Line::Other => {}
+            Record::Output(_) | Record::Log(_) | Record::Other => {}
         }
     }
 
-    fn job(&mut self, job: lines::Job, now: i64) {
+    fn job(&mut self, job: record::Job<'_>, now: i64) {
         let state = match job.state {
-            lines::JobState::Planned => LaunchState::Planned,
-            lines::JobState::Running => LaunchState::Running,
-            lines::JobState::Ending => LaunchState::Ending,
-            lines::JobState::Killing => LaunchState::Killing,
-            lines::JobState::Other => return,
+            record::JobState::Planned => LaunchState::Planned,
+            record::JobState::Running => LaunchState::Running,
+            record::JobState::Ending => LaunchState::Ending,
+            record::JobState::Killing => LaunchState::Killing,
+            record::JobState::Other => return,
         };
         if state == LaunchState::Planned {
             let unknown = Rank {
@@ -168,39 +171,41 @@ impl Progress {
             };
             self.ranks.resize(self.size as usize, unknown);
         }
-        let cause = job.cause.map(|cause: Cause| cause.message);
+        let cause = job.cause.map(|cause| cause.message);
         self.enter(state, &cause.unwrap_or_default(), now);
     }
 
-    fn rank(&mut self, change: &lines::Rank, now: i64) {
+    fn rank(&mut self, change: &record::RankChange<'_>, now: i64) {
         let state = match change.state {
-            lines::RankState::Started => RankState::Started,
-            lines::RankState::Connected => RankState::Connected,
-            lines::RankState::Finalized => RankState::Finalized,
-            lines::RankState::Ended => RankState::Ended,
-            lines::RankState::NotStarted => RankState::NotStarted,
-            lines::RankState::Other => return,
+            record::RankState::Started => RankState::Started,
+            record::RankState::Connected => RankState::Connected,
+            record::RankState::Finalized => RankState::Finalized,
+            record::RankState::Ended => RankState::Ended,
+            record::RankState::NotStarted => RankState::NotStarted,
+            record::RankState::Planned | record::RankState::Other => return,
         };
+        let (place, end) = (&change.place, change.end.clone().unwrap_or_default());
+        let record::Speaker { job, rank } = place.speaker;
         let now_is = Rank {
-            job: change.spawned_job,
-            node: change.node,
-            app: change.app,
+            job: job.0,
+            node: place.node,
+            app: place.app,
             pid: change.pid.unwrap_or(0),
             state,
-            end: match (change.code, change.signal) {
+            end: match (end.code, end.signal) {
                 (Some(code), _) => End::Code(code),
                 (None, Some(signal)) => End::Signal(signal),
                 (None, None) => End::Unknown,
             },
             time: now,
         };
-        if change.spawned_job == 0 {
-            let Some(rank) = self.ranks.get_mut(change.rank as usize) else {
+        if job == JobNumber(0) {
+            let Some(known) = self.ranks.get_mut(rank.index()) else {
                 return;
             };
-            *rank = now_is;
+            *known = now_is;
         }
-        self.push(Change::Rank(change.rank, now_is));
+        self.push(Change::Rank(rank.0, now_is));
     }
 
     /// The launcher has ended; `lost` says how, in case it has not reported the result.

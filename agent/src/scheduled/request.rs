@@ -10,12 +10,14 @@ use prost::bytes::Bytes;
 
 use crate::proto::v1;
 use wireup_core::job::exit_policy::ExitPolicy;
+use wireup_core::job::ids::Rank;
+use wireup_core::job::spec::{PmiChoice, StdinTarget};
 
 mod error;
 mod layout;
 
 pub use error::RequestError;
-pub use layout::{Node, Place};
+pub use layout::Place;
 
 /// Longest name of a launch.
 const ID_MAX: usize = 64;
@@ -37,14 +39,14 @@ pub struct Request {
     pub env: Variables,
     /// Access to the fabric.
     pub cxi: Option<Cxi>,
-    /// The offered interfaces, as for `--pmi`.
-    pub pmi: &'static str,
+    /// The offered interfaces.
+    pub pmi: PmiChoice,
     /// As whom it was asked to run.
     pub run_as: Option<v1::RunAs>,
     /// Directory the ranks start in.
     pub cwd: Option<PathBuf>,
-    /// The ranks that read standard input, as for `--stdin`; `None`: none.
-    pub stdin: Option<String>,
+    /// The ranks that read standard input.
+    pub stdin: StdinTarget,
     /// Ranks wait while their output has no reader.
     pub hold_output: bool,
     /// When it is ended.
@@ -149,10 +151,10 @@ impl Request {
             pmi: pmi(asked.pmi_mode)?,
             run_as: asked.run_as,
             cwd: directory(&job.cwd)?,
-            stdin: job
-                .stdin
-                .map(|target| stdin(target, place.size))
-                .transpose()?,
+            stdin: match job.stdin {
+                Some(target) => stdin(target, place.size)?,
+                None => StdinTarget::None,
+            },
             hold_output: job.hold_output,
             timeout: (job.timeout_ms > 0).then(|| Duration::from_millis(job.timeout_ms)),
             grace: job.grace_ms.map(Duration::from_millis),
@@ -218,10 +220,9 @@ fn program(app: v1::App) -> Result<Program, RequestError> {
     })
 }
 
-/// A word of a command line.
+/// A program or argument.
 fn word(bytes: &[u8]) -> Result<OsString, RequestError> {
     match bytes {
-        b":" => Err(RequestError::Colon),
         bytes if bytes.contains(&0) => Err(RequestError::Nul("a program or argument")),
         bytes => Ok(OsString::from_vec(bytes.to_vec())),
     }
@@ -263,24 +264,24 @@ fn cxi(asked: v1::CxiCredentials) -> Result<Cxi, RequestError> {
     }
 }
 
-fn pmi(mode: i32) -> Result<&'static str, RequestError> {
+fn pmi(mode: i32) -> Result<PmiChoice, RequestError> {
     match v1::PmiMode::try_from(mode) {
-        Ok(v1::PmiMode::Pmi2) => Ok("pmi2"),
-        Ok(v1::PmiMode::Pmix) => Ok("pmix"),
-        Ok(v1::PmiMode::Auto) => Ok("auto"),
-        Ok(v1::PmiMode::Pmi1) => Ok("pmi1"),
-        Ok(v1::PmiMode::All) => Ok("all"),
-        Ok(v1::PmiMode::None) => Ok("none"),
+        Ok(v1::PmiMode::Pmi2) => Ok(PmiChoice::Pmi2),
+        Ok(v1::PmiMode::Pmix) => Ok(PmiChoice::Pmix),
+        Ok(v1::PmiMode::Auto) => Ok(PmiChoice::Auto),
+        Ok(v1::PmiMode::Pmi1) => Ok(PmiChoice::Pmi1),
+        Ok(v1::PmiMode::All) => Ok(PmiChoice::All),
+        Ok(v1::PmiMode::None) => Ok(PmiChoice::None),
         Err(_) => Err(RequestError::PmiMode(mode)),
     }
 }
 
-fn stdin(asked: v1::StdinTarget, size: u32) -> Result<String, RequestError> {
+fn stdin(asked: v1::StdinTarget, size: u32) -> Result<StdinTarget, RequestError> {
     use v1::stdin_target::Target;
     match asked.target {
-        Some(Target::Rank(rank)) if rank < size => Ok(rank.to_string()),
+        Some(Target::Rank(rank)) if rank < size => Ok(StdinTarget::Rank(Rank(rank))),
         Some(Target::Rank(rank)) => Err(RequestError::StdinRank { rank, size }),
-        Some(Target::All(true)) => Ok("all".to_owned()),
+        Some(Target::All(true)) => Ok(StdinTarget::All),
         Some(Target::All(false)) | None => Err(RequestError::Stdin),
     }
 }

@@ -78,9 +78,10 @@ pub struct Preload {
 }
 
 /// The ranks that read the launcher's standard input; all others get an empty one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum StdinTarget {
     /// Nobody.
+    #[default]
     None,
     Rank(Rank),
     /// Every rank gets a copy.
@@ -99,9 +100,10 @@ impl StdinTarget {
 }
 
 /// The process-management interfaces a job is offered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum PmiChoice {
     /// What the programs need, found by inspecting them.
+    #[default]
     Auto,
     /// PMI on an inherited socket; PMI-1 is expected on it.
     Pmi1,
@@ -217,7 +219,7 @@ impl LayoutSpec {
 }
 
 /// Handling of the ranks' input and output.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StdioSpec {
     /// Prefix every output line with its rank.
     pub label: bool,
@@ -342,7 +344,7 @@ pub struct StatusSpec {
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct InterfaceSpec {
     /// Interfaces to offer.
     pub pmi: PmiChoice,
@@ -433,6 +435,28 @@ pub struct JobSpec {
     pub verbose: u8,
     /// What its launcher, steps and sidecars log, as a filter.
     pub log: Option<String>,
+}
+
+impl JobSpec {
+    /// A job of these application contexts with no other wishes: nobody reads standard input, and the
+    /// programs are inspected.
+    pub fn of(apps: Vec<AppSpec>) -> Self {
+        Self {
+            apps,
+            layout: LayoutSpec::default(),
+            psets: Vec::new(),
+            stdio: StdioSpec::default(),
+            ending: EndingSpec::default(),
+            status: StatusSpec::default(),
+            interface: InterfaceSpec::default(),
+            debug: DebugSpec::default(),
+            dry_run: false,
+            explain: false,
+            notes: Vec::new(),
+            verbose: 0,
+            log: None,
+        }
+    }
 }
 
 fn argv<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {

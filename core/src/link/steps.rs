@@ -20,13 +20,13 @@ pub enum Order {
         /// Its environment, in place of what there is: `NAME=value`.
         environment: Vec<Vec<u8>>,
     },
-    /// Requests a launcher, `wireup run`: with its standard input, output and error, and the
-    /// descriptor that it gets as descriptors 3, 4 and so on.
+    /// Requests a [launcher](super::launcher): with its standard input, output and error, and its
+    /// descriptors 3 and 4.
     Launcher {
         /// The user of the process.
         whose: Whose,
-        /// Its arguments after `run`.
-        arguments: Vec<Vec<u8>>,
+        /// What the process list shows of its job.
+        shown: Vec<Vec<u8>>,
         /// Its environment, as that of a step.
         environment: Vec<Vec<u8>>,
     },

@@ -1,15 +1,17 @@
 //! Why a job ended, in the status stream.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use super::Place;
 use crate::job::outcome::Cause;
 
 /// Why a job ended other than by the normal end of its ranks.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct CauseRecord<'a> {
     /// What kind of cause.
-    pub kind: &'static str,
+    pub kind: Cow<'a, str>,
     /// The line for people.
     pub message: String,
     /// The rank that caused it, and its node.
@@ -34,20 +36,20 @@ pub struct CauseRecord<'a> {
 }
 
 /// The ranks that did not enter a fence in time.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Missing<'a> {
     /// How many ranks are known to be missing.
     pub count: u32,
     /// The first of them.
     pub ranks: Vec<MissingRank<'a>>,
     /// Nodes with missing ranks that are not known individually; the first of them.
-    pub nodes: Vec<&'a str>,
+    pub nodes: Vec<Cow<'a, str>>,
     /// Nodes that did not answer; the first of them.
-    pub silent: Vec<&'a str>,
+    pub silent: Vec<Cow<'a, str>>,
 }
 
 /// A rank that did not come to a fence in time.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct MissingRank<'a> {
     #[serde(flatten)]
     pub place: Place<'a>,

@@ -1,6 +1,7 @@
 //! Lines as their readers see them.
 
 use super::*;
+use crate::job::ids::GlobalRank;
 
 fn line(record: &Record<'_>) -> String {
     let mut out = Vec::new();
@@ -14,8 +15,9 @@ fn line(record: &Record<'_>) -> String {
 
 #[test]
 fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
-    let message = "two\nlines";
-    let written = line(&Record::Warning { message });
+    let written = line(&Record::Warning {
+        message: "two\nlines".into(),
+    });
     let start = r#"{"time":"1970-01-01T00:00:01.500Z","ms":1500,"event":"warning","#;
     assert!(written.starts_with(start), "{written}");
     assert_eq!(written.matches('\n').count(), 1);
@@ -40,4 +42,157 @@ fn the_end_of_a_rank_is_a_code_or_a_signal() {
     assert_eq!(signal["code"], serde_json::Value::Null);
     assert_eq!(signal["signal_name"], "SIGSEGV");
     assert_eq!((&signal["rank"], &signal["host"]), (&3.into(), &"h".into()));
+}
+
+fn read(line: &str) -> Record<'static> {
+    Record::read(line.as_bytes()).unwrap().1
+}
+
+#[test]
+fn output_is_read_as_the_bytes_that_were_printed() {
+    let bytes = |line: &str| match Record::read(line.as_bytes()).ok()?.1 {
+        Record::Output(output) => Some(output.into_bytes()),
+        other => panic!("{other:?}"),
+    };
+    let start = r#"{"time":"t","ms":1,"event":"output","rank":3,"stream":"stdout","#;
+    let with = |ending: &str| bytes(&format!("{start}{ending}}}"));
+    assert_eq!(with(r#""text":"a\nb\u0000""#).unwrap(), b"a\nb\0");
+    for (digits, expected) in [
+        ("", Some(&b""[..])),
+        ("/w==", Some(b"\xff")),
+        ("/4A=", Some(b"\xff\x80")),
+        ("+v8A", Some(b"\xfa\xff\x00")),
+        ("AAECAw==", Some(b"\x00\x01\x02\x03")),
+        ("/w=", None),
+        ("/w", None),
+        ("A===", None),
+        ("!w==", None),
+    ] {
+        let found = with(&format!("\"base64\":\"{digits}\""));
+        assert_eq!(found.as_deref(), expected, "{digits}");
+    }
+    assert!(with(r#""other":1"#).is_none());
+}
+
+#[test]
+fn what_a_later_version_says_is_passed_over() {
+    let event = r#"{"time":"t","ms":1,"event":"weather","x":1}"#;
+    assert!(matches!(read(event), Record::Other));
+    let state = r#"{"time":"t","ms":1,"event":"rank","state":"asleep","rank":0,"node":0,"host":"h",
+        "app":0,"pid":7,"new":[]}"#;
+    let asleep = |record| match record {
+        Record::Rank(change) => change.state == RankState::Other,
+        other => panic!("{other:?}"),
+    };
+    assert!(asleep(read(state)));
+    assert!(Record::read(b"wireup: hello").is_err());
+}
+
+#[test]
+fn a_line_says_the_same_when_it_is_read_and_written_again() {
+    let speaker = Speaker::from((JobNumber(2), Rank(3)));
+    let place = || Place::new(speaker, NodeId(1), "h", AppNum(0));
+    let first = || Speaker::from((JobNumber(0), Rank(0)));
+    let cause = || CauseRecord {
+        kind: "fence_timeout".into(),
+        message: "late".into(),
+        place: Some(place()),
+        pid: Some(7),
+        program: Some("/bin/a".into()),
+        code: None,
+        signal: Some(9),
+        last: Some("put".into()),
+        missing: Some(Box::new(Missing {
+            count: 2,
+            ranks: vec![MissingRank {
+                place: place(),
+                pid: None,
+                last: "nothing".into(),
+                idle_ms: Some(5),
+            }],
+            nodes: vec!["h".into()],
+            silent: Vec::new(),
+        })),
+    };
+    let app = || App {
+        app: 0,
+        program: "/bin/a".into(),
+        ranks: 4,
+    };
+    let plan = JobPlan {
+        version: VERSION,
+        job: "wireup-1".into(),
+        pid: 5,
+        size: 4,
+        offered: vec!["pmi".into()],
+        nodes: vec![Node {
+            node: 1,
+            host: "h".into(),
+            ranks: 4,
+        }],
+        apps: vec![app()],
+    };
+    let result = RankResult {
+        place: place(),
+        pid: Some(7),
+        start: Some("t".into()),
+        start_ms: Some(1),
+        end: None,
+        end_ms: None,
+        how: RankEnd::Signal(9).into(),
+        cause: Some("rank_failed".into()),
+        connected: true,
+        last: "put".into(),
+    };
+    for record in [
+        Record::Job(Job {
+            state: JobState::Planned,
+            plan: Some(plan),
+            cause: None,
+        }),
+        Record::Job(Job {
+            state: JobState::Killing,
+            plan: None,
+            cause: Some(cause()),
+        }),
+        Record::Rank(RankChange {
+            state: RankState::Ended,
+            place: place(),
+            pid: Some(7),
+            end: Some(RankEnd::Code(1).into()),
+        }),
+        Record::output(Some(first()), Stream::Stderr, b"text\n"),
+        Record::output(Some(speaker), Stream::Stdout, b"\xff\x00"),
+        Record::output(None, Stream::Stdout, b"of the library"),
+        Record::log(Some(speaker), b"\xff"),
+        Record::Result(Box::new(Outcome {
+            version: VERSION,
+            job: Some("wireup-1".into()),
+            exit_code: 137,
+            exit_policy: Some("first".into()),
+            on_failure: Some("abort".into()),
+            requeue: false,
+            cause: Some(cause()),
+            start: "t".into(),
+            end: "t".into(),
+            elapsed_ms: 9,
+            apps: vec![app()],
+            ranks: vec![result],
+        })),
+    ] {
+        let written = line(&record);
+        assert_eq!(line(&read(&written)), written);
+    }
+}
+
+#[test]
+fn an_order_names_ranks_if_it_is_not_for_all() {
+    let written = |ranks| {
+        let mut out = Vec::new();
+        SignalOrder { signal: 9, ranks }.write(&mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(written(None), "{\"signal\":9}\n");
+    let ranks = Some(vec![GlobalRank(3), GlobalRank(17)]);
+    assert_eq!(written(ranks), "{\"signal\":9,\"ranks\":[3,17]}\n");
 }

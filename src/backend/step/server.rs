@@ -257,10 +257,10 @@ impl Server {
             }
             Order::Launcher {
                 whose,
-                arguments,
+                shown,
                 environment,
-            } => match Program::new(&self.program, arguments, environment) {
-                Some(program) if descriptors.len() >= copy::LEAST => {
+            } => match Program::new(&self.program, shown, environment) {
+                Some(program) if descriptors.len() == copy::DESCRIPTORS => {
                     let part = Part::Launcher(program, descriptors);
                     self.make(whose, &rules::Wanted::Launcher, part)
                 }

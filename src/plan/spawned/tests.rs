@@ -9,10 +9,7 @@ use crate::plan::job_names::{JobNames, openmpi_family};
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spawn::SpawnInfo;
-use wireup_core::job::spec::{
-    DebugSpec, EndingSpec, InterfaceSpec, JobSpec, LayoutSpec, PmiChoice, StatusSpec, StdinTarget,
-    StdioSpec, WrapSpec,
-};
+use wireup_core::job::spec::{JobSpec, PmiChoice, StdinTarget, WrapSpec};
 
 /// `/bin/true` on these hosts, or twice on this machine.
 fn first(hosts: &str) -> Plan {
@@ -24,43 +21,17 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
         "" => Vec::new(),
         _ => merge(hosts.parse::<HostList>().unwrap().0).unwrap(),
     };
-    let mut spec = JobSpec {
-        apps: vec![AppSpec {
-            count: Some(1),
-            env: vec!["SETTING=launch".into()],
-            argv: vec!["/bin/true".into()],
-            ..AppSpec::default()
-        }],
-        layout: LayoutSpec {
-            hosts,
-            ..LayoutSpec::default()
-        },
-        psets: Vec::new(),
-        stdio: StdioSpec {
-            label: true,
-            timestamps: false,
-            output: Some("out.%r".into()),
-            stdin: StdinTarget::Rank(Rank(0)),
-            pty: None,
-        },
-        ending: EndingSpec::default(),
-        status: StatusSpec::default(),
-        interface: InterfaceSpec {
-            meet: None,
-            allocator: None,
-            pmi: PmiChoice::Pmi1,
-            libpmix: None,
-            pmix_host: None,
-            shim: None,
-            slurm_env: false,
-        },
-        debug: DebugSpec::default(),
-        dry_run: false,
-        explain: false,
-        notes: Vec::new(),
-        verbose: 0,
-        log: None,
-    };
+    let mut spec = JobSpec::of(vec![AppSpec {
+        count: Some(1),
+        env: vec!["SETTING=launch".into()],
+        argv: vec!["/bin/true".into()],
+        ..AppSpec::default()
+    }]);
+    spec.layout.hosts = hosts;
+    spec.stdio.label = true;
+    spec.stdio.output = Some("out.%r".into());
+    spec.stdio.stdin = StdinTarget::Rank(Rank(0));
+    spec.interface.pmi = PmiChoice::Pmi1;
     change(&mut spec);
     Plan::new(spec, Nspace::new("first").unwrap(), 1 << 20).unwrap()
 }

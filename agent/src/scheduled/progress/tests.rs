@@ -1,7 +1,7 @@
 use super::*;
 
 fn feed(progress: &mut Progress, line: &str, now: i64) {
-    progress.take(Line::parse(line.as_bytes()).unwrap().1, now);
+    progress.take(serde_json::from_str(line).unwrap(), now);
 }
 
 fn planned(size: u32) -> Progress {
@@ -12,9 +12,16 @@ fn planned(size: u32) -> Progress {
 
 fn rank(progress: &mut Progress, rank: u32, state: &str, more: &str, now: i64) {
     let line = format!(
-        r#"{{"event":"rank","state":"{state}","rank":{rank},"node":1,"app":0,"pid":7{more}}}"#
+        r#"{{"event":"rank","state":"{state}","rank":{rank},"node":1,"host":"h","app":0,"pid":7{more}}}"#
     );
     feed(progress, &line, now);
+}
+
+fn result(exit_code: u8, cause: &str) -> String {
+    format!(
+        r#"{{"event":"result","version":1,"job":"j","exit_code":{exit_code},"exit_policy":"first","on_failure":"abort","requeue":false,"cause":{cause},
+            "start":"t","end":"t","elapsed_ms":1,"apps":[],"ranks":[]}}"#
+    )
 }
 
 fn words(events: &[WatchEvent]) -> Vec<String> {
@@ -124,9 +131,8 @@ fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
     );
     rank(&mut progress, 9, "ended", r#","code":0"#, 102);
     assert!(progress.complete("l", "a").is_empty());
-    let result = r#"{"event":"result","exit_code":137,"cause":{"kind":"rank_failed","message":"m","rank":1},
-        "ranks":[{"rank":0}]}"#;
-    feed(&mut progress, result, 103);
+    let cause = r#"{"kind":"rank_failed","message":"m","rank":1,"node":1,"host":"h","app":0}"#;
+    feed(&mut progress, &result(137, cause), 103);
     progress.end("lost", 104);
     let [end] = &progress.complete("l", "a")[..] else {
         panic!("one part");
@@ -152,10 +158,9 @@ fn the_end_has_every_rank_and_what_is_not_known_is_not_made_up() {
 
 #[test]
 fn the_reason_for_an_abort_is_told_unless_the_job_had_failed_by_itself() {
-    let interrupted =
-        r#"{"event":"result","exit_code":143,"cause":{"kind":"interrupted","message":"m"}}"#;
-    let failed = r#"{"event":"result","exit_code":1,"cause":{"kind":"rank_failed","message":"m"}}"#;
-    let normal = r#"{"event":"result","exit_code":0,"cause":null}"#;
+    let interrupted = &result(143, r#"{"kind":"interrupted","message":"m"}"#);
+    let failed = &result(1, r#"{"kind":"rank_failed","message":"m"}"#);
+    let normal = &result(0, "null");
     for (line, kind, message) in [
         (
             Some(interrupted),

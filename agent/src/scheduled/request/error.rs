@@ -25,11 +25,6 @@ pub enum RequestError {
     /// The programs' ranks are not the job's.
     #[error("the ranks of job.apps add up to {ranks}, world_size is {size}; each needs at least 1")]
     AppRanks { ranks: u64, size: u32 },
-    /// A separator of programs.
-    #[error(
-        "an argument \":\" alone cannot be passed on; run the program by `sh -c` with it in the text"
-    )]
-    Colon,
     #[error("{0} has a zero byte in it")]
     Nul(&'static str),
     #[error("directory {0:?} is not absolute: there is none it could be relative to")]
@@ -40,11 +35,6 @@ pub enum RequestError {
     /// No value for a variable.
     #[error("variable {0:?}: its value has a zero byte in it")]
     VariableValue(OsString),
-    /// A value that cannot be given to one program alone.
-    #[error(
-        "variable {0:?} of job.apps has a line break in its value: set it in env, for all programs"
-    )]
-    LineBreak(OsString),
     /// Too long a key.
     #[error("cxi_credentials.auth_key of {0} bytes: at most 256 are possible")]
     Key(usize),
@@ -95,6 +85,9 @@ pub enum RequestError {
     /// A name that comes twice.
     #[error("peers has node {0:?} twice: each node is in it once, with all its ranks")]
     TwiceNode(String),
+    /// An address that comes twice.
+    #[error("peers has the address {0:?} twice: each node has an agent of its own")]
+    TwiceAddress(String),
     /// An address that cannot be one.
     #[error("peers[{index}].grpc_address {address:?}: give HOST:PORT or [ADDRESS]:PORT")]
     Address {

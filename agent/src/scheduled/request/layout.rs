@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use super::RequestError;
 use crate::proto::v1;
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::NODES_MAX;
 
 /// Maximum ranks of a launch: the state of each is kept in memory.
@@ -15,8 +17,8 @@ const NAME_MAX: usize = 253;
 /// Placement of a launch's ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// The nodes, at least one.
-    pub nodes: Vec<Node>,
+    /// The nodes, at least one. The address is empty where it is the only one.
+    pub nodes: Vec<HostSpec>,
     /// The number of this one.
     pub here: u32,
     /// The number of the head node.
@@ -24,17 +26,7 @@ pub struct Place {
     /// Number of ranks, at least 1.
     pub size: u32,
     /// Runs of consecutive ranks from rank 0 on: node and number of ranks, at least 1.
-    pub blocks: Vec<(u32, u32)>,
-}
-
-/// One node.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Node {
-    pub name: String,
-    /// Where its agent listens; empty for a launch of this node alone.
-    pub address: String,
-    /// Number of its ranks.
-    pub ranks: u32,
+    pub blocks: Vec<(NodeId, u32)>,
 }
 
 /// Nodes and ranks of a request.
@@ -95,6 +87,9 @@ impl Place {
                     here: here.to_owned(),
                 })?,
         };
+        if node == head {
+            check_addresses(&peers)?;
+        }
         let own = &peers[node as usize];
         if own.num_ranks != tasks || tasks > 0 && own.first_rank != first {
             return Err(RequestError::OtherRanks {
@@ -113,10 +108,11 @@ impl Place {
             Some(layout) => explicit(&peers, &layout)?,
             None => consecutive(&peers)?,
         };
-        let nodes = peers.into_iter().map(|peer| Node {
+        let nodes = peers.into_iter().map(|peer| HostSpec {
             name: peer.node_id,
             address: peer.grpc_address,
-            ranks: peer.num_ranks,
+            slots: Some(peer.num_ranks),
+            most: None,
         });
         Ok(Self {
             nodes: nodes.collect(),
@@ -155,6 +151,16 @@ fn check_names(peers: &[v1::PeerInfo]) -> Result<(), RequestError> {
     Ok(())
 }
 
+/// Every node has an agent of its own, to which the launcher's agent connects.
+fn check_addresses(peers: &[v1::PeerInfo]) -> Result<(), RequestError> {
+    let mut addresses = BTreeSet::new();
+    let mut all = peers.iter().map(|peer| &peer.grpc_address);
+    match all.find(|address| !addresses.insert(*address)) {
+        Some(address) => Err(RequestError::TwiceAddress(address.clone())),
+        None => Ok(()),
+    }
+}
+
 /// Whether a text is `HOST:PORT` or `[ADDRESS]:PORT`.
 fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else {
@@ -175,7 +181,7 @@ fn is_address(text: &str) -> bool {
 }
 
 /// Blocks of nodes with consecutive ranks.
-fn consecutive(peers: &[v1::PeerInfo]) -> Result<Vec<(u32, u32)>, RequestError> {
+fn consecutive(peers: &[v1::PeerInfo]) -> Result<Vec<(NodeId, u32)>, RequestError> {
     let mut order: Vec<usize> = (0..peers.len())
         .filter(|node| peers[*node].num_ranks > 0)
         .collect();
@@ -192,13 +198,16 @@ fn consecutive(peers: &[v1::PeerInfo]) -> Result<Vec<(u32, u32)>, RequestError> 
             });
         }
         expected += peer.num_ranks;
-        blocks.push((node as u32, peer.num_ranks));
+        blocks.push((NodeId(node as u32), peer.num_ranks));
     }
     Ok(blocks)
 }
 
 /// Blocks as they were given.
-fn explicit(peers: &[v1::PeerInfo], layout: &v1::Layout) -> Result<Vec<(u32, u32)>, RequestError> {
+fn explicit(
+    peers: &[v1::PeerInfo],
+    layout: &v1::Layout,
+) -> Result<Vec<(NodeId, u32)>, RequestError> {
     let mut found = vec![(0u64, None); peers.len()];
     let mut rank = 0u64;
     let mut blocks = Vec::with_capacity(layout.blocks.len());
@@ -212,7 +221,7 @@ fn explicit(peers: &[v1::PeerInfo], layout: &v1::Layout) -> Result<Vec<(u32, u32
         *ranks += u64::from(block.ranks);
         lowest.get_or_insert(rank);
         rank += u64::from(block.ranks);
-        blocks.push((block.node, block.ranks));
+        blocks.push((NodeId(block.node), block.ranks));
     }
     for (node, (peer, (ranks, lowest))) in peers.iter().zip(found).enumerate() {
         if ranks != u64::from(peer.num_ranks) {

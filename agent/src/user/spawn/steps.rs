@@ -70,12 +70,12 @@ pub struct Started {
 /// What a launcher gets.
 #[derive(Debug)]
 pub struct Launcher {
-    /// Its arguments after `run`.
-    pub arguments: Vec<OsString>,
+    /// What the process list shows of its job.
+    pub shown: Vec<OsString>,
     /// Variables beyond a minimal environment of the user; they count more.
     pub variables: Vec<(OsString, OsString)>,
-    /// Standard input, output and error, and its descriptors 3, 4 and so on.
-    pub descriptors: Vec<OwnedFd>,
+    /// Standard input, output and error, its orders, and its job.
+    pub descriptors: [OwnedFd; 5],
 }
 
 impl Steps {
@@ -169,7 +169,7 @@ impl Steps {
         Ok((started, log))
     }
 
-    /// Starts `wireup run` as a user.
+    /// Starts a [launcher](wireup_core::link::launcher) as a user.
     ///
     /// # Errors
     /// [`SpawnError`]; no process is left then. That it cannot become its user's or be executed is
@@ -182,7 +182,7 @@ impl Steps {
         let bytes = |words: Vec<OsString>| words.into_iter().map(OsString::into_vec).collect();
         let order = Order::Launcher {
             whose: self.whose(user),
-            arguments: bytes(launcher.arguments),
+            shown: bytes(launcher.shown),
             environment: environment(user, launcher.variables),
         };
         let descriptors: Vec<_> = launcher.descriptors.iter().map(AsFd::as_fd).collect();

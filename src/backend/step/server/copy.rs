@@ -17,13 +17,14 @@ use crate::plan::Variable;
 use crate::sys::fd_passing::DESCRIPTORS_MAX;
 use crate::sys::privileges::give_up;
 use wireup_core::link::decode;
+use wireup_core::link::launcher::{COMMAND, JOB};
 use wireup_core::link::steps::{Account, Found};
 
 /// How long the account database may take.
 const LOOK_UP: Duration = Duration::from_secs(60);
 
-/// Descriptors that every launcher has: the standard ones, and where it takes orders.
-pub(super) const LEAST: usize = 4;
+/// Descriptors that a launcher has: the standard ones, where it takes orders, and its job.
+pub(super) const DESCRIPTORS: usize = JOB as usize + 1;
 
 /// How much the kernel is to spare a process when memory is short. Source: proc_pid_oom_score_adj(5).
 const SPARED: &str = "/proc/self/oom_score_adj";
@@ -49,14 +50,14 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// `wireup run`; `None` if an argument cannot be passed on.
+    /// The program with these arguments; `None` if one cannot be passed on.
     pub(super) fn new(
         program: &CStr,
         arguments: Vec<Vec<u8>>,
         environment: Vec<Vec<u8>>,
     ) -> Option<Self> {
         let texts = |all: Vec<Vec<u8>>| all.into_iter().map(|text| CString::new(text).ok());
-        let first = [Some(program.to_owned()), Some(c"run".to_owned())];
+        let first = [Some(program.to_owned()), CString::new(COMMAND).ok()];
         let words = first.into_iter().chain(texts(arguments));
         Some(Self {
             words: words.collect::<Option<_>>()?,
