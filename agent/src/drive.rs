@@ -32,7 +32,7 @@ use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{FromAgent, ToStep};
+use wireup_core::link::control::{FromAgent, ToStep, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::{Look, Sign};
 
@@ -215,6 +215,7 @@ impl Drive {
             match start(user, steps, &opening.launch, account, caller) {
                 Ok((mut writer, from)) => {
                     let begin = ToStep::Begin {
+                        version: VERSION,
                         node,
                         launch: opening.launch.clone(),
                         spread: opening.spread.clone(),

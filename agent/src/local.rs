@@ -37,7 +37,9 @@ use crate::origin::LocalCaller;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::state::Agent;
 use crate::user::{User, UserError};
-use wireup_core::link::control::{FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION};
+use wireup_core::link::control::{
+    FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION, version_in,
+};
 use wireup_core::link::{decode, encode};
 use wireup_core::rendezvous::MEET_MAX;
 
@@ -230,17 +232,17 @@ async fn wanted(
     let Some((request, held)) = request else {
         return Ok(None);
     };
-    let request = decode::<ToAgent>(&request).map_err(|_| Refusal::Unreadable)?;
-    drop(held);
-    let version = match &request {
-        ToAgent::Open { version, .. }
-        | ToAgent::Nodes { version, .. }
-        | ToAgent::Meet { version, .. } => *version,
-        ToAgent::Grow { .. } => VERSION,
-    };
-    if version != VERSION {
-        return Err(Refusal::Version(version));
+    let decoded = decode::<ToAgent>(&request);
+    // Nothing else has a version, and nothing else is a first message.
+    if !matches!(decoded, Ok(ToAgent::Grow { .. })) {
+        match version_in(&request) {
+            Some(VERSION) => {}
+            Some(version) => return Err(Refusal::Version(version)),
+            None => return Err(Refusal::Unreadable),
+        }
     }
+    let request = decoded.map_err(|_| Refusal::Unreadable)?;
+    drop(held);
     let user = agent.user(uid).await?;
     match request {
         ToAgent::Open {

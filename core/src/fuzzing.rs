@@ -12,7 +12,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
 use crate::job::rank_placement::RankMap;
 use crate::job::spec::JobSpec;
-use crate::link::control::{FromAgent, ToAgent, ToStep};
+use crate::link::control::{FromAgent, FromStep, ToAgent, ToStep};
 use crate::link::frame::Address;
 use crate::link::fuzzing::{messages, read};
 use crate::node::event::{Action, Event, PeerMessage, Report};
@@ -62,6 +62,7 @@ fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
     read::<ToAgent>(body);
     read::<FromAgent>(body);
     read::<ToStep>(body);
+    read::<FromStep>(body);
     read::<Report>(body);
     read::<JobSpec>(body);
     read::<JobContext>(body);

@@ -112,12 +112,16 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     let token = Token::new(Source::Link, 0);
     let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
     let mut backlog = Messages::new();
+    let begun = begin(&mut poll, &mut link, &mut backlog);
     let Begun {
         node,
         tree,
         description,
         silence,
-    } = begin(&mut poll, &mut link, &mut backlog)?;
+    } = match begun {
+        Ok(begun) => begun,
+        Err(not) => return Err(not.tell(link)),
+    };
     if let Some(filter) = &description.spec.log {
         // The launcher has checked it.
         let _ = log::start(filter);

@@ -17,8 +17,11 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::common::{eventually, skip};
 use wireup::sys::fd_passing::{receive, send};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{AppSpec, JobSpec};
-use wireup_core::link::control::VERSION;
+use wireup_core::link::control::{FromStep, VERSION};
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, cut};
 use wireup_core::link::steps::{Account, Answer, Order, Rules, SocketFile, Whose};
 use wireup_core::link::{decode, encode, launcher};
 
@@ -259,6 +262,40 @@ fn what_is_longer_than_any_order_ends_the_helper() {
     let (code, said) = helper.end();
     assert_eq!(code, Some(125), "{said}");
     assert!(said.starts_with("wireup: the agent's socket"), "{said}");
+}
+
+#[test]
+fn a_step_tells_an_agent_of_another_version_its_own_and_ends() {
+    let helper = Helper::start();
+    let mut step = helper.make(&order(None));
+    let envelope = |to| Envelope {
+        to,
+        from: Address::Launcher,
+        class: Class::Control,
+    };
+    let begin = encode(&(0, VERSION + 1, "what that version says"));
+    let mut bytes = Vec::new();
+    for (header, body) in cut(envelope(Address::Node(NodeId(0))), &begin) {
+        bytes.extend_from_slice(&header.encode());
+        bytes.extend_from_slice(body);
+    }
+    step.link.write_all(&bytes).unwrap();
+    let mut answer = Vec::new();
+    step.link.read_to_end(&mut answer).unwrap();
+    let mut reader = FrameReader::default();
+    reader.push(&answer);
+    let answer = reader.next_frame().unwrap().unwrap();
+    assert_eq!(answer.class, Class::Control);
+    let own = FromStep::OtherVersion { version: VERSION };
+    assert_eq!(decode::<FromStep>(&answer.body).unwrap(), own);
+    let (code, said) = step.end();
+    assert_eq!(code, Some(125));
+    let versions = [VERSION, VERSION + 1].map(|version| format!("version {version}"));
+    assert!(
+        versions.iter().all(|version| said.contains(version)),
+        "{said}"
+    );
+    assert_eq!(helper.end(), (Some(0), String::new()));
 }
 
 /// What a launcher says whose job is in a file with these bytes.

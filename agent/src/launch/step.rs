@@ -25,6 +25,8 @@ use crate::user::says::relay;
 use crate::user::spawn::steps::{Reins, Steps};
 use crate::user::spawn::{SpawnError, end};
 use wireup::sys::spawn::Child;
+use wireup_core::link::control::{FromStep, VERSION};
+use wireup_core::link::decode;
 
 /// How long a step may run after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);
@@ -84,6 +86,7 @@ pub fn start(
         starting: Some(Box::pin(starting)),
         closed: None,
         ended: None,
+        other_version: None,
         linger: Box::pin(sleep(LINGER)),
         done: false,
     };
@@ -190,6 +193,8 @@ pub struct StepEvents {
     closed: Option<Option<LinkError>>,
     /// How the process ended, once it has.
     ended: Option<String>,
+    /// Its version, if that is not the agent's.
+    other_version: Option<u32>,
     linger: Pin<Box<Sleep>>,
     done: bool,
 }
@@ -204,7 +209,12 @@ impl StepEvents {
         match incoming {
             Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Step, packet)),
             Ok(Incoming::Sign(sign)) => Some(Event::Signed(Neighbour::Step, sign)),
-            Ok(Incoming::Control { .. }) => None,
+            Ok(Incoming::Control { body, .. }) => {
+                if let Ok(FromStep::OtherVersion { version }) = decode(&body) {
+                    self.other_version = Some(version);
+                }
+                None
+            }
             Err(error) => {
                 self.close(Some(error));
                 None
@@ -225,6 +235,14 @@ impl StepEvents {
             let seconds = silence.as_secs_f64();
             let reason = format!(
                 "its step (pid {pid}) did not answer within {seconds} s and was killed; was it stopped?"
+            );
+            return Event::StepGone { reason };
+        }
+        if let Some(version) = self.other_version {
+            let reason = format!(
+                "its step is a wireup with link version {version}, and its agent (wireup {}) has version \
+                 {VERSION}; restart the agent with the wireup that is installed",
+                env!("CARGO_PKG_VERSION")
             );
             return Event::StepGone { reason };
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use super::cluster::{Agent, DEADLINE};
+use serde::Serialize;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{FromAgent, Member, NodeStatus, Spread, ToAgent, VERSION};
 use wireup_core::link::frame::{Address, BODY_MAX, Class, Frame, FrameReader};
@@ -61,7 +62,7 @@ impl Launcher {
         self
     }
 
-    pub(crate) fn ask(&mut self, request: &ToAgent) {
+    pub(crate) fn ask(&mut self, request: &impl Serialize) {
         let request = encode(request);
         let mut bytes = Vec::new();
         let mut pieces = request.chunks(BODY_MAX).peekable();

@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
+use wireup_core::link::control::VERSION;
 use wireup_core::link::frame::Address;
 
 #[test]
@@ -142,6 +143,21 @@ fn the_end_of_a_step_is_told_with_how_it_ended_and_its_agent_goes_on_carrying() 
     drop(launcher);
     gone(&pids);
     cluster.agents.iter().for_each(|agent| agent.idle());
+}
+
+#[test]
+fn a_step_of_another_version_is_named_with_both_versions() {
+    let cluster = Cluster::start(2, &[]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(2, 2));
+    let pids = launcher.begun(2);
+    launcher.tell(1, "other-version 9");
+    let (lost, reason, step) = launcher.lost();
+    assert_eq!((lost, step), (vec![1], true));
+    for version in [9, VERSION] {
+        assert!(reason.contains(&format!("version {version}")), "{reason}");
+    }
+    drop(launcher);
+    gone(&pids);
 }
 
 #[test]

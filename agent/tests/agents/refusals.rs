@@ -415,6 +415,14 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     launcher.raw(&bytes).unwrap();
     assert!(launcher.refused().contains("its request cannot be read"));
 
+    // What another version says behind its version cannot be read.
+    let mut launcher = Launcher::connect(agent);
+    launcher.ask(&(0, VERSION + 7, "what that version says"));
+    let reason = launcher.refused();
+    for version in [VERSION, VERSION + 7] {
+        assert!(reason.contains(&format!("version {version}")), "{reason}");
+    }
+
     // A launch's name is its own while it runs; the second request ends it.
     let mut launcher = Launcher::connect(agent);
     launcher.ask(&open(VERSION, "l", spread.clone()));

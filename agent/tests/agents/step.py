@@ -58,6 +58,7 @@ def begin():
             break
     variant, at = varint(body, 0)
     assert variant == 0, "the first message is not Begin"
+    _version, at = varint(body, at)
     node, at = varint(body, at)
     length, at = varint(body, at)
     at += length
@@ -108,6 +109,9 @@ def main():
                 for count in range(100):
                     send(LAUNCHER, f"last {count}")
                 sys.exit(0)
+            case "other-version":
+                send(0, b"\0" + bytes([int(words[1])]), kind=1)
+                sys.exit(125)
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "close":

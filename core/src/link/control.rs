@@ -21,8 +21,8 @@ use crate::job::ids::NodeId;
 use crate::job::octets;
 use crate::link::spawn_tree::{Shape, Tree};
 
-/// Version of everything on the links. Agents and launchers of different versions refuse each other.
-pub const VERSION: u32 = 2;
+/// Version of everything on the links. Processes of different versions refuse each other.
+pub const VERSION: u32 = 3;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "there is no sign of life";
@@ -162,6 +162,8 @@ pub struct NodeStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToStep {
     Begin {
+        /// [`VERSION`] of the agent.
+        version: u32,
         /// The node this step is for.
         node: NodeId,
         /// Name of the launch.
@@ -176,6 +178,27 @@ pub enum ToStep {
     },
     /// The launcher cannot be reached any more.
     Orphaned { reason: String },
+}
+
+/// From a step, to its agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FromStep {
+    /// The agent's version is not the step's, which ends.
+    OtherVersion {
+        /// [`VERSION`] of the step.
+        version: u32,
+    },
+}
+
+/// The version in the first message on a link, also in one of another version that cannot be read.
+///
+/// Rule: it stands behind the number of the message, in all versions. Source:
+/// docs/decisions/0009-bodies-of-frames-are-postcard.md.
+pub fn version_in(message: &[u8]) -> Option<u32> {
+    // Of the kinds of first messages.
+    const NUMBERS: u32 = 4;
+    let ((number, version), _) = postcard::take_from_bytes::<(u32, u32)>(message).ok()?;
+    (number < NUMBERS).then_some(version)
 }
 
 /// Reads a list of at most [`NODES_MAX`] nodes. One that claims more is refused before it is held.
@@ -209,6 +232,42 @@ fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Member>, D::Error> 
 mod tests {
     use super::*;
     use crate::link::{decode, encode};
+
+    #[test]
+    fn the_version_of_a_first_message_is_read_whatever_follows() {
+        let mut messages = vec![encode(&FromStep::OtherVersion { version: 7 })];
+        let spread = Spread {
+            members: Vec::new(),
+            joined: 0,
+            star_limit: 1,
+            width: 2,
+        };
+        messages.push(encode(&ToStep::Begin {
+            version: 7,
+            node: NodeId(9),
+            launch: "l".into(),
+            spread: spread.clone(),
+            silence: Duration::ZERO,
+            description: Vec::new(),
+        }));
+        messages.push(encode(&ToAgent::Open {
+            version: 7,
+            launch: "l".into(),
+            scheduled: String::new(),
+            spread,
+            description: Vec::new(),
+        }));
+        messages.push(encode(&ToAgent::Meet {
+            version: 7,
+            name: "n".into(),
+        }));
+        messages.push(encode(&(3_u32, 7_u32, "of a later version")));
+        for message in messages {
+            assert_eq!(version_in(&message), Some(7), "{message:?}");
+        }
+        assert_eq!(version_in(b""), None);
+        assert_eq!(version_in(&[77; 10]), None);
+    }
 
     #[test]
     fn a_list_of_more_nodes_than_there_can_be_is_refused_where_it_is_read() {

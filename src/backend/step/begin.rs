@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{LINK_FD, Messages, cannot_wait};
+use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
 use crate::backend::cleanup_record;
 use crate::backend::guard::Guard;
 use crate::backend::link_message::Description;
@@ -18,9 +18,9 @@ use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::EXIT_WIREUP;
-use wireup_core::link::control::ToStep;
+use wireup_core::link::control::{FromStep, ToStep, VERSION, version_in};
 use wireup_core::link::decode;
-use wireup_core::link::frame::Class;
+use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::Envelope;
 use wireup_core::link::spawn_tree::Tree;
 
@@ -51,16 +51,26 @@ pub(super) struct Begun {
     pub(super) silence: Duration,
 }
 
+/// Why a step does not begin.
+pub(super) enum NotBegun {
+    /// The agent has this link version.
+    OtherVersion(u32),
+    Failed(RunFailure),
+}
+
 /// Waits for the agent's first message.
 pub(super) fn begin(
     poll: &mut Poll,
     link: &mut LinkEnd,
     backlog: &mut Messages,
-) -> Result<Begun, RunFailure> {
-    let broken = |error: &dyn std::fmt::Display| RunFailure::own("the agent's link", error);
+) -> Result<Begun, NotBegun> {
+    let broken = |error: &dyn std::fmt::Display| {
+        NotBegun::Failed(RunFailure::own("the agent's link", error))
+    };
     let mut ready = Vec::new();
     loop {
-        poll.wait(None, &mut ready).map_err(cannot_wait)?;
+        poll.wait(None, &mut ready)
+            .map_err(|errno| NotBegun::Failed(cannot_wait(errno)))?;
         link.receive(poll, backlog)
             .map_err(|error| broken(&error))?;
         let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
@@ -70,6 +80,7 @@ pub(super) fn begin(
         let (_, message) = backlog.remove(at);
         match decode(&message) {
             Ok(ToStep::Begin {
+                version: VERSION,
                 node,
                 spread,
                 description,
@@ -85,7 +96,30 @@ pub(super) fn begin(
                 });
             }
             Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
-            Err(error) => return Err(broken(&error)),
+            read => {
+                let version = version_in(&message).filter(|version| *version != VERSION);
+                return Err(match (version, read) {
+                    (Some(version), _) => NotBegun::OtherVersion(version),
+                    (None, Err(error)) => broken(&error),
+                    (None, Ok(_)) => broken(&"a first message of no version"),
+                });
+            }
+        }
+    }
+}
+
+impl NotBegun {
+    /// Tells the agent, which reports it to the launch, if the versions differ.
+    pub(super) fn tell(self, link: LinkEnd) -> RunFailure {
+        match self {
+            Self::OtherVersion(version) => {
+                let own = FromStep::OtherVersion { version: VERSION };
+                link.last_word(Address::Launcher, Class::Control, &own, LAST_WORDS);
+                RunFailure::refused(format!(
+                    "this step is a wireup with link version {VERSION}, and its agent has version {version}"
+                ))
+            }
+            Self::Failed(failure) => failure,
         }
     }
 }
