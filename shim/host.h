@@ -37,8 +37,8 @@ WIREUP_EXPORT void wireup_link_stop(void);
 /* The module for PMIx_server_init of a libpmix of this version, static. */
 WIREUP_EXPORT pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor);
 
-/* Forwards libpmix's own alerts, about monitored heartbeats and files, to the launcher:
- * they reach the clients of this node alone otherwise. After PMIx_server_init. */
+/* Forwards libpmix's own alerts, about monitored heartbeats and files, to the launcher: they reach the
+ * clients of this node alone otherwise. Reports lost connections as well. After PMIx_server_init. */
 WIREUP_EXPORT pmix_status_t wireup_watch_alerts(void);
 
 /* Whether a file is in a directory of which only empty directories may be removed. Any thread. */

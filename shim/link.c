@@ -15,11 +15,10 @@
 
 #include "shim.h"
 
-/* An op callback that the reader thread shall make. */
+/* A callback that the reader thread shall make. */
 struct refusal {
     struct refusal *next;
-    pmix_op_cbfunc_t op;
-    void *cbdata;
+    struct completion completion;
     pmix_status_t status;
 };
 
@@ -116,14 +115,14 @@ void link_forward(uint64_t id, uint16_t op, struct out *o)
     }
 }
 
-void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status)
+void link_refuse_later(const struct completion *completion, pmix_status_t status)
 {
     struct refusal *refusal = malloc(sizeof(*refusal));
     if (refusal == NULL) {
         return;
     }
     pthread_mutex_lock(&link_.lock);
-    *refusal = (struct refusal){link_.refusals, op, cbdata, status};
+    *refusal = (struct refusal){link_.refusals, *completion, status};
     link_.refusals = refusal;
     pthread_mutex_unlock(&link_.lock);
     wake_reader();
@@ -147,10 +146,10 @@ static enum outcome receive(uint8_t *bytes, size_t len)
     return GOT_IT;
 }
 
-/* A spawn that succeeded names its job. */
+/* A spawn that succeeded names its job, and a tool gets a name. */
 static bool is_good_name(uint16_t op, const struct answer *answer)
 {
-    if (op != WIREUP_OP_SPAWN || answer->status != PMIX_SUCCESS) {
+    if ((op != WIREUP_OP_SPAWN && op != WIREUP_OP_TOOL_CONNECTED) || answer->status != PMIX_SUCCESS) {
         return true;
     }
     return answer->data_len > 0 && answer->data_len <= WIREUP_MAX_NSPACE
@@ -231,7 +230,8 @@ static void make_refusals(void)
     while (refusals != NULL) {
         struct refusal *refusal = refusals;
         refusals = refusal->next;
-        refusal->op(refusal->status, refusal->cbdata);
+        struct answer answer = {.status = refusal->status};
+        complete(&refusal->completion, &answer);
         free(refusal);
     }
 }

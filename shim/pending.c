@@ -178,6 +178,22 @@ static void call_back(const struct completion *completion, struct answer *answer
                                completion->cbdata);
         break;
     }
+    case COMPLETE_TOOL: {
+        /* Never an error: libpmix 4.2 then uses memory that it has freed. A tool without a name of the
+         * agent's loses its connection, for the agent is gone. */
+        pmix_proc_t proc;
+        memset(&proc, 0, sizeof(proc));
+        if (answer->status == PMIX_SUCCESS) {
+            memcpy(proc.nspace, answer->data, answer->data_len);
+        } else {
+            strcpy(proc.nspace, "wireup-lost");
+        }
+        if (count == 1 && items[0].value.type == PMIX_PROC_RANK) {
+            proc.rank = items[0].value.data.rank;
+        }
+        completion->call.tool(PMIX_SUCCESS, &proc, completion->cbdata);
+        break;
+    }
     }
     free(answer->frame);
     wireup_infos_free(answer->infos);
@@ -209,6 +225,7 @@ static bool is_for_libpmix_thread(const struct completion *completion)
     case COMPLETE_OP:
     case COMPLETE_MODEX:
     case COMPLETE_GROUP:
+    case COMPLETE_TOOL:
         return false;
     case COMPLETE_INFO:
     case COMPLETE_LOOKUP:

@@ -97,7 +97,8 @@ struct completion {
         COMPLETE_LOOKUP,
         COMPLETE_SPAWN,
         COMPLETE_CREDENTIAL,
-        COMPLETE_VALIDATION
+        COMPLETE_VALIDATION,
+        COMPLETE_TOOL
     } kind;
     union {
         pmix_op_cbfunc_t op;
@@ -107,6 +108,7 @@ struct completion {
         pmix_spawn_cbfunc_t spawn;
         pmix_credential_cbfunc_t credential;
         pmix_validation_cbfunc_t validation;
+        pmix_tool_connection_cbfunc_t tool;
     } call;
     void *cbdata;
 };
@@ -140,8 +142,8 @@ pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *
 /* Sends a request whose completion was added to the table before, and empties o. If that fails the
  * completion is called. Not from an upcall. */
 void link_forward(uint64_t id, uint16_t op, struct out *o);
-/* Has the reader thread call op back with status; for upcalls that cannot refuse. */
-void link_refuse_later(pmix_op_cbfunc_t op, void *cbdata, pmix_status_t status);
+/* Has the reader thread complete it with status; for upcalls that cannot refuse. */
+void link_refuse_later(const struct completion *completion, pmix_status_t status);
 
 /* ---- kept.c: files that libpmix must not remove ---- */
 

@@ -104,10 +104,33 @@ static void alert(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix
     }
 }
 
+/* What libpmix saw within a second is one event: the source is the first, the others are infos. */
+static void connections_lost(size_t id, pmix_status_t code, const pmix_proc_t *source,
+                             pmix_info_t info[], size_t ninfo, pmix_info_t *results, size_t nresults,
+                             pmix_event_notification_cbfunc_fn_t done, void *cbdata)
+{
+    (void)id;
+    (void)code;
+    (void)results;
+    (void)nresults;
+    struct out o;
+    out_init(&o);
+    put_proc(&o, source);
+    put_infos(&o, info, ninfo);
+    (void)link_notice(&o, WIREUP_OP_CONNECTIONS_LOST);
+    if (done != NULL) {
+        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, cbdata);
+    }
+}
+
 pmix_status_t wireup_watch_alerts(void)
 {
-    pmix_status_t codes[] = {PMIX_MONITOR_HEARTBEAT_ALERT, PMIX_MONITOR_FILE_ALERT};
-    const pmix_status_t id = PMIx_Register_event_handler(codes, 2, NULL, 0, alert, NULL, NULL);
+    pmix_status_t alerts[] = {PMIX_MONITOR_HEARTBEAT_ALERT, PMIX_MONITOR_FILE_ALERT};
+    pmix_status_t losses[] = {PMIX_ERR_LOST_CONNECTION};
+    pmix_status_t id = PMIx_Register_event_handler(alerts, 2, NULL, 0, alert, NULL, NULL);
+    if (id >= 0) {
+        id = PMIx_Register_event_handler(losses, 1, NULL, 0, connections_lost, NULL, NULL);
+    }
     return id < 0 ? id : PMIX_SUCCESS;
 }
 
@@ -247,7 +270,7 @@ static void log_(const pmix_proc_t *client, const pmix_info_t data[], size_t nda
     put_infos(&o, directives, ndirs);
     const pmix_status_t rc = link_request(&o, WIREUP_OP_LOG, &completion);
     if (rc != PMIX_SUCCESS) {
-        link_refuse_later(cbfunc, cbdata, rc);
+        link_refuse_later(&completion, rc);
     }
 }
 
@@ -403,6 +426,20 @@ static pmix_status_t push_stdin(const pmix_proc_t *source, const pmix_proc_t tar
     return link_request(&o, WIREUP_OP_PUSH_STDIN, &completion);
 }
 
+/* Cannot refuse. Who the other end is was judged when it connected, before libpmix read its claims. */
+static void tool_connected(pmix_info_t info[], size_t ninfo, pmix_tool_connection_cbfunc_t cbfunc,
+                           void *cbdata)
+{
+    struct completion completion = {COMPLETE_TOOL, {.tool = cbfunc}, cbdata};
+    struct out o;
+    out_init(&o);
+    put_infos(&o, info, ninfo);
+    const pmix_status_t rc = link_request(&o, WIREUP_OP_TOOL_CONNECTED, &completion);
+    if (rc != PMIX_SUCCESS) {
+        link_refuse_later(&completion, rc);
+    }
+}
+
 static bool is_local_only(const pmix_info_t infos[], size_t count)
 {
     for (size_t i = 0; infos != NULL && i < count; i++) {
@@ -465,6 +502,7 @@ static union {
             .deregister_events = deregister_events,
             .notify_event = notify_event,
             .query = query,
+            .tool_connected = tool_connected,
             .log = log_,
             .allocate = allocate,
             .job_control = job_control,

@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 10
+#define WIREUP_SHIM_ABI 11
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -50,6 +50,7 @@ enum wireup_op {
     WIREUP_OP_NOTIFY_EVENT = 0x0104,
     WIREUP_OP_IOF_PULL = 0x0105,
     WIREUP_OP_GROUP_ENDED = 0x0106,
+    WIREUP_OP_CONNECTIONS_LOST = 0x0107,
     /* upcall socket, requests */
     WIREUP_OP_ABORT = 0x0110,
     WIREUP_OP_FENCE = 0x0111,
@@ -68,7 +69,8 @@ enum wireup_op {
     WIREUP_OP_GET_CREDENTIAL = 0x0130,
     WIREUP_OP_VALIDATE_CREDENTIAL = 0x0131,
     WIREUP_OP_ALLOCATE = 0x0132,
-    WIREUP_OP_SESSION_CONTROL = 0x0133
+    WIREUP_OP_SESSION_CONTROL = 0x0133,
+    WIREUP_OP_TOOL_CONNECTED = 0x0134
 };
 
 /* How far the host came when it sent WIREUP_OP_FAILED. */

@@ -52,7 +52,7 @@ pub mod inheritance;
 pub(crate) mod job_facts;
 pub(crate) mod job_names;
 pub mod jobs;
-mod names;
+pub(crate) mod names;
 mod offer;
 pub(crate) mod openmpi;
 pub mod pattern;
@@ -71,7 +71,7 @@ pub mod wrap;
 
 use app::{Stand, app_plan};
 pub use environment::Variable;
-pub use names::{ALLOCATION, LAUNCH, LaunchNames};
+pub use names::{ALLOCATION, LAUNCH, LaunchNames, Launcher};
 use offer::{host_parts, interfaces};
 use placement::{node_names, place};
 use size::{sizes, total};
@@ -122,6 +122,8 @@ pub struct Decided {
     pub oversubscribed: bool,
     /// The names under which others know the launch.
     pub names: LaunchNames,
+    /// Who leads the launch.
+    pub launcher: Launcher,
     /// Where a spawned job comes from; nothing for the job the user asked for.
     pub origin: Option<Origin>,
     /// The secret that signs its credentials, if PMIx is offered.
@@ -300,6 +302,7 @@ impl Plan {
                 offer,
                 oversubscribed,
                 names,
+                launcher: Launcher::this(),
                 origin: None,
                 key,
                 variables,

@@ -31,6 +31,7 @@ mod ranks;
 mod served;
 pub(crate) mod sidecar;
 mod spawns;
+mod tools;
 mod upcalls;
 
 use std::collections::BTreeSet;
@@ -73,6 +74,7 @@ use crate::pmix::sidecar::{SidecarLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
 use names::Asker;
 use spawns::Spawns;
+use tools::Tools;
 
 /// The node that stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
@@ -148,6 +150,7 @@ pub struct NodeCore {
     allocations: Allocations,
     voucher: Option<Voucher>,
     outputs: Outputs,
+    tools: Tools,
     inputs: Inputs,
     keys: Keys,
     link: SidecarLink,
@@ -207,6 +210,7 @@ impl NodeCore {
             crossings: CrossState::default(),
             voucher: None,
             outputs: Outputs::default(),
+            tools: Tools::default(),
             inputs: Inputs::default(),
             keys: Keys::default(),
             link: SidecarLink::new(),

@@ -21,6 +21,8 @@ mod control;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: memory shared with C")]
 mod foreign;
+#[cfg(have_pmix)]
+mod handshakes;
 #[allow(
     unsafe_code,
     reason = "the C boundary: descriptors and libraries from outside"

@@ -1,8 +1,7 @@
 //! Checks the user of connections to OpenPMIx's listener.
 //!
 //! It listens on 127.0.0.1, where every user of the machine can connect; it believes the user id
-//! that a client claims; and its one thread reads the first words of a connection with a call that
-//! waits, so that a silent connection blocks the server. So the sidecar defines `accept`: it asks
+//! that a client claims. So the sidecar defines `accept`: it asks
 //! the kernel for the owner of the other end, and a connection of neither the job's user nor root
 //! is closed before libpmix knows of it.
 //!
@@ -30,6 +29,7 @@ use rustix::net::{getpeername, getsockname};
 use tracing::debug;
 
 use crate::boundary::caught;
+use crate::handshakes::{self, Fate};
 use crate::replies::{Replies, lock};
 use crate::{Fatal, acks};
 use wireup_core::pmix::control::{SidecarNotice, Stage};
@@ -58,22 +58,34 @@ unsafe extern "C" fn accept(
     }
     // SAFETY: it was just opened, and no other code knows it.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
-    let admits = || {
-        let gate = GATE.get();
-        gate.is_none_or(|gate| lock(gate).admits(connection.as_fd()))
-    };
     // A connection of an unknown user is refused.
-    if caught(admits).unwrap_or(false) {
+    if let Some(connection) = caught(|| let_in(connection)).flatten() {
         // libpmix leaves this out. Without it the kernel keeps an event that follows an answer
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
         let _ = set_tcp_nodelay(&connection, true);
         let _ = caught(|| acks::look_after(connection.as_fd()));
         return connection.into_raw_fd();
     }
-    drop(connection);
     // SAFETY: the thread's own variable.
     unsafe { *libc::__errno_location() = libc::EAGAIN };
     -1
+}
+
+/// The connection that libpmix gets for one that was accepted, if any.
+fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
+    let (Some(gate), Some((own, peer))) = (GATE.get(), ends(connection.as_fd())) else {
+        return Some(connection);
+    };
+    if let Some(waited) = handshakes::announced(peer) {
+        return waited;
+    }
+    if !lock(gate).admits(own, peer) {
+        return None;
+    }
+    match handshakes::receive(connection, own) {
+        Fate::Pass(connection) => Some(connection),
+        Fate::Nothing => None,
+    }
 }
 
 /// From now on strangers are not let in, and reported. Once, before the server starts.
@@ -127,11 +139,8 @@ impl Gate {
         }
     }
 
-    /// Whether libpmix may have the connection. Others than TCP's have no strangers.
-    fn admits(&mut self, connection: BorrowedFd<'_>) -> bool {
-        let Some((own, peer)) = ends(connection) else {
-            return true;
-        };
+    /// Whether libpmix may have a connection.
+    fn admits(&mut self, own: SocketAddr, peer: SocketAddr) -> bool {
         match self.owner(own, peer) {
             Ok(Owner::User(user)) if user == self.user || user == 0 => {
                 debug!(%peer, user, "connected");
@@ -264,7 +273,8 @@ fn ask(kernel: &Socket, local: SocketAddr, remote: SocketAddr) -> io::Result<Opt
     }
 }
 
-/// Both ends of a TCP connection, ours first; addresses as the kernel looks them up.
+/// Both ends of a TCP connection, ours first; addresses as the kernel looks them up. Connections of other
+/// kinds have no strangers.
 fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
     let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;

@@ -49,7 +49,7 @@ void wait_until(const int *counter, int value);
 /* The thread that libpmix was last asked to call back on. */
 extern pthread_t libpmix_thread;
 
-/* What the shim registered for alerts. */
-extern pmix_notification_fn_t alert_handler;
+/* What the shim registered for alerts, and for lost connections. */
+extern pmix_notification_fn_t alert_handler, loss_handler;
 
 #endif

@@ -100,7 +100,7 @@ pmix_info_t *all_kinds(size_t *count)
     return infos;
 }
 
-pmix_notification_fn_t alert_handler;
+pmix_notification_fn_t alert_handler, loss_handler;
 
 pmix_status_t PMIx_Register_event_handler(pmix_status_t codes[], size_t ncodes, pmix_info_t info[],
                                           size_t ninfo, pmix_notification_fn_t handler,
@@ -108,8 +108,13 @@ pmix_status_t PMIx_Register_event_handler(pmix_status_t codes[], size_t ncodes, 
 {
     (void)info;
     (void)data;
-    CHECK(ncodes == 2 && ninfo == 0 && done == NULL);
-    CHECK(codes[0] == PMIX_MONITOR_HEARTBEAT_ALERT && codes[1] == PMIX_MONITOR_FILE_ALERT);
+    CHECK(ninfo == 0 && done == NULL);
+    if (ncodes == 1) {
+        CHECK(codes[0] == PMIX_ERR_LOST_CONNECTION);
+        loss_handler = handler;
+        return 8;
+    }
+    CHECK(ncodes == 2 && codes[0] == PMIX_MONITOR_HEARTBEAT_ALERT && codes[1] == PMIX_MONITOR_FILE_ALERT);
     alert_handler = handler;
     return 7;
 }

@@ -5,6 +5,7 @@
 //! orders ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there
 //! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
+mod attachment;
 mod end;
 mod failures;
 mod inspections;

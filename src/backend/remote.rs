@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use self::input::Input;
-use self::losses::own_host;
 use crate::backend::Backend;
 use crate::backend::admission::admits;
 use crate::backend::guard::Guard;
@@ -27,6 +26,7 @@ use crate::backend::local::RankIo;
 use crate::backend::message::{FromBackend, ToBackend};
 use crate::backend::wait_report::Awaited;
 use crate::failure::RunFailure;
+use crate::plan::names::own_host;
 use crate::plan::{Plan, SpawnedJob, StagedFiles};
 use crate::report::singleton_detection::Seen;
 use crate::sys::local_link::LinkEnd;

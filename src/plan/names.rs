@@ -25,6 +25,31 @@ pub struct LaunchNames {
     pub allocation: Option<OsString>,
 }
 
+/// The process that leads a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Launcher {
+    /// By which name its host knows itself.
+    pub host: String,
+    /// Its number there.
+    pub pid: u32,
+}
+
+impl Launcher {
+    /// This process.
+    pub(super) fn this() -> Self {
+        Self {
+            host: own_host(),
+            pid: std::process::id(),
+        }
+    }
+}
+
+/// By which name this host knows itself.
+pub(crate) fn own_host() -> String {
+    let names = rustix::system::uname();
+    names.nodename().to_string_lossy().into_owned()
+}
+
 impl LaunchNames {
     /// A scheduler gives names by variables. In a rank of ours that of the launch is its own job's.
     pub(super) fn new(inheritance: &Inheritance, nspace: &Nspace) -> Self {

@@ -62,6 +62,7 @@ mod suites;
 mod surroundings;
 mod survivors;
 mod terminal;
+mod tools;
 mod users;
 mod virtual_nodes;
 mod wrap;

@@ -142,7 +142,8 @@ impl NodeCore {
 
     /// Removes subscriptions of processes that have ended.
     pub(super) fn pull_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.outputs.is_asking() && !self.pmix.contains(&PmixState::Connected) {
+        let gone = self.tools.is_empty() && !self.pmix.contains(&PmixState::Connected);
+        if self.outputs.is_asking() && gone {
             self.pull_nothing(now, actions);
         }
     }

@@ -94,6 +94,9 @@ impl NodeCore {
                 channels,
             } => self.pull(&procs, &infos, channels, now, actions),
             Notice::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
+            Notice::ConnectionsLost { source, infos } => {
+                self.connections_lost(source, infos, now, actions);
+            }
         }
     }
 
@@ -183,6 +186,7 @@ impl NodeCore {
                 directive,
                 infos,
             } => self.allocate(id, &proc, (directive, &infos), actions),
+            Request::ToolConnected { infos } => self.tool_connected(id, &infos, actions),
         }
     }
 

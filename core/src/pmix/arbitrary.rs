@@ -148,6 +148,10 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
         codes().prop_map(|codes| Upcall::Notice(Notice::DeregisterEvents { codes })),
         (text(), vec(proc(), 0..4))
             .prop_map(|(name, procs)| Upcall::Notice(Notice::GroupEnded { name, procs })),
+        (proc(), infos()).prop_map(|(source, infos)| {
+            Upcall::Notice(Notice::ConnectionsLost { source, infos })
+        }),
+        infos().prop_map(|infos| Upcall::Request(Request::ToolConnected { infos })),
         (any::<i32>(), proc(), any::<u8>(), infos()).prop_map(|(code, source, range, infos)| {
             let (code, range) = (Status(code), DataRange(range));
             Upcall::Notice(Notice::NotifyEvent {

@@ -97,9 +97,10 @@ pub struct Init {
 impl Init {
     /// The infos for `PMIx_server_init`.
     ///
-    /// Rule: forwarded output off, or libpmix crashes when it gets some; tools and other users'
-    /// tools off, so that no rendezvous file is readable by anyone; the topology shared, or every
-    /// rank explores the machine by itself. Source: docs/shim.md#server.
+    /// Rule: forwarded output off, or libpmix crashes when it gets some; tool support off, which only
+    /// means that libpmix writes no files; tools of other users allowed, or root's are refused: `accept`
+    /// decides who may connect; the topology shared, or every rank discovers it by itself.
+    /// Source: docs/shim.md#server.
     pub fn infos(&self) -> Vec<Info> {
         let text = |text: &Text| Value::String(text.clone());
         vec![
@@ -111,7 +112,7 @@ impl Init {
             Info::new(keys::SERVER_TOOL_SUPPORT, Value::Bool(false)),
             Info::new(keys::SERVER_SYSTEM_SUPPORT, Value::Bool(false)),
             Info::new(keys::SERVER_SESSION_SUPPORT, Value::Bool(false)),
-            Info::new(keys::SERVER_ALLOW_FOREIGN_TOOLS, Value::Bool(false)),
+            Info::new(keys::SERVER_ALLOW_FOREIGN_TOOLS, Value::Bool(true)),
             Info::new(keys::IOF_LOCAL_OUTPUT, Value::Bool(false)),
             Info::new(keys::SERVER_SHARE_TOPOLOGY, Value::Bool(true)),
         ]

@@ -156,6 +156,10 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             name: "tag-1".into(),
             procs: vec![me()],
         }),
+        Upcall::Notice(Notice::ConnectionsLost {
+            source: me(),
+            infos: vec![Info::new(keys::PROCID, Value::Proc(proc("job-1", 0)))],
+        }),
         Upcall::Request(Request::Abort {
             proc: me(),
             status: 7,
@@ -277,6 +281,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             session: 7,
             directives: collect(),
         }),
+        Upcall::Request(Request::ToolConnected { infos: collect() }),
     ];
     let mut link = SidecarLink::new();
     let mut last_id = 0;
@@ -295,7 +300,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         assert_eq!(read, upcall);
         assert_eq!(upcall.encode(id).unwrap(), frame, "{kind:?}");
     }
-    assert_eq!(link.outstanding_upcalls().count(), 18);
+    assert_eq!(link.outstanding_upcalls().count(), 19);
 }
 
 #[test]
@@ -402,6 +407,11 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
             UpcallKind::SessionControl,
             18,
             Answer::Status(Status::ERR_NOT_FOUND),
+        ),
+        (
+            UpcallKind::ToolConnected,
+            19,
+            Answer::Named(proc("job-1-tool-0-1", 3)),
         ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());

@@ -75,6 +75,12 @@ pub enum Notice {
     },
     /// A group of this node's processes alone was ended by its members.
     GroupEnded { name: Text, procs: Vec<Proc> },
+    /// Connections have ended: those of processes that died and of tools, in order or not.
+    ConnectionsLost {
+        source: Proc,
+        /// Other processes are under `PROCID`.
+        infos: Vec<Info>,
+    },
     /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
     /// infos, an unnamed local process ends an unnamed subscription.
     ///
@@ -236,6 +242,12 @@ pub enum Request {
         /// What: `SESSION_PAUSE` and the like.
         directives: Vec<Info>,
     },
+    /// A tool has connected; the answer is the name under which libpmix will know it.
+    ToolConnected {
+        /// `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. What it says of
+        /// itself may be false.
+        infos: Vec<Info>,
+    },
 }
 
 impl Upcall {
@@ -248,6 +260,8 @@ impl Upcall {
             Self::Notice(Notice::DeregisterEvents { .. }) => UpcallKind::DeregisterEvents,
             Self::Notice(Notice::NotifyEvent { .. }) => UpcallKind::NotifyEvent,
             Self::Notice(Notice::GroupEnded { .. }) => UpcallKind::GroupEnded,
+            Self::Notice(Notice::ConnectionsLost { .. }) => UpcallKind::ConnectionsLost,
+            Self::Request(Request::ToolConnected { .. }) => UpcallKind::ToolConnected,
             Self::Request(Request::Abort { .. }) => UpcallKind::Abort,
             Self::Request(Request::Fence { .. }) => UpcallKind::Fence,
             Self::Request(Request::DirectModex { .. }) => UpcallKind::DirectModex,

@@ -1,17 +1,12 @@
 //! Nodes of which nothing more will be heard, and the loss of the link to all of them.
 
 use super::RemoteBackend;
+use crate::plan::names::own_host;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::control::NO_SIGN;
 use wireup_core::supervisor::first_failure::Blame;
-
-/// By which name this host knows itself.
-pub(super) fn own_host() -> String {
-    let names = rustix::system::uname();
-    names.nodename().to_string_lossy().into_owned()
-}
 
 impl RemoteBackend {
     /// The local agent does not serve the launch any more.

@@ -28,6 +28,7 @@ impl SpawnedJob {
             offer: first.offer.clone(),
             oversubscribed: self.oversubscribed,
             names: first.names.clone(),
+            launcher: first.launcher.clone(),
             key: first.key.clone(),
             origin: Some(self.origin.clone()),
             variables: Vec::new(),

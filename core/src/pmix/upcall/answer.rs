@@ -2,6 +2,7 @@
 
 use super::UpcallKind;
 use crate::job::ids::Nspace;
+use crate::pmix::keys;
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
 use crate::pmix::wire::{Frame, Reader, WireError, Writer};
 
@@ -20,7 +21,7 @@ pub struct Pdata {
 /// [`Infos`](Self::Infos), `lookup`
 /// takes [`Found`](Self::Found), `spawn` takes [`Spawned`](Self::Spawned), `get_credential` takes
 /// [`Credential`](Self::Credential), `validate_credential` takes [`Infos`](Self::Infos), `connect` and
-/// `disconnect` take a status; a status answers every kind, and is how each of them fails.
+/// `disconnect` take a status, `tool_connected` takes [`Named`](Self::Named); a status answers every kind, and is how each of them fails.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     /// Done, or refused.
@@ -35,13 +36,16 @@ pub enum Answer {
     Found(Status, Vec<Pdata>),
     /// Success: the job runs.
     Spawned(Nspace),
+    /// Success: the process is known by this name.
+    Named(Proc),
 }
 
 /// An answer as the shim reads it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parts {
     pub status: Status,
-    /// See [`Answer::Data`], or the name of a spawned job; else empty.
+    /// See [`Answer::Data`], or the name of a spawned job, or the nspace of [`Answer::Named`]; else
+    /// empty.
     pub data: Vec<u8>,
     /// See [`Answer::Infos`]; else empty.
     pub infos: Vec<Info>,
@@ -51,11 +55,12 @@ pub struct Parts {
 
 impl Answer {
     /// The reply frame's bytes. An answer that is not for this kind of upcall loses all but its
-    /// status; a spawn without a name failed.
+    /// status; a spawn or a tool without a name failed.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
     pub fn encode(&self, kind: UpcallKind, id: u64) -> Result<Vec<u8>, WireError> {
+        let rank;
         let (status, data, infos, found): (Status, &[u8], &[Info], &[Pdata]) = match self {
             Self::Status(status) => (*status, &[], &[], &[]),
             Self::Data(data) => (Status::SUCCESS, data, &[], &[]),
@@ -63,8 +68,16 @@ impl Answer {
             Self::Credential(data, infos) => (Status::SUCCESS, data, infos, &[]),
             Self::Found(status, found) => (*status, &[], &[], found),
             Self::Spawned(nspace) => (Status::SUCCESS, nspace.as_str().as_bytes(), &[], &[]),
+            Self::Named(proc) => {
+                rank = [Info::new(keys::RANK, Value::Rank(proc.rank))];
+                (Status::SUCCESS, proc.nspace.as_bytes(), &rank, &[])
+            }
         };
-        let nameless = kind == UpcallKind::Spawn && !matches!(self, Self::Spawned(_));
+        let nameless = match kind {
+            UpcallKind::Spawn => !matches!(self, Self::Spawned(_)),
+            UpcallKind::ToolConnected => !matches!(self, Self::Named(_)),
+            _ => false,
+        };
         let status = match status {
             Status::SUCCESS if nameless => Status::ERROR,
             status => status,

@@ -55,6 +55,13 @@ impl Upcall {
                 name: Text::decode(&mut from)?,
                 procs: from.list(Proc::decode)?,
             }),
+            UpcallKind::ConnectionsLost => Self::Notice(Notice::ConnectionsLost {
+                source: Proc::decode(&mut from)?,
+                infos: Info::decode_list(&mut from)?,
+            }),
+            UpcallKind::ToolConnected => Self::Request(Request::ToolConnected {
+                infos: Info::decode_list(&mut from)?,
+            }),
             UpcallKind::Abort => Self::Request(Request::Abort {
                 proc: Proc::decode(&mut from)?,
                 status: from.i32()?,
@@ -166,6 +173,10 @@ impl Upcall {
         let mut out = Writer::frame();
         match self {
             Self::Notice(Notice::ClientConnected { proc, infos })
+            | Self::Notice(Notice::ConnectionsLost {
+                source: proc,
+                infos,
+            })
             | Self::Request(Request::DirectModex { proc, infos })
             | Self::Request(Request::Publish { proc, infos }) => {
                 proc.encode(&mut out);
@@ -191,6 +202,9 @@ impl Upcall {
             Self::Notice(Notice::GroupEnded { name, procs }) => {
                 name.encode(&mut out);
                 encode_procs(procs, &mut out);
+            }
+            Self::Request(Request::ToolConnected { infos }) => {
+                Info::encode_list(infos, &mut out);
             }
             Self::Request(Request::Abort {
                 proc,

@@ -20,6 +20,8 @@ pub enum UpcallKind {
     NotifyEvent,
     /// See [`Notice::GroupEnded`].
     GroupEnded,
+    /// See [`Notice::ConnectionsLost`].
+    ConnectionsLost,
     /// See [`Request::Abort`].
     Abort,
     /// See [`Request::Fence`].
@@ -58,17 +60,20 @@ pub enum UpcallKind {
     Allocate,
     /// See [`Request::SessionControl`].
     SessionControl,
+    /// See [`Request::ToolConnected`].
+    ToolConnected,
 }
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
         Self::DeregisterEvents,
         Self::NotifyEvent,
         Self::GroupEnded,
+        Self::ConnectionsLost,
         Self::Abort,
         Self::Fence,
         Self::DirectModex,
@@ -88,6 +93,7 @@ impl UpcallKind {
         Self::ValidateCredential,
         Self::Allocate,
         Self::SessionControl,
+        Self::ToolConnected,
     ];
 
     /// The operation's name as PMIx has it.
@@ -99,6 +105,7 @@ impl UpcallKind {
             Self::DeregisterEvents => "deregister_events",
             Self::NotifyEvent => "notify_event",
             Self::GroupEnded => "group_ended",
+            Self::ConnectionsLost => "connections_lost",
             Self::Abort => "abort",
             Self::Fence => "fence",
             Self::DirectModex => "direct_modex",
@@ -118,6 +125,7 @@ impl UpcallKind {
             Self::ValidateCredential => "validate_credential",
             Self::Allocate => "allocate",
             Self::SessionControl => "session_control",
+            Self::ToolConnected => "tool_connected",
         }
     }
 
@@ -130,6 +138,7 @@ impl UpcallKind {
             Self::DeregisterEvents => c::WIREUP_OP_DEREGISTER_EVENTS,
             Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
             Self::GroupEnded => c::WIREUP_OP_GROUP_ENDED,
+            Self::ConnectionsLost => c::WIREUP_OP_CONNECTIONS_LOST,
             Self::Abort => c::WIREUP_OP_ABORT,
             Self::Fence => c::WIREUP_OP_FENCE,
             Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,
@@ -149,6 +158,7 @@ impl UpcallKind {
             Self::ValidateCredential => c::WIREUP_OP_VALIDATE_CREDENTIAL,
             Self::Allocate => c::WIREUP_OP_ALLOCATE,
             Self::SessionControl => c::WIREUP_OP_SESSION_CONTROL,
+            Self::ToolConnected => c::WIREUP_OP_TOOL_CONNECTED,
         };
         op as u16
     }

@@ -1,0 +1,127 @@
+//! PMIx tools that are attached to this node's server: their names, and their departure.
+//!
+//! Rule: a tool is never refused here. libpmix 4.2 uses freed memory when its host refuses one, and who
+//! may connect was decided before libpmix read a byte (`pmix-host/src/peers.rs`). A name that is not the
+//! tool's to have is replaced: what libpmix passes on then comes from the new name.
+//! Rule: a rank that calls `PMIx_tool_init` connects as a tool too, and libpmix keeps its name whatever
+//! the answer is. Source: `process_cbfunc` in `ptl_base_connection_hdlr.c` of 4.2.2 and 5.0.11.
+
+use std::collections::BTreeMap;
+
+use super::NodeCore;
+use crate::job::clock::Moment;
+use crate::job::ids::Rank;
+use crate::node::event::Action;
+use crate::pmix::keys;
+use crate::pmix::sidecar::UpcallId;
+use crate::pmix::upcall::Answer;
+use crate::pmix::value::{Info, Proc, Value, find};
+
+/// Bytes of an nspace at most: `PMIX_MAX_NSLEN`.
+const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
+
+/// The tools of a node.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// How many names were made up.
+    made: u32,
+    /// How many connections each has.
+    attached: BTreeMap<Proc, u32>,
+}
+
+impl Tools {
+    /// Whether none is attached.
+    pub(super) fn is_empty(&self) -> bool {
+        self.attached.is_empty()
+    }
+}
+
+impl NodeCore {
+    /// A tool has connected.
+    pub(super) fn tool_connected(
+        &mut self,
+        id: UpcallId,
+        infos: &[Info],
+        actions: &mut Vec<Action>,
+    ) {
+        let claimed = claimed(infos);
+        let name = match claimed {
+            Some(claimed) if self.is_free(&claimed) => claimed,
+            claimed => {
+                let name = self.new_tool_name();
+                // Of a rank libpmix does not take the name.
+                if claimed.is_some_and(|claimed| self.named(&claimed).is_some()) {
+                    return self.answer(id, &Answer::Named(name), actions);
+                }
+                name
+            }
+        };
+        *self.tools.attached.entry(name.clone()).or_default() += 1;
+        self.answer(id, &Answer::Named(name), actions);
+    }
+
+    /// Whether a tool may have this name: that of no job, and of no server.
+    fn is_free(&self, name: &Proc) -> bool {
+        let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
+            return false;
+        };
+        let launch = self.launch().nspace.as_str();
+        !nspace.is_empty()
+            && self.job_named(nspace).is_none()
+            && nspace.strip_prefix(launch) != Some("-host")
+    }
+
+    fn new_tool_name(&mut self) -> Proc {
+        loop {
+            self.tools.made += 1;
+            let launch = &self.launch().nspace;
+            let nspace = format!("{launch}-tool-{}-{}", self.node, self.tools.made);
+            let name = Proc {
+                nspace: nspace.as_str().into(),
+                rank: Rank(0).into(),
+            };
+            if !self.tools.attached.contains_key(&name) {
+                return name;
+            }
+        }
+    }
+
+    /// Connections have ended; those of processes of the launch are not of interest here.
+    pub(super) fn connections_lost(
+        &mut self,
+        source: Proc,
+        infos: Vec<Info>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let others = infos.into_iter().filter_map(|info| match info.value {
+            Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
+            _ => None,
+        });
+        for name in std::iter::once(source).chain(others) {
+            if let Some(connections) = self.tools.attached.get_mut(&name) {
+                *connections -= 1;
+                if *connections == 0 {
+                    self.tools.attached.remove(&name);
+                }
+            }
+        }
+        self.pull_ended(now, actions);
+    }
+}
+
+/// The name that a tool brings.
+fn claimed(infos: &[Info]) -> Option<Proc> {
+    match (find(infos, keys::NSPACE)?, find(infos, keys::RANK)?) {
+        (Value::String(nspace), Value::Rank(rank)) if nspace.as_bytes().len() <= NSPACE_MAX => {
+            rank.rank().map(|rank| Proc {
+                nspace: nspace.clone(),
+                rank: rank.into(),
+            })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! Connections of which libpmix may read the first words without waiting for them.
+//!
+//! Its one thread reads those with a call that waits: whoever connects and says nothing, or half of
+//! it, would stop the server. So a connection whose first message is not there yet waits here, and
+//! a thread watches it. When the message is complete, the thread connects to the listener itself, so that
+//! libpmix calls `accept` once more, and gets the connection that waited in place of that one.
+//!
+//! Rule: the first message is a header of 16 bytes, of which the last 8 are the length of what
+//! follows, in the machine's order. Source: `pmix_ptl_base_connection_handler` of 4.2.2 and 5.0.11.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketFlags, SocketType, bind, connect, getsockname, recv,
+    socket_with,
+};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::replies::lock;
+
+/// Bytes of the header.
+const HEADER: usize = 16;
+/// The longest first message; those of 5.0.11 have less than 1 KiB, and a credential of munge some more.
+const LONGEST: usize = 64 * 1024;
+/// How long the first message may take. A client may be stopped or slow, and waits for nobody.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Connections that may wait at the same time.
+const MOST: usize = 1024;
+
+/// How far the first message has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Arrival {
+    Complete,
+    /// There is more to come.
+    Partial,
+    /// It never will be, or is none.
+    Broken,
+}
+
+/// A connection that waits.
+struct Parked {
+    connection: OwnedFd,
+    until: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    /// Handed to the thread and not watched yet.
+    new: Vec<Parked>,
+    /// Complete, for the next calls of `accept` that the thread has caused.
+    ready: Vec<OwnedFd>,
+    /// From where the thread has connected.
+    knocks: BTreeSet<SocketAddr>,
+    waiting: usize,
+}
+
+/// The thread that watches, and what it shares with `accept`.
+struct Watch {
+    state: Mutex<State>,
+    wake: OwnedFd,
+}
+
+static WATCH: OnceLock<Option<&'static Watch>> = OnceLock::new();
+
+/// What `accept` does with a connection that may be let in.
+pub(crate) enum Fate {
+    /// libpmix gets this one.
+    Pass(OwnedFd),
+    /// It gets none for now.
+    Nothing,
+}
+
+/// Judges a connection from `peer` to `own`, this process's listener.
+pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> Fate {
+    match arrival(connection.as_fd()) {
+        Arrival::Complete => Fate::Pass(connection),
+        Arrival::Broken => Fate::Nothing,
+        Arrival::Partial => {
+            if let Some(watch) = WATCH.get_or_init(|| Watch::start(own)) {
+                watch.park(connection);
+            }
+            Fate::Nothing
+        }
+    }
+}
+
+/// The connection that waited, if the one from `peer` was made to say that it is complete.
+pub(crate) fn announced(peer: SocketAddr) -> Option<Option<OwnedFd>> {
+    let watch = WATCH.get().copied().flatten()?;
+    let mut state = lock(&watch.state);
+    state.knocks.remove(&peer).then(|| state.ready.pop())
+}
+
+fn arrival(connection: BorrowedFd<'_>) -> Arrival {
+    let mut bytes = vec![0; HEADER + LONGEST];
+    let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let there = match recv(connection, &mut bytes[..], peek) {
+        Ok((_, 0)) => return Arrival::Broken,
+        Ok((_, there)) => there,
+        Err(Errno::AGAIN | Errno::INTR) => return Arrival::Partial,
+        Err(_) => return Arrival::Broken,
+    };
+    let Some(length) = bytes[..there].get(HEADER - 8..HEADER) else {
+        return Arrival::Partial;
+    };
+    let length = u64::from_ne_bytes(length.try_into().expect("8 bytes"));
+    match usize::try_from(length) {
+        Ok(length) if length <= LONGEST && there >= HEADER + length => Arrival::Complete,
+        Ok(length) if length <= LONGEST => Arrival::Partial,
+        _ => Arrival::Broken,
+    }
+}
+
+impl Watch {
+    /// Starts the thread, which ends with the process. Without it connections that are not complete at
+    /// once are closed.
+    fn start(own: SocketAddr) -> Option<&'static Self> {
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (woken, wake) = pipe_with(flags).ok()?;
+        let watch: &'static Self = Box::leak(Box::new(Self {
+            state: Mutex::default(),
+            wake,
+        }));
+        let thread = thread::Builder::new().name("handshakes".to_owned());
+        thread.spawn(move || watch.run(&woken, own)).ok()?;
+        Some(watch)
+    }
+
+    fn park(&self, connection: OwnedFd) {
+        let mut state = lock(&self.state);
+        if state.waiting < MOST {
+            state.waiting += 1;
+            state.new.push(Parked {
+                connection,
+                until: Instant::now() + LIMIT,
+            });
+            drop(state);
+            // A full pipe wakes as well.
+            let _ = rustix::io::write(&self.wake, &[0]);
+        }
+    }
+
+    fn run(&self, woken: &OwnedFd, own: SocketAddr) {
+        let mut parked: Vec<Parked> = Vec::new();
+        loop {
+            parked.append(&mut lock(&self.state).new);
+            let now = Instant::now();
+            let mut left = Vec::with_capacity(parked.len());
+            let before = parked.len();
+            for one in parked {
+                match arrival(one.connection.as_fd()) {
+                    Arrival::Complete => self.hand_over(one.connection, own),
+                    Arrival::Partial if one.until > now => left.push(one),
+                    Arrival::Partial | Arrival::Broken => {}
+                }
+            }
+            parked = left;
+            lock(&self.state).waiting -= before - parked.len();
+            if wait(woken, &parked).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Has libpmix call `accept` for a connection.
+    fn hand_over(&self, connection: OwnedFd, own: SocketAddr) {
+        lock(&self.state).ready.push(connection);
+        if self.knock(own).is_err() {
+            lock(&self.state).ready.pop();
+        }
+    }
+
+    fn knock(&self, own: SocketAddr) -> io::Result<()> {
+        let family = match own.is_ipv4() {
+            true => AddressFamily::INET,
+            false => AddressFamily::INET6,
+        };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        bind(&socket, &SocketAddr::new(own.ip(), 0))?;
+        let from = SocketAddr::try_from(getsockname(&socket)?)?;
+        lock(&self.state).knocks.insert(from);
+        connect(&socket, &own).inspect_err(|_| {
+            lock(&self.state).knocks.remove(&from);
+        })?;
+        // It ends with this function; what `accept` needs of it is where it came from.
+        Ok(())
+    }
+}
+
+/// Waits until something has arrived, or somebody has waited long enough. What is partial would be
+/// ready at once, so of those the thread looks again after a while.
+fn wait(woken: &OwnedFd, parked: &[Parked]) -> io::Result<()> {
+    const PARTIAL: Duration = Duration::from_millis(10);
+    let silent = |one: &&Parked| {
+        let mut byte = [0; 1];
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(
+            recv(&one.connection, &mut byte[..], peek),
+            Err(Errno::AGAIN)
+        )
+    };
+    let (quiet, partial): (Vec<&Parked>, Vec<&Parked>) = parked.iter().partition(silent);
+    let mut fds = vec![PollFd::new(woken, PollFlags::IN)];
+    fds.extend(
+        quiet
+            .iter()
+            .map(|one| PollFd::new(&one.connection, PollFlags::IN)),
+    );
+    let soonest = parked.iter().map(|one| one.until).min();
+    let mut limit = soonest.map(|at| at.saturating_duration_since(Instant::now()));
+    if !partial.is_empty() {
+        limit = limit.map(|limit| limit.min(PARTIAL));
+    }
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(&mut fds, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    while matches!(rustix::io::read(woken, &mut [0; 64]), Ok(1..)) {}
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn message(length: u64) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER - 8];
+        bytes.extend(length.to_ne_bytes());
+        bytes
+    }
+
+    /// Both ends of a connection, of which the first has sent this.
+    fn sent(bytes: &[u8]) -> (TcpStream, OwnedFd) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.write_all(bytes).unwrap();
+        let server = listener.accept().unwrap().0;
+        if !bytes.is_empty() {
+            let mut fds = [PollFd::new(&server, PollFlags::IN)];
+            poll(&mut fds, None).unwrap();
+        }
+        (client, server.into())
+    }
+
+    #[test]
+    fn a_first_message_is_complete_partial_or_none() {
+        for (bytes, expected) in [
+            (message(0), Arrival::Complete),
+            ([message(3), vec![1, 2, 3]].concat(), Arrival::Complete),
+            ([message(3), vec![1, 2]].concat(), Arrival::Partial),
+            (message(3)[..9].to_vec(), Arrival::Partial),
+            (Vec::new(), Arrival::Partial),
+            (message(LONGEST as u64 + 1), Arrival::Broken),
+            (message(u64::MAX), Arrival::Broken),
+        ] {
+            let (client, server) = sent(&bytes);
+            assert_eq!(arrival(server.as_fd()), expected, "{bytes:?}");
+            drop(client);
+        }
+        let (client, server) = sent(&[]);
+        drop(client);
+        let mut fds = [PollFd::new(&server, PollFlags::IN)];
+        poll(&mut fds, None).unwrap();
+        assert_eq!(arrival(server.as_fd()), Arrival::Broken);
+    }
+
+    #[test]
+    fn a_connection_that_becomes_complete_is_announced_at_the_listener() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let own = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(own).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.write_all(&message(2)).unwrap();
+        assert!(matches!(receive(server.into(), own), Fate::Nothing));
+        client.write_all(&[1, 2]).unwrap();
+        let (_knock, from) = listener.accept().unwrap();
+        let waited = announced(from).expect("a knock").expect("a connection");
+        let peer = SocketAddr::try_from(rustix::net::getpeername(&waited).unwrap().unwrap());
+        assert_eq!(peer.unwrap(), client.local_addr().unwrap());
+        assert!(announced(from).is_none(), "only once");
+    }
+}
