@@ -17,7 +17,7 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
-    numactl strace ltrace gdb linux-perf time iproute2 munge shellcheck)
+    libpmix-bin numactl strace ltrace gdb linux-perf time iproute2 munge shellcheck)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. grpc is

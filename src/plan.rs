@@ -264,6 +264,12 @@ impl Plan {
             Err(failure) => return Err(failure),
         };
         offer.pmix &= across || host.is_some();
+        if spec.debug.stop_in_init && !offer.pmix {
+            return Err(wrong(
+                "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
+                    .to_owned(),
+            ));
+        }
         let universe = match across {
             true => slots_of_hosts::universe(
                 &spec.layout,

@@ -31,6 +31,7 @@ mod ranks;
 mod served;
 pub(crate) mod sidecar;
 mod spawns;
+mod stopped;
 mod tools;
 mod upcalls;
 
@@ -72,8 +73,10 @@ use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::sidecar::{SidecarLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::pmix::value::Status;
 use names::Asker;
 use spawns::Spawns;
+use stopped::Stopped;
 use tools::Tools;
 
 /// The node that stores published names and values.
@@ -151,6 +154,7 @@ pub struct NodeCore {
     voucher: Option<Voucher>,
     outputs: Outputs,
     tools: Tools,
+    stopped: Stopped,
     inputs: Inputs,
     keys: Keys,
     link: SidecarLink,
@@ -211,6 +215,7 @@ impl NodeCore {
             voucher: None,
             outputs: Outputs::default(),
             tools: Tools::default(),
+            stopped: Stopped::default(),
             inputs: Inputs::default(),
             keys: Keys::default(),
             link: SidecarLink::new(),
@@ -419,6 +424,9 @@ impl NodeCore {
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
             PeerMessage::Crossing(message) => self.crossing_message(from, message, now, actions),
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
+            PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
+                self.node_stopped(from, &event, now, actions);
+            }
             PeerMessage::Notify(event) => self.notify(&event, now, actions),
             PeerMessage::Died(process) => {
                 if self.jobs.node_of(process) == Some(from) {

@@ -12,7 +12,8 @@ use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::pmix::control::{Client, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
-use wireup_core::pmix::value::{Proc, Text};
+use wireup_core::pmix::keys;
+use wireup_core::pmix::value::{Info, Proc, ProcRank, Text, Value};
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(crate) fn app_start(
@@ -122,9 +123,13 @@ pub(crate) fn register_request(
         uid,
         gid,
     };
-    let infos = info
+    let mut infos = info
         .infos()
         .map_err(|error| RunFailure::own("PMIx cannot describe the job", error))?;
+    if plan.spec.debug.stop_in_init {
+        let all = Value::Rank(ProcRank::WILDCARD);
+        infos.push(Info::new(keys::DEBUG_STOP_IN_INIT, all));
+    }
     let clients = plan
         .job
         .ranks

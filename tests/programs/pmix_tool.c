@@ -16,6 +16,10 @@
  *   stay     waits until standard input ends
  *   die      ends without a word to the server
  *   again    leaves, attaches once more and says so
+ *   output N gets what ranks of the job TOOL_JOB print; says for each of N ranks and each stream once
+ *            pmix_tool output rank=R channel=C text=TEXT
+ *   release  waits until all ranks of the job in the environment as TOOL_JOB wait for a debugger, says
+ *            pmix_tool ready=NSPACE at=BREAKPOINT, waits until standard input ends, and releases them
  */
 #include "client.h"
 #include <pmix.h>
@@ -141,15 +145,100 @@ static void again(void)
     begin();
 }
 
+/* ---- ranks that wait ---- */
+
+static char ready[600];
+
+static void on_ready(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[],
+                     size_t ninfo, pmix_info_t *others, size_t nothers,
+                     pmix_event_notification_cbfunc_fn_t done, void *data)
+{
+    const char *at = "?", *job = source->nspace;
+    (void)id;
+    (void)code;
+    (void)others;
+    (void)nothers;
+    for (size_t i = 0; i < ninfo; i++)
+        if (PMIX_CHECK_KEY(&info[i], PMIX_BREAKPOINT) && info[i].value.type == PMIX_STRING)
+            at = info[i].value.data.string;
+        else if (PMIX_CHECK_KEY(&info[i], PMIX_EVENT_AFFECTED_PROC) && info[i].value.type == PMIX_PROC)
+            job = info[i].value.data.proc->nspace;
+    char text[sizeof ready];
+    snprintf(text, sizeof text, "ready=%s at=%s", job, at);
+    CHANGE(memcpy(ready, text, sizeof ready));
+    handled(done, data);
+}
+
+static void release(void)
+{
+    const char *job = getenv("TOOL_JOB");
+    hold(job != NULL, "TOOL_JOB");
+    listen_for(PMIX_READY_FOR_DEBUG, on_ready);
+    WAIT_UNTIL(ready[0] != '\0');
+    report("pmix_tool %s", ready);
+    stay();
+    pmix_proc_t all;
+    pmix_info_t info[2];
+    PMIX_LOAD_PROCID(&all, job, PMIX_RANK_WILDCARD);
+    PMIX_INFO_LOAD(&info[0], PMIX_EVENT_CUSTOM_RANGE, &all, PMIX_PROC);
+    PMIX_INFO_LOAD(&info[1], PMIX_EVENT_NON_DEFAULT, NULL, PMIX_BOOL);
+    must(await_answer(PMIx_Notify_event(PMIX_DEBUGGER_RELEASE, &me, PMIX_RANGE_CUSTOM, info, 2, on_answer,
+                                        NULL)),
+         "PMIx_Notify_event");
+}
+
+/* ---- output ---- */
+
+enum { RANKS = 64 };
+
+static int expected = 4;
+static char printed[RANKS][2][64];
+static int streams;
+
+static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *bytes,
+                      pmix_info_t info[], size_t ninfo)
+{
+    (void)id;
+    (void)info;
+    (void)ninfo;
+    if (source->rank >= RANKS || bytes->size == 0)
+        return;
+    char *text = printed[source->rank][channel == PMIX_FWD_STDERR_CHANNEL];
+    const size_t size = strcspn(bytes->bytes, "\n");
+    CHANGE(if (text[0] == '\0') {
+        snprintf(text, sizeof printed[0][0], "%.*s", (int)(size < bytes->size ? size : bytes->size),
+                 bytes->bytes);
+        streams++;
+    });
+}
+
+static void output(void)
+{
+    const char *job = getenv("TOOL_JOB");
+    hold(job != NULL, "TOOL_JOB");
+    pmix_proc_t all;
+    PMIX_LOAD_PROCID(&all, job, PMIX_RANK_WILDCARD);
+    const pmix_status_t id = PMIx_IOF_pull(&all, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL,
+                                           on_output, NULL, NULL);
+    if (id < 0)
+        must(id, "PMIx_IOF_pull");
+    WAIT_UNTIL(streams >= 2 * expected);
+    for (int rank = 0; rank < expected; rank++)
+        for (int stream = 0; stream < 2; stream++)
+            report("pmix_tool output rank=%d channel=%d text=%s", rank, stream + 1, printed[rank][stream]);
+}
+
 int main(int argc, char **argv)
 {
     static const struct mode modes[] = {{"attach", nothing}, {"look", look}, {"stay", stay},
-                                        {"die", die},        {"again", again}, {NULL, NULL}};
+                                        {"die", die},        {"again", again}, {"release", release}, {"output", output}, {NULL, NULL}};
     const struct mode *mode = find_mode(modes, argc < 4 ? "attach" : argv[3]);
     if (argc < 3 || mode == NULL)
         fail(2, "pmix_tool HOW WHICH [MODE]");
     how = argv[1];
     which = argv[2];
+    if (argc > 4)
+        expected = atoi(argv[4]);
     begin();
     mode->run();
     PMIx_tool_finalize();

@@ -3,9 +3,11 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::common::{Outcome, Output, Pmix, Run, Running, eventually, field, number, pmix};
+use crate::common::{
+    Outcome, Output, Pmix, Run, Running, eventually, field, mpi, number, pmix, skip,
+};
 use crate::pmix::SERVERS;
 use rustix::process::Signal;
 
@@ -15,6 +17,11 @@ const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 /// Every libpmix that is here, as server and as tool.
 fn versions() -> impl Iterator<Item = Pmix> {
     SERVERS.iter().filter_map(|(name, _)| pmix(name))
+}
+
+/// Whether it is the file that names no certain server.
+fn is_for_any(file: &Path) -> bool {
+    file.to_str().is_some_and(|name| name.ends_with(".tool"))
 }
 
 /// A job whose ranks wait to be ended, and where its tools run.
@@ -42,8 +49,11 @@ impl Job {
             place,
             running: run.start(),
         };
+        // The last of its files is there, and has its text.
         eventually("a tool can find the server", || {
-            (!job.files().is_empty()).then_some(())
+            let last = job.files().into_iter().find(|file| is_for_any(file))?;
+            let text = std::fs::read_to_string(last).unwrap_or_default();
+            (text.lines().count() == 5).then_some(())
         });
         job
     }
@@ -68,9 +78,7 @@ impl Job {
     /// The file that names no certain server.
     fn file(&self) -> String {
         let files = self.files();
-        let file = files
-            .iter()
-            .find(|file| file.to_str().unwrap().ends_with(".tool"));
+        let file = files.iter().find(|file| is_for_any(file));
         file.expect("one for every tool")
             .to_str()
             .unwrap()
@@ -98,6 +106,7 @@ impl Job {
         Run::command(words)
             .beside(&self.place)
             .env("TOOL_FILE", self.file())
+            .env("TOOL_JOB", self.nspace())
     }
 
     /// The job is as if there had been no tool: it ends when it is told to.
@@ -270,6 +279,142 @@ fn garbage_and_silence_at_the_tool_port_are_shut_out() {
         half.write_all(&header(300)[..10]).unwrap();
         job.tool("file", &job.file(), &["look"]).run().expect(0);
         drop((silent, half));
+        job.end();
+    }
+}
+
+#[test]
+fn a_tool_gets_the_output_of_ranks_on_every_node() {
+    const PRINTS: &str = "while sleep 0.05; do echo out-$PMIX_RANK; echo err-$PMIX_RANK >&2; done";
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--pmi", "pmix", "--libpmix", library.path()], nodes].concat();
+            let run = Run::ranks(4, options).more(["sh", "-c", PRINTS]);
+            let job = Job::from(library.clone(), run);
+            let tool = job.tool("file", &job.file(), &["output", "4"]);
+            let outcome = tool.run().expect(0);
+            let lines = outcome.sorted_lines();
+            let lines: Vec<_> = lines
+                .iter()
+                .filter(|line| line.contains(" output "))
+                .collect();
+            assert_eq!(lines.len(), 8, "{outcome:?}");
+            for line in lines {
+                let stream = ["out", "err"][number(line, "channel") as usize - 1];
+                let text = format!("{stream}-{}", field(line, "rank").unwrap());
+                assert_eq!(field(line, "text").unwrap(), text, "{outcome:?}");
+            }
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn ranks_that_stop_in_init_are_counted_over_all_nodes_and_released_by_a_tool() {
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--stop-in-init"], nodes].concat();
+            // Done once they have been released: every rank needs the others.
+            let args = ["exchange", "100"];
+            let job = Job::of(library.clone(), &options, "pmix_client", &args);
+            let tool = job.tool("file", &job.file(), &["release"]).stdin_held();
+            let mut tool = tool.start();
+            let told = tool.wait_for(Output::Stdout, "pmix_tool ready=");
+            let ready = told.lines().find(|line| line.contains("ready=")).unwrap();
+            assert_eq!(field(ready, "ready").unwrap(), job.nspace());
+            assert_eq!(field(ready, "at").unwrap(), "pmix-init");
+            drop(tool.stdin());
+            tool.finish().expect(0);
+            job.running.finish().expect(0);
+        }
+    }
+}
+
+#[test]
+fn ranks_without_pmix_cannot_stop_in_init() {
+    let outcome = Run::ranks(2, ["--stop-in-init", "--pmi", "pmi1", "true"]).run();
+    outcome
+        .expect(125)
+        .expect_one_line(&["--stop-in-init", "--stop-on-exec"]);
+}
+
+#[test]
+fn a_job_of_mpich_can_be_attached_to_when_it_is_offered_everything() {
+    let (Some(mpich), Some(library)) = (mpi("mpich4"), versions().next()) else {
+        return;
+    };
+    // No rank 9 is there to end the job: all wait.
+    let args = ["9", "without-finalize", "0"];
+    let options = ["--pmi", "all", "--libpmix", library.path()];
+    let job = Job::from(library.clone(), mpich.run(4, &options, "exitcode", &args));
+    job.running
+        .wait_for_many(Output::Stdout, "exitcode rank=", 4);
+    let outcome = job.tool("file", &job.file(), &["look"]).run().expect(0);
+    let lines = outcome.sorted_lines();
+    let rows: Vec<_> = lines.iter().filter(|row| row.contains(" proc=")).collect();
+    assert_eq!(rows.len(), 4, "{outcome:?}");
+    assert!(
+        rows.iter()
+            .all(|row| field(row, "program").unwrap().ends_with("/exitcode"))
+    );
+    job.end();
+}
+
+#[test]
+fn tools_of_openpmix_work_with_a_job() {
+    let tool = |name: &str| {
+        let path = PathBuf::from("/usr/bin").join(name);
+        let there = path.exists();
+        if !there {
+            skip(&format!(
+                "{name}: libpmix-bin is not installed; scripts/setup does that"
+            ));
+        }
+        there.then_some(path)
+    };
+    let (Some(pps), Some(pevent), Some(library)) = (tool("pps"), tool("pevent"), pmix("pmix4"))
+    else {
+        return;
+    };
+    for nodes in NODES {
+        let job = Job::start(library.clone(), nodes);
+        let (pid, uri) = (job.running.pid().to_string(), job.uri());
+        for words in [
+            &["--pid", &pid][..],
+            &["--uri", &uri],
+            &["--namespace", &job.nspace()],
+            &[],
+        ] {
+            let words = [&[pps.to_str().unwrap()], words].concat();
+            let outcome = Run::command(words).beside(&job.place).run().expect(0);
+            let told = [outcome.out(), outcome.err()].concat();
+            let jobs = format!("Active nspaces: {}", job.nspace());
+            assert!(told.lines().any(|line| line == jobs), "{outcome:?}");
+        }
+        // As a test of the way of an event: `pmix_tool release` hears it and releases nobody.
+        let mut hears = job
+            .tool("file", &job.file(), &["release"])
+            .stdin_held()
+            .start();
+        hears.wait_for(Output::Stdout, "pmix_tool attached");
+        let words = [
+            pevent.to_str().unwrap(),
+            "--pid",
+            &pid,
+            "--event",
+            "-58",
+            "--range",
+            "session",
+        ];
+        eventually("the event is heard", || {
+            Run::command(words).beside(&job.place).run().expect(0);
+            let heard = hears.so_far(Output::Stdout);
+            String::from_utf8_lossy(&heard)
+                .contains("ready=")
+                .then_some(())
+        });
+        drop(hears.stdin());
+        hears.finish().expect(0);
         job.end();
     }
 }

@@ -70,11 +70,12 @@ fn rank_set() -> BoxedStrategy<RankSet> {
 
 fn debug() -> BoxedStrategy<DebugSpec> {
     let choice = prop_oneof![Just(RankChoice::All), rank_set().prop_map(RankChoice::Only),];
-    (of(choice), any::<(bool, bool)>())
-        .prop_map(|(stop_on_exec, (led, stacks))| DebugSpec {
+    (of(choice), any::<(bool, bool, bool)>())
+        .prop_map(|(stop_on_exec, (led, stacks, stop_in_init))| DebugSpec {
             stop_on_exec,
             led,
             stacks,
+            stop_in_init,
         })
         .boxed()
 }

@@ -387,6 +387,8 @@ pub struct DebugSpec {
     pub led: bool,
     /// The user is shown where the ranks are when a fence is late and when the job's time is over.
     pub stacks: bool,
+    /// All ranks wait in `PMIx_Init` until a debugger releases them.
+    pub stop_in_init: bool,
 }
 
 impl DebugSpec {

@@ -32,7 +32,8 @@ impl NodeCore {
             .source
             .rank
             .rank()
-            .is_none_or(|_| self.local_of(&event.source).is_some());
+            .is_none_or(|_| self.local_of(&event.source).is_some())
+            || self.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
             self.groups_hear(&event, now, actions);
             self.carry(&Arc::new(event), actions);

@@ -34,6 +34,11 @@ impl Tools {
     pub(super) fn is_empty(&self) -> bool {
         self.attached.is_empty()
     }
+
+    /// Whether it is attached.
+    pub(super) fn knows(&self, name: &Proc) -> bool {
+        self.attached.contains_key(name)
+    }
 }
 
 impl NodeCore {

@@ -69,6 +69,12 @@ impl NodeCore {
                 }
             }
             Notice::NotifyEvent {
+                code: Status::READY_FOR_DEBUG,
+                source,
+                infos,
+                ..
+            } => self.rank_stopped(&source, &infos, now, actions),
+            Notice::NotifyEvent {
                 code,
                 source,
                 range,

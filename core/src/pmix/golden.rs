@@ -443,6 +443,8 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
     let statuses = [
         ("SUCCESS", Status::SUCCESS),
         ("ERROR", Status::ERROR),
+        ("DEBUGGER_RELEASE", Status::DEBUGGER_RELEASE),
+        ("READY_FOR_DEBUG", Status::READY_FOR_DEBUG),
         ("ERR_PROC_ABORTED", Status::ERR_PROC_ABORTED),
         ("ERR_INVALID_CRED", Status::ERR_INVALID_CRED),
         (

@@ -230,6 +230,10 @@ keys! {
     SESSION_EXTEND = "pmix.ssn.xtend";
     /// String: kinds of credentials, comma separated, the preferred one first; or a credential's.
     CRED_TYPE = "pmix.sec.ctype";
+    /// Rank: it waits in `PMIx_Init` for a debugger; all do with the wildcard.
+    DEBUG_STOP_IN_INIT = "pmix.dbg.init";
+    /// String: where processes wait for a debugger.
+    BREAKPOINT = "pmix.brkpnt";
     /// String: the client's name for its request for an allocation.
     ALLOC_REQ_ID = "pmix.alloc.reqid";
     /// String: the host's name for an allocation.

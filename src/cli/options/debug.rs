@@ -19,6 +19,10 @@ pub(crate) struct DebugArgs {
     /// --timeout before the ranks are ended
     #[arg(long)]
     stacks: bool,
+
+    /// Let all ranks wait in PMIx_Init (MPI_Init of Open MPI) until a PMIx tool releases them
+    #[arg(long)]
+    stop_in_init: bool,
 }
 
 impl From<DebugArgs> for DebugSpec {
@@ -27,6 +31,7 @@ impl From<DebugArgs> for DebugSpec {
             stop_on_exec: args.stop_on_exec,
             led: false,
             stacks: args.stacks,
+            stop_in_init: args.stop_in_init,
         }
     }
 }

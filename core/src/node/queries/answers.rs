@@ -204,8 +204,7 @@ impl View<'_> {
                 average(&sizes).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
-            // No debugger can stop processes at their start.
-            keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(Text::default())),
+            keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(keys::DEBUG_STOP_IN_INIT.into())),
             keys::JOB_SIZE => Ok(Value::Uint32(job.ranks.size())),
             keys::UNIV_SIZE | keys::MAX_PROCS => Ok(Value::Uint32(job.universe_size)),
             keys::JOB_NUM_APPS => Ok(Value::Uint32(apps(job))),

@@ -13,6 +13,8 @@ pub struct Status(pub i32);
 impl Status {
     pub const SUCCESS: Self = Self(0);
     pub const ERROR: Self = Self(-1);
+    pub const DEBUGGER_RELEASE: Self = Self(-3);
+    pub const READY_FOR_DEBUG: Self = Self(-58);
     pub const ERR_PROC_ABORTED: Self = Self(-7);
     pub const ERR_INVALID_CRED: Self = Self(-12);
     pub const ERR_NO_PERMISSIONS: Self = Self(-23);

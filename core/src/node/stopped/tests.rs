@@ -1,0 +1,71 @@
+use super::super::served;
+use super::*;
+use crate::node::event::Event;
+use crate::pmix::control::serve::Request;
+use crate::pmix::upcall::{Notice, Upcall};
+
+/// Three nodes with two ranks each.
+struct Job(Vec<NodeCore>);
+
+impl Job {
+    /// A rank says that it waits; gives the nodes whose servers raise an event then, and whose it is.
+    fn waits(&mut self, node: u32, rank: ProcRank) -> Vec<(u32, u32)> {
+        let notice = Upcall::Notice(Notice::NotifyEvent {
+            code: Status::READY_FOR_DEBUG,
+            source: Proc {
+                nspace: "job".into(),
+                rank,
+            },
+            range: DataRange::RM,
+            infos: vec![Info::new(keys::BREAKPOINT, Value::String("here".into()))],
+        });
+        let frame = notice.encode(0).unwrap();
+        let event = Event::UpcallReceived(&frame);
+        let mut raised = Vec::new();
+        for (node, action) in served::deliver(&mut self.0, node, event, Moment::default()) {
+            let Action::SendControl(bytes) = action else {
+                continue;
+            };
+            for frame in served::frames(&bytes) {
+                let Ok(Request::Notify { code, source, .. }) = Request::decode(&frame) else {
+                    continue;
+                };
+                assert_eq!(code, Status::READY_FOR_DEBUG);
+                raised.push((node, source.rank.0));
+            }
+        }
+        raised
+    }
+}
+
+#[test]
+fn every_server_tells_once_when_the_last_rank_of_the_last_node_waits() {
+    let mut job = Job(served::three_nodes());
+    for _ in 0..2 {
+        for (node, rank) in [(0, 0), (0, 1), (2, 5), (2, 4), (1, 2), (1, 2)] {
+            assert_eq!(job.waits(node, ProcRank(rank)), [], "rank {rank}");
+        }
+        let mut raised = job.waits(1, ProcRank(3));
+        raised.sort_unstable();
+        assert_eq!(raised, [(0, 0), (1, 0), (2, 0)]);
+    }
+}
+
+#[test]
+fn a_server_that_counts_by_itself_speaks_for_its_node() {
+    let mut job = Job(served::three_nodes());
+    assert_eq!(job.waits(0, ProcRank::LOCAL_PEERS), []);
+    assert_eq!(job.waits(1, ProcRank::LOCAL_PEERS), []);
+    assert_eq!(job.waits(2, ProcRank::LOCAL_PEERS).len(), 3);
+}
+
+#[test]
+fn ranks_of_other_nodes_do_not_count() {
+    let mut job = Job(served::three_nodes());
+    assert_eq!(job.waits(0, ProcRank(2)), []);
+    assert_eq!(job.waits(0, ProcRank(77)), []);
+    assert_eq!(job.waits(0, ProcRank(0)), []);
+    let stopped = &job.0[0].stopped;
+    assert_eq!(stopped.ranks[&JobNumber(0)].len(), 1);
+    assert!(stopped.nodes.is_empty());
+}
