@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use allocations::Allotments;
 use growth::Growth;
-use rendezvous::Meeting;
+use rendezvous::NameServerLink;
 use requests::Requests;
 use singletons::Alone;
 use spawn::Family;
@@ -155,7 +155,7 @@ pub(crate) struct Controller {
     /// Signals that asked the launcher to end when it was ending, or no rank ran.
     pub(crate) interrupts: u32,
     /// The way to the rendezvous of the user's launches.
-    meeting: Meeting,
+    name_server: NameServerLink,
     /// What processes have set aside.
     allotments: Allotments,
     /// What others ask about the launch.
@@ -205,7 +205,7 @@ impl Controller {
             logged: Logged::default(),
             syslog: Syslog::default(),
             interrupts: 0,
-            meeting: Meeting::default(),
+            name_server: NameServerLink::default(),
             allotments: Allotments::new(parts.plan.spec.interface.allocator.clone()),
             requests: Requests::default(),
             pty: None,
@@ -303,7 +303,7 @@ impl Controller {
             self.alone.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
-            self.meeting.next_deadline(),
+            self.name_server.next_deadline(),
             self.family.next_deadline(),
             self.growth.next_deadline(),
             self.crowd.next_deadline(),

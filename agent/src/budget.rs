@@ -126,7 +126,7 @@ impl Account {
             return message;
         }
         let held = self.hold(message.len());
-        Bytes::from_owner(Kept {
+        Bytes::from_owner(CountedBytes {
             message,
             _held: held,
         })
@@ -221,12 +221,12 @@ impl Drop for Taken {
 }
 
 /// A message with its share of the account.
-struct Kept {
+struct CountedBytes {
     message: Bytes,
     _held: Held,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.message
     }

@@ -58,7 +58,6 @@ pub enum PkiError {
     /// A name that has a certificate.
     #[error("{name} has a certificate already, in {}; to replace it: wireup pki renew --name {name}", .path.display())]
     Issued {
-        /// Whose.
         name: String,
         /// Where.
         path: PathBuf,
@@ -66,7 +65,6 @@ pub enum PkiError {
     /// A name that has none.
     #[error("{name} has no certificate in {}; to make one: wireup pki issue --name {name}", .path.display())]
     NotIssued {
-        /// Whose.
         name: String,
         /// Where it was looked for.
         path: PathBuf,
@@ -83,7 +81,6 @@ pub enum PkiError {
     /// A name without any certificate.
     #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
     Unknown {
-        /// Whose.
         name: String,
         /// Where it was looked for.
         dir: PathBuf,

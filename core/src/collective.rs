@@ -6,7 +6,7 @@
 //!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
 //!       ◀─ Release ──     │     ◀═ Ready ════
 //! ```
-//! Each launch gathers its own part at its head node, whose [`Crossings`] exchange it with those of
+//! Each launch gathers its own part at its head node, whose [`CollectiveHub`] exchange it with those of
 //! the other launches through the rendezvous. A lost launch is an error for every process that
 //! waits for it.
 //!
@@ -92,7 +92,6 @@ pub enum Packet {
     Fetch {
         /// Chosen by the asking launch.
         serial: u64,
-        /// Whose.
         proc: Proc,
     },
     /// The answer: the data, or a PMIx status.
@@ -141,7 +140,7 @@ pub struct Own {
 
 /// One collective.
 #[derive(Debug)]
-struct Crossing {
+struct PendingCollective {
     own: Own,
     arrived: BTreeSet<NodeId>,
     registered: BTreeSet<NodeId>,
@@ -172,13 +171,13 @@ impl Said {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Crossings {
-    open: BTreeMap<Key, Crossing>,
+pub struct CollectiveHub {
+    open: BTreeMap<Key, PendingCollective>,
     /// How many of each were before.
     done: BTreeMap<(Act, Members), u32>,
 }
 
-impl Crossings {
+impl CollectiveHub {
     /// A node of this launch has come. `own` is the launch's part.
     pub fn arrive(
         &mut self,
@@ -195,19 +194,19 @@ impl Crossings {
             members,
             generation,
         };
-        let crossing = self.open(&key, own);
-        if crossing.arrived.insert(node) {
-            crossing.said.take(status, &data);
+        let pending = self.open(&key, own);
+        if pending.arrived.insert(node) {
+            pending.said.take(status, &data);
         }
-        crossing.deadline = [crossing.deadline, deadline].into_iter().flatten().min();
-        if crossing.arrived == crossing.own.nodes && !crossing.sent {
-            crossing.sent = true;
-            for to in crossing.others.keys() {
+        pending.deadline = [pending.deadline, deadline].into_iter().flatten().min();
+        if pending.arrived == pending.own.nodes && !pending.sent {
+            pending.sent = true;
+            for to in pending.others.keys() {
                 let packet = Packet::Arrived {
                     key: key.clone(),
-                    jobs: crossing.own.jobs.clone(),
-                    status: crossing.said.status,
-                    data: crossing.said.data.clone(),
+                    jobs: pending.own.jobs.clone(),
+                    status: pending.said.status,
+                    data: pending.said.data.clone(),
                 };
                 let to = to.clone();
                 out.push(Output::Send { to, packet });
@@ -229,18 +228,18 @@ impl Crossings {
         if key.generation < done.copied().unwrap_or_default() {
             return;
         }
-        let crossing = self.open(key, own);
+        let pending = self.open(key, own);
         let mut new = false;
         for job in jobs {
-            if let Some((there, _)) = crossing.others.get_mut(&job.nspace)
+            if let Some((there, _)) = pending.others.get_mut(&job.nspace)
                 && !std::mem::replace(there, true)
             {
                 new = true;
-                crossing.descriptions.push(job);
+                pending.descriptions.push(job);
             }
         }
         if new {
-            crossing.heard.take(status, data);
+            pending.heard.take(status, data);
         }
         self.go_on(key, out);
     }
@@ -256,13 +255,13 @@ impl Crossings {
         if let Err(status) = result {
             return self.end(key, Err(status), out);
         }
-        let Some(crossing) = self.open.get_mut(key) else {
+        let Some(pending) = self.open.get_mut(key) else {
             return;
         };
-        crossing.registered.insert(node);
-        if crossing.registered == crossing.own.nodes {
-            let jobs: Vec<Nspace> = crossing.own.jobs.iter().map(|j| j.nspace.clone()).collect();
-            for to in crossing.others.keys() {
+        pending.registered.insert(node);
+        if pending.registered == pending.own.nodes {
+            let jobs: Vec<Nspace> = pending.own.jobs.iter().map(|j| j.nspace.clone()).collect();
+            for to in pending.others.keys() {
                 let packet = Packet::Ready {
                     key: key.clone(),
                     jobs: jobs.clone(),
@@ -276,9 +275,9 @@ impl Crossings {
 
     /// The servers of another launch know this one's jobs.
     pub fn ready(&mut self, key: &Key, jobs: &[Nspace], out: &mut Vec<Output>) {
-        if let Some(crossing) = self.open.get_mut(key) {
+        if let Some(pending) = self.open.get_mut(key) {
             for job in jobs {
-                if let Some((_, ready)) = crossing.others.get_mut(job) {
+                if let Some((_, ready)) = pending.others.get_mut(job) {
                     *ready = true;
                 }
             }
@@ -289,7 +288,7 @@ impl Crossings {
     /// Some jobs of other launches are gone.
     pub fn gone(&mut self, is_gone: impl Fn(&Nspace) -> bool, status: i32, out: &mut Vec<Output>) {
         let open = self.open.iter();
-        let lost = open.filter(|(_, crossing)| crossing.others.keys().any(&is_gone));
+        let lost = open.filter(|(_, pending)| pending.others.keys().any(&is_gone));
         let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.end(&key, Err(status), out);
@@ -299,7 +298,7 @@ impl Crossings {
     /// A node of this launch is gone for good.
     pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<Output>) {
         let open = self.open.iter();
-        let lost = open.filter(|(_, crossing)| crossing.own.nodes.contains(&node));
+        let lost = open.filter(|(_, pending)| pending.own.nodes.contains(&node));
         let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.end(&key, Err(status), out);
@@ -309,7 +308,7 @@ impl Crossings {
     /// Ends what takes too long.
     pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<Output>) {
         let open = self.open.iter();
-        let late = open.filter(|(_, crossing)| crossing.deadline.is_some_and(|at| at <= now));
+        let late = open.filter(|(_, pending)| pending.deadline.is_some_and(|at| at <= now));
         let late: Vec<Key> = late.map(|(key, _)| key.clone()).collect();
         for key in late {
             self.end(&key, Err(status), out);
@@ -320,16 +319,16 @@ impl Crossings {
     pub fn next_deadline(&self) -> Option<Moment> {
         self.open
             .values()
-            .filter_map(|crossing| crossing.deadline)
+            .filter_map(|pending| pending.deadline)
             .min()
     }
 
-    fn open(&mut self, key: &Key, own: Own) -> &mut Crossing {
+    fn open(&mut self, key: &Key, own: Own) -> &mut PendingCollective {
         self.open.entry(key.clone()).or_insert_with(|| {
             let is_own = |nspace: &Nspace| own.jobs.iter().any(|job| job.nspace == *nspace);
             let others = key.members.iter().map(|(nspace, _)| nspace);
             let others = others.filter(|nspace| !is_own(nspace));
-            Crossing {
+            PendingCollective {
                 others: others
                     .map(|nspace| (nspace.clone(), (false, false)))
                     .collect(),
@@ -346,39 +345,39 @@ impl Crossings {
     }
 
     fn go_on(&mut self, key: &Key, out: &mut Vec<Output>) {
-        let Some(crossing) = self.open.get_mut(key) else {
+        let Some(pending) = self.open.get_mut(key) else {
             return;
         };
-        if !crossing.sent || !crossing.others.values().all(|(there, _)| *there) {
+        if !pending.sent || !pending.others.values().all(|(there, _)| *there) {
             return;
         }
         if key.act == Act::Connect {
-            let jobs = std::mem::take(&mut crossing.descriptions);
+            let jobs = std::mem::take(&mut pending.descriptions);
             if !jobs.is_empty() {
-                let nodes = crossing.own.nodes.clone();
+                let nodes = pending.own.nodes.clone();
                 let key = key.clone();
                 return out.push(Output::Register { key, nodes, jobs });
             }
-            let here = crossing.registered == crossing.own.nodes;
-            if !here || !crossing.others.values().all(|(_, ready)| *ready) {
+            let here = pending.registered == pending.own.nodes;
+            if !here || !pending.others.values().all(|(_, ready)| *ready) {
                 return;
             }
         }
-        let mut all = std::mem::take(&mut crossing.said);
-        all.take(crossing.heard.status, &crossing.heard.data);
+        let mut all = std::mem::take(&mut pending.said);
+        all.take(pending.heard.status, &pending.heard.data);
         let outcome = Ok((all.status, all.data));
         self.end(key, outcome, out);
     }
 
     fn end(&mut self, key: &Key, outcome: Outcome, out: &mut Vec<Output>) {
-        let Some(crossing) = self.open.remove(key) else {
+        let Some(pending) = self.open.remove(key) else {
             return;
         };
         let done = self.done.entry((key.act, key.members.clone()));
         *done.or_default() = key.generation + 1;
         out.push(Output::Release {
             key: key.clone(),
-            nodes: crossing.own.nodes,
+            nodes: pending.own.nodes,
             outcome,
         });
     }
@@ -386,7 +385,7 @@ impl Crossings {
 
 /// Messages between a node and the head node of its launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum CrossingMessage {
+pub enum CollectiveMessage {
     /// To the head node: all participants of the sender's are there.
     Arrive {
         act: Act,
@@ -422,7 +421,6 @@ pub enum CrossingMessage {
     Fetch {
         /// Chosen by the asking node.
         serial: u64,
-        /// Whose.
         proc: Proc,
     },
     /// From the head node.

@@ -54,8 +54,8 @@ pub use message::{
     Released, Timeout,
 };
 use round::{Phase, Round};
+use tree::FencePosition;
 pub use tree::Nodes;
-use tree::Place;
 
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -283,7 +283,7 @@ impl<T> FenceEngine<T> {
     fn doom(
         &mut self,
         id: &FenceId,
-        place: &Place,
+        place: &FencePosition,
         failure: FenceFailure,
         now: Moment,
         out: &mut Vec<Output<T>>,
@@ -311,7 +311,7 @@ impl<T> FenceEngine<T> {
     fn decide(
         &mut self,
         id: &FenceId,
-        place: &Place,
+        place: &FencePosition,
         result: FenceResult,
         out: &mut Vec<Output<T>>,
     ) {
@@ -388,9 +388,9 @@ impl<T> FenceEngine<T> {
             return self.do_without(node, &reason, now, out);
         }
         let failure = FenceFailure::PeerLost { node, reason };
-        let with = |place: &Place| place.nodes().contains(node);
+        let with = |place: &FencePosition| place.nodes().contains(node);
         let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
-        let rounds: Vec<(FenceId, Place, Phase)> = rounds
+        let rounds: Vec<(FenceId, FencePosition, Phase)> = rounds
             .map(|(id, round)| (id.clone(), round.place.clone(), round.phase))
             .collect();
         for (id, place, phase) in rounds {
@@ -408,7 +408,7 @@ impl<T> FenceEngine<T> {
         self.book.close();
         let failure = FenceFailure::TornDown { node: self.node };
         let rounds = self.rounds.iter();
-        let rounds: Vec<(FenceId, Place)> = rounds
+        let rounds: Vec<(FenceId, FencePosition)> = rounds
             .map(|(id, round)| (id.clone(), round.place.clone()))
             .collect();
         for (id, place) in rounds {
@@ -437,14 +437,14 @@ impl<T> FenceEngine<T> {
     }
 
     /// This node's place among these.
-    fn place(&self, nodes: &Nodes) -> Option<Place> {
+    fn place(&self, nodes: &Nodes) -> Option<FencePosition> {
         let lost = self.survivors.as_ref().map(|_| &self.lost);
         let is_lost = |node| lost.is_some_and(|lost| lost.contains_key(&node));
-        Place::new(nodes, is_lost, self.node, self.shape)
+        FencePosition::new(nodes, is_lost, self.node, self.shape)
     }
 
     /// A lost node that was on the way to the root.
-    fn lost_above(&self, place: &Place) -> Option<FenceFailure> {
+    fn lost_above(&self, place: &FencePosition) -> Option<FenceFailure> {
         let mut lost = self.lost.iter();
         let (&node, reason) = lost.find(|(node, _)| place.is_above(**node))?;
         let reason = Arc::clone(reason);

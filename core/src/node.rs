@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use allocations::Allocations;
-use collectives::{CrossState, ModexTicket};
+use collectives::{CollectiveState, ModexTicket};
 pub use credentials::Voucher;
 pub use facts::Facts;
 pub use fences::Terms;
@@ -117,9 +117,9 @@ enum FenceTicket {
     Pmi(JobNumber, Collective),
     Pmix(UpcallId),
     /// The sidecar, for processes that become connected or are so no more.
-    Meeting(UpcallId),
+    Connect(UpcallId),
     /// No waiter any more: the barrier was local to this node, and has ended.
-    Met,
+    Released,
 }
 
 /// What a rank did with PMIx. Kept as it was when the rank ended, for reports.
@@ -145,7 +145,7 @@ pub struct NodeCore {
     terms: Terms,
     fences: FenceEngine<FenceTicket>,
     modex: ModexEngine<ModexTicket>,
-    crossings: CrossState,
+    collectives: CollectiveState,
     store: StoreEngine<Asker>,
     groups: Groups,
     queries: Queries,
@@ -211,7 +211,7 @@ impl NodeCore {
             queries: Queries::new(node),
             spawns: Spawns::default(),
             allocations: Allocations::default(),
-            crossings: CrossState::default(),
+            collectives: CollectiveState::default(),
             voucher: None,
             outputs: Outputs::default(),
             tools: Tools::default(),
@@ -277,7 +277,7 @@ impl NodeCore {
                 self.modex(ModexInput::Tick, now, actions);
                 self.store_tick(now, actions);
                 self.groups(actions, |engine, out| engine.tick(now, out));
-                self.crossings_tick(now, actions);
+                self.collectives_tick(now, actions);
                 self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
                 self.host_tick(now, actions);
             }
@@ -291,7 +291,7 @@ impl NodeCore {
             self.modex.next_deadline(),
             self.store.next_deadline(),
             self.groups.engine.next_deadline(),
-            self.crossings.next_deadline(),
+            self.collectives.next_deadline(),
             self.queries.next_deadline(),
             self.host.next_deadline(),
         ]
@@ -422,7 +422,9 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.store_message(from, message, now, actions),
             PeerMessage::Group(message) => self.group_message(from, message, now, actions),
-            PeerMessage::Crossing(message) => self.crossing_message(from, message, now, actions),
+            PeerMessage::Collective(message) => {
+                self.collective_message(from, message, now, actions)
+            }
             PeerMessage::Query(message) => self.query_message(from, message, now, actions),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
                 self.node_stopped(from, &event, now, actions);

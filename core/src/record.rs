@@ -147,7 +147,6 @@ impl fmt::Display for Speaker {
 /// Where a rank lives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Place<'a> {
-    /// Whose.
     #[serde(flatten)]
     pub speaker: Speaker,
     /// Number of the node.
@@ -194,7 +193,6 @@ pub enum RankState {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RankChange<'a> {
     pub state: RankState,
-    /// Whose.
     #[serde(flatten)]
     pub place: Place<'a>,
     /// Its process, if it has one.
@@ -233,9 +231,8 @@ impl From<RankEnd> for EndRecord {
 /// See [`Record::Output`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Output<'a> {
-    /// Whose.
     #[serde(flatten)]
-    pub speaker: Whose,
+    pub speaker: SpeakerFields,
     /// Where.
     pub stream: Stream,
     #[serde(flatten)]
@@ -256,14 +253,14 @@ impl Output<'_> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Log<'a> {
     #[serde(flatten)]
-    speaker: Whose,
+    speaker: SpeakerFields,
     #[serde(flatten)]
     content: Content<'a>,
 }
 
 /// The rank with output, if one has any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Whose {
+pub struct SpeakerFields {
     /// Its job, unless that is the one the user asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spawned_job: Option<JobNumber>,
@@ -271,7 +268,7 @@ pub struct Whose {
     pub rank: Option<Rank>,
 }
 
-impl From<Option<Speaker>> for Whose {
+impl From<Option<Speaker>> for SpeakerFields {
     fn from(speaker: Option<Speaker>) -> Self {
         let spawned = |speaker: &Speaker| !is_first(&speaker.job);
         Self {
@@ -372,7 +369,7 @@ impl<'a> Record<'a> {
     /// Bytes of a rank, or of an MPI library that speaks through the launcher.
     pub fn output(speaker: Option<Speaker>, stream: Stream, bytes: &'a [u8]) -> Self {
         Self::Output(Output {
-            speaker: Whose::from(speaker),
+            speaker: SpeakerFields::from(speaker),
             stream,
             content: Content::of(bytes),
         })
@@ -381,7 +378,7 @@ impl<'a> Record<'a> {
     /// A rank's text for the job record.
     pub fn log(speaker: Option<Speaker>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
-            speaker: Whose::from(speaker),
+            speaker: SpeakerFields::from(speaker),
             content: Content::of(bytes),
         })
     }

@@ -70,7 +70,7 @@ fn answer(replies: &Replies, id: u64, call: impl FnOnce()) {
 /// A decoded info list in the shim's memory.
 pub(crate) struct Infos(&'static Shim, *mut wireup_infos_t);
 
-// SAFETY: the list belongs to whoever has it, and the shim's functions are thread-safe.
+// SAFETY: the list belongs to the holder of the pointer, and the shim's functions are thread-safe.
 unsafe impl Send for Infos {}
 
 impl Infos {
@@ -104,7 +104,7 @@ impl Drop for Infos {
 /// A process name in PMIx's layout.
 pub(crate) struct CProc(pub(crate) *mut pmix_proc_t, &'static Shim);
 
-// SAFETY: the name belongs to whoever has it, and the shim's functions are thread-safe.
+// SAFETY: the name belongs to the holder of the pointer, and the shim's functions are thread-safe.
 unsafe impl Send for CProc {}
 
 impl CProc {
@@ -132,7 +132,7 @@ impl Drop for CProc {
 /// Bytes in PMIx's layout.
 pub(crate) struct CBytes(pub(crate) *mut pmix_byte_object_t, &'static Shim);
 
-// SAFETY: the bytes belong to whoever has them, and the shim's functions are thread-safe.
+// SAFETY: the bytes belong to the holder of the pointer, and the shim's functions are thread-safe.
 unsafe impl Send for CBytes {}
 
 impl CBytes {

@@ -3,7 +3,7 @@
 //!
 //! Of one option the later word counts: built-in default, site's file, user's file, environment
 //! variable (where an option has one), command line. Lists grow in this order. Nothing here adds
-//! rights: whoever can name another file can give the options themselves.
+//! rights: a user that can name another file can also give the options.
 
 mod file;
 mod place;

@@ -69,7 +69,7 @@ enum Lost {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Meeting {
+pub(super) struct NameServerLink {
     link: Option<LinkEnd>,
     /// Those that were lost.
     epoch: u32,
@@ -82,7 +82,7 @@ pub(super) struct Meeting {
     told: bool,
 }
 
-impl Meeting {
+impl NameServerLink {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let link = self.link.as_ref().and_then(LinkEnd::next_deadline);
         let link = link.map(|at| at.0);
@@ -93,19 +93,19 @@ impl Meeting {
 impl Controller {
     /// Says something to the rendezvous of that epoch.
     pub(super) fn tell_rendezvous(&mut self, epoch: u32, message: ToRendezvous) {
-        if epoch != self.meeting.epoch {
+        if epoch != self.name_server.epoch {
             return;
         }
-        if self.meeting.link.is_none()
+        if self.name_server.link.is_none()
             && let Err(lost) = self.find_rendezvous()
         {
             return self.lose_rendezvous(&lost);
         }
-        if let Some(link) = &mut self.meeting.link {
+        if let Some(link) = &mut self.name_server.link {
             send(link, &message, self.backend.poll());
         }
-        if self.meeting.silent_until.is_some() {
-            self.meeting.unheard.push(message);
+        if self.name_server.silent_until.is_some() {
+            self.name_server.unheard.push(message);
         }
     }
 
@@ -143,11 +143,11 @@ impl Controller {
         link.send(Address::EveryNode, Class::Control, &meet, poll);
         // The first launch has made its socket.
         link.watch(SILENCE, false, now);
-        for message in &self.meeting.unheard {
+        for message in &self.name_server.unheard {
             send(&mut link, message, poll);
         }
-        self.meeting.link = Some(link);
-        self.meeting.silent_until = Some(self.now() + PATIENCE);
+        self.name_server.link = Some(link);
+        self.name_server.silent_until = Some(self.now() + PATIENCE);
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Controller {
 
     /// The connection is ready.
     pub(super) fn hear_rendezvous(&mut self, event: Ready) {
-        let Some(link) = &mut self.meeting.link else {
+        let Some(link) = &mut self.name_server.link else {
             return;
         };
         let poll = self.backend.poll();
@@ -199,9 +199,9 @@ impl Controller {
             }
             match decode(&body) {
                 Ok(FromRendezvous::Welcome) => {
-                    self.meeting.silent_until = None;
-                    self.meeting.attempts = 0;
-                    self.meeting.unheard = Vec::new();
+                    self.name_server.silent_until = None;
+                    self.name_server.attempts = 0;
+                    self.name_server.unheard = Vec::new();
                 }
                 Ok(message) => self.backend.order(ToBackend::Rendezvous(message)),
                 Err(error) => return self.lose_rendezvous(&Lost::Garbage(error)),
@@ -210,12 +210,13 @@ impl Controller {
         if result.is_ok() {
             return;
         }
-        let came_late = self.meeting.silent_until.is_some() && self.meeting.attempts < ATTEMPTS;
+        let came_late =
+            self.name_server.silent_until.is_some() && self.name_server.attempts < ATTEMPTS;
         if !came_late {
             return self.lose_rendezvous(&Lost::Ended);
         }
-        self.meeting.link = None;
-        self.meeting.attempts += 1;
+        self.name_server.link = None;
+        self.name_server.attempts += 1;
         if let Err(lost) = self.find_rendezvous() {
             self.lose_rendezvous(&lost);
         }
@@ -223,12 +224,16 @@ impl Controller {
 
     /// A name server that does not answer is not used.
     pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
-        if self.meeting.silent_until.is_some_and(|until| until <= now) {
+        if self
+            .name_server
+            .silent_until
+            .is_some_and(|until| until <= now)
+        {
             let seconds = PATIENCE.as_secs();
             return self.lose_rendezvous(&Lost::NoAnswer(seconds));
         }
         let poll = self.backend.poll();
-        let link = self.meeting.link.as_mut();
+        let link = self.name_server.link.as_mut();
         if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
             self.lose_rendezvous(&Lost::Silent(silent));
         }
@@ -236,7 +241,7 @@ impl Controller {
 
     /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
     pub(crate) fn leave_rendezvous(&mut self) {
-        let Some(link) = self.meeting.link.take() else {
+        let Some(link) = self.name_server.link.take() else {
             return;
         };
         // What cannot be shut down has ended already.
@@ -248,16 +253,16 @@ impl Controller {
     }
 
     fn lose_rendezvous(&mut self, lost: &Lost) {
-        if let Some(link) = self.meeting.link.take() {
+        if let Some(link) = self.name_server.link.take() {
             // Its end may have taken it out already.
             let _ = self.backend.poll().remove(&link);
         }
-        self.meeting.epoch += 1;
-        self.meeting.unheard = Vec::new();
-        self.meeting.silent_until = None;
-        self.meeting.attempts = 0;
+        self.name_server.epoch += 1;
+        self.name_server.unheard = Vec::new();
+        self.name_server.silent_until = None;
+        self.name_server.attempts = 0;
         self.backend.order(ToBackend::RendezvousLost);
-        if !std::mem::replace(&mut self.meeting.told, true) && !self.supervisor.is_over() {
+        if !std::mem::replace(&mut self.name_server.told, true) && !self.supervisor.is_over() {
             self.warn(&format!(
                 "the rendezvous of your launches is lost ({lost}); names that were published \
                  there are gone"

@@ -31,7 +31,7 @@ pub struct Show {
 
 /// A place to which ranks print.
 #[derive(Debug)]
-struct Place {
+struct Target {
     merger: Merger,
     outlet: Outlet,
     /// Its output was blocked at the last check or since then.
@@ -41,25 +41,25 @@ struct Place {
 /// The outputs of all ranks, or of one rank whose files the launcher writes.
 #[derive(Debug)]
 struct Places {
-    out: Place,
+    out: Target,
     /// The same as `out` when absent: one merger keeps a line of one stream out of the middle of the
     /// other's.
-    err: Option<Place>,
+    err: Option<Target>,
 }
 
 impl Places {
-    fn of_mut(&mut self, stream: Channel) -> &mut Place {
+    fn of_mut(&mut self, stream: Channel) -> &mut Target {
         match (stream, &mut self.err) {
             (Channel::Stderr, Some(err)) => err,
             _ => &mut self.out,
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Place> {
+    fn all(&self) -> impl Iterator<Item = &Target> {
         std::iter::once(&self.out).chain(&self.err)
     }
 
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Target> {
         std::iter::once(&mut self.out).chain(&mut self.err)
     }
 }
@@ -98,7 +98,7 @@ impl Streams {
                 clock: times,
             },
         };
-        let place = |outlet| Place {
+        let place = |outlet| Target {
             merger: Merger::new(dress),
             outlet,
             full: false,
@@ -122,7 +122,7 @@ impl Streams {
         let Some(clock) = self.show.times else {
             return outputs;
         };
-        let to_file = |file| Place {
+        let to_file = |file| Target {
             merger: Merger::new(Dress::Prefix {
                 label: false,
                 clock: Some(clock),
@@ -312,7 +312,7 @@ impl Streams {
     }
 }
 
-fn all<'a>(own: &'a mut Places, files: &'a mut [Places]) -> impl Iterator<Item = &'a mut Place> {
+fn all<'a>(own: &'a mut Places, files: &'a mut [Places]) -> impl Iterator<Item = &'a mut Target> {
     own.all_mut()
         .chain(files.iter_mut().flat_map(Places::all_mut))
 }

@@ -21,12 +21,14 @@ pub fn describe(dumped: &Dumped<'_>) -> String {
     let adds_pid = read("core_uses_pid").is_ok_and(|text| text.trim() != "0");
     let program = dumped.program.display();
     match place(pattern.trim_end(), adds_pid, dumped) {
-        Place::File(path) if path.is_file() => {
+        DumpLocation::File(path) if path.is_file() => {
             let path = path.display();
             format!("core dump in {path}, to look at it: gdb {program} {path}")
         }
-        Place::Systemd => format!("core dumped, to look at it: coredumpctl gdb {}", dumped.pid),
-        Place::File(_) | Place::Unknown => format!(
+        DumpLocation::Systemd => {
+            format!("core dumped, to look at it: coredumpctl gdb {}", dumped.pid)
+        }
+        DumpLocation::File(_) | DumpLocation::Unknown => format!(
             "core dumped, /proc/sys/kernel/core_pattern has the location ({})",
             pattern.trim_end()
         ),
@@ -34,18 +36,18 @@ pub fn describe(dumped: &Dumped<'_>) -> String {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Place {
+enum DumpLocation {
     File(PathBuf),
     /// In the journal's keeping.
     Systemd,
     Unknown,
 }
 
-fn place(pattern: &str, adds_pid: bool, dumped: &Dumped<'_>) -> Place {
+fn place(pattern: &str, adds_pid: bool, dumped: &Dumped<'_>) -> DumpLocation {
     if let Some(handler) = pattern.strip_prefix('|') {
         return match handler.contains("systemd-coredump") {
-            true => Place::Systemd,
-            false => Place::Unknown,
+            true => DumpLocation::Systemd,
+            false => DumpLocation::Unknown,
         };
     }
     let mut name = Vec::new();
@@ -69,14 +71,14 @@ fn place(pattern: &str, adds_pid: bool, dumped: &Dumped<'_>) -> Place {
                 // The kernel keeps 15 bytes of a process's name.
                 name.extend_from_slice(&file[..file.len().min(15)]);
             }
-            _ => return Place::Unknown,
+            _ => return DumpLocation::Unknown,
         }
     }
     if adds_pid && !has_pid {
         name.extend_from_slice(format!(".{}", dumped.pid).as_bytes());
     }
     let name = std::ffi::OsStr::from_bytes(&name);
-    Place::File(dumped.directory.join(name))
+    DumpLocation::File(dumped.directory.join(name))
 }
 
 #[cfg(test)]
@@ -93,18 +95,21 @@ mod tests {
             host: "n1",
         };
         let of = |pattern, adds_pid| place(pattern, adds_pid, &dumped);
-        let file = |path: &str| Place::File(path.into());
+        let file = |path: &str| DumpLocation::File(path.into());
         assert_eq!(of("core", false), file("/work/core"));
         assert_eq!(of("core", true), file("/work/core.7"));
         assert_eq!(
             of("/var/%h/%e.%p.%s%%", true),
             file("/var/n1/a_program_of_mo.7.11%")
         );
-        assert_eq!(of("core.%t", false), Place::Unknown);
-        assert_eq!(of("|/usr/share/apport/apport %p", false), Place::Unknown);
+        assert_eq!(of("core.%t", false), DumpLocation::Unknown);
+        assert_eq!(
+            of("|/usr/share/apport/apport %p", false),
+            DumpLocation::Unknown
+        );
         assert_eq!(
             of("|/lib/systemd/systemd-coredump %P", false),
-            Place::Systemd
+            DumpLocation::Systemd
         );
     }
 }

@@ -128,7 +128,7 @@ impl Signals {
         let set = set(TAKEN.into_iter().chain(resizes).filter(wanted));
         mask(libc::SIG_BLOCK, &set)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: reads the set; the descriptor is new and nobody else's.
+        // SAFETY: reads the set; the descriptor is new and no other code has it.
         unsafe {
             match libc::signalfd(-1, &raw const set, flags) {
                 fd if fd >= 0 => Ok(Self {

@@ -20,7 +20,7 @@ use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::launch::{Head, Launch, Order, Stdin, now};
 use wireup::sys::spawn::ExitStatus;
-use wireup_core::record::{Record, SignalOrder, Stream, Whose};
+use wireup_core::record::{Record, SignalOrder, SpeakerFields, Stream};
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;
@@ -268,7 +268,7 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
 }
 
 /// Passes on what a rank or the launcher printed, once there is room for it.
-async fn deliver(head: &Head, speaker: Whose, stream: Stream, mut bytes: Bytes) {
+async fn deliver(head: &Head, speaker: SpeakerFields, stream: Stream, mut bytes: Bytes) {
     let stream = match stream {
         Stream::Stdout => StdioStream::Stdout,
         Stream::Stderr => StdioStream::Stderr,
@@ -304,6 +304,6 @@ async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String)
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let bytes = Bytes::from(std::mem::take(&mut line));
-        deliver(head, Whose::default(), Stream::Stderr, bytes).await;
+        deliver(head, SpeakerFields::default(), Stream::Stderr, bytes).await;
     }
 }

@@ -16,7 +16,6 @@ use wireup_core::job::wall::WallClock;
 /// One certificate, as it is shown.
 #[derive(Debug, Serialize)]
 struct Shown {
-    /// Whose.
     name: String,
     /// Its role; "authority" for those that sign.
     role: &'static str,

@@ -132,7 +132,7 @@ struct Sources(Mutex<BTreeMap<IpAddr, usize>>);
 
 /// A caller's place, given back when this is dropped.
 #[derive(Debug)]
-struct Place {
+struct Slot {
     sources: Arc<Sources>,
     source: IpAddr,
 }
@@ -143,7 +143,7 @@ impl Sources {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
         let source = match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
@@ -155,11 +155,11 @@ impl Sources {
         }
         *count += 1;
         let sources = Arc::clone(self);
-        Some(Place { sources, source })
+        Some(Slot { sources, source })
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut sources = self.sources.lock();
         let count = sources.entry(self.source).or_default();

@@ -7,7 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{Act, CrossingMessage, Description, Key, Members, Outcome, Packet};
+use super::{Act, CollectiveMessage, Description, Key, Members, Outcome, Packet};
 use crate::job::arbitrary::rank_map;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc::{Proc, ProcRank};
@@ -75,7 +75,7 @@ fn process() -> BoxedStrategy<Proc> {
 }
 
 /// Between a node and the head node of its launch.
-pub fn crossing_message() -> BoxedStrategy<CrossingMessage> {
+pub fn collective_message() -> BoxedStrategy<CollectiveMessage> {
     let timeout = option::of((any::<u32>(), 0..1_000_000_000_u32));
     let timeout = timeout.prop_map(|time| time.map(|(s, ns)| Duration::new(s.into(), ns)));
     let outcome = prop_oneof![
@@ -85,7 +85,7 @@ pub fn crossing_message() -> BoxedStrategy<CrossingMessage> {
     let done = prop_oneof![Just(Ok(())), any::<i32>().prop_map(Err)];
     prop_oneof![
         (act(), members(), any::<i32>(), bytes(), timeout).prop_map(
-            |(act, members, status, data, timeout)| CrossingMessage::Arrive {
+            |(act, members, status, data, timeout)| CollectiveMessage::Arrive {
                 act,
                 members,
                 status,
@@ -94,14 +94,14 @@ pub fn crossing_message() -> BoxedStrategy<CrossingMessage> {
             }
         ),
         (key(), vec(description(), 0..3))
-            .prop_map(|(key, jobs)| CrossingMessage::Register { key, jobs }),
-        vec(nspace(), 0..3).prop_map(|jobs| CrossingMessage::Forget { jobs }),
-        (key(), done).prop_map(|(key, result)| CrossingMessage::Registered { key, result }),
-        (key(), outcome).prop_map(|(key, outcome)| CrossingMessage::Release { key, outcome }),
+            .prop_map(|(key, jobs)| CollectiveMessage::Register { key, jobs }),
+        vec(nspace(), 0..3).prop_map(|jobs| CollectiveMessage::Forget { jobs }),
+        (key(), done).prop_map(|(key, result)| CollectiveMessage::Registered { key, result }),
+        (key(), outcome).prop_map(|(key, outcome)| CollectiveMessage::Release { key, outcome }),
         (any::<u64>(), process())
-            .prop_map(|(serial, proc)| CrossingMessage::Fetch { serial, proc }),
+            .prop_map(|(serial, proc)| CollectiveMessage::Fetch { serial, proc }),
         (any::<u64>(), fetched())
-            .prop_map(|(serial, result)| CrossingMessage::Fetched { serial, result }),
+            .prop_map(|(serial, result)| CollectiveMessage::Fetched { serial, result }),
     ]
     .boxed()
 }

@@ -3,7 +3,7 @@ use crate::job::ids::Rank;
 
 /// Launches of two nodes, each with one job of two ranks, one on each node.
 struct Launches {
-    hubs: Vec<Crossings>,
+    hubs: Vec<CollectiveHub>,
     /// Packets on their way.
     packets: Vec<(usize, Packet)>,
     registering: Vec<(usize, NodeId, Key, Vec<Description>)>,
@@ -39,14 +39,14 @@ fn members() -> Members {
 impl Launches {
     fn new() -> Self {
         Self {
-            hubs: vec![Crossings::default(), Crossings::default()],
+            hubs: vec![CollectiveHub::default(), CollectiveHub::default()],
             packets: Vec::new(),
             registering: Vec::new(),
             released: Vec::new(),
         }
     }
 
-    fn on(&mut self, launch: usize, what: impl FnOnce(&mut Crossings, &mut Vec<Output>)) {
+    fn on(&mut self, launch: usize, what: impl FnOnce(&mut CollectiveHub, &mut Vec<Output>)) {
         let mut out = Vec::new();
         what(&mut self.hubs[launch], &mut out);
         for output in out {

@@ -3,7 +3,7 @@
 use super::message::{FenceFailure, FenceMessage, Output};
 use super::round::{Phase, Round};
 use super::{FenceEngine, FenceId, Offer};
-use crate::fence::tree::{Nodes, Place};
+use crate::fence::tree::{FencePosition, Nodes};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 
@@ -127,13 +127,13 @@ impl<T> FenceEngine<T> {
     }
 
     /// The place of this node among these, if the sender is directly below it.
-    fn place_above(&self, nodes: &Nodes, child: NodeId) -> Option<Place> {
+    fn place_above(&self, nodes: &Nodes, child: NodeId) -> Option<FencePosition> {
         let place = self.place(nodes);
         place.filter(|place| place.is_child(child))
     }
 
     /// The fence, which another node's message may create; `None` if there are too many of these.
-    fn open(&mut self, id: &FenceId, place: Place, now: Moment) -> Option<&mut Round<T>> {
+    fn open(&mut self, id: &FenceId, place: FencePosition, now: Moment) -> Option<&mut Round<T>> {
         if !self.rounds.contains_key(id) {
             let strange = self.rounds.values().filter(|r| r.ticket.is_none());
             if strange.count() >= self.limits.open_fences {

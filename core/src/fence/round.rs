@@ -15,7 +15,7 @@ use tracing::{Span, debug_span};
 
 use super::id::FenceId;
 use super::message::{Contribution, Deadline, FenceFailure, Released, Timeout};
-use crate::fence::tree::Place;
+use crate::fence::tree::FencePosition;
 use crate::job::absence::Absences;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -63,7 +63,7 @@ impl Inquiry {
 
 /// See the module.
 pub(super) struct Round<T> {
-    pub(super) place: Place,
+    pub(super) place: FencePosition,
     pub(super) phase: Phase,
     /// Whom to answer; they wait here.
     pub(super) ticket: Option<T>,
@@ -94,7 +94,7 @@ pub(super) struct Round<T> {
 }
 
 impl<T> Round<T> {
-    pub(super) fn new(id: &FenceId, place: Place, now: Moment) -> Self {
+    pub(super) fn new(id: &FenceId, place: FencePosition, now: Moment) -> Self {
         Self {
             children: place.children().count(),
             place,
@@ -216,7 +216,7 @@ impl<T> Round<T> {
     }
 
     /// Some of its nodes are lost, and the others form another tree: all report again.
-    pub(super) fn replant(&mut self, place: Place) {
+    pub(super) fn replant(&mut self, place: FencePosition) {
         self.children = place.children().count();
         self.place = place;
         self.below.clear();

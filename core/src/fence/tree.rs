@@ -90,7 +90,7 @@ impl TryFrom<Vec<(u32, u32)>> for Nodes {
 /// A node's place in the tree of a fence: the nodes in their order are a heap, so where all nodes
 /// of a launch take part it is the tree of their agents.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct FencePosition {
     nodes: Nodes,
     /// Those that form the tree: all but the lost ones, where a fence does without these.
     living: Nodes,
@@ -99,7 +99,7 @@ pub(super) struct Place {
     here: NodeId,
 }
 
-impl Place {
+impl FencePosition {
     /// The place among those that are not lost; `None` if the node is not one of them.
     pub(super) fn new(
         nodes: &Nodes,
@@ -208,7 +208,7 @@ mod tests {
             star_limit: 1,
             width: 2,
         };
-        let place = |node| Place::new(&all, |_| false, NodeId(node), shape);
+        let place = |node| FencePosition::new(&all, |_| false, NodeId(node), shape);
         let children = |node| place(node).unwrap().children().map(|c| c.0).collect();
         let (of_root, of_10): (Vec<u32>, Vec<u32>) = (children(3), children(10));
         assert_eq!((of_root, of_10), (vec![10, 11], vec![50, 51]));
@@ -229,7 +229,7 @@ mod tests {
             width: 2,
         };
         let all = nodes(&[0, 1, 2, 3, 4]);
-        let left = |node| Place::new(&all, |node| node.0 % 3 == 0, NodeId(node), shape);
+        let left = |node| FencePosition::new(&all, |node| node.0 % 3 == 0, NodeId(node), shape);
         let root = left(1).unwrap();
         assert_eq!((root.parent(), root.root()), (None, NodeId(1)));
         assert_eq!(root.children().collect::<Vec<_>>(), [NodeId(2), NodeId(4)]);

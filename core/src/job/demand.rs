@@ -8,7 +8,6 @@ use super::ids::GlobalRank;
 /// A rank's request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Demand {
-    /// Whose.
     pub by: GlobalRank,
     /// What is to be done.
     pub what: Wish,

@@ -76,7 +76,7 @@ pub struct HostList(pub Vec<Entry>);
 
 /// Where something wrong was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct FileLine {
     /// The file, as named.
     pub file: PathBuf,
     /// Counted from 1.
@@ -87,7 +87,7 @@ pub struct Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostsError {
     /// In which file; on the command line when absent.
-    pub place: Option<Place>,
+    pub place: Option<FileLine>,
     pub problem: Problem,
 }
 
@@ -183,7 +183,7 @@ pub enum Problem {
 
 impl fmt::Display for HostsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(Place { file, line }) = &self.place {
+        if let Some(FileLine { file, line }) = &self.place {
             write!(f, "{}:{line}: ", file.display())?;
         }
         self.problem.fmt(f)

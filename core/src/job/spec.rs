@@ -421,7 +421,7 @@ pub struct JobSpec {
     pub stdio: StdioSpec,
     /// The end of the job.
     pub ending: EndingSpec,
-    /// What is told about it.
+    /// Reports about it.
     pub status: StatusSpec,
     /// Process-management interfaces.
     pub interface: InterfaceSpec,

@@ -167,7 +167,6 @@ pub enum Request {
     Lookup(Lookup),
     /// Withdraw values.
     Unpublish {
-        /// Whose.
         removal: Removal,
         /// Which; all if empty.
         #[serde(with = "octets")]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collective::{
-    Act, CrossingMessage, Crossings, Description, Key, Members, Outcome, Output, Own, Packet,
+    Act, CollectiveHub, CollectiveMessage, Description, Key, Members, Outcome, Output, Own, Packet,
 };
 use crate::direct_modex::{ModexInput, ModexResult};
 use crate::job::clock::Moment;
@@ -36,13 +36,13 @@ pub(super) enum ModexTicket {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct CrossState {
+pub(super) struct CollectiveState {
     /// The names of the launch's nodes.
     names: Arc<[String]>,
     /// Rendezvous that were lost; at the head node.
     pub(super) epoch: u32,
     /// At the head node.
-    hub: Crossings,
+    hub: CollectiveHub,
     /// Upcalls that wait for the result of a report to the head node.
     waiting: BTreeMap<(Act, Members), VecDeque<UpcallId>>,
     /// Jobs of other launches that the sidecar knows.
@@ -59,7 +59,7 @@ pub(super) struct CrossState {
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
 }
 
-impl CrossState {
+impl CollectiveState {
     pub(super) fn next_deadline(&self) -> Option<Moment> {
         let fetching = self.fetching.values().filter_map(|(_, until)| *until);
         fetching.chain(self.hub.next_deadline()).min()
@@ -73,17 +73,17 @@ impl CrossState {
 impl NodeCore {
     /// Tells how the nodes of the launch are called, for other launches.
     pub fn name_nodes(&mut self, names: &[String]) {
-        self.crossings.names = names.into();
+        self.collectives.names = names.into();
     }
 
     /// Names of the nodes of a job: others may have joined the launch since it began.
     fn node_names(&self, ranks: &RankMap) -> Vec<String> {
-        let names = self.crossings.names.iter();
+        let names = self.collectives.names.iter();
         names.take(ranks.nodes() as usize).cloned().collect()
     }
 
     pub(super) fn tell_rendezvous(&self, message: ToRendezvous, actions: &mut Vec<Action>) {
-        let epoch = self.crossings.epoch;
+        let epoch = self.collectives.epoch;
         actions.push(Action::Report(Report::Rendezvous { epoch, message }));
     }
 
@@ -102,7 +102,7 @@ impl NodeCore {
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
-            self.job_named(nspace.as_str()).is_some() || self.crossings.known.contains(nspace)
+            self.job_named(nspace.as_str()).is_some() || self.collectives.known.contains(nspace)
         };
         let own = self.own_part(&members);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
@@ -110,16 +110,20 @@ impl NodeCore {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         }
         let key = (act, members.clone());
-        self.crossings.waiting.entry(key).or_default().push_back(id);
+        self.collectives
+            .waiting
+            .entry(key)
+            .or_default()
+            .push_back(id);
         let timeout = self.terms.timeout_or(timeout);
-        let message = CrossingMessage::Arrive {
+        let message = CollectiveMessage::Arrive {
             act,
             members,
             status,
             data,
             timeout: timeout.map(|timeout| timeout.after),
         };
-        self.tell_crossing(HEAD, message, now, actions);
+        self.send_collective(HEAD, message, now, actions);
     }
 
     /// This launch's part in what these do together.
@@ -148,29 +152,29 @@ impl NodeCore {
         Own { nodes, jobs }
     }
 
-    fn tell_crossing(
+    fn send_collective(
         &mut self,
         to: NodeId,
-        message: CrossingMessage,
+        message: CollectiveMessage,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
         if to == self.node {
-            return self.crossing_message(to, message, now, actions);
+            return self.collective_message(to, message, now, actions);
         }
-        let message = PeerMessage::Crossing(message);
+        let message = PeerMessage::Collective(message);
         actions.push(Action::SendPeer { to, message });
     }
 
-    pub(super) fn crossing_message(
+    pub(super) fn collective_message(
         &mut self,
         from: NodeId,
-        message: CrossingMessage,
+        message: CollectiveMessage,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
         match message {
-            CrossingMessage::Arrive {
+            CollectiveMessage::Arrive {
                 act,
                 members,
                 status,
@@ -179,35 +183,35 @@ impl NodeCore {
             } if self.node == HEAD => {
                 let own = self.own_part(&members);
                 let deadline = timeout.map(|timeout| now + timeout);
-                self.crossing(now, actions, |hub, out| {
+                self.with_hub(now, actions, |hub, out| {
                     hub.arrive((act, members), own, (from, status, data), deadline, out);
                 });
             }
-            CrossingMessage::Registered { key, result } if self.node == HEAD => {
-                self.crossing(now, actions, |hub, out| {
+            CollectiveMessage::Registered { key, result } if self.node == HEAD => {
+                self.with_hub(now, actions, |hub, out| {
                     hub.registered(&key, from, result, out);
                 });
             }
-            CrossingMessage::Fetch { serial, proc } if self.node == HEAD => {
-                self.crossings.last += 1;
-                let number = self.crossings.last;
+            CollectiveMessage::Fetch { serial, proc } if self.node == HEAD => {
+                self.collectives.last += 1;
+                let number = self.collectives.last;
                 let to = proc.nspace.clone();
                 let asked = (from, serial, to.clone());
-                self.crossings.fetches.insert(number, asked);
+                self.collectives.fetches.insert(number, asked);
                 let serial = number;
                 self.relay(to, &Packet::Fetch { serial, proc }, actions);
             }
-            CrossingMessage::Register { key, jobs } if from == HEAD => {
+            CollectiveMessage::Register { key, jobs } if from == HEAD => {
                 self.register_far(key, &jobs, now, actions);
             }
-            CrossingMessage::Forget { jobs } if from == HEAD => {
+            CollectiveMessage::Forget { jobs } if from == HEAD => {
                 self.forget_far(&jobs, now, actions)
             }
-            CrossingMessage::Release { key, outcome } if from == HEAD => {
-                self.crossing_over(key, outcome, actions);
+            CollectiveMessage::Release { key, outcome } if from == HEAD => {
+                self.collective_ended(key, outcome, actions);
             }
-            CrossingMessage::Fetched { serial, result } if from == HEAD => {
-                if let Some((id, _)) = self.crossings.fetching.remove(&serial) {
+            CollectiveMessage::Fetched { serial, result } if from == HEAD => {
+                if let Some((id, _)) = self.collectives.fetching.remove(&serial) {
                     let answer = match result {
                         Ok(data) => Answer::Data(data),
                         Err(status) => Answer::Status(Status(status)),
@@ -221,26 +225,26 @@ impl NodeCore {
     }
 
     /// Does something with the head node's part and carries out what follows.
-    fn crossing(
+    fn with_hub(
         &mut self,
         now: Moment,
         actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut Crossings, &mut Vec<Output>),
+        what: impl FnOnce(&mut CollectiveHub, &mut Vec<Output>),
     ) {
         let mut out = Vec::new();
-        what(&mut self.crossings.hub, &mut out);
+        what(&mut self.collectives.hub, &mut out);
         for output in out {
             match output {
                 Output::Send { to, packet } => self.relay(to, &packet, actions),
                 Output::Register { key, nodes, jobs } => {
                     for job in &jobs {
-                        let met = self.crossings.met.entry(job.nspace.clone());
+                        let met = self.collectives.met.entry(job.nspace.clone());
                         met.or_default().extend(&nodes);
                     }
                     for node in nodes {
                         let (key, jobs) = (key.clone(), jobs.clone());
-                        let message = CrossingMessage::Register { key, jobs };
-                        self.tell_crossing(node, message, now, actions);
+                        let message = CollectiveMessage::Register { key, jobs };
+                        self.send_collective(node, message, now, actions);
                     }
                 }
                 Output::Release {
@@ -250,8 +254,8 @@ impl NodeCore {
                 } => {
                     for node in nodes {
                         let (key, outcome) = (key.clone(), outcome.clone());
-                        let message = CrossingMessage::Release { key, outcome };
-                        self.tell_crossing(node, message, now, actions);
+                        let message = CollectiveMessage::Release { key, outcome };
+                        self.send_collective(node, message, now, actions);
                     }
                 }
             }
@@ -284,13 +288,13 @@ impl NodeCore {
             } => {
                 let own = self.own_part(&key.members);
                 if !own.nodes.is_empty() {
-                    self.crossing(now, actions, |hub, out| {
+                    self.with_hub(now, actions, |hub, out| {
                         hub.arrived(&key, own, (jobs, status, &data), out);
                     });
                 }
             }
             Packet::Ready { key, jobs } => {
-                self.crossing(now, actions, |hub, out| hub.ready(&key, &jobs, out));
+                self.with_hub(now, actions, |hub, out| hub.ready(&key, &jobs, out));
             }
             Packet::Fetch { serial, proc } => {
                 let process = self.job_named(proc.nspace.as_str());
@@ -315,9 +319,9 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        if let Some((node, serial, _)) = self.crossings.fetches.remove(&serial) {
-            let message = CrossingMessage::Fetched { serial, result };
-            self.tell_crossing(node, message, now, actions);
+        if let Some((node, serial, _)) = self.collectives.fetches.remove(&serial) {
+            let message = CollectiveMessage::Fetched { serial, result };
+            self.send_collective(node, message, now, actions);
         }
     }
 
@@ -347,30 +351,30 @@ impl NodeCore {
         let Some((nspace, proc::ProcRank::One(rank))) = named else {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         };
-        if !self.crossings.known.contains(&nspace) {
+        if !self.collectives.known.contains(&nspace) {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         }
-        self.crossings.last += 1;
-        let serial = self.crossings.last;
+        self.collectives.last += 1;
+        let serial = self.collectives.last;
         let until = timeout.map(|timeout| now + timeout);
-        self.crossings.fetching.insert(serial, (id, until));
+        self.collectives.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);
-        let message = CrossingMessage::Fetch { serial, proc };
-        self.tell_crossing(HEAD, message, now, actions);
+        let message = CollectiveMessage::Fetch { serial, proc };
+        self.send_collective(HEAD, message, now, actions);
     }
 
-    fn crossing_over(&mut self, key: Key, outcome: Outcome, actions: &mut Vec<Action>) {
+    fn collective_ended(&mut self, key: Key, outcome: Outcome, actions: &mut Vec<Action>) {
         let act = key.act;
         let named = (key.act, key.members);
-        let waiting = self.crossings.waiting.get_mut(&named);
+        let waiting = self.collectives.waiting.get_mut(&named);
         let id = waiting.and_then(VecDeque::pop_front);
         if self
-            .crossings
+            .collectives
             .waiting
             .get(&named)
             .is_some_and(VecDeque::is_empty)
         {
-            self.crossings.waiting.remove(&named);
+            self.collectives.waiting.remove(&named);
         }
         let Some(id) = id else { return };
         let answer = match outcome {
@@ -389,8 +393,8 @@ impl NodeCore {
     ) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;
-        self.crossing(now, actions, |hub, out| hub.gone(is_gone, lost, out));
-        let fetches = self.crossings.fetches.iter();
+        self.with_hub(now, actions, |hub, out| hub.gone(is_gone, lost, out));
+        let fetches = self.collectives.fetches.iter();
         let lost_ones = fetches.filter(|(_, (_, _, nspace))| is_gone(nspace));
         let lost_ones: Vec<u64> = lost_ones.map(|(serial, _)| *serial).collect();
         for serial in lost_ones {
@@ -398,16 +402,16 @@ impl NodeCore {
         }
         // Without the rendezvous the other launches may continue, connected to this one.
         for job in jobs.unwrap_or_default() {
-            for node in self.crossings.met.remove(job).unwrap_or_default() {
+            for node in self.collectives.met.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];
-                let message = CrossingMessage::Forget { jobs };
-                self.tell_crossing(node, message, now, actions);
+                let message = CollectiveMessage::Forget { jobs };
+                self.send_collective(node, message, now, actions);
             }
         }
     }
 
     /// A node of this launch is gone for good.
-    pub(super) fn crossings_node_lost(
+    pub(super) fn collectives_node_lost(
         &mut self,
         node: NodeId,
         now: Moment,
@@ -415,27 +419,27 @@ impl NodeCore {
     ) {
         let lost = Status::ERR_LOST_CONNECTION.0;
         if node == HEAD {
-            return self.crossings_tear_down(actions);
+            return self.collectives_tear_down(actions);
         }
-        self.crossing(now, actions, |hub, out| hub.node_lost(node, lost, out));
+        self.with_hub(now, actions, |hub, out| hub.node_lost(node, lost, out));
     }
 
-    pub(super) fn crossings_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn collectives_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let timeout = Status::ERR_TIMEOUT.0;
-        self.crossing(now, actions, |hub, out| hub.tick(now, timeout, out));
-        let fetching = self.crossings.fetching.iter();
+        self.with_hub(now, actions, |hub, out| hub.tick(now, timeout, out));
+        let fetching = self.collectives.fetching.iter();
         let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
-            self.crossings.fetching.remove(&serial);
+            self.collectives.fetching.remove(&serial);
             self.answer(id, &Answer::Status(Status::ERR_TIMEOUT), actions);
         }
     }
 
     /// The launch ends: all waiting requests fail.
-    pub(super) fn crossings_tear_down(&mut self, actions: &mut Vec<Action>) {
-        let waiting = std::mem::take(&mut self.crossings.waiting);
-        let fetching = std::mem::take(&mut self.crossings.fetching);
+    pub(super) fn collectives_tear_down(&mut self, actions: &mut Vec<Action>) {
+        let waiting = std::mem::take(&mut self.collectives.waiting);
+        let fetching = std::mem::take(&mut self.collectives.fetching);
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::collective::CrossingMessage;
+use crate::collective::CollectiveMessage;
 use crate::direct_modex::ModexMessage;
 use crate::fence::FenceMessage;
 use crate::groups::GroupMessage;
@@ -27,7 +27,6 @@ use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 pub enum Event<'a> {
     /// Bytes of a rank's PMI socket.
     PmiReceived {
-        /// Whose.
         rank: NodeRank,
         /// As read.
         bytes: &'a [u8],
@@ -42,7 +41,6 @@ pub enum Event<'a> {
     ///
     /// [`NodeCore::wants_output`]: crate::node::NodeCore::wants_output
     Printed {
-        /// Whose.
         rank: NodeRank,
         channel: Channels,
         /// As read; nothing at its end.
@@ -146,7 +144,7 @@ pub enum PeerMessage {
     /// Part of making or ending a group.
     Group(GroupMessage),
     /// Part of a collective between launches.
-    Crossing(CrossingMessage),
+    Collective(CollectiveMessage),
     /// Part of a question about processes.
     Query(QueryMessage),
     /// An event raised by a process of the sending node.
@@ -219,7 +217,6 @@ pub enum Action {
     },
     /// Leave a rank's output in its pipe for now, or read it again.
     HoldOutput {
-        /// Whose.
         rank: NodeRank,
         channel: Channels,
         /// Whether it is left.

@@ -259,8 +259,8 @@ impl NodeCore {
         failure: &FenceFailure,
     ) -> Option<Cause> {
         let kind = match ticket {
-            FenceTicket::Pmix(_) | FenceTicket::Meeting(_) => FenceKind::Pmix,
-            FenceTicket::Pmi(..) | FenceTicket::Met => FenceKind::Pmi,
+            FenceTicket::Pmix(_) | FenceTicket::Connect(_) => FenceKind::Pmix,
+            FenceTicket::Pmi(..) | FenceTicket::Released => FenceKind::Pmi,
         };
         match (failure, kind) {
             (FenceFailure::TornDown { .. } | FenceFailure::PeerLost { .. }, _) => None,
@@ -337,8 +337,8 @@ impl NodeCore {
                 self.pmi_released((job, &collective), result, now, actions);
             }
             FenceTicket::Pmix(id) => self.fence_answer(id, result, actions),
-            FenceTicket::Meeting(id) => self.meeting_answer(id, result, actions),
-            FenceTicket::Met => {}
+            FenceTicket::Connect(id) => self.connect_answer(id, result, actions),
+            FenceTicket::Released => {}
         }
     }
 }

@@ -54,7 +54,7 @@ impl NodeCore {
             self.outputs_node_lost(node, actions);
             self.inputs_node_lost(node, actions);
             self.keys_node_lost(node, now, actions);
-            self.crossings_node_lost(node, now, actions);
+            self.collectives_node_lost(node, now, actions);
         }
     }
 
@@ -63,7 +63,7 @@ impl NodeCore {
         self.fence(FenceInput::Teardown, now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
-        self.crossings_tear_down(actions);
+        self.collectives_tear_down(actions);
         self.spawns_tear_down(now, actions);
         self.allocations_tear_down(actions);
         self.inputs_tear_down(actions);

@@ -234,7 +234,7 @@ impl NodeCore {
 
     /// At the head node: the rendezvous is lost.
     pub(super) fn rendezvous_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.crossings.epoch += 1;
+        self.collectives.epoch += 1;
         self.store(now, actions, |store, out| store.shared_lost(now, out));
         self.jobs_gone(None, now, actions);
     }

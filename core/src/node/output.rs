@@ -36,7 +36,6 @@ const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 pub enum OutputMessage {
     /// What these processes of the receiving node print from now on is wanted.
     Want {
-        /// Whose.
         processes: Vec<GlobalRank>,
         channels: Channels,
     },
@@ -51,7 +50,6 @@ pub enum OutputMessage {
     },
     /// So many bytes of it have been taken.
     Taken {
-        /// Whose.
         process: GlobalRank,
         channel: Channels,
         bytes: u64,

@@ -53,7 +53,7 @@ pub(super) enum Pending {
 
 /// One process of this node.
 #[derive(Clone, Copy, Default)]
-struct Seat {
+struct ProcessEntry {
     pid: Option<u32>,
     end: Option<(RankEnd, bool)>,
 }
@@ -62,7 +62,7 @@ struct Seat {
 pub(super) struct Queries {
     engine: QueryEngine<Pending>,
     /// By position on the node.
-    seats: Vec<Seat>,
+    entries: Vec<ProcessEntry>,
     facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// Answers of this node that wait for data from the caller.
     looking: BTreeMap<Asked, Question>,
@@ -74,7 +74,7 @@ impl Queries {
     pub(super) fn new(node: NodeId) -> Self {
         Self {
             engine: QueryEngine::new(node),
-            seats: Vec::new(),
+            entries: Vec::new(),
             facts: BTreeMap::new(),
             looking: BTreeMap::new(),
             uri: Text::default(),
@@ -90,15 +90,16 @@ impl Queries {
         self.engine.is_lost(node)
     }
 
-    fn seat(&self, rank: NodeRank) -> Seat {
-        self.seats.get(rank.index()).copied().unwrap_or_default()
+    fn entry(&self, rank: NodeRank) -> ProcessEntry {
+        self.entries.get(rank.index()).copied().unwrap_or_default()
     }
 
-    fn seat_mut(&mut self, rank: NodeRank) -> &mut Seat {
-        if self.seats.len() <= rank.index() {
-            self.seats.resize_with(rank.index() + 1, Seat::default);
+    fn entry_mut(&mut self, rank: NodeRank) -> &mut ProcessEntry {
+        if self.entries.len() <= rank.index() {
+            self.entries
+                .resize_with(rank.index() + 1, ProcessEntry::default);
         }
-        &mut self.seats[rank.index()]
+        &mut self.entries[rank.index()]
     }
 }
 
@@ -120,14 +121,14 @@ impl NodeCore {
 
     pub(super) fn rank_started(&mut self, rank: NodeRank, pid: u32) {
         if self.host.is_offered() {
-            self.queries.seat_mut(rank).pid = Some(pid);
+            self.queries.entry_mut(rank).pid = Some(pid);
         }
     }
 
     /// `connected`: it was between init and finalize of PMIx.
     pub(super) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
         if self.host.is_offered() {
-            self.queries.seat_mut(rank).end = Some((end, connected));
+            self.queries.entry_mut(rank).end = Some((end, connected));
         }
     }
 
@@ -243,16 +244,16 @@ impl NodeCore {
     fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
         let jobs = question.jobs.iter();
         let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
-        let seats = jobs.flat_map(|(job, _)| self.seats_of(job));
-        seats.filter_map(|(_, _, seat)| seat.pid.filter(|_| seat.end.is_none()))
+        let entries = jobs.flat_map(|(job, _)| self.entries_of(job));
+        entries.filter_map(|(_, _, entry)| entry.pid.filter(|_| entry.end.is_none()))
     }
 
     /// The ranks of a job on this node, with their positions on it.
-    fn seats_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, Seat)> {
+    fn entries_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, ProcessEntry)> {
         let ranks = self.job(job).ranks.ranks_on(self.node);
         ranks.filter_map(move |rank| {
             let at = self.jobs.node_rank(self.jobs.global(job, rank))?;
-            Some((rank, at, self.queries.seat(at)))
+            Some((rank, at, self.queries.entry(at)))
         })
     }
 
@@ -261,8 +262,10 @@ impl NodeCore {
             let Some((job, _)) = self.job_named(nspace.as_str()) else {
                 return Vec::new();
             };
-            let seats = self.seats_of(job);
-            seats.map(|seat| self.look_at(job, seat, memory)).collect()
+            let entries = self.entries_of(job);
+            entries
+                .map(|entry| self.look_at(job, entry, memory))
+                .collect()
         };
         Part {
             jobs: question.jobs.iter().map(of_job).collect(),
@@ -274,7 +277,7 @@ impl NodeCore {
     fn look_at(
         &self,
         job: JobNumber,
-        (rank, at, Seat { pid, end }): (Rank, NodeRank, Seat),
+        (rank, at, ProcessEntry { pid, end }): (Rank, NodeRank, ProcessEntry),
         memory: &BTreeMap<u32, u64>,
     ) -> Process {
         let connected = self.pmix[at.index()] == PmixState::Connected;

@@ -144,7 +144,7 @@ impl NodeCore {
             nodes,
             contribution,
             timeout: None,
-            ticket: FenceTicket::Met,
+            ticket: FenceTicket::Released,
         };
         self.fence(input, now, actions);
     }

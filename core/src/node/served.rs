@@ -14,7 +14,7 @@ use crate::pmix::control::{Control, ControlKind, ForkEnv};
 use crate::pmix::upcall::{Answer, Parts};
 use crate::pmix::wire::{Frame, FrameDecoder};
 
-/// A job called `job`, of one program, with so many ranks on nodes 0, 1 and so on.
+/// A job called `job`, of one program, with these numbers of ranks on nodes 0, 1 and so on.
 pub(super) fn job(ranks: &[u32]) -> JobContext {
     let size = ranks.iter().sum();
     JobContext {

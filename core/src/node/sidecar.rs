@@ -220,7 +220,7 @@ impl NodeCore {
     ) {
         match reply {
             ControlReply::Init(Ok(())) => {}
-            ControlReply::RegisterJob(result) if self.crossings.registers(id) => {
+            ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
                 self.far_registered(id, result.map(drop), now, actions);
             }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
@@ -403,7 +403,7 @@ impl NodeCore {
         }
     }
 
-    /// Tells of the loss and settles what the sidecar owed.
+    /// Reports the loss and answers the sidecar's pending requests.
     fn host_lost(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
         self.host.settle(SidecarState::Broken);
         actions.push(Action::Report(Report::SidecarLost { error }));

@@ -157,7 +157,7 @@ impl NodeCore {
             // libpmix has its own timer, and a callback after it has fired uses freed memory: the
             // answer must come first.
             timeout: self.terms.timeout_or(given.map(|given| given * 3 / 4)),
-            ticket: FenceTicket::Meeting(id),
+            ticket: FenceTicket::Connect(id),
         };
         self.fence(input, now, actions);
     }

@@ -272,7 +272,7 @@ impl NodeCore {
     }
 
     /// The same where no data is exchanged.
-    pub(super) fn meeting_answer(
+    pub(super) fn connect_answer(
         &mut self,
         id: UpcallId,
         result: FenceResult,

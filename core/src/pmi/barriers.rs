@@ -23,7 +23,7 @@ pub(super) type RingValues = (Rank, Vec<u8>, Vec<u8>);
 
 /// One barrier or ring that has begun.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct Barrier {
     pub(super) waiting: Vec<Waiter>,
     /// Number of members on this node.
     expected: usize,
@@ -34,7 +34,7 @@ pub(super) struct Meeting {
     ring: Vec<RingValues>,
 }
 
-impl Meeting {
+impl Barrier {
     /// Local members that have entered, and how many there are.
     pub(super) fn progress(&self) -> (usize, usize) {
         (self.waiting.len(), self.expected)
@@ -73,12 +73,12 @@ pub(super) enum Arrival {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Meetings {
+pub(super) struct Barriers {
     node: NodeId,
     map: RankMap,
     /// Which barrier of the whole job is open or comes next, from 1.
     number: u64,
-    open: BTreeMap<Collective, Meeting>,
+    open: BTreeMap<Collective, Barrier>,
     failed: BTreeMap<Collective, String>,
     /// From where on the store has news for the members of a barrier that was entered before.
     news_since: BTreeMap<Collective, Stamp>,
@@ -86,7 +86,7 @@ pub(super) struct Meetings {
     gone: BTreeMap<LocalRank, Rank>,
 }
 
-impl Meetings {
+impl Barriers {
     pub(super) fn new(node: NodeId, map: &RankMap) -> Self {
         Self {
             node,
@@ -128,26 +128,26 @@ impl Meetings {
         store: &mut Store,
     ) -> Arrival {
         let (here, _) = self.members(collective);
-        let meeting = self
+        let barrier = self
             .open
             .entry(collective.clone())
-            .or_insert_with(|| Meeting {
+            .or_insert_with(|| Barrier {
                 waiting: Vec::new(),
                 expected: here,
                 begun: false,
                 given: None,
                 ring: Vec::new(),
             });
-        meeting.waiting.push(waiter);
-        meeting.ring.extend(ring);
-        if meeting.is_missing_some(collective, &self.gone) {
-            return match std::mem::replace(&mut meeting.begun, true) {
+        barrier.waiting.push(waiter);
+        barrier.ring.extend(ring);
+        if barrier.is_missing_some(collective, &self.gone) {
+            return match std::mem::replace(&mut barrier.begun, true) {
                 false => Arrival::Begun,
                 true => Arrival::Waits,
             };
         }
         self.entered(collective, store)
-            .expect("the meeting is open")
+            .expect("the barrier is open")
     }
 
     /// A rank's process has ended, and barriers do without it: those that waited for it alone.
@@ -160,8 +160,8 @@ impl Meetings {
         self.gone.insert(local, rank);
         let gone = &self.gone;
         let open = self.open.iter();
-        let complete = open.filter(|(collective, meeting)| {
-            meeting.given.is_none() && !meeting.is_missing_some(collective, gone)
+        let complete = open.filter(|(collective, barrier)| {
+            barrier.given.is_none() && !barrier.is_missing_some(collective, gone)
         });
         let complete: Vec<Collective> = complete.map(|(open, _)| open.clone()).collect();
         let each = complete.into_iter().filter_map(|collective| {
@@ -174,14 +174,14 @@ impl Meetings {
     /// All local members have entered.
     fn entered(&mut self, collective: &Collective, store: &mut Store) -> Option<Arrival> {
         let (_, elsewhere) = self.members(collective);
-        let meeting = self.open.get_mut(collective)?;
+        let barrier = self.open.get_mut(collective)?;
         let (bytes, given) = match collective {
             &Collective::WORLD => (store.take_contribution(), Stamp::default()),
-            Collective::Ring => (ring::encode(&mut meeting.ring), Stamp::default()),
+            Collective::Ring => (ring::encode(&mut barrier.ring), Stamp::default()),
             // Local puts are visible to all local ranks.
             _ if !elsewhere => {
                 return Some(Arrival::Ended {
-                    begun: meeting.begun,
+                    begun: barrier.begun,
                 });
             }
             _ => {
@@ -189,7 +189,7 @@ impl Meetings {
                 store.recent(since.unwrap_or_default())
             }
         };
-        meeting.given = Some(given);
+        barrier.given = Some(given);
         Some(Arrival::Entered(bytes))
     }
 
@@ -217,7 +217,7 @@ impl Meetings {
     }
 
     /// One that has begun.
-    pub(super) fn open(&self, collective: &Collective) -> Option<&Meeting> {
+    pub(super) fn open(&self, collective: &Collective) -> Option<&Barrier> {
         self.open.get(collective)
     }
 
@@ -243,8 +243,8 @@ impl Meetings {
     }
 
     fn take(&mut self, collective: &Collective) -> Vec<Waiter> {
-        let meeting = self.open.remove(collective);
-        let mut waiting = meeting.map(|meeting| meeting.waiting).unwrap_or_default();
+        let barrier = self.open.remove(collective);
+        let mut waiting = barrier.map(|barrier| barrier.waiting).unwrap_or_default();
         waiting.sort_by_key(|waiter| waiter.rank);
         waiting
     }

@@ -29,7 +29,7 @@ use super::{request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::KvsError;
-use crate::pmi::barriers::Meetings;
+use crate::pmi::barriers::Barriers;
 
 pub use super::effect::{Effect, KeyAnswer, NameAnswer};
 pub use super::store::{JobInfo, SetupError};
@@ -65,7 +65,7 @@ pub struct Server {
     spawner: Option<Nspace>,
     store: Store,
     node_attributes: NodeAttributes,
-    meetings: Meetings,
+    barriers: Barriers,
     clients: Vec<Client>,
     /// How many keys of other jobs were asked for.
     asked: u64,
@@ -99,7 +99,7 @@ impl Server {
             spawner: job.spawner,
             store: Store::new(job.kvsname, map, job.attributes, &job.preputs)?,
             node_attributes: NodeAttributes::default(),
-            meetings: Meetings::new(node, map),
+            barriers: Barriers::new(node, map),
             clients: clients
                 .map(|(rank, appnum)| Client::new(rank, appnum))
                 .collect(),
@@ -183,7 +183,7 @@ impl Server {
         self.client(rank).end();
         if self.survives {
             let name = self.clients[rank.index()].rank;
-            let complete = self.meetings.leave(rank, name, &mut self.store);
+            let complete = self.barriers.leave(rank, name, &mut self.store);
             for (collective, arrival) in complete {
                 self.arrived(collective, arrival, effects);
             }
@@ -209,10 +209,10 @@ impl Server {
                 return Ok(());
             }
         };
-        let meeting = self.meetings.open(collective);
-        let Some(given) = meeting.and_then(|meeting| meeting.given()) else {
+        let barrier = self.barriers.open(collective);
+        let Some(given) = barrier.and_then(|barrier| barrier.given()) else {
             let everybody = (0, self.clients.len());
-            let (arrived, expected) = meeting.map_or(everybody, |meeting| meeting.progress());
+            let (arrived, expected) = barrier.map_or(everybody, |barrier| barrier.progress());
             return Err(ReleaseError::NotComplete {
                 collective: collective.clone(),
                 arrived,
@@ -226,7 +226,7 @@ impl Server {
         };
         match merged {
             Ok(news_since) => {
-                for waiter in self.meetings.end(collective, news_since) {
+                for waiter in self.barriers.end(collective, news_since) {
                     self.answer(waiter, collective, &Reply::BarrierOut, effects);
                 }
                 Ok(())
@@ -273,7 +273,7 @@ impl Server {
 
     /// The local ranks that take part in a barrier or ring and have not entered it.
     pub fn absent_from(&self, collective: &Collective) -> Vec<LocalRank> {
-        let open = self.meetings.open(collective);
+        let open = self.barriers.open(collective);
         let is_in = |local: &LocalRank| {
             open.is_some_and(|open| open.waiting.iter().any(|waiter| waiter.rank == *local))
         };
@@ -288,8 +288,8 @@ impl Server {
     /// Whether some local rank waits for something that it gets only with the help of this rank of
     /// the job, whose process has ended.
     pub fn waits_for(&self, rank: Rank) -> bool {
-        self.meetings.need(rank)
-            || self.meetings.is_here(rank) && self.clients.iter().any(|client| self.is_left(client))
+        self.barriers.need(rank)
+            || self.barriers.is_here(rank) && self.clients.iter().any(|client| self.is_left(client))
     }
 
     /// Whether a rank waits for an attribute of this node that no other rank is left to put.

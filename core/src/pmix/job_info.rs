@@ -52,7 +52,7 @@ pub struct JobInfo<'a> {
     pub offset: GlobalRank,
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],
-    /// Those of other jobs that run on the node that is told.
+    /// Those of other jobs that run on the node that gets the record.
     pub others: &'a [value::Proc],
     /// Session directory, existing, owned by the job's user.
     pub tmpdir: &'a Text,
@@ -243,7 +243,7 @@ impl JobInfo<'_> {
         infos
     }
 
-    /// The processes of the node that is told.
+    /// The processes of the node that gets the record.
     fn local_procs(&self) -> Option<Info> {
         let own = self.ranks.ranks_on(self.node);
         let own = own.map(|rank| value::Proc::new(self.nspace, rank));

@@ -116,7 +116,6 @@ pub enum Request {
     },
     /// The data of a process on another node is wanted.
     DirectModex {
-        /// Whose.
         proc: Proc,
         /// `REQUIRED_KEY`, `TIMEOUT`.
         infos: Vec<Info>,

@@ -26,7 +26,7 @@ const SIGNALS: u8 = 64;
 
 /// A step of the change to a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum SetupStep {
     Session = 1,
     Descriptors,
     Groups,
@@ -36,7 +36,7 @@ enum Stage {
     Exec,
 }
 
-impl Stage {
+impl SetupStep {
     const ALL: [Self; 7] = [
         Self::Session,
         Self::Descriptors,
@@ -125,8 +125,10 @@ fn said(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str, io::Er
                 let word = bytes[at..at + 4].try_into().expect("four bytes");
                 i32::from_ne_bytes(word)
             });
-            let stage = Stage::ALL.into_iter().find(|known| *known as i32 == stage);
-            let what = stage.map_or("exec", Stage::words);
+            let stage = SetupStep::ALL
+                .into_iter()
+                .find(|known| *known as i32 == stage);
+            let what = stage.map_or("exec", SetupStep::words);
             Ok(Some((what, io::Error::from_raw_os_error(errno))))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
@@ -162,7 +164,7 @@ fn run(plan: &Plan<'_>) -> ! {
             let User {
                 uid, gid, groups, ..
             } = plan.user;
-            give_up(*uid, *gid, groups).map_err(|(part, errno)| (Stage::of(part), errno))
+            give_up(*uid, *gid, groups).map_err(|(part, errno)| (SetupStep::of(part), errno))
         }
         false => Ok(()),
     });
@@ -172,7 +174,7 @@ fn run(plan: &Plan<'_>) -> ! {
             Err(failure) => failure,
             Ok(()) => {
                 libc::execve(plan.program, plan.argv, plan.envp);
-                (Stage::Exec, *libc::__errno_location())
+                (SetupStep::Exec, *libc::__errno_location())
             }
         };
         let words = [stage as c_int, errno];
@@ -181,7 +183,7 @@ fn run(plan: &Plan<'_>) -> ! {
     }
 }
 
-fn check(result: c_int, stage: Stage) -> Result<(), (Stage, c_int)> {
+fn check(result: c_int, stage: SetupStep) -> Result<(), (SetupStep, c_int)> {
     match result < 0 {
         // SAFETY: the calling thread's own.
         true => Err((stage, unsafe { *libc::__errno_location() })),
@@ -190,26 +192,26 @@ fn check(result: c_int, stage: Stage) -> Result<(), (Stage, c_int)> {
 }
 
 /// In the child: session, descriptors, signals, mask.
-fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
+fn prepare(plan: &Plan<'_>) -> Result<(), (SetupStep, c_int)> {
     // SAFETY: system calls on numbers; the descriptors are open, since the child has a copy of all.
     unsafe {
-        check(libc::setsid(), Stage::Session)?;
-        check(libc::chdir(c"/".as_ptr()), Stage::Session)?;
+        check(libc::setsid(), SetupStep::Session)?;
+        check(libc::chdir(c"/".as_ptr()), SetupStep::Session)?;
         for (from, to) in plan.descriptors {
-            check(libc::dup2(from, to), Stage::Descriptors)?;
+            check(libc::dup2(from, to), SetupStep::Descriptors)?;
         }
         // Nothing else of the agent may reach the user, the agent's key least of all. And at once:
         // while this process has copies of another start's pipes, that one would wait for it.
         let close = |from: RawFd, to: libc::c_uint| {
             let result = libc::syscall(libc::SYS_close_range, from, to, 0);
-            check(result as c_int, Stage::Descriptors)
+            check(result as c_int, SetupStep::Descriptors)
         };
         close(LINK + 1, plan.trouble as libc::c_uint - 1)?;
         close(plan.trouble + 1, libc::c_uint::MAX)?;
         libc::umask(0o022);
         if let Some(limit) = &plan.files {
             let set = libc::setrlimit(libc::RLIMIT_NOFILE, limit);
-            check(set, Stage::Descriptors)?;
+            check(set, SetupStep::Descriptors)?;
         }
         // What the agent ignores is not to be ignored by a user's programs. The kernel's structure
         // is all zeros then, whatever its order, and it is never longer than this. Some numbers
@@ -228,6 +230,6 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (Stage, c_int)> {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         let unblocked = libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
-        check(unblocked, Stage::Session)
+        check(unblocked, SetupStep::Session)
     }
 }

@@ -12,7 +12,9 @@
 
 use std::path::Path;
 
-use super::{Entry, HOSTS_MAX, HostsError, Place, Problem, addresses, entries_of, names, number};
+use super::{
+    Entry, FileLine, HOSTS_MAX, HostsError, Problem, addresses, entries_of, names, number,
+};
 
 /// What other launchers call the slots of a host.
 const SLOTS: [&str; 5] = ["slots", "cpu", "cpus", "count", "ncpus"];
@@ -25,7 +27,7 @@ const MOST: [&str; 4] = ["max_slots", "max-slots", "cpu_max", "cpus_max"];
 /// [`HostsError`] with the first line that cannot be read.
 pub fn parse(path: &Path, text: &[u8]) -> Result<Vec<Entry>, HostsError> {
     let at = |line: usize, problem| HostsError {
-        place: Some(Place {
+        place: Some(FileLine {
             file: path.into(),
             line,
         }),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::collective::{CrossingMessage, Description, Key};
+use crate::collective::{CollectiveMessage, Description, Key};
 use crate::job::clock::Moment;
 use crate::job::ids::Nspace;
 use crate::node::event::Action;
@@ -23,11 +23,11 @@ impl NodeCore {
     ) {
         let mut missing = BTreeSet::new();
         for job in jobs {
-            let known = &self.crossings.known;
+            let known = &self.collectives.known;
             if known.contains(&job.nspace) || !missing.insert(job.nspace.clone()) {
                 continue;
             }
-            let mut under_way = self.crossings.registering.iter();
+            let mut under_way = self.collectives.registering.iter();
             if under_way.any(|(_, nspace)| *nspace == job.nspace) {
                 continue;
             }
@@ -44,15 +44,15 @@ impl NodeCore {
                 Err(_) => Err(Status::ERR_BAD_PARAM.0),
             };
             match asked {
-                Ok(id) => self.crossings.registering.push((id, job.nspace.clone())),
+                Ok(id) => self.collectives.registering.push((id, job.nspace.clone())),
                 Err(status) => {
                     let result = Err(status);
-                    let message = CrossingMessage::Registered { key, result };
-                    return self.tell_crossing(HEAD, message, now, actions);
+                    let message = CollectiveMessage::Registered { key, result };
+                    return self.send_collective(HEAD, message, now, actions);
                 }
             }
         }
-        self.crossings.unregistered.push((key, missing));
+        self.collectives.unregistered.push((key, missing));
         self.tell_registered(now, actions);
     }
 
@@ -64,28 +64,28 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let registering = &mut self.crossings.registering;
+        let registering = &mut self.collectives.registering;
         let Some(at) = registering.iter().position(|(request, _)| *request == id) else {
             return;
         };
         let (_, nspace) = registering.swap_remove(at);
         if let Err(refusal) = result {
-            let unregistered = std::mem::take(&mut self.crossings.unregistered);
+            let unregistered = std::mem::take(&mut self.collectives.unregistered);
             for (key, missing) in unregistered {
                 if !missing.contains(&nspace) {
-                    self.crossings.unregistered.push((key, missing));
+                    self.collectives.unregistered.push((key, missing));
                     continue;
                 }
                 let result = Err(refusal.status.0);
-                let message = CrossingMessage::Registered { key, result };
-                self.tell_crossing(HEAD, message, now, actions);
+                let message = CollectiveMessage::Registered { key, result };
+                self.send_collective(HEAD, message, now, actions);
             }
             return;
         }
-        for (_, missing) in &mut self.crossings.unregistered {
+        for (_, missing) in &mut self.collectives.unregistered {
             missing.remove(&nspace);
         }
-        self.crossings.known.insert(nspace);
+        self.collectives.known.insert(nspace);
         self.tell_registered(now, actions);
     }
 
@@ -93,7 +93,7 @@ impl NodeCore {
     /// would keep them all.
     pub(super) fn forget_far(&mut self, jobs: &[Nspace], now: Moment, actions: &mut Vec<Action>) {
         for nspace in jobs {
-            if self.crossings.known.remove(nspace) && self.host.is_ready() {
+            if self.collectives.known.remove(nspace) && self.host.is_ready() {
                 let nspace = nspace.clone();
                 self.control(&Control::DeregisterJob { nspace }, now, actions);
             }
@@ -101,15 +101,15 @@ impl NodeCore {
     }
 
     fn tell_registered(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        let unregistered = &mut self.crossings.unregistered;
+        let unregistered = &mut self.collectives.unregistered;
         let done: Vec<Key> = unregistered
             .extract_if(.., |(_, missing)| missing.is_empty())
             .map(|(key, _)| key)
             .collect();
         for key in done {
             let result = Ok(());
-            let message = CrossingMessage::Registered { key, result };
-            self.tell_crossing(HEAD, message, now, actions);
+            let message = CollectiveMessage::Registered { key, result };
+            self.send_collective(HEAD, message, now, actions);
         }
     }
 }

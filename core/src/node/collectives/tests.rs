@@ -46,17 +46,17 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         nodes: [NodeId(1)].into(),
         jobs: vec![job],
     };
-    cores[0].crossing(now, &mut actions, |_, out| out.push(register));
+    cores[0].with_hub(now, &mut actions, |_, out| out.push(register));
     bring(&mut cores[1], &mut actions);
     // The job's own registration was request 1.
     let env = ForkEnv::default();
     let done = serve::reply(ControlKind::RegisterJob, 2, Ok(Body::ForkEnv(&env))).unwrap();
     cores[1].handle(Event::ControlReceived(&done), now, &mut actions);
-    assert!(cores[1].crossings.known.contains(&far()));
+    assert!(cores[1].collectives.known.contains(&far()));
 
     actions.clear();
     let gone = FromRendezvous::Gone(vec![far()]);
     cores[0].handle(Event::Rendezvous(gone), now, &mut actions);
     bring(&mut cores[1], &mut actions);
-    assert!(cores[1].crossings.known.is_empty());
+    assert!(cores[1].collectives.known.is_empty());
 }

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Notification, PeerMessage, Report};
-use crate::collective::arbitrary::crossing_message;
+use crate::collective::arbitrary::collective_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
 use crate::fence::{
     self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Kind, Nodes, Participants,
@@ -580,7 +580,7 @@ pub fn peer_message() -> BoxedStrategy<PeerMessage> {
         modex().prop_map(PeerMessage::Modex),
         store().prop_map(PeerMessage::Store),
         group().prop_map(PeerMessage::Group),
-        crossing_message().prop_map(PeerMessage::Crossing),
+        collective_message().prop_map(PeerMessage::Collective),
         query().prop_map(PeerMessage::Query),
         output().prop_map(PeerMessage::Output),
         input().prop_map(PeerMessage::Input),

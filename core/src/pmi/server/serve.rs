@@ -184,7 +184,7 @@ impl Server {
         stated: Option<Rank>,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply<'_>, Refusal<'static>> {
-        let size = self.meetings.size();
+        let size = self.barriers.size();
         let client = &mut self.clients[local.index()];
         if stated.is_some_and(|stated| stated != client.rank) {
             return Err(Refusal::OtherRank);
@@ -205,7 +205,7 @@ impl Server {
     fn barrier(&mut self, local: LocalRank, group: Group) -> Result<Collective, Refusal<'static>> {
         let Group { scope, tag } = group;
         if let Scope::Ranks(ranks) = &scope {
-            let size = self.meetings.size();
+            let size = self.barriers.size();
             if ranks.last().is_some_and(|rank| rank.0 >= size) {
                 return Err(Refusal::UnknownRank);
             }
@@ -224,21 +224,21 @@ impl Server {
         ring: Option<RingValues>,
         effects: &mut Vec<Effect>,
     ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
-        let number = self.meetings.number();
+        let number = self.barriers.number();
         let state = &mut self.client(rank).state;
         let same = |open: &Open| matches!(open, Open::Collective(open, _) if *open == collective);
         if state.open().any(same) {
             return Err(Refusal::AlreadyInBarrier);
         }
-        if self.meetings.failure(&collective).is_some() {
-            let why = self.meetings.failure(&collective).unwrap_or_default();
+        if self.barriers.failure(&collective).is_some() {
+            let why = self.barriers.failure(&collective).unwrap_or_default();
             return Ok(Some(Reply::Refused(Refusal::Other(why))));
         }
         let state = &mut self.client(rank).state;
         state.wait(call, Open::Collective(collective.clone(), number));
         let call = call.clone().keep();
         let arrival =
-            self.meetings
+            self.barriers
                 .arrive(&collective, Waiter { rank, call }, ring, &mut self.store);
         self.arrived(collective, arrival, effects);
         Ok(None)
@@ -259,7 +259,7 @@ impl Server {
                 contribution,
             }),
             Arrival::Ended { begun } => {
-                for waiter in self.meetings.end(&collective, None) {
+                for waiter in self.barriers.end(&collective, None) {
                     self.answer(waiter, &collective, &Reply::BarrierOut, effects);
                 }
                 effects.extend(begun.then_some(Effect::Ended { collective }));
@@ -291,7 +291,7 @@ impl Server {
         effects: &mut Vec<Effect>,
     ) {
         let reply = Reply::Refused(Refusal::Other(why));
-        for waiter in self.meetings.fail(collective, why.to_owned()) {
+        for waiter in self.barriers.fail(collective, why.to_owned()) {
             self.answer(waiter, collective, &reply, effects);
         }
     }
@@ -302,11 +302,11 @@ impl Server {
         all: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Result<(), ReleaseError> {
-        let Some(ring) = Ring::decode(all, self.meetings.size(), self.survives) else {
+        let Some(ring) = Ring::decode(all, self.barriers.size(), self.survives) else {
             self.fail_meeting(&Collective::Ring, &ReleaseError::Ring.to_string(), effects);
             return Err(ReleaseError::Ring);
         };
-        for waiter in self.meetings.end(&Collective::Ring, None) {
+        for waiter in self.barriers.end(&Collective::Ring, None) {
             let rank = self.client(waiter.rank).rank;
             let (left, right) = ring.neighbours(rank);
             let reply = Reply::Ring {

@@ -44,7 +44,6 @@ pub enum Request<'a> {
     Probe,
     /// Pass output on to local processes.
     IofDeliver {
-        /// Whose.
         source: Proc,
         channel: Channels,
         /// The output; empty at its end.
