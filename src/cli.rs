@@ -9,6 +9,7 @@ mod apps;
 mod brief;
 mod completions;
 mod config;
+mod debug;
 pub mod exit;
 pub(crate) mod foreign_options;
 mod kill;
@@ -49,6 +50,8 @@ enum Other {
     Kill(kill::KillArgs),
     /// Show where the ranks of a job are: their stacks as one tree
     Stacks(look::StacksArgs),
+    /// Open a gdb on each rank of a job, side by side in tmux
+    Debug(debug::DebugArgs),
     /// Write cores of the ranks of a job, which go on
     Core(look::CoreArgs),
     #[command(flatten)]
@@ -115,6 +118,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Ps(args)) => ps::execute(args),
         Ok(Other::Kill(args)) => kill::execute(&args),
         Ok(Other::Stacks(args)) => look::show_stacks(args),
+        Ok(Other::Debug(args)) => debug::execute(args),
         Ok(Other::Core(args)) => look::write_cores(args),
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(&args)),
         Ok(Other::Config(args)) => config::show::execute(args),

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
-pub(super) use proctable::asked;
+pub(super) use proctable::{asked, found};
 
 use super::table;
 use crate::failure::RunFailure;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::{Outcome, Output, Run, Running, mpi, node_name, program, skip, wireup};
+use crate::common::{
+    Outcome, Output, Run, Running, eventually, mpi, node_name, program, skip, wireup,
+};
 
 /// What gdb may take for many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -263,5 +265,139 @@ fn requests_that_make_no_sense_are_refused_and_the_job_goes_on() {
         table.out().contains("sleep") || table.out().contains("sh"),
         "{table:?}"
     );
+    end(running);
+}
+
+/// The process that traces another.
+fn tracer(pid: i32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("TracerPid:"));
+    line.unwrap()
+        .trim_start_matches("TracerPid:")
+        .trim()
+        .to_owned()
+}
+
+/// Ends the panes of a run that shows them.
+fn leave(panes: Running, tmux: &std::path::Path) {
+    let mut kill = std::process::Command::new("tmux");
+    assert!(
+        kill.arg("kill-server")
+            .env("TMUX_TMPDIR", tmux)
+            .status()
+            .unwrap()
+            .success()
+    );
+    panes.finish();
+}
+
+#[test]
+fn each_rank_gets_a_pane_with_a_debugger_or_a_command() {
+    let Some(running) = hanging(2, &["--virtual-nodes", "2"], "0") else {
+        return;
+    };
+    if std::process::Command::new("tmux")
+        .arg("-V")
+        .output()
+        .is_err()
+    {
+        return skip("tmux is not installed: run scripts/setup");
+    }
+    let text = about(&running, &["debug"])
+        .run()
+        .expect_quiet_success()
+        .out();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(
+        text.contains("rank 1 on ") && text.contains(" -p "),
+        "{text}"
+    );
+    let ranks: Vec<i32> = running
+        .processes()
+        .iter()
+        .filter(|one| one.name == "hang")
+        .map(|one| one.pid)
+        .collect();
+    assert_eq!(ranks.len(), 2);
+    let tmux = tempfile::tempdir().unwrap();
+    let run = about(&running, &["debug"]).env("TMUX_TMPDIR", tmux.path());
+    let panes = run.env("TERM", "xterm").env("TMUX", "").terminal();
+    let panes = panes.clean_within(PATIENCE).start();
+    eventually("both are traced", || {
+        ranks.iter().all(|pid| tracer(*pid) != "0").then_some(())
+    });
+    leave(panes, tmux.path());
+    eventually("both go on", || {
+        ranks.iter().all(|pid| tracer(*pid) == "0").then_some(())
+    });
+    end(running);
+}
+
+#[test]
+fn a_launch_under_debuggers_waits_before_main() {
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    if !has("gdb")
+        || std::process::Command::new("tmux")
+            .arg("-V")
+            .output()
+            .is_err()
+    {
+        return skip("gdb and tmux are not installed: run scripts/setup");
+    }
+    let tmux = tempfile::tempdir().unwrap();
+    let words = ["debug", "--", "--oversubscribe", "-n", "2"];
+    let run = Run::command([wireup()])
+        .more(words)
+        .more([hang.to_str().unwrap(), "0"]);
+    let run = run
+        .env("TMUX_TMPDIR", tmux.path())
+        .env("TERM", "xterm")
+        .env("TMUX", "");
+    let panes = run.terminal().deadline(PATIENCE);
+    let panes = panes.clean_within(PATIENCE).start();
+    let ranks = eventually("both are traced", || {
+        let processes = panes.processes();
+        let ranks = processes.iter().filter(|one| one.name == "hang");
+        let ranks: Vec<i32> = ranks.map(|one| one.pid).collect();
+        let traced = ranks.iter().all(|pid| tracer(*pid) != "0");
+        (ranks.len() == 2 && traced).then_some(ranks)
+    });
+    for pid in ranks {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        assert!(!maps.contains("libc.so"), "it has begun");
+    }
+    leave(panes, tmux.path());
+}
+
+#[test]
+fn python_programs_are_shown_by_their_own_frames() {
+    let uid = rustix::process::getuid().as_raw();
+    let mpis = std::env::var_os("WIREUP_MPI_DIR");
+    let mpis = mpis.unwrap_or_else(|| format!("/var/tmp/wireup-mpi-{uid}").into());
+    let bin = std::path::Path::new(&mpis).join("pyspy/bin");
+    if !bin.join("py-spy").exists() || !has("gdb") {
+        return skip("py-spy is not installed: run scripts/setup");
+    }
+    let text = "import os, time\n\
+                def elsewhere():\n    time.sleep(1000)\n\
+                def receive():\n    os.read(os.pipe()[0], 1)\n\
+                print('ready', flush=True)\n\
+                elsewhere() if os.environ['WIREUP_RANK'] == '1' else receive()\n";
+    let run = Run::ranks(3, ["--virtual-nodes", "3", "python3", "where.py"]);
+    std::fs::write(run.dir().join("where.py"), text).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let running = run.env("PATH", path).deadline(PATIENCE).start();
+    running.wait_for_many(Output::Stdout, "ready", 3);
+    let outcome = about(&running, &["stacks", "--python"]).run();
+    let text = outcome.expect_quiet_success().out();
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let expected = [
+        "<module> (where.py:7)  [ranks 0-2]",
+        "elsewhere (where.py:3)  [rank 1]",
+        "receive (where.py:5)  [ranks 0,2]",
+    ];
+    assert_eq!(lines, expected);
     end(running);
 }

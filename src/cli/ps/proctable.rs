@@ -6,9 +6,21 @@ use super::{choose, scope};
 use crate::cli::table;
 use crate::control::requests::message::{ProcessRecord, Request, Wish};
 use crate::failure::RunFailure;
-use crate::jobs;
 use crate::jobs::ask::ask;
+use crate::jobs::{self, Job};
 use wireup_core::job::rank_set::RankSet;
+
+/// The job that a word means.
+///
+/// # Errors
+/// If it means none or several.
+pub(in crate::cli) fn found(word: &str) -> Result<Job, RunFailure> {
+    let mut all = jobs::list(scope(false, true)?);
+    let chosen = choose(&[word.to_owned()], &all)?;
+    let index = chosen.first().copied();
+    let index = index.ok_or_else(|| RunFailure::refused(format!("no job {word:?}")))?;
+    Ok(all.swap_remove(index))
+}
 
 /// What the launcher of a job answers.
 ///
@@ -19,11 +31,8 @@ pub(in crate::cli) fn asked(
     ranks: Option<RankSet>,
     wish: Wish,
 ) -> Result<Vec<ProcessRecord>, RunFailure> {
-    let all = jobs::list(scope(false, true)?);
-    let chosen = choose(&[job.to_owned()], &all)?;
-    let found = chosen.first().map(|index| &all[*index]);
-    let found = found.ok_or_else(|| RunFailure::refused(format!("no job {job:?}")))?;
-    ask(found, &Request { wish, ranks }).map_err(|error| RunFailure {
+    let found = found(job)?;
+    ask(&found, &Request { wish, ranks }).map_err(|error| RunFailure {
         code: 1,
         message: format!("job {job}: {error}"),
     })

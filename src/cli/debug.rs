@@ -1,0 +1,300 @@
+//! `wireup debug`: a gdb on each rank, side by side in tmux.
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use rustix::event::{Timespec, poll};
+
+use super::ps::{asked, found};
+use super::quoted;
+use crate::control::requests::message::{ProcessRecord, Wish};
+use crate::failure::RunFailure;
+use crate::report::stacks::words;
+use crate::sys::procfs;
+use wireup_core::job::rank_set::RankSet;
+
+const AFTER_HELP: &str = "\
+Examples:
+  wireup debug 3f                 gdb on every rank of the job whose name begins with 3f
+  wireup debug 3f --ranks 0,3-5
+  wireup debug -- -n 4 ./app      starts `wireup run -n 4 ./app`, with the ranks stopped before main
+
+How:
+  Each rank of this machine gets a pane of tmux with a gdb that has attached to it; `continue` lets it go
+  on. Without tmux, or where standard output is no terminal, the commands are printed. So are those
+  for ranks on other hosts, to be run there.
+
+Exit status:
+  0    tmux has ended, or the commands were printed
+  1    there is no such job, or none of these ranks runs
+  125  wireup itself failed or was called wrongly";
+
+/// Most ranks that fit on a screen.
+const PANES_MAX: usize = 16;
+
+/// How long a launch may take to have its ranks stopped.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Between two looks at it.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Arguments of `wireup debug`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["job", "launch"]))]
+pub(super) struct DebugArgs {
+    /// The job
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
+
+    /// These ranks only
+    #[arg(long, value_name = "RANKS")]
+    ranks: Option<RankSet>,
+
+    /// Print the commands in place of running them
+    #[arg(long, conflicts_with = "launch")]
+    print: bool,
+
+    /// What `wireup run` is to run
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    launch: Vec<OsString>,
+}
+
+/// Opens the debuggers.
+///
+/// # Errors
+/// When there is no such job, it does not answer, or tmux is needed and cannot be run.
+pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
+    let tmux = std::io::stdout().is_terminal() && !args.print && has_tmux();
+    let Some(job) = &args.job else {
+        if !tmux {
+            let text = "wireup debug -- needs a terminal and tmux; without them start `wireup run \
+                        --stop-on-exec`, and then `wireup debug JOB`";
+            return Err(RunFailure::refused(text.to_owned()));
+        }
+        return launch(args.launch, args.ranks);
+    };
+    let records = asked(job, args.ranks.clone(), Wish::Table)?;
+    let across = found(job)?.is_on_several_hosts();
+    let (here, elsewhere) = by_place(running(records), across);
+    for record in &elsewhere {
+        print(record);
+    }
+    if here.is_empty() {
+        return match elsewhere.is_empty() {
+            true => Err(none_runs()),
+            false => Ok(0),
+        };
+    }
+    if !tmux {
+        here.iter().for_each(print);
+        return Ok(0);
+    }
+    let session = Session::start(&here)?;
+    session.attach()
+}
+
+/// Starts a launch whose ranks stop, and opens the debuggers once they have.
+fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure> {
+    let own = std::env::current_exe()
+        .map_err(|error| RunFailure::own("cannot tell where wireup is", error))?;
+    let run = [own.into_os_string(), "run".into(), "--stop-on-exec".into()];
+    let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
+    let start = Instant::now();
+    let job = pid.to_string();
+    let (here, elsewhere) = loop {
+        // It is no job before it has a plan, and never one if it is refused: its pane says why.
+        if let Ok(records) = asked(&job, ranks.clone(), Wish::Table)
+            && records.iter().all(|record| record.pid.is_some())
+        {
+            let across = found(&job)?.is_on_several_hosts();
+            break by_place(running(records), across);
+        }
+        if procfs::process(pid).is_none_or(|process| process.has_ended()) {
+            return session.attach();
+        }
+        if start.elapsed() > PATIENCE {
+            let text = "the ranks have not been started in time".to_owned();
+            return Err(RunFailure {
+                code: 1,
+                message: text,
+            });
+        }
+        let _ = poll(&mut [], Some(&LOOK));
+    };
+    for record in &elsewhere {
+        print(record);
+    }
+    check(&here)?;
+    for record in &here {
+        session.split(&gdb(record))?;
+    }
+    session.attach()
+}
+
+fn none_runs() -> RunFailure {
+    RunFailure {
+        code: 1,
+        message: "none of these ranks runs".to_owned(),
+    }
+}
+
+fn check(here: &[ProcessRecord]) -> Result<(), RunFailure> {
+    match here.len() <= PANES_MAX {
+        true => Ok(()),
+        false => Err(RunFailure::refused(format!(
+            "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
+            here.len()
+        ))),
+    }
+}
+
+fn running(records: Vec<ProcessRecord>) -> Vec<ProcessRecord> {
+    let running = |record: &ProcessRecord| record.state == "running";
+    records.into_iter().filter(running).collect()
+}
+
+/// Those on this machine, and the others.
+fn by_place(records: Vec<ProcessRecord>, across: bool) -> (Vec<ProcessRecord>, Vec<ProcessRecord>) {
+    let own = rustix::system::uname();
+    let own = own.nodename().to_string_lossy().into_owned();
+    let here = |record: &ProcessRecord| !across || record.host == own;
+    records.into_iter().partition(here)
+}
+
+/// The debugger's words for a process.
+fn gdb(record: &ProcessRecord) -> Vec<String> {
+    let pid = record.pid.unwrap_or(0).to_string();
+    // One that was stopped would stop again for the signal that stopped it.
+    let handle = "handle SIGSTOP nostop noprint nopass";
+    ["gdb", "-q", "-ex", handle, "-p", &pid]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+fn print(record: &ProcessRecord) {
+    let command = gdb(record);
+    let command: Vec<String> = command.iter().map(|word| quoted(word.as_ref())).collect();
+    let name = words(&[record.seen().name]);
+    println!("{name} on {}: {}", record.host, command.join(" "));
+}
+
+fn has_tmux() -> bool {
+    Command::new("tmux")
+        .arg("-V")
+        .output()
+        .is_ok_and(|done| done.status.success())
+}
+
+/// A session of tmux, or a window of the one that this terminal shows.
+struct Session {
+    target: String,
+    inside: bool,
+}
+
+impl Session {
+    fn new() -> Self {
+        Self {
+            target: format!("wireup-{}", std::process::id()),
+            inside: std::env::var_os("TMUX").is_some_and(|value| !value.is_empty()),
+        }
+    }
+
+    fn start(records: &[ProcessRecord]) -> Result<Self, RunFailure> {
+        check(records)?;
+        let session = Self::new();
+        let mut records = records.iter();
+        if let Some(first) = records.next() {
+            session.open(&gdb(first))?;
+        }
+        for record in records {
+            session.split(&gdb(record))?;
+        }
+        Ok(session)
+    }
+
+    /// Starts a launch, whose pane stays when it has ended; the launcher's pid.
+    fn start_launch(words: impl Iterator<Item = OsString>) -> Result<(Self, i32), RunFailure> {
+        let session = Self::new();
+        let words: Vec<OsString> = words.collect();
+        let printed = session.open(&words)?;
+        session.tmux(
+            &[
+                "set-option",
+                "-w",
+                "-t",
+                &session.target,
+                "remain-on-exit",
+                "on",
+            ],
+            &[""; 0],
+        )?;
+        let pid = printed
+            .trim()
+            .parse()
+            .map_err(|error| RunFailure::own("tmux has not told the launcher's process", error))?;
+        Ok((session, pid))
+    }
+
+    /// The first pane; the pid of its process.
+    fn open<W: AsRef<std::ffi::OsStr>>(&self, words: &[W]) -> Result<String, RunFailure> {
+        let pid = ["-P", "-F", "#{pane_pid}"];
+        let name = ["-n", &self.target];
+        let start: Vec<&str> = match self.inside {
+            true => ["new-window"].into_iter().chain(pid).chain(name).collect(),
+            false => {
+                let place = [
+                    "new-session",
+                    "-d",
+                    "-x",
+                    "200",
+                    "-y",
+                    "50",
+                    "-s",
+                    &self.target,
+                ];
+                place.into_iter().chain(pid).chain(name).collect()
+            }
+        };
+        self.tmux(&start, words)
+    }
+
+    /// One more pane.
+    fn split(&self, words: &[String]) -> Result<(), RunFailure> {
+        self.tmux(&["split-window", "-t", &self.target], words)?;
+        self.tmux(&["select-layout", "-t", &self.target, "tiled"], &[""; 0])?;
+        Ok(())
+    }
+
+    fn tmux<W: AsRef<std::ffi::OsStr>>(
+        &self,
+        order: &[&str],
+        words: &[W],
+    ) -> Result<String, RunFailure> {
+        let done = Command::new("tmux").args(order).args(words).output();
+        let done = done.map_err(|error| RunFailure::own("tmux cannot be run", error))?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            return Err(RunFailure::own("tmux", said));
+        }
+        Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+    }
+
+    /// Shows it, in place of this process.
+    fn attach(&self) -> Result<u8, RunFailure> {
+        if self.inside {
+            return Ok(0);
+        }
+        let error = Command::new("tmux")
+            .args(["attach-session", "-t", &self.target])
+            .exec();
+        Err(RunFailure::own("tmux cannot be run", error))
+    }
+}
