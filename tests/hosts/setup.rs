@@ -66,7 +66,7 @@ fn users_set_up_agents_of_their_own_in_a_home_that_all_nodes_share() {
         let text = text.replace("n[1-2]", "node[01-02]");
         text.replace("/n1", "/node01").replace("/n2", "/node02")
     };
-    let (_, said) = say(0, &names(recipe("all nodes have the same home")));
+    let (_, said) = say(0, &names(recipe("all nodes share one home directory")));
     assert!(said.contains("made ") && said.contains("next, "), "{said}");
 
     let agents: Vec<Child> = (0..2)

@@ -370,7 +370,13 @@ fn a_hundred_spawns_across_hosts_leave_nothing_behind() {
     };
     let ((few, _), (many, outcome)) = (after("times=2"), after("times=50"));
     for ((before, files), (then, more)) in few.into_iter().zip(many) {
-        assert_eq!(before, then);
+        for ((name, before), (also, then)) in before.iter().zip(&then) {
+            // The thread of a sidecar that waits for clients' first messages has a pipe, from its first use on.
+            let pipe = if name == "wireup-pmix-hos" { 2 } else { 0 };
+            let grown = then.saturating_sub(*before);
+            assert!(name == also && grown <= pipe, "{before:?} to {then:?}");
+        }
+        assert_eq!(before.len(), then.len());
         // libpmix 4.2 makes one for every thirty jobs or so that it has known.
         assert!(more <= files + 4, "{files} to {more}");
     }

@@ -55,7 +55,7 @@ fn survivors_of_a_crashed_host_meet_over_pmi_and_are_told_who_died() {
         assert!(told.ends_with("value=2,3"), "{told}; {outcome:?}");
     }
     let err = outcome.err();
-    let noted = err.contains("node02") && err.contains("; the others go on");
+    let noted = err.contains("node02") && err.contains("; the others continue");
     assert!(noted, "{outcome:?}");
 }
 

@@ -411,7 +411,7 @@ fn an_agent_of_another_user_is_told_nothing() {
     refused().expect_one_line(&["may be anybody's: its directory is not yours or root's alone"]);
     // It was open when the stranger came.
     mode(0o755);
-    refused().expect_one_line(&["is user 54399, neither you nor root"]);
+    refused().expect_one_line(&["belongs to user 54399, neither you nor root"]);
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "not told\n");

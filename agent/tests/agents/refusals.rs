@@ -192,7 +192,7 @@ fn a_launch_is_joined_once_and_by_its_token_only() {
         check(foreign, callee, Code::PermissionDenied, words);
         // Another node of the cluster, even with the token.
         let mut other = Caller::new(&cluster.certificate("n2"), callee).await;
-        let words = "launch l comes to n1 from n0, and not from n2";
+        let words = "launch l must come to n1 from n0, not from n2";
         check(
             other.join(right.clone()).await,
             callee,

@@ -134,7 +134,7 @@ fn nodes_that_cannot_be_are_named() {
     for (text, found) in [
         ("world_size is 0", change(&|asked| asked.world_size = 0)),
         (
-            "come to 5, world_size is 6",
+            "add up to 5, world_size is 6",
             change(&|asked| asked.world_size = 6),
         ),
         (

@@ -25,7 +25,7 @@ fn decoded_infos(bytes: &[u8]) -> Vec<Info> {
 }
 
 #[test]
-fn init_keeps_tools_and_forwarded_output_away() {
+fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
     let init = Init {
         nspace: nspace("server"),
         rank: Rank(1),
@@ -37,14 +37,16 @@ fn init_keeps_tools_and_forwarded_output_away() {
         panic!("{frame:?}")
     };
     let infos = decoded_infos(infos);
-    for off in [
-        keys::SERVER_TOOL_SUPPORT,
-        keys::SERVER_SYSTEM_SUPPORT,
-        keys::SERVER_SESSION_SUPPORT,
-        keys::SERVER_ALLOW_FOREIGN_TOOLS,
-        keys::IOF_LOCAL_OUTPUT,
+    for (key, on) in [
+        // The launcher writes these.
+        (keys::SERVER_TOOL_SUPPORT, false),
+        (keys::SERVER_SYSTEM_SUPPORT, false),
+        (keys::SERVER_SESSION_SUPPORT, false),
+        // Whom the kernel lets in decides `accept`, and root may attach as well.
+        (keys::SERVER_ALLOW_FOREIGN_TOOLS, true),
+        (keys::IOF_LOCAL_OUTPUT, false),
     ] {
-        assert_eq!(find(&infos, off), Some(&Value::Bool(false)), "{off}");
+        assert_eq!(find(&infos, key), Some(&Value::Bool(on)), "{key}");
     }
     assert_eq!(
         find(&infos, keys::SERVER_SHARE_TOPOLOGY),
