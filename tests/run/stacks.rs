@@ -232,15 +232,33 @@ fn stacks_are_shown_when_the_time_is_over_and_then_the_job_ends() {
     assert!(odd.is_some() && odd < end, "{outcome:?}");
 }
 
+/// The abstract name of the socket at which a launcher takes requests.
+fn control_address(launcher: i32) -> String {
+    let descriptors = std::fs::read_dir(format!("/proc/{launcher}/fd")).unwrap();
+    let held: Vec<String> = descriptors
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .map(|link| link.to_string_lossy().into_owned())
+        .collect();
+    // Num, RefCount, Protocol, Flags, Type, St, Inode, Path. Source: proc_net(5).
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let mut names = sockets.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let name = fields.get(7)?.strip_prefix('@')?;
+        let held = held.contains(&format!("socket:[{}]", fields[6]));
+        (held && name.starts_with("wireup/control/")).then(|| name.to_owned())
+    });
+    names.next().expect("a launcher takes requests")
+}
+
 #[test]
 fn requests_that_make_no_sense_are_refused_and_the_job_goes_on() {
     use std::io::{Read as _, Write as _};
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixStream};
 
-    let running = Run::ranks(1, ["sh", "-c", "echo $WIREUP_JOB_ID; exec sleep 1000"]).start();
-    let job = running.wait_for(Output::Stdout, "\n");
-    let name = format!("wireup/control/{}", job.trim());
+    let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 1000"]).start();
+    running.wait_for(Output::Stdout, "ready");
+    let name = control_address(running.pid());
     let address = SocketAddr::from_abstract_name(name).unwrap();
     for garbage in [
         &b"\n"[..],
@@ -400,4 +418,18 @@ fn python_programs_are_shown_by_their_own_frames() {
     ];
     assert_eq!(lines, expected);
     end(running);
+}
+
+#[test]
+fn the_address_of_a_launch_does_not_show_the_jobs_name() {
+    let mut running = Run::ranks(1, ["sh", "-c", "echo job=$WIREUP_JOB_ID; cat"])
+        .stdin_held()
+        .start();
+    let line = running.wait_for(Output::Stdout, "job=");
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let job = line.trim().strip_prefix("job=").unwrap();
+    assert!(job.len() > 16 && sockets.contains(&control_address(running.pid())));
+    assert!(!sockets.contains(job), "all users can read the name");
+    drop(running.stdin());
+    running.finish().expect(0);
 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::report::stacks::Seen;
 use wireup_core::job::ids::{JobNumber, Rank};
@@ -88,6 +90,11 @@ pub(crate) enum Answer {
 }
 
 /// The abstract address at which a launch takes requests.
+///
+/// Rule: all users can read the addresses of sockets, and none but the job's may learn its name (see
+/// [`job_label`](crate::backend::job_label)). So the address is a digest of the name, which also nobody else can take first.
 pub(crate) fn address(job: &str) -> Vec<u8> {
-    format!("wireup/control/{job}").into_bytes()
+    let digest = Sha256::digest(["wireup control ", job].concat());
+    let digest = HEXLOWER.encode(&digest[..16]);
+    format!("wireup/control/{digest}").into_bytes()
 }
