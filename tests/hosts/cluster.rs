@@ -71,6 +71,7 @@ pub(crate) struct Builder {
     options: &'static [&'static str],
     names: Option<String>,
     heartbeat: Option<String>,
+    name_servers: bool,
 }
 
 /// Users with an account on all hosts: number of the user and of the group.
@@ -104,6 +105,12 @@ impl Builder {
         self
     }
 
+    /// Has each host ask port 53 of its own loopback address for names that no file has.
+    pub(crate) fn with_name_servers(mut self) -> Self {
+        self.name_servers = true;
+        self
+    }
+
     /// Gives the agents this heartbeat, in seconds.
     pub(crate) fn heartbeat(mut self, seconds: &str) -> Self {
         self.heartbeat = Some(seconds.to_owned());
@@ -134,6 +141,9 @@ impl Builder {
             .share(dir.path())
             .file("/etc/passwd", machines("/etc/passwd") + &accounts.concat())
             .file("/etc/group", machines("/etc/group") + &groups);
+        if self.name_servers {
+            builder = builder.file("/etc/resolv.conf", "nameserver 127.0.0.1\n");
+        }
         // A repository and its surroundings may be below /tmp.
         let wireup = PathBuf::from(env!("CARGO_BIN_EXE_wireup"));
         for path in programs(&wireup) {
@@ -208,6 +218,7 @@ impl Cluster {
             options: &[],
             names: None,
             heartbeat: None,
+            name_servers: false,
         }
     }
 

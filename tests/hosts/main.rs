@@ -31,6 +31,7 @@ mod random_faults;
 mod rendezvous;
 mod separated;
 mod setup;
+mod slow_names;
 mod spawn;
 mod squatters;
 mod stopped;

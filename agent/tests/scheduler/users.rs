@@ -254,21 +254,6 @@ async fn an_agent_that_has_given_up_its_rights_starts_signals_and_ends_launches(
         assert_eq!(printed[&Some(rank)], "variable 0\n");
     }
     assert!(watch(&mut root, "one").await.1.success);
-    // A launcher that does not listen is killed by who may.
-    let stubborn = script("two", 1, "kill -STOP $PPID; exec sleep 1000");
-    let started = root.launch_processes(stubborn).await.unwrap().into_inner();
-    let stat = format!("/proc/{}/stat", started.launcher_pid);
-    eventually("it is stopped", || {
-        let stat = std::fs::read_to_string(&stat).unwrap();
-        stat.contains(") T ").then_some(())
-    });
-    let request = v1::AbortProcessesRequest {
-        launch_id: "two".into(),
-        reason: String::new(),
-    };
-    root.abort_processes(request).await.unwrap();
-    assert!(!watch(&mut root, "two").await.1.success);
-
     // Whose the machine's accounts are it starts nothing, the agent's own among them.
     for (uid, words) in [(NOBODY, "the agent's own"), (1, "UID_MIN")] {
         let mut other = agents.local_as(uid).await;
@@ -282,4 +267,52 @@ async fn an_agent_that_has_given_up_its_rights_starts_signals_and_ends_launches(
     let refused = root.launch_processes(script("one", 1, "true")).await;
     let refused = refused.unwrap_err();
     assert!(refused.message().contains("--root-launches"), "{refused}");
+}
+
+/// Has a caller's launcher stop, sees that another launch of it goes on, and ends the first.
+async fn end_a_stopped_launcher(mut client: Client, name: &str) {
+    let as_nobody = |id: &str, what: &str| {
+        let mut request = script(id, 1, what);
+        request.run_as = Some(v1::RunAs {
+            uid: NOBODY,
+            gid: None,
+        });
+        request
+    };
+    let (stopped, other) = (format!("stopped-{name}"), format!("other-{name}"));
+    let request = as_nobody(&stopped, "kill -STOP $PPID; exec sleep 1000");
+    let started = client.launch_processes(request).await.unwrap().into_inner();
+    let stat = format!("/proc/{}/stat", started.launcher_pid);
+    eventually("it is stopped", || {
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        stat.contains(") T ").then_some(())
+    });
+    let request = as_nobody(&other, "true");
+    client.launch_processes(request).await.unwrap();
+    assert!(watch(&mut client, &other).await.1.success);
+    let request = v1::AbortProcessesRequest {
+        launch_id: stopped.clone(),
+        reason: String::new(),
+    };
+    client.abort_processes(request).await.unwrap();
+    let (_, end) = watch(&mut client, &stopped).await;
+    assert!(!end.success, "{name}: {end:?}");
+}
+
+#[test]
+async fn a_launcher_that_its_user_has_stopped_is_ended_by_an_abort_and_delays_nobody() {
+    if !is_root() {
+        return skip("running as others needs root's rights");
+    }
+    let (full, separated) = (
+        Agents::start(1),
+        Agents::start_with(1, &["--user", "daemon"]),
+    );
+    // Each takes as long as a launcher has until it is killed.
+    tokio::join!(
+        end_a_stopped_launcher(full.local_as(NOBODY).await, "socket"),
+        end_a_stopped_launcher(full.remote(0, "s").await, "tls"),
+        end_a_stopped_launcher(separated.local_as(NOBODY).await, "separated-socket"),
+        end_a_stopped_launcher(separated.remote(0, "s").await, "separated-tls"),
+    );
 }
