@@ -1,19 +1,21 @@
 //! Random faults at random moments of random jobs: the launcher always ends, says what happened and where,
 //! claims no success that it has not seen, and nothing stays.
 //!
-//! A seed stands for all of it, up to the machine's timing. `scripts/faults SEED COUNT` runs many; the
-//! test here a few.
+//! A seed stands for all of it, up to the machine's timing. `scripts/faults SEED COUNT` runs many,
+//! `scripts/soak MINUTES` as many as the time allows; the test here a few.
 
 mod scenario;
 mod trial;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use scenario::{HOSTS, Scenario};
 use trial::{Programs, Trial};
 
 use crate::cluster::Cluster;
+use crate::common::{descriptors, eventually, memory_peak_kib};
 
 /// How many clusters are in use at once: most of the time is spent waiting.
 const AT_ONCE: usize = 3;
@@ -24,6 +26,27 @@ const HEARTBEAT: &str = "3";
 /// What the test runs when nothing else is asked for, and one that kills a step and its guard before the guard listens.
 const SEEDS: std::ops::Range<u64> = 1..16;
 const FIRST_MOMENTS: u64 = 488;
+
+/// More seeds than any time allows.
+const ENDLESS: u64 = 1 << 20;
+
+/// What an agent may hold when the launches are over: descriptors, and the most memory it ever had, in MiB.
+const IDLE: usize = 64;
+const MEMORY: u64 = 128;
+
+/// The agents of a cluster have kept nothing of what they have served.
+#[track_caller]
+fn expect_idle(cluster: &Cluster) {
+    for host in 0..HOSTS {
+        let agent = cluster.agent(host).pid;
+        // Connections are kept for a while.
+        eventually("an agent gives back its descriptors", || {
+            (descriptors(agent) <= IDLE).then_some(())
+        });
+        let memory = memory_peak_kib(agent) / 1024;
+        assert!(memory <= MEMORY, "agent of host {host}: {memory} MiB");
+    }
+}
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -36,9 +59,13 @@ fn setting(name: &str) -> Option<u64> {
 #[test]
 fn whatever_fails_the_launch_ends_says_why_and_leaves_nothing() {
     let asked = setting("WIREUP_FAULTS_SEED");
-    let seeds: Vec<u64> = match asked {
-        Some(first) => (first..first + setting("WIREUP_FAULTS_COUNT").unwrap_or(1)).collect(),
-        None => SEEDS.chain([FIRST_MOMENTS]).collect(),
+    let minutes = setting("WIREUP_FAULTS_MINUTES");
+    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let seeds: Vec<u64> = match (asked, setting("WIREUP_FAULTS_COUNT"), until) {
+        (Some(first), Some(count), _) => (first..first + count).collect(),
+        (Some(first), None, Some(_)) => (first..first + ENDLESS).collect(),
+        (Some(first), None, None) => vec![first],
+        (None, ..) => SEEDS.chain([FIRST_MOMENTS]).collect(),
     };
     let verbose = asked.is_some();
     let Some(programs) = Programs::find() else {
@@ -48,9 +75,9 @@ fn whatever_fails_the_launch_ends_says_why_and_leaves_nothing() {
     let failures = Mutex::new(Vec::new());
     let work = || {
         let mut kept = None;
-        loop {
+        while until.is_none_or(|until| Instant::now() < until) {
             let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                return;
+                break;
             };
             let new = || Cluster::builder(HOSTS).heartbeat(HEARTBEAT).start();
             let Some(cluster) = kept.take().or_else(new) else {
@@ -69,6 +96,9 @@ fn whatever_fails_the_launch_ends_says_why_and_leaves_nothing() {
                 cluster.discard();
             }
         }
+        if let Some(cluster) = &kept {
+            expect_idle(cluster);
+        }
     };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
@@ -77,11 +107,12 @@ fn whatever_fails_the_launch_ends_says_why_and_leaves_nothing() {
     });
     let failures = failures.into_inner().unwrap();
     let count = failures.len();
+    let tried = next.into_inner().min(seeds.len());
+    eprintln!("{tried} seeds");
     assert_eq!(
         count,
         0,
-        "{count} of {} seeds failed:\n{}",
-        seeds.len(),
+        "{count} of {tried} seeds failed:\n{}",
         failures.join("\n")
     );
 }
