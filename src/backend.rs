@@ -37,7 +37,7 @@ use crate::backend::message::{FromBackend, ToBackend};
 use crate::failure::RunFailure;
 use crate::plan::staging::Unpacked;
 use crate::plan::{Plan, SpawnedJob};
-use crate::report::singleton_detection::Seen;
+use crate::report::singleton_detection::MpiProcess;
 use crate::sys::poll::{Poll, Ready};
 use crate::sys::process_state::Surroundings;
 use wireup_core::job::ids::{GlobalRank, NodeId};
@@ -117,8 +117,8 @@ pub(crate) trait Backend {
     fn explain(&self, cause: &Cause) -> Option<Cause>;
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
-    /// what takes longer comes as [`FromBackend::Seen`].
-    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen>;
+    /// what takes longer comes as [`FromBackend::Inspected`].
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess>;
 
     /// Judges ranks whose ends were held back for a possible explanation.
     fn judge_now(&mut self);
@@ -207,7 +207,7 @@ impl Backend for LocalBackend {
         None
     }
 
-    fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
+    fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         self.look_at(ranks)
     }
 

@@ -24,9 +24,9 @@ pub mod relocated;
 pub mod sidecar_files;
 mod wrapper;
 
-pub use finding::{Clients, Family, Finding, Opaque, Seen, Wants, Why};
+pub use finding::{Clients, Family, Finding, FoundLibrary, Opaque, Wants, Why};
 
-use wrapper::{Behind, Command, Place};
+use wrapper::{Behind, Command, ExecContext};
 
 /// Wrappers looked behind, one behind the other.
 const DEPTH: u8 = 12;
@@ -191,7 +191,7 @@ impl Look<'_> {
         let only = |wants, why| Finding::new(wants, program.path(), why);
         let command = Command {
             argv: call.argv.to_vec(),
-            place: Place {
+            place: ExecContext {
                 env: call.env.to_vec(),
                 cwd: call.cwd.to_owned(),
             },

@@ -37,7 +37,7 @@ use crate::peer::connection::Peers;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
-use crate::rendezvous::Meetings;
+use crate::rendezvous::NameServers;
 use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
@@ -149,7 +149,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         registry: Arc::new(Registry::new(budgets.clone())),
         scheduled: Arc::default(),
         peers: Arc::new(peers),
-        meetings: Arc::new(Meetings::new(settings.names, budgets.clone())),
+        name_servers: Arc::new(NameServers::new(settings.names, budgets.clone())),
         silence: settings.heartbeat.silence,
         budgets,
         refusals: Arc::default(),
@@ -201,7 +201,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
             served.map_err(failed)?;
         }
         () = local::serve(agent.clone(), &socket, local_callers) => {}
-        () = agent.meetings.keep_time() => {}
+        () = agent.name_servers.keep_time() => {}
         () = agent.scheduled.keep_time() => {}
         () = settings.tls.watch() => {}
         () = reload(signals.hangup, &settings.tls) => {}

@@ -19,8 +19,8 @@
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`scheduled`]: launches that schedulers have started
 //! - [`state`]: what all services of an agent share
-//! - [`guest`]: a launch of this machine that uses the name server
-//! - [`drive`]: the task that runs one launch here
+//! - [`name_client`]: a launch of this machine that uses the name server
+//! - [`launch_task`]: the task that runs one launch here
 //! - [`peer_service`]: the service for other agents
 //! - [`local`]: the socket for launchers of this machine
 //! - [`node_agent`]: the service for schedulers
@@ -32,13 +32,13 @@
 
 pub mod budget;
 pub mod daemon;
-pub mod drive;
-pub mod guest;
 pub mod identity;
 pub mod launch;
+pub mod launch_task;
 pub mod local;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
+pub mod name_client;
 pub mod node_agent;
 pub mod origin;
 pub mod peer;

@@ -26,13 +26,13 @@ use self::client::{Client, Clients};
 use self::slots::{Callers, Slot};
 use self::socket::Socket;
 use crate::budget::{Account, Held, PER_USER, Spent};
-use crate::drive::{Above, drive};
-use crate::guest;
 use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::registry;
-use crate::launch::router::Place;
+use crate::launch::router::TreePosition;
+use crate::launch_task::{Above, run_launch};
+use crate::name_client;
 use crate::origin::LocalCaller;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::state::Agent;
@@ -116,8 +116,8 @@ async fn caller(
                     reason
                 }
             },
-            Ok(Some(Wanted::Meeting(name))) => {
-                return guest::meet(agent, (uid, name), reader, writer).await;
+            Ok(Some(Wanted::NameServer(name))) => {
+                return name_client::meet(agent, (uid, name), reader, writer).await;
             }
             Ok(Some(Wanted::Nodes(members, _held))) => {
                 let nodes = tokio::select! {
@@ -212,7 +212,7 @@ enum Wanted {
     Launch(Box<(Opening, User)>),
     /// With their share of the user's budget.
     Nodes(Vec<Member>, Held),
-    Meeting(String),
+    NameServer(String),
 }
 
 async fn wanted(
@@ -257,7 +257,7 @@ async fn wanted(
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
         ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(Refusal::MeetName),
-        ToAgent::Meet { name, .. } => Ok(Some(Wanted::Meeting(name))),
+        ToAgent::Meet { name, .. } => Ok(Some(Wanted::NameServer(name))),
         ToAgent::Nodes { members, .. } => {
             let held = account.take(members.len() * QUESTION)?;
             Ok(Some(Wanted::Nodes(members, held)))
@@ -304,8 +304,8 @@ fn open(
     root: Option<OwnedFd>,
 ) -> Result<impl Future<Output = ()> + Send + use<>, Box<(Refusal, LinkWriter)>> {
     let place = match opening.spread.members[0].name == agent.name {
-        true => Place::EntryAndRoot,
-        false => Place::Entry,
+        true => TreePosition::EntryAndRoot,
+        false => TreePosition::Entry,
     };
     let (token, uid) = (opening.token, opening.uid);
     match agent.registry.enter(&opening.launch, token, uid, place) {
@@ -315,7 +315,7 @@ fn open(
                 writer,
                 root,
             };
-            Ok(drive(agent.clone(), opening, user, place, above, seat))
+            Ok(run_launch(agent.clone(), opening, user, place, above, seat))
         }
         Err(refusal) => {
             let name = agent.name.clone();

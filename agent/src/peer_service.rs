@@ -9,14 +9,14 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::budget::{Budgets, Held};
-use crate::drive::{Above, drive};
 use crate::identity::Role;
 use crate::launch::growth::Pieces;
 use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::queue::queue;
 use crate::launch::registry::Refusal;
-use crate::launch::router::{Event, Neighbour, Place};
+use crate::launch::router::{Event, Neighbour, TreePosition};
+use crate::launch_task::{Above, run_launch};
 use crate::origin::Peer;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::error::MessageError;
@@ -105,7 +105,7 @@ impl PeerService {
             Err(status) => Err(GuestError::Lost(cause(&status))),
         });
         let from = caller.identity.name;
-        let answers = rendezvous::serve(&self.0.meetings, (hello.uid, hello.name), from, said);
+        let answers = rendezvous::serve(&self.0.name_servers, (hello.uid, hello.name), from, said);
         Ok(Response::new(
             answers.map(|packet| Ok(packet.into())).boxed(),
         ))
@@ -143,7 +143,7 @@ impl PeerService {
             .user(opening.uid)
             .await
             .map_err(|error| Status::permission_denied(error.to_string()))?;
-        let place = Place::Member(node);
+        let place = TreePosition::Member(node);
         let seat = agent
             .registry
             .enter(&opening.launch, opening.token, opening.uid, place)
@@ -168,7 +168,7 @@ impl PeerService {
             )
             .boxed(),
         };
-        tokio::spawn(drive(agent.clone(), opening, user, place, above, seat));
+        tokio::spawn(run_launch(agent.clone(), opening, user, place, above, seat));
         Ok(Response::new(queued.map(Ok).boxed()))
     }
 }

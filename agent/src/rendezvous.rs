@@ -35,11 +35,11 @@ use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 
 /// A user, and the name by which some of the user's launches meet; empty for the others.
-pub type Whose = (u32, String);
+pub type Scope = (u32, String);
 
 /// The rendezvous of all users, as far as they are here.
 #[derive(Debug)]
-pub struct Meetings {
+pub struct NameServers {
     /// The name servers of a network of agents, in order of preference; this agent if empty.
     pub names: Vec<Member>,
     origin: Instant,
@@ -51,8 +51,8 @@ pub struct Meetings {
 
 #[derive(Debug, Default)]
 struct State {
-    users: BTreeMap<Whose, Met>,
-    guests: BTreeMap<ClientId, Queue<Packet>>,
+    users: BTreeMap<Scope, NameServer>,
+    launches: BTreeMap<ClientId, Queue<Packet>>,
     last: u64,
     /// The deadline that is waited for.
     awaited: Option<Moment>,
@@ -60,7 +60,7 @@ struct State {
 
 /// The rendezvous of a user.
 #[derive(Debug)]
-struct Met {
+struct NameServer {
     rendezvous: Rendezvous,
     /// Its share of the user's budget.
     held: Held,
@@ -88,9 +88,9 @@ pub enum GuestError {
 
 /// A launch that is here; gone when this is dropped.
 #[derive(Debug)]
-pub struct Guest {
-    meetings: Arc<Meetings>,
-    whose: Whose,
+pub struct ConnectedLaunch {
+    name_servers: Arc<NameServers>,
+    scope: Scope,
     id: ClientId,
     account: Arc<Account>,
     /// What of a message has come.
@@ -99,7 +99,7 @@ pub struct Guest {
     held: Held,
 }
 
-impl Meetings {
+impl NameServers {
     /// Without launches.
     pub fn new(names: Vec<Member>, budgets: Arc<Budgets>) -> Self {
         Self {
@@ -121,24 +121,24 @@ impl Meetings {
     }
 
     /// A launch of a user connects; `queue` carries messages to it.
-    pub fn join(self: &Arc<Self>, whose: Whose) -> (Guest, Queued<Packet>) {
-        let account = self.budgets.of(whose.0);
+    pub fn join(self: &Arc<Self>, scope: Scope) -> (ConnectedLaunch, Queued<Packet>) {
+        let account = self.budgets.of(scope.0);
         let (to, queued) = queue(&account);
         let mut state = self.lock();
         state.last += 1;
         let id = ClientId(state.last);
-        state.guests.insert(id, to);
+        state.launches.insert(id, to);
         drop(state);
-        let guest = Guest {
-            meetings: self.clone(),
-            whose,
+        let launch = ConnectedLaunch {
+            name_servers: self.clone(),
+            scope,
             id,
             parts: Vec::new(),
             held: account.hold(0),
             account,
         };
-        guest.act(|rendezvous, _, out| rendezvous.joined(id, out));
-        (guest, queued)
+        launch.act(|rendezvous, _, out| rendezvous.joined(id, out));
+        (launch, queued)
     }
 
     /// Ends waits that time out; never returns.
@@ -173,7 +173,7 @@ impl Meetings {
 impl State {
     fn send(&mut self, out: Vec<Reply>) {
         for (id, message) in out {
-            let Some(queue) = self.guests.get(&id) else {
+            let Some(queue) = self.launches.get(&id) else {
                 continue;
             };
             let mut rest = queue.account().keep(Bytes::from(encode(&message)));
@@ -195,35 +195,35 @@ impl State {
             if full.is_err() {
                 // The end of its queue is the end of its connection.
                 warn!("a launch takes nothing from the rendezvous and is given up");
-                self.guests.remove(&id);
+                self.launches.remove(&id);
             }
         }
     }
 }
 
-impl Guest {
+impl ConnectedLaunch {
     fn act(&self, what: impl FnOnce(&mut Rendezvous, Moment, &mut Vec<Reply>)) {
-        let meetings = &self.meetings;
-        let mut state = meetings.lock();
-        let of_user = || Met {
-            rendezvous: Rendezvous::new(UserId(self.whose.0)),
+        let name_servers = &self.name_servers;
+        let mut state = name_servers.lock();
+        let of_user = || NameServer {
+            rendezvous: Rendezvous::new(UserId(self.scope.0)),
             held: self.account.hold(0),
         };
-        let Met { rendezvous, held } = state
+        let NameServer { rendezvous, held } = state
             .users
-            .entry(self.whose.clone())
+            .entry(self.scope.clone())
             .or_insert_with(of_user);
         let mut out = Vec::new();
-        what(rendezvous, meetings.now(), &mut out);
+        what(rendezvous, name_servers.now(), &mut out);
         held.set(rendezvous.bytes());
         let deadline = rendezvous.next_deadline();
         if rendezvous.is_empty() {
-            state.users.remove(&self.whose);
+            state.users.remove(&self.scope);
         }
         state.send(out);
         let is_sooner = deadline.is_some_and(|at| state.awaited.is_none_or(|known| at < known));
         if is_sooner {
-            meetings.sooner.notify_one();
+            name_servers.sooner.notify_one();
         }
     }
 
@@ -251,9 +251,9 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for ConnectedLaunch {
     fn drop(&mut self) {
-        self.meetings.lock().guests.remove(&self.id);
+        self.name_servers.lock().launches.remove(&self.id);
         let id = self.id;
         self.act(|rendezvous, _, out| rendezvous.left(id, out));
     }
@@ -262,21 +262,21 @@ impl Drop for Guest {
 /// A launch that another agent forwards: handles its messages until it ends, and returns the stream
 /// of messages to it.
 pub fn serve<S>(
-    meetings: &Arc<Meetings>,
-    whose: Whose,
+    name_servers: &Arc<NameServers>,
+    scope: Scope,
     from: String,
     said: S,
 ) -> impl Stream<Item = Packet> + Send + use<S>
 where
     S: Stream<Item = Result<Packet, GuestError>> + Send + 'static,
 {
-    let uid = whose.0;
-    let (mut guest, queued) = meetings.join(whose);
+    let uid = scope.0;
+    let (mut launch, queued) = name_servers.join(scope);
     let (ended, end) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
         let mut said = std::pin::pin!(said);
         loop {
-            match said.next().await.map(|packet| guest.take(&packet?)) {
+            match said.next().await.map(|packet| launch.take(&packet?)) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     debug!(
@@ -288,7 +288,7 @@ where
                 None => break,
             }
         }
-        drop(guest);
+        drop(launch);
         // There is no receiver when the stream is gone.
         let _ = ended.send(());
     });

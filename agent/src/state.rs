@@ -12,7 +12,7 @@ use crate::launch::registry::Registry;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::refusals::Refusals;
-use crate::rendezvous::Meetings;
+use crate::rendezvous::NameServers;
 use crate::scheduled::launches::Launches;
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, User, UserError};
@@ -44,7 +44,7 @@ pub struct Agent {
     /// Other agents.
     pub peers: Arc<Peers>,
     /// Where launches meet that know nothing of each other.
-    pub meetings: Arc<Meetings>,
+    pub name_servers: Arc<NameServers>,
     /// How long a process on this machine may be silent that takes part in a launch.
     pub silence: Duration,
     /// What each user has of it.

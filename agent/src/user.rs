@@ -6,7 +6,7 @@
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
 pub mod accounts;
 pub mod files;
-pub mod says;
+pub mod output_log;
 pub mod spawn;
 
 use std::path::PathBuf;

@@ -55,7 +55,7 @@ pub enum Conclusion {
     AllStarted(JobNumber),
     /// A node that was to join has done so, or cannot.
     Joined(NodeId, Option<Refusal>),
-    /// The job has failed by the loss of a host. What is withheld came first.
+    /// The job has failed by the loss of a host. What that host has reported came first.
     HostFailed(NodeId, String),
     /// Nothing more will be heard of a rank that had not ended.
     Gone(GlobalRank),
@@ -136,8 +136,8 @@ impl Fleet {
     }
 
     /// Whether a node is asked to join, and not part of the launch as long as it has not.
-    pub fn is_guest(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].is_guest()
+    pub fn is_joining(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].is_joining()
     }
 
     /// Whether a node cannot take part.
@@ -178,7 +178,7 @@ impl Fleet {
 
     /// A node cannot take part.
     pub fn refused(&mut self, node: NodeId, refusal: Refusal, out: &mut Vec<Conclusion>) {
-        if self.nodes[node.index()].is_guest() {
+        if self.nodes[node.index()].is_joining() {
             self.not_joined(node, refusal, out);
         } else {
             self.nodes[node.index()].refuse(refusal);
@@ -212,7 +212,7 @@ impl Fleet {
 
     /// So many bytes of a stream came of a node.
     pub fn output(&mut self, node: NodeId, stream: Stream, bytes: u32, out: &mut Vec<Conclusion>) {
-        self.nodes[node.index()].owed[stream as usize] += bytes;
+        self.nodes[node.index()].owed.add(stream, bytes);
         self.give_credit(node, stream, out);
     }
 
@@ -228,31 +228,31 @@ impl Fleet {
 
     /// A node gets a piece of standard input.
     pub fn fed(&mut self, node: NodeId) {
-        self.nodes[node.index()].eats = true;
+        self.nodes[node.index()].has_input = true;
     }
 
     /// A node's ranks have the last piece of standard input; `open` if some of them still read.
-    pub fn has_eaten(&mut self, node: NodeId, open: bool) {
+    pub fn input_taken(&mut self, node: NodeId, open: bool) {
         let state = &mut self.nodes[node.index()];
-        state.eats = false;
-        state.sated |= !open;
+        state.has_input = false;
+        state.input_closed |= !open;
     }
 
     /// Whether a node has not said that it has the last piece of standard input.
-    pub fn eats(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].eats
+    pub fn has_input(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].has_input
     }
 
     /// Whether ranks of a node may read standard input.
     pub fn may_read(&self, node: NodeId) -> bool {
         let state = &self.nodes[node.index()];
-        !state.is_lost() && !state.sated
+        !state.is_lost() && !state.input_closed
     }
 
     /// A further job is to be started: there are so many ranks now.
     pub fn add_job(&mut self, job: JobNumber, ranks: u32) {
         // One that joins has no rank of a job that is started meanwhile.
-        let there = |node: &NodeState| !node.is_lost() && !node.is_guest();
+        let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
         let nodes = (0..).map(NodeId).zip(&self.nodes);
         let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
         self.open.start(job, nodes);
@@ -335,9 +335,11 @@ impl Fleet {
 
     /// Gives a node credit for output of its that was taken.
     fn give_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<Conclusion>) {
-        let owed = &mut self.nodes[node.index()].owed[stream as usize];
-        if !self.paused[stream as usize] && *owed >= self.window / 2 {
-            out.push(Conclusion::Credit(node, stream, std::mem::take(owed)));
+        if self.paused[stream as usize] {
+            return;
+        }
+        if let Some(bytes) = self.nodes[node.index()].owed.take(stream, self.window) {
+            out.push(Conclusion::Credit(node, stream, bytes));
         }
     }
 }

@@ -249,15 +249,17 @@ impl NodeCore {
             } => self.output(rank, channel, bytes, now, actions),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
-                self.host_said(events, now, actions);
+                self.sidecar_replied(events, now, actions);
             }
             Event::UpcallReceived(bytes) => {
                 let events = self.link.on_upcall_bytes(bytes);
-                self.host_said(events, now, actions);
+                self.sidecar_replied(events, now, actions);
             }
-            Event::SidecarSeen(doing) => self.host_seen(doing, now, actions),
-            Event::SidecarClosed => self.host_closed(now),
-            Event::SidecarEnded { how, in_order } => self.host_ended(how, in_order, now, actions),
+            Event::SidecarSeen(doing) => self.sidecar_inspected(doing, now, actions),
+            Event::SidecarClosed => self.sidecar_closed(now),
+            Event::SidecarEnded { how, in_order } => {
+                self.sidecar_ended(how, in_order, now, actions)
+            }
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
             Event::StartsKnown(asked) => self.starts_known(asked, now, actions),
@@ -279,7 +281,7 @@ impl NodeCore {
                 self.groups(actions, |engine, out| engine.tick(now, out));
                 self.collectives_tick(now, actions);
                 self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
-                self.host_tick(now, actions);
+                self.sidecar_tick(now, actions);
             }
         }
     }
@@ -452,7 +454,7 @@ impl NodeCore {
                         message: PeerMessage::Modex(message),
                     });
                 }
-                direct_modex::Output::AskHost { proc } => self.ask_host(proc, now, actions),
+                direct_modex::Output::AskHost { proc } => self.ask_sidecar(proc, now, actions),
                 direct_modex::Output::Complete { ticket, result } => match ticket {
                     ModexTicket::Pmix(id) => self.modex_answer(id, result, actions),
                     ModexTicket::Far { to, serial } => {

@@ -146,7 +146,7 @@ impl fmt::Display for Speaker {
 
 /// Where a rank lives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Place<'a> {
+pub struct RankLocation<'a> {
     #[serde(flatten)]
     pub speaker: Speaker,
     /// Number of the node.
@@ -157,7 +157,7 @@ pub struct Place<'a> {
     pub app: u32,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RankLocation<'a> {
     /// Puts it together.
     pub fn new(speaker: Speaker, node: NodeId, host: &'a str, app: AppNum) -> Self {
         Self {
@@ -194,7 +194,7 @@ pub enum RankState {
 pub struct RankChange<'a> {
     pub state: RankState,
     #[serde(flatten)]
-    pub place: Place<'a>,
+    pub place: RankLocation<'a>,
     /// Its process, if it has one.
     pub pid: Option<i32>,
     /// How it ended; at [`RankState::Ended`].
@@ -299,7 +299,7 @@ impl<'a> Content<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RankResult<'a> {
     #[serde(flatten)]
-    pub place: Place<'a>,
+    pub place: RankLocation<'a>,
     /// Its process; `null` if it was never started.
     pub pid: Option<i32>,
     /// When that was started.

@@ -14,6 +14,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::link::stdio_flow_control::Credit;
 use crate::record::Stream;
 
 /// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
@@ -37,7 +38,7 @@ pub enum Last {
 #[derive(Debug)]
 pub struct Duty {
     /// Bytes of each stream that may still be sent.
-    credit: [i64; 2],
+    credit: Credit,
     /// By when what the launcher has not been told is told.
     tell_by: Option<Duration>,
     /// Something of that cannot wait.
@@ -54,7 +55,7 @@ impl Duty {
     /// Of a step that may send so many bytes of each stream.
     pub fn new(window: u32) -> Self {
         Self {
-            credit: [window.into(); 2],
+            credit: Credit::new(window),
             tell_by: None,
             urgent: false,
             begun: false,
@@ -71,19 +72,12 @@ impl Duty {
 
     /// So many bytes of a stream are sent: whether it must not be read any more.
     pub fn spend(&mut self, stream: Stream, bytes: usize) -> bool {
-        if self.is_orphaned() {
-            return false;
-        }
-        let credit = &mut self.credit[stream as usize];
-        *credit -= i64::try_from(bytes).unwrap_or(i64::MAX);
-        *credit <= 0
+        !self.is_orphaned() && !self.credit.spend(stream, bytes)
     }
 
     /// So many bytes more of a stream may be sent: whether it may be read.
     pub fn grant(&mut self, stream: Stream, bytes: u32) -> bool {
-        let credit = &mut self.credit[stream as usize];
-        *credit += i64::from(bytes);
-        *credit > 0
+        self.credit.add(stream, bytes)
     }
 
     /// There is something to tell.

@@ -29,7 +29,7 @@ mod loaded {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
     use pmix_sys::pmix::LibPmix;
     use pmix_sys::shim::Shim;
-    use wireup_core::pmix::control::Stage;
+    use wireup_core::pmix::control::StartupStage;
     use wireup_core::pmix::wire::SHIM_ABI;
 
     use crate::Fatal;
@@ -69,7 +69,7 @@ mod loaded {
             // SAFETY: the functions are declared by PMIx's own header, and the library says that it
             // is of a version that has them so.
             let pmix = unsafe { LibPmix::from_library(library) };
-            let pmix = pmix.map_err(|error| Fatal::new(Stage::Pmix, about(path, &error)))?;
+            let pmix = pmix.map_err(|error| Fatal::new(StartupStage::Pmix, about(path, &error)))?;
             Ok((pmix, known))
         }
 
@@ -78,7 +78,7 @@ mod loaded {
             check_abi(path, &library)?;
             // SAFETY: the ABI version covers the declarations in host.h.
             unsafe { Shim::from_library(library) }
-                .map_err(|error| Fatal::new(Stage::Abi, about(path, &error)))
+                .map_err(|error| Fatal::new(StartupStage::Abi, about(path, &error)))
         }
     }
 
@@ -86,7 +86,7 @@ mod loaded {
         // SAFETY: its initialisers run; which library to trust is the user's choice.
         unsafe { Library::open(Some(path), RTLD_NOW | scope) }.map_err(|error| {
             let text = format!("cannot load {}", about(path, &error));
-            Fatal::new(Stage::Load, text)
+            Fatal::new(StartupStage::Load, text)
         })
     }
 
@@ -104,7 +104,8 @@ mod loaded {
 
     fn known(path: &Path, library: &Library) -> Result<Known, Fatal> {
         type GetVersion = unsafe extern "C" fn() -> *const std::ffi::c_char;
-        let fatal = |text: &str| Fatal::new(Stage::Pmix, format!("{}: {text}", path.display()));
+        let fatal =
+            |text: &str| Fatal::new(StartupStage::Pmix, format!("{}: {text}", path.display()));
         // SAFETY: this is the function's type in every version of PMIx.
         let get = unsafe { library.get::<GetVersion>(b"PMIx_Get_version\0") };
         let get = get.map_err(|_| fatal("is no libpmix: it has no PMIx_Get_version"))?;
@@ -125,7 +126,8 @@ mod loaded {
     }
 
     fn check_abi(path: &Path, library: &Library) -> Result<(), Fatal> {
-        let fatal = |text: String| Fatal::new(Stage::Abi, format!("{}: {text}", path.display()));
+        let fatal =
+            |text: String| Fatal::new(StartupStage::Abi, format!("{}: {text}", path.display()));
         // SAFETY: this function keeps its type in every version of the shim.
         let abi = unsafe { library.get::<unsafe extern "C" fn() -> u32>(b"wireup_shim_abi\0") };
         let abi = abi.map_err(|_| fatal("is no wireup shim: it has no wireup_shim_abi".into()))?;

@@ -16,7 +16,7 @@ use pmix_sys::shim::Shim;
 
 use crate::Fatal;
 use crate::boundary::caught;
-use wireup_core::pmix::control::Stage;
+use wireup_core::pmix::control::StartupStage;
 
 /// Decides which files must be kept.
 static SHIM: OnceLock<&'static Shim> = OnceLock::new();
@@ -83,7 +83,7 @@ pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {
     match is(c"opendir", opendir as *const c_void) && is(c"unlink", unlink as *const c_void) {
         true => Ok(()),
         false => Err(Fatal::new(
-            Stage::Link,
+            StartupStage::Link,
             "this wireup-pmix-host was linked so that libpmix may remove what links lead to; build \
              it with its build script, which exports opendir and unlink",
         )),

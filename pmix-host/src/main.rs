@@ -52,7 +52,7 @@ use std::sync::Arc;
 use replies::Replies;
 
 use wireup::log;
-use wireup_core::pmix::control::{Failed, SidecarNotice, Stage};
+use wireup_core::pmix::control::{Failed, SidecarNotice, StartupStage};
 
 const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N
@@ -61,12 +61,12 @@ It is started by wireup, not by hand.";
 /// Why the host cannot go on, for the agent.
 #[derive(Debug, PartialEq, Eq)]
 struct Fatal {
-    stage: Stage,
+    stage: StartupStage,
     text: String,
 }
 
 impl Fatal {
-    fn new(stage: Stage, text: impl Into<String>) -> Self {
+    fn new(stage: StartupStage, text: impl Into<String>) -> Self {
         // The agent prints it as one line.
         let text = text.into().replace('\n', " ");
         Self { stage, text }
@@ -206,7 +206,7 @@ fn run(
     _replies: &Arc<Replies>,
 ) -> Result<ExitCode, Fatal> {
     Err(Fatal::new(
-        Stage::Load,
+        StartupStage::Load,
         "this build of wireup has no PMIx support: no PMIx headers were found when it was built",
     ))
 }

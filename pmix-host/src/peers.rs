@@ -32,7 +32,7 @@ use crate::boundary::caught;
 use crate::handshakes::{self, Fate};
 use crate::replies::{Replies, lock};
 use crate::{Fatal, acks};
-use wireup_core::pmix::control::{SidecarNotice, Stage};
+use wireup_core::pmix::control::{SidecarNotice, StartupStage};
 
 /// Room for one answer of the kernel, which has 100 bytes and some attributes.
 const ANSWER: usize = 4096;
@@ -104,7 +104,7 @@ pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         if !std::ptr::eq(found, function) {
             return Err(Fatal::new(
-                Stage::Link,
+                StartupStage::Link,
                 format!(
                     "this wireup-pmix-host was linked so that libpmix does not find its {0}: no client \
                      would check who connects to the PMIx server; build it with its build script, \

@@ -24,7 +24,7 @@ use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
 use crate::{Fatal, links, peers};
 use wireup_core::pmix::control::serve::{Body, Request};
-use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, Stage};
+use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, StartupStage};
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
@@ -54,7 +54,12 @@ impl Host {
         upcall_fd: i32,
         replies: Arc<Replies>,
     ) -> Result<Self, Fatal> {
-        let fatal = |error| Fatal::new(Stage::Link, format!("upcall socket {upcall_fd}: {error}"));
+        let fatal = |error| {
+            Fatal::new(
+                StartupStage::Link,
+                format!("upcall socket {upcall_fd}: {error}"),
+            )
+        };
         let upcall = libs::inherited_socket(upcall_fd).map_err(fatal)?;
         LINK.get_or_init(|| (Arc::clone(&replies), Mutex::new(None)));
         // SAFETY: first and only call; the shim owns the descriptor from here on.
@@ -99,7 +104,7 @@ impl Host {
     fn read_requests(&mut self, control: &mut UnixStream) -> Result<(), Fatal> {
         let garbage = |error: &dyn std::fmt::Display| {
             Fatal::new(
-                Stage::Link,
+                StartupStage::Link,
                 format!("the agent's request is malformed: {error}"),
             )
         };
@@ -110,13 +115,16 @@ impl Host {
                 Ok(len) => len,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    return Err(Fatal::new(Stage::Link, format!("control socket: {error}")));
+                    return Err(Fatal::new(
+                        StartupStage::Link,
+                        format!("control socket: {error}"),
+                    ));
                 }
             };
             if len == 0 {
                 let lost = LINK.get().and_then(|(_, reason)| *lock(reason));
                 let reason = lost.unwrap_or(c"the agent closed the control socket");
-                return Err(Fatal::new(Stage::Link, reason.to_string_lossy()));
+                return Err(Fatal::new(StartupStage::Link, reason.to_string_lossy()));
             }
             let mut frames = Vec::new();
             let pushed = decoder.push(&buffer[..len], &mut frames);
@@ -135,7 +143,7 @@ impl Host {
         let kind = ControlKind::of_op(frame.op).expect("decoded as a request");
         if !self.replies.begin(id, kind) {
             return Err(Fatal::new(
-                Stage::Link,
+                StartupStage::Link,
                 format!("request id {id} is used twice"),
             ));
         }

@@ -54,7 +54,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         | FromBackend::Rendezvous { .. }
         | FromBackend::Syslog(_)
         | FromBackend::Tell { .. }
-        | FromBackend::Seen { .. }
+        | FromBackend::LoadedMpi { .. }
         | FromBackend::Over => true,
     }
 }

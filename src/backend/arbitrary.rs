@@ -11,7 +11,7 @@ use crate::backend::link_message::{Carried, Description};
 use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::backend::wait_report::Awaited;
 use crate::plan::tests::{plan, spec};
-use crate::report::singleton_detection::Seen;
+use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::ids::JobNumber;
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
@@ -96,7 +96,7 @@ fn spawn_request() -> BoxedStrategy<SpawnRequest> {
 }
 
 /// Any report of a backend, plausible or not.
-fn from_crew() -> BoxedStrategy<FromBackend> {
+fn from_backend() -> BoxedStrategy<FromBackend> {
     let bytes = || vec(any::<u8>(), 0..20);
     let dialect = option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2]));
     let log = (option::of(process()), any::<bool>(), bytes()).prop_map(|(rank, once, text)| {
@@ -110,16 +110,16 @@ fn from_crew() -> BoxedStrategy<FromBackend> {
     let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
     let seen = seen.prop_map(|(app, program, loads)| {
         let [openmpi, openmpi4, mpich, pmix, pmi] = loads;
-        let seen = Seen {
+        let seen = MpiProcess {
             program,
             openmpi,
             openmpi4,
             mpich,
             pmix,
             pmi,
-            ..Seen::default()
+            ..MpiProcess::default()
         };
-        FromBackend::Seen { app, seen }
+        FromBackend::LoadedMpi { app, seen }
     });
     let spawn = (node(), any::<u64>(), process(), spawn_request());
     let lost = (node(), TEXT);
@@ -201,7 +201,7 @@ pub(crate) fn carried() -> BoxedStrategy<Carried> {
         any::<bool>().prop_map(|abnormal| ToBackend::Finish { abnormal }),
     ];
     prop_oneof![
-        8 => vec(from_crew(), 0..6).prop_map(Carried::Told),
+        8 => vec(from_backend(), 0..6).prop_map(Carried::Told),
         1 => refusal().prop_map(Carried::Refused),
         1 => any::<bool>().prop_map(|open| Carried::InputTaken { open }),
         1 => orders.prop_map(Carried::Order),

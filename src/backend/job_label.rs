@@ -27,7 +27,7 @@ const MOST: u64 = 16 * 1024 * 1024;
 
 /// Where a job is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Stage {
+pub enum JobStage {
     /// Some ranks have not been started.
     Starting,
     /// All ranks were started.
@@ -36,7 +36,7 @@ pub enum Stage {
     Ending,
 }
 
-impl Stage {
+impl JobStage {
     fn byte(self) -> u8 {
         match self {
             Self::Starting => b's',
@@ -64,11 +64,11 @@ pub struct Placement {
 
 /// A label as other processes see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct LabelContents {
     /// Name of the job.
     pub job: String,
     /// Where it is in its life.
-    pub stage: Stage,
+    pub stage: JobStage,
     pub placement: Placement,
 }
 
@@ -76,7 +76,7 @@ pub struct Seen {
 #[derive(Debug)]
 pub(crate) struct JobLabel {
     file: Option<File>,
-    stage: Stage,
+    stage: JobStage,
 }
 
 impl JobLabel {
@@ -94,7 +94,7 @@ impl JobLabel {
     fn of(job: &str, placement: &Placement) -> Self {
         Self {
             file: make(job, placement).ok(),
-            stage: Stage::Starting,
+            stage: JobStage::Starting,
         }
     }
 
@@ -106,7 +106,7 @@ impl JobLabel {
     }
 
     /// The job has come so far; it never goes back.
-    pub(crate) fn turn(&mut self, stage: Stage) {
+    pub(crate) fn turn(&mut self, stage: JobStage) {
         if stage <= self.stage {
             return;
         }
@@ -119,7 +119,7 @@ impl JobLabel {
 }
 
 fn make(name: &str, placement: &Placement) -> std::io::Result<File> {
-    let mut text = vec![Stage::Starting.byte()];
+    let mut text = vec![JobStage::Starting.byte()];
     serde_json::to_writer(&mut text, placement)?;
     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     file.write_all(&text)?;
@@ -128,7 +128,7 @@ fn make(name: &str, placement: &Placement) -> std::io::Result<File> {
 
 /// Reads the label of a process, if it has one whose name `is_job` accepts and that can be looked
 /// at.
-pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
+pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<LabelContents> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     entries.flatten().find_map(|entry| {
         let link = fs::read_link(entry.path()).ok()?;
@@ -138,9 +138,9 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<Seen> {
             .filter(|name| is_job(name))?;
         let text = procfs::file_in_memory(&entry.path(), MOST)?;
         let (stage, rest) = text.split_first()?;
-        Some(Seen {
+        Some(LabelContents {
             job: job.to_owned(),
-            stage: Stage::of(*stage)?,
+            stage: JobStage::of(*stage)?,
             placement: parse(rest)?,
         })
     })
@@ -177,14 +177,14 @@ mod tests {
         // Other tests of this process may show something too.
         let read = || read(pid, |name| name == JOB);
         let mut label = JobLabel::of(JOB, &placement(Some(1)));
-        for stage in [Stage::Starting, Stage::Running, Stage::Ending] {
+        for stage in [JobStage::Starting, JobStage::Running, JobStage::Ending] {
             label.turn(stage);
             let seen = read().unwrap();
             assert_eq!((seen.job.as_str(), seen.stage), (JOB, stage));
             assert_eq!(seen.placement, placement(Some(1)));
         }
-        label.turn(Stage::Running);
-        assert_eq!(read().unwrap().stage, Stage::Ending);
+        label.turn(JobStage::Running);
+        assert_eq!(read().unwrap().stage, JobStage::Ending);
         drop(label);
         assert_eq!(read(), None);
     }

@@ -65,24 +65,3 @@ pub(crate) enum Carried {
     /// From step to step.
     Peer(PeerMessage),
 }
-
-/// Bytes of one stream that a step may send before it gets more credit: so much that the way to the
-/// launcher and back costs nothing on a few nodes, and a bounded amount on many.
-pub(crate) fn window(nodes: u32) -> u32 {
-    const TOTAL: u32 = 32 * 1024 * 1024;
-    (TOTAL / nodes.max(1)).clamp(16 * 1024, 512 * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_may_be_on_its_way_to_the_launcher_is_bounded_for_any_number_of_nodes() {
-        assert_eq!(window(2), 512 * 1024);
-        assert_eq!(window(1000), 33554);
-        for nodes in [0, 1, 64, 4096, u32::MAX] {
-            assert!((16 * 1024..=512 * 1024).contains(&window(nodes)));
-        }
-    }
-}

@@ -17,6 +17,7 @@ pub(crate) mod processes;
 pub(crate) mod pushed_input;
 mod ranks;
 pub(crate) mod resources;
+mod sidecar_death;
 pub(crate) mod sidecars;
 mod spawned;
 mod start;
@@ -323,7 +324,7 @@ impl LocalBackend {
             ToBackend::Ask(awaited) => self.look_out_for(awaited),
             ToBackend::Look { app, ranks } => {
                 if let Some(seen) = self.look_at(&ranks) {
-                    self.tell(FromBackend::Seen { app, seen });
+                    self.tell(FromBackend::LoadedMpi { app, seen });
                 }
             }
             ToBackend::Spawned {
@@ -408,14 +409,14 @@ impl LocalBackend {
             }
             Source::Control | Source::Upcall => {
                 if writable {
-                    self.write_host(node, token.source);
+                    self.write_sidecar(node, token.source);
                 }
                 if readable {
-                    self.read_host(node, token.source);
+                    self.read_sidecar(node, token.source);
                 }
             }
-            Source::SidecarOutput => self.read_host_output(node)?,
-            Source::SidecarExit => self.host_exit(node)?,
+            Source::SidecarOutput => self.read_sidecar_output(node)?,
+            Source::SidecarExit => self.sidecar_exited(node)?,
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::inspection::{Finding, Inspection};
 use crate::backend::wait_report::Awaited;
-use crate::report::singleton_detection::Seen;
+use crate::report::singleton_detection::MpiProcess;
 pub(crate) use wireup_core::fleet::Refusal;
 use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
 use wireup_core::job::demand::Demand;
@@ -153,7 +153,7 @@ pub(crate) enum FromBackend {
         text: String,
     },
     /// The result of an inspection of processes.
-    Seen { app: u32, seen: Seen },
+    LoadedMpi { app: u32, seen: MpiProcess },
     /// Ranks wait for these of the ranks in [`ToBackend::Ask`].
     Waits(Awaited),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.

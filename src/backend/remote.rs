@@ -20,7 +20,7 @@ use self::input::Input;
 use crate::backend::Backend;
 use crate::backend::admission::admits;
 use crate::backend::guard::Guard;
-use crate::backend::job_label::{JobLabel, Stage as Life};
+use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::link_message::Carried;
 use crate::backend::local::RankIo;
 use crate::backend::message::{FromBackend, ToBackend};
@@ -28,7 +28,7 @@ use crate::backend::wait_report::Awaited;
 use crate::failure::RunFailure;
 use crate::plan::names::own_host;
 use crate::plan::{Plan, SpawnedJob, StagedFiles};
-use crate::report::singleton_detection::Seen;
+use crate::report::singleton_detection::MpiProcess;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source};
 use crate::sys::process_state::Surroundings;
@@ -143,7 +143,7 @@ impl RemoteBackend {
         if !admits(&self.jobs, node, &told) {
             return;
         }
-        if self.fleet.is_guest(node) && !self.guest_told(node, &told) {
+        if self.fleet.is_joining(node) && !self.joining_told(node, &told) {
             return;
         }
         match told {
@@ -284,7 +284,7 @@ impl Backend for RemoteBackend {
 
     fn order(&mut self, order: ToBackend) {
         if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
-            self.label.turn(Life::Ending);
+            self.label.turn(JobStage::Ending);
         }
         match order {
             ToBackend::Ending if !self.fleet.end() => return,
@@ -348,7 +348,7 @@ impl Backend for RemoteBackend {
         self.cut_off(cause)
     }
 
-    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<Seen> {
+    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
         for rank in ranks {
             if let Some(node) = self.jobs.node_of(*rank) {

@@ -24,12 +24,12 @@ use rustix::process::Signal;
 use rustix::thread::set_name;
 use tracing::info_span;
 
-use self::begin::{Begun, begin, make_crew, take_link};
+use self::begin::{Begun, begin, make_backend, take_link};
 use self::input::Feeds;
 pub use self::server::COMMAND as SERVER_COMMAND;
 use crate::backend::Backend;
-use crate::backend::job_label::{JobLabel, Stage};
-use crate::backend::link_message::{Carried, window};
+use crate::backend::job_label::{JobLabel, JobStage};
+use crate::backend::link_message::Carried;
 use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::failure::RunFailure;
@@ -47,6 +47,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::{Envelope, gathered};
+use wireup_core::link::stdio_flow_control::window;
 use wireup_core::record::Stream;
 use wireup_core::step::{Duty, Last};
 
@@ -131,7 +132,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     link.set_own(Address::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     let description = (node, description);
-    match make_crew(poll, description, silence, variables, &surroundings) {
+    match make_backend(poll, description, silence, variables, &surroundings) {
         Ok((local, signals, plan, origin)) => {
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.ranks.nodes());
@@ -301,7 +302,7 @@ impl Step {
             match &one {
                 FromBackend::Output { stream, bytes, .. } => self.spend(*stream, bytes.len())?,
                 FromBackend::AllStarted { job: JobNumber(0) } => {
-                    self.label.turn(Stage::Running);
+                    self.label.turn(JobStage::Running);
                     self.feeds.add(self.local.take_stdin(), &self.local.poll);
                 }
                 FromBackend::Over => self.over = true,
@@ -346,7 +347,7 @@ impl Step {
             say(&format!("{} ends: {reason}", self.plan.job.nspace));
         }
         self.link.trust();
-        self.label.turn(Stage::Ending);
+        self.label.turn(JobStage::Ending);
         self.local.order(ToBackend::Ending);
         self.obey(Carried::Order(ToBackend::Skip));
         self.local.order(ToBackend::Signal(libc::SIGTERM));

@@ -6,7 +6,7 @@
 //! rights: a user that can name another file can also give the options.
 
 mod file;
-mod place;
+mod location;
 pub(super) mod show;
 
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 
 use self::file::{Entry, EntryError};
-use self::place::Place;
+use self::location::FileLocation;
 use super::apps::NextApp;
 use super::line::{Own, Word};
 use super::run::{self, RunArgs};
@@ -85,7 +85,10 @@ pub(super) fn is_refused(own: &Own, words: &[OsString]) -> bool {
 /// [`ConfigError`] when one is there and cannot be used.
 pub(super) fn read(own: &Own) -> Result<Defaults, ConfigError> {
     let mut files = Vec::new();
-    for place in [Place::site(), Place::user()].into_iter().flatten() {
+    for place in [FileLocation::site(), FileLocation::user()]
+        .into_iter()
+        .flatten()
+    {
         let Some(text) = place.read()? else {
             continue;
         };

@@ -88,7 +88,7 @@ impl Controller {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
                     let name = &self.plan.node_names[node.index()];
-                    self.tell(&failures::host_lost_late(name, &error));
+                    self.tell(&failures::sidecar_lost_late(name, &error));
                 }
             }
             FromBackend::Output {
@@ -109,7 +109,7 @@ impl Controller {
                 }
             }
             FromBackend::Tell { text } => self.tell(&text),
-            FromBackend::Seen { app, seen } => self.alone.saw(app as usize, seen),
+            FromBackend::LoadedMpi { app, seen } => self.alone.saw(app as usize, seen),
             // Handled between the remote and the local backends.
             FromBackend::Waits(_) => {}
             FromBackend::Spawn {

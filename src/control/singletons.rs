@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::control::Controller;
 use crate::inspect::Wants;
 use crate::plan::Plan;
-use crate::report::singleton_detection::{Seen, Stage, Why, below, warning};
+use crate::report::singleton_detection::{MpiProcess, ProgramState, Why, below, warning};
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::outcome::Cause;
 
@@ -35,7 +35,7 @@ const SAMPLE: usize = 4;
 struct Watched {
     /// Time of the first inspection of its ranks; `None` for never.
     from: Option<Duration>,
-    seen: Option<Seen>,
+    seen: Option<MpiProcess>,
     told: bool,
 }
 
@@ -65,7 +65,7 @@ impl Alone {
     }
 
     /// A process of this program was seen.
-    pub(super) fn saw(&mut self, app: usize, seen: Seen) {
+    pub(super) fn saw(&mut self, app: usize, seen: MpiProcess) {
         if let Some(app) = self.apps.get_mut(app) {
             app.seen = Some(seen);
             self.news = true;
@@ -199,14 +199,14 @@ impl Controller {
             return self.fail(Cause::RanAlone { rank, why });
         }
         let name = self.name_of_alone(plan, app);
-        self.warn(&warning(&name, silent as u32, &why, Stage::Running));
+        self.warn(&warning(&name, silent as u32, &why, ProgramState::Running));
     }
 
     /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
     pub(super) fn why_alone(&self, plan: &Plan, app: usize) -> Option<Why> {
         let wants = plan.apps[app].finding.wants;
         let known = matches!(wants, Wants::Pmi | Wants::Pmix);
-        let inspected = || known.then(|| Seen::by_inspection(wants));
+        let inspected = || known.then(|| MpiProcess::by_inspection(wants));
         let seen = self.alone.apps[app].seen.clone().or_else(inspected)?;
         Some(seen.explain(&plan.offer))
     }
@@ -258,8 +258,8 @@ impl Controller {
         }
         let well = self.supervisor.exit_code() == 0;
         let stage = match well {
-            true => Stage::Succeeded,
-            false => Stage::Failed,
+            true => ProgramState::Succeeded,
+            false => ProgramState::Failed,
         };
         for index in 0..plan.apps.len() {
             let ended = |rank: &GlobalRank| self.lives[rank.index()].end.is_some();

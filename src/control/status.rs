@@ -18,7 +18,7 @@ use wireup_core::job::absence::{Absences, NAMED_MAX};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::record::{
-    CauseRecord, EndRecord, Job, JobState, Missing, MissingRank, Outcome, Place, RankChange,
+    CauseRecord, EndRecord, Job, JobState, Missing, MissingRank, Outcome, RankChange, RankLocation,
     RankResult, RankState, Record, VERSION, kind_of, ms,
 };
 use wireup_core::supervisor::Phase;
@@ -300,9 +300,9 @@ impl Controller {
     }
 }
 
-fn place_of(jobs: &Jobs, process: GlobalRank) -> Place<'_> {
+fn place_of(jobs: &Jobs, process: GlobalRank) -> RankLocation<'_> {
     let (plan, rank) = jobs.plan_of(process);
     let (node, host) = (jobs.home_of(process), jobs.host_of(process));
     let speaker = jobs.identity(process).into();
-    Place::new(speaker, node, host, plan.job.appnums.of(rank))
+    RankLocation::new(speaker, node, host, plan.job.appnums.of(rank))
 }

@@ -39,7 +39,7 @@ pub struct Finding {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
     /// It would load a known library.
-    Library(Seen, Family),
+    Library(FoundLibrary, Family),
     /// It loads none that has to do with MPI.
     NoMpi,
     /// It loads no libraries; the client linked into it, if that can be determined.
@@ -83,7 +83,7 @@ pub struct Clients {
 
 /// A library that was come across.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct FoundLibrary {
     /// Its name, as asked for.
     pub name: String,
     /// The file that asked for it.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::finding::{Family, Finding, Seen, Wants, Why};
+use super::finding::{Family, Finding, FoundLibrary, Wants, Why};
 use super::names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
 use crate::inspect::elf::Elf;
 use crate::inspect::ldso::{Dependency, Loader, Step};
@@ -12,12 +12,12 @@ use crate::inspect::ldso::{Dependency, Loader, Step};
 /// What the libraries of a program gave away.
 #[derive(Default)]
 struct Evidence {
-    pmix: Option<Seen>,
-    openmpi: Option<Seen>,
-    mpich: Option<Seen>,
-    pmi: Option<Seen>,
+    pmix: Option<FoundLibrary>,
+    openmpi: Option<FoundLibrary>,
+    mpich: Option<FoundLibrary>,
+    pmi: Option<FoundLibrary>,
     /// A libmpi with an ambiguous name.
-    other_mpi: Option<Seen>,
+    other_mpi: Option<FoundLibrary>,
     missing: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
     finding.missing = evidence.missing;
     finding.openmpi = evidence
         .openmpi
-        .filter(Seen::is_libmpi)
+        .filter(FoundLibrary::is_libmpi)
         .and_then(|seen| seen.path);
     finding.libpmix = evidence.pmix.and_then(|seen| seen.path);
     finding
@@ -70,7 +70,7 @@ impl Evidence {
         } else {
             return Step::Descend;
         };
-        let seen = Seen {
+        let seen = FoundLibrary {
             name: name.to_string_lossy().into_owned(),
             by: dependency.by.to_owned(),
             path: dependency.found.map(|(path, _)| path.to_owned()),
@@ -108,7 +108,7 @@ impl Evidence {
     }
 }
 
-impl Seen {
+impl FoundLibrary {
     fn is_libmpi(&self) -> bool {
         self.name.starts_with("libmpi")
     }

@@ -19,14 +19,14 @@ use table::{Table, Tool};
 
 /// Where a command is started.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct ExecContext {
     /// Its environment, each name once.
     pub(super) env: Vec<(OsString, OsString)>,
     /// Its working directory, absolute.
     pub(super) cwd: PathBuf,
 }
 
-impl Place {
+impl ExecContext {
     /// The value of a variable.
     pub(super) fn variable(&self, name: &str) -> Option<&OsString> {
         let found = self.env.iter().find(|(known, _)| known == name);
@@ -46,7 +46,7 @@ pub(super) struct Command {
     /// Program and arguments; never empty.
     pub(super) argv: Vec<OsString>,
     /// Where it is started.
-    pub(super) place: Place,
+    pub(super) place: ExecContext,
 }
 
 /// The program of a wrapper.
@@ -102,7 +102,7 @@ impl Known {
 }
 
 /// The command that `argv` is, started in `place`.
-fn one(argv: &[OsString], place: Place) -> Result<Behind, Wrong> {
+fn one(argv: &[OsString], place: ExecContext) -> Result<Behind, Wrong> {
     if argv.is_empty() {
         return Err(Wrong::Missing);
     }
@@ -131,7 +131,7 @@ fn usual(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behin
 }
 
 /// `NAME=VALUE` sets, `NAME` removes.
-fn assign(place: &mut Place, text: &OsStr) {
+fn assign(place: &mut ExecContext, text: &OsStr) {
     let text = text.as_bytes();
     let owned = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     match text.iter().position(|byte| *byte == b'=') {

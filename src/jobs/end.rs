@@ -25,7 +25,7 @@ use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::backend::cleanup_record;
 use crate::backend::cleanup_record::Remains;
 use crate::backend::job_label;
-use crate::backend::job_label::Stage;
+use crate::backend::job_label::JobStage;
 use crate::sys::leftovers;
 use crate::sys::pidfd::Held;
 use crate::sys::privileges::{NOBODY, as_user};
@@ -153,7 +153,7 @@ fn await_ending(job: &Job, leader: &Process) {
     let start = Instant::now();
     let ending = || {
         let label = job_label::read(leader.pid, |name| Some(name) == job.name.as_deref());
-        label.is_none_or(|label| label.stage == Stage::Ending)
+        label.is_none_or(|label| label.stage == JobStage::Ending)
     };
     while !ending() && start.elapsed() < BEGIN {
         nap();

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::snapshot::{Mark, Role, Seen, Snapshot};
 use super::{Job, Placement, Rank, State, Step};
-use crate::backend::job_label::{self, Stage};
+use crate::backend::job_label::{self, JobStage};
 use crate::sys::procfs::{self, Process};
 
 /// An agent's name among the processes.
@@ -207,10 +207,10 @@ impl<'a> Look<'a> {
             _ if stopped(&led.first.process) && led.launcher.is_some() => State::Stopped,
             _ if led.launcher.is_none() && orphaned() => State::Orphaned,
             _ if stopped(&led.first.process) => State::Stopped,
-            Some((Stage::Starting, _)) => State::Starting,
-            Some((Stage::Ending, _)) => State::Ending,
+            Some((JobStage::Starting, _)) => State::Starting,
+            Some((JobStage::Ending, _)) => State::Ending,
             // Of ranks elsewhere the launcher's machine does not know.
-            Some((Stage::Running, size)) => {
+            Some((JobStage::Running, size)) => {
                 let all = led.launcher.is_none() || first == size as usize;
                 match ranks_stopped && all {
                     true => State::Stopped,
@@ -376,7 +376,7 @@ fn step(seen: &Seen) -> Step {
 }
 
 /// What a launcher or a step shows of a job on several hosts.
-fn label(seen: &Seen) -> Option<&job_label::Seen> {
+fn label(seen: &Seen) -> Option<&job_label::LabelContents> {
     match &seen.role {
         Some(Role::Launcher { label, .. } | Role::Step { label }) => label.as_deref(),
         _ => None,

@@ -59,12 +59,12 @@ pub enum Role {
         /// Whether some of its ranks have not been started.
         starting: bool,
         /// Its label, for a job on several hosts.
-        label: Option<Box<job_label::Seen>>,
+        label: Option<Box<job_label::LabelContents>>,
     },
     /// A step: serves a node of a job whose launcher is elsewhere.
     Step {
         /// Its label; `None` before it knows the job.
-        label: Option<Box<job_label::Seen>>,
+        label: Option<Box<job_label::LabelContents>>,
     },
     /// It watches a launcher or a step.
     Guard {

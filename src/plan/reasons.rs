@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::libpmix::{Choice, PassedOver, Source, Unfit};
-use crate::inspect::{Family, Finding, Opaque, Seen, Why};
+use crate::inspect::{Family, Finding, FoundLibrary, Opaque, Why};
 use wireup_core::job::spec::PmiChoice;
 
 /// Where an application's number of ranks comes from.
@@ -184,7 +184,7 @@ impl Opaque {
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for FoundLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} needs {}", self.by.display(), self.name)?;
         match &self.path {

@@ -24,7 +24,7 @@ use crate::sys::process_state::Surroundings;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{NodeCore, Terms};
-use wireup_core::record::{Place, RankChange, RankState, Record};
+use wireup_core::record::{RankChange, RankLocation, RankState, Record};
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
 ///
@@ -67,7 +67,7 @@ fn records(plan: &Plan) -> impl Iterator<Item = Record<'_>> {
         let speaker = (JobNumber(0), rank).into();
         Record::Rank(RankChange {
             state: RankState::Planned,
-            place: Place::new(speaker, node, host, plan.job.appnums.of(rank)),
+            place: RankLocation::new(speaker, node, host, plan.job.appnums.of(rank)),
             pid: None,
             end: None,
         })

@@ -107,7 +107,7 @@ fn out_of_descriptors(errno: Errno) -> String {
 
 /// How a sidecar ended that was not asked to, with the last it `printed` and what to do. It had or
 /// had not said hello before (`greeted`).
-pub fn host_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
+pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
     let mut text = format!("its process {}", words(end));
     let printed = String::from_utf8_lossy(printed);
     if let Some(last) = printed.lines().rfind(|line| !line.trim().is_empty()) {
@@ -129,7 +129,7 @@ pub fn host_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
 }
 
 /// A sidecar that was lost when its ranks had finished: no failure of the job.
-pub fn host_lost_late(name: &str, error: &str) -> String {
+pub fn sidecar_lost_late(name: &str, error: &str) -> String {
     let error: String = plain(error).collect();
     format!("warning: the PMIx server of {name} failed after its ranks had finished: {error}")
 }

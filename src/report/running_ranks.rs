@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::inspect::{Family, family_of};
-use crate::report::singleton_detection::Seen;
+use crate::report::singleton_detection::MpiProcess;
 use crate::sys::leftovers::JOB;
 
 /// Processes inspected below a rank's own. MPI programs are started by a few shells and wrappers.
@@ -20,7 +20,7 @@ const LAUNCHERS: &[&str] = &[
 ];
 
 /// Inspects the process of a rank and its descendants, until one has loaded an MPI.
-pub(crate) fn find_mpi(pid: i32) -> Option<Seen> {
+pub(crate) fn find_mpi(pid: i32) -> Option<MpiProcess> {
     let mut left = vec![pid];
     for _ in 0..LOOKED_AT {
         let pid = left.pop()?;
@@ -45,8 +45,8 @@ pub(crate) fn find_mpi(pid: i32) -> Option<Seen> {
 }
 
 /// Looks at one process. What another user's process hides is not known.
-fn look_at(pid: i32) -> Seen {
-    let mut seen = Seen::default();
+fn look_at(pid: i32) -> MpiProcess {
+    let mut seen = MpiProcess::default();
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     for line in maps.split(|byte| *byte == b'\n') {
         let file = memchr::memrchr(b'/', line).map(|at| OsStr::from_bytes(&line[at + 1..]));
@@ -68,7 +68,7 @@ fn look_at(pid: i32) -> Seen {
     seen
 }
 
-fn look_at_surroundings(pid: i32, seen: &mut Seen) {
+fn look_at_surroundings(pid: i32, seen: &mut MpiProcess) {
     let proc = Path::new("/proc").join(pid.to_string());
     let link = |name: &str| fs::read_link(proc.join(name)).ok();
     let program = link("exe");
@@ -117,7 +117,7 @@ mod tests {
     fn a_process_without_an_mpi_shows_none() {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         assert!(!look_at(own).any());
-        let mut seen = Seen::default();
+        let mut seen = MpiProcess::default();
         look_at_surroundings(own, &mut seen);
         assert_eq!(seen.same_network, Some(true));
         let program = std::env::current_exe().unwrap();

@@ -14,7 +14,7 @@ use crate::plan::reasons::{Offer, OfferWhy};
 
 /// The result of the inspection of a process that loads an MPI. `None` for unknown facts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct MpiProcess {
     /// The program it runs.
     pub program: Option<String>,
     /// It has loaded Open MPI.
@@ -53,7 +53,7 @@ pub struct Why {
     pub certain: bool,
 }
 
-impl Seen {
+impl MpiProcess {
     /// Whether any MPI or PMI library was seen.
     pub fn any(&self) -> bool {
         self.openmpi || self.mpich || self.pmix || self.pmi
@@ -167,7 +167,7 @@ impl Seen {
 
 /// The singleton's program, if it differs from the one that was started: that may be a shell or an
 /// interpreter, which does not help to find the cause.
-pub fn below(started: &Path, real: &Path, seen: &Seen) -> Option<String> {
+pub fn below(started: &Path, real: &Path, seen: &MpiProcess) -> Option<String> {
     let program = Path::new(seen.program.as_ref()?);
     let started_name = started.file_name()?;
     if program == real || program.file_name() == Some(started_name) {
@@ -179,7 +179,7 @@ pub fn below(started: &Path, real: &Path, seen: &Seen) -> Option<String> {
 
 /// How far the ranks of a program came that never made contact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum ProgramState {
     Running,
     Succeeded,
     /// At least one did not end well, or the job was ended.
@@ -187,21 +187,21 @@ pub enum Stage {
 }
 
 /// The line about ranks of a program that ran alone.
-pub fn warning(program: &str, ranks: u32, why: &Why, stage: Stage) -> String {
+pub fn warning(program: &str, ranks: u32, why: &Why, stage: ProgramState) -> String {
     let who = match ranks {
         1 => format!("1 rank of {program}"),
         _ => format!("{ranks} ranks of {program}"),
     };
     let contacted = match stage {
-        Stage::Running if ranks == 1 => "has not contacted PMI",
-        Stage::Running => "have not contacted PMI",
-        Stage::Succeeded | Stage::Failed => "never contacted PMI",
+        ProgramState::Running if ranks == 1 => "has not contacted PMI",
+        ProgramState::Running => "have not contacted PMI",
+        ProgramState::Succeeded | ProgramState::Failed => "never contacted PMI",
     };
     let alone = match (why.certain, stage) {
         // It may be the cause of the failure.
-        (_, Stage::Failed) => ":",
-        (true, Stage::Running) => "; each runs alone, as rank 0 of 1:",
-        (true, Stage::Succeeded) => "; each ran alone, as rank 0 of 1:",
+        (_, ProgramState::Failed) => ":",
+        (true, ProgramState::Running) => "; each runs alone, as rank 0 of 1:",
+        (true, ProgramState::Succeeded) => "; each ran alone, as rank 0 of 1:",
         (false, _) => ", although it loads an MPI:",
     };
     format!("{who} {contacted}{alone} {}", why.text)
@@ -228,8 +228,8 @@ mod tests {
         }
     }
 
-    fn openmpi() -> Seen {
-        Seen {
+    fn openmpi() -> MpiProcess {
+        MpiProcess {
             openmpi: true,
             pmix: true,
             env_job: Some(true),
@@ -237,23 +237,23 @@ mod tests {
             env_marker: Some(true),
             same_network: Some(true),
             server_directory: Some((true, "/tmp/d".into())),
-            ..Seen::default()
+            ..MpiProcess::default()
         }
     }
 
-    fn mpich() -> Seen {
-        Seen {
+    fn mpich() -> MpiProcess {
+        MpiProcess {
             mpich: true,
             env_job: Some(true),
             env_pmi: Some(true),
             pmi_socket: Some(true),
-            ..Seen::default()
+            ..MpiProcess::default()
         }
     }
 
     #[test]
     fn without_a_sign_of_trouble_nothing_is_certain() {
-        for seen in [openmpi(), mpich(), Seen::by_inspection(Wants::Pmi)] {
+        for seen in [openmpi(), mpich(), MpiProcess::by_inspection(Wants::Pmi)] {
             assert!(!seen.explain(&ALL).certain, "{seen:?}");
         }
     }
@@ -273,7 +273,7 @@ mod tests {
             ..ALL
         };
         let all = &ALL;
-        let with = |mut seen: Seen, change: fn(&mut Seen)| {
+        let with = |mut seen: MpiProcess, change: fn(&mut MpiProcess)| {
             change(&mut seen);
             seen
         };
@@ -282,7 +282,11 @@ mod tests {
             (openmpi(), not_recognised, "not recognised"),
             (openmpi(), not_served, "not offered: no libpmix"),
             (mpich(), pmix_only, "give --pmi pmi1"),
-            (Seen::by_inspection(Wants::Pmix), pmi_only, "--pmi pmix"),
+            (
+                MpiProcess::by_inspection(Wants::Pmix),
+                pmi_only,
+                "--pmi pmix",
+            ),
             (
                 with(mpich(), |s| s.openmpi = true),
                 all,
@@ -342,13 +346,13 @@ mod tests {
     #[test]
     fn the_warning_says_no_more_than_is_known() {
         let mut why = openmpi().explain(&asked(PmiChoice::Pmi1));
-        let text = warning("p", 4, &why, Stage::Succeeded);
+        let text = warning("p", 4, &why, ProgramState::Succeeded);
         let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
         assert!(text.starts_with(start), "{text}");
-        assert!(!warning("p", 4, &why, Stage::Failed).contains("alone"));
+        assert!(!warning("p", 4, &why, ProgramState::Failed).contains("alone"));
         assert!(text.ends_with("; offered: PMI"), "{text}");
         why = openmpi().explain(&ALL);
-        let text = warning("p", 1, &why, Stage::Succeeded);
+        let text = warning("p", 1, &why, ProgramState::Succeeded);
         assert!(
             text.starts_with("1 rank of p never contacted PMI, although"),
             "{text}"
@@ -358,7 +362,7 @@ mod tests {
     #[test]
     fn a_program_is_named_with_what_was_started_where_these_differ() {
         let name = |started: &str, real: &str, program: &str| {
-            let seen = Seen {
+            let seen = MpiProcess {
                 program: Some(program.into()),
                 ..mpich()
             };

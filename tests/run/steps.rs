@@ -22,7 +22,7 @@ use wireup_core::job::spec::{AppSpec, JobSpec};
 use wireup_core::link::control::{FromStep, VERSION};
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, cut};
-use wireup_core::link::steps::{Account, Answer, Order, Rules, SocketFile, Whose};
+use wireup_core::link::steps::{Account, Answer, Order, ProcessOwner, Rules, SocketFile};
 use wireup_core::link::{decode, encode, launcher};
 
 /// The helper, a child of this process, and its socket.
@@ -126,12 +126,12 @@ impl Step {
 }
 
 fn order(account: Option<Account>) -> Order {
-    step(account.map_or(Whose::Own, Whose::Numbers))
+    step(account.map_or(ProcessOwner::Own, ProcessOwner::Numbers))
 }
 
-fn step(whose: Whose) -> Order {
+fn step(owner: ProcessOwner) -> Order {
     Order::Step {
-        whose,
+        owner,
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     }
 }
@@ -228,7 +228,7 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
     // Without descriptors even a good one is none.
     refused(&encode(&order(None)), "without its link");
     let launcher = Order::Launcher {
-        whose: Whose::Own,
+        owner: ProcessOwner::Own,
         shown: Vec::new(),
         environment: Vec::new(),
     };
@@ -309,7 +309,7 @@ fn launched(described: &[u8]) -> String {
     let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
     let descriptors = [null(), says.try_clone().unwrap(), says, null(), job.into()];
     let launcher = Order::Launcher {
-        whose: Whose::Own,
+        owner: ProcessOwner::Own,
         shown: ["some", "words"].map(Into::into).into(),
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     };
@@ -371,7 +371,7 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
     let helper = Helper::start();
     let separate = encode(&Order::Separate(rules()));
     let (accounts, theirs) = UnixStream::pair().unwrap();
-    let user = |uid| encode(&step(Whose::User { uid, gid: None }));
+    let user = |uid| encode(&step(ProcessOwner::User { uid, gid: None }));
     let descriptors = || {
         let (link, theirs) = UnixStream::pair().unwrap();
         let (log, says) = pipe().unwrap();
@@ -434,7 +434,7 @@ fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_
     let (accounts, theirs) = UnixStream::pair().unwrap();
     let separate = encode(&Order::Separate(rules()));
     assert_eq!(helper.asked(&separate, &[theirs.as_fd()]), Answer::Done);
-    let user = |gid| step(Whose::User { uid: 54_321, gid });
+    let user = |gid| step(ProcessOwner::User { uid: 54_321, gid });
     let waiting = helper.make(&user(None));
     let second = helper.make(&user(Some(54_400)));
     let third = helper.make(&user(Some(0)));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
 use super::opening::Token;
-use super::router::Place;
+use super::router::TreePosition;
 use crate::budget::{Account, Budgets, Spent, Taken};
 
 /// Why a launch is not taken.
@@ -64,16 +64,19 @@ pub struct Registry {
 
 /// A place in a launch that is taken; given up when this is dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct Registration {
     registry: Arc<Registry>,
     launch: String,
-    place: Place,
+    place: TreePosition,
     account: Arc<Account>,
     _taken: Taken,
 }
 
-fn parts(place: Place) -> (bool, bool) {
-    (!matches!(place, Place::Member(_)), place.node().is_some())
+fn parts(place: TreePosition) -> (bool, bool) {
+    (
+        !matches!(place, TreePosition::Member(_)),
+        place.node().is_some(),
+    )
 }
 
 impl Registry {
@@ -99,8 +102,8 @@ impl Registry {
         launch: &str,
         token: Token,
         uid: u32,
-        place: Place,
-    ) -> Result<Seat, Refusal> {
+        place: TreePosition,
+    ) -> Result<Registration, Refusal> {
         let (entry, member) = parts(place);
         let account = self.budgets.of(uid);
         let taken = account.enter()?;
@@ -132,7 +135,7 @@ impl Registry {
             Some(known) if known.member => return Err(Refusal::Twice(launch.to_owned())),
             Some(known) => known.member = true,
         }
-        Ok(Seat {
+        Ok(Registration {
             registry: self.clone(),
             launch: launch.to_owned(),
             place,
@@ -207,14 +210,14 @@ impl Drop for Started {
     }
 }
 
-impl Seat {
+impl Registration {
     /// Of the launch's user.
     pub fn account(&self) -> &Arc<Account> {
         &self.account
     }
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
         let (entry, member) = parts(self.place);
         let mut launches = self.registry.lock();
@@ -241,10 +244,12 @@ mod tests {
     fn a_launch_is_entered_once_by_its_launcher_and_once_by_its_parent_with_its_token() {
         let registry = Arc::new(Registry::default());
         let token = Token::random();
-        let member = Place::Member(NodeId(1));
-        let entry = registry.enter("l", token, 7, Place::Entry).unwrap();
+        let member = TreePosition::Member(NodeId(1));
+        let entry = registry.enter("l", token, 7, TreePosition::Entry).unwrap();
         assert_eq!(
-            registry.enter("l", token, 7, Place::Entry).unwrap_err(),
+            registry
+                .enter("l", token, 7, TreePosition::Entry)
+                .unwrap_err(),
             Refusal::Twice("l".into())
         );
         assert_eq!(
@@ -259,7 +264,7 @@ mod tests {
                 ..
             }
         ));
-        let seat = registry.enter("l", token, 7, member).unwrap();
+        let registration = registry.enter("l", token, 7, member).unwrap();
         assert_eq!(
             registry.enter("l", token, 7, member).unwrap_err(),
             Refusal::Twice("l".into())
@@ -267,7 +272,7 @@ mod tests {
         assert_eq!(registry.count(), 1);
         drop(entry);
         assert_eq!(registry.count(), 1);
-        drop(seat);
+        drop(registration);
         assert_eq!(registry.count(), 0);
     }
 
@@ -275,17 +280,17 @@ mod tests {
     async fn an_agent_that_is_being_stopped_takes_no_new_launch_and_is_done_after_the_last() {
         let registry = Arc::new(Registry::default());
         let token = Token::random();
-        let entry = registry.enter("l", token, 7, Place::Entry).unwrap();
+        let entry = registry.enter("l", token, 7, TreePosition::Entry).unwrap();
         registry.drain();
         assert_eq!(
             registry
-                .enter("m", token, 7, Place::EntryAndRoot)
+                .enter("m", token, 7, TreePosition::EntryAndRoot)
                 .unwrap_err(),
             Refusal::Draining
         );
         // Its own launcher is connected already.
         let member = registry
-            .enter("l", token, 7, Place::Member(NodeId(0)))
+            .enter("l", token, 7, TreePosition::Member(NodeId(0)))
             .unwrap();
         let mut drained = std::pin::pin!(registry.drained());
         assert!((&mut drained).now_or_never().is_none());

@@ -21,8 +21,8 @@ use super::router::{Event, Neighbour};
 use crate::budget::Account;
 use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
-use crate::user::says::relay;
-use crate::user::spawn::steps::{Reins, Steps};
+use crate::user::output_log::relay;
+use crate::user::spawn::steps::{SignalHandle, Steps};
 use crate::user::spawn::{SpawnError, end};
 use wireup::sys::spawn::Child;
 use wireup_core::link::control::{FromStep, VERSION};
@@ -37,7 +37,7 @@ pub struct Process(Arc<Started>);
 
 #[derive(Debug, Default)]
 struct Started {
-    fd: OnceLock<(AsyncFd<OwnedFd>, Reins)>,
+    fd: OnceLock<(AsyncFd<OwnedFd>, SignalHandle)>,
     pid: OnceLock<i32>,
     /// How long it was silent when it was given up.
     given_up: OnceLock<Duration>,
@@ -65,8 +65,8 @@ pub fn start(
     let started = process.clone();
     let starting = async move {
         let (step, says) = starting.await.map_err(|_| NoStep::Ends)??;
-        if let Some(trouble) = step.trouble {
-            let problem = match trouble.told().await {
+        if let Some(exec_report) = step.exec_report {
+            let problem = match exec_report.receive().await {
                 Ok(None) => None,
                 Ok(Some((what, error))) => Some((what, error)),
                 Err(error) => Some(("exec", error)),
@@ -76,7 +76,7 @@ pub fn start(
                 return Err(NoStep::Child { what, error });
             }
         }
-        started.watch(step.child, step.reins)?;
+        started.watch(step.child, step.signal_handle)?;
         tokio::spawn(relay(says, who)?);
         Ok(())
     };
@@ -94,13 +94,13 @@ pub fn start(
 }
 
 impl Process {
-    fn watch(&self, child: Child, reins: Reins) -> io::Result<()> {
+    fn watch(&self, child: Child, signal_handle: SignalHandle) -> io::Result<()> {
         // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its
         // readiness is all that is asked for.
         let fd = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) }?;
         // Watched once, by the future that starts it.
         let _ = self.0.pid.set(child.pid.as_raw_nonzero().get());
-        let _ = self.0.fd.set((fd, reins));
+        let _ = self.0.fd.set((fd, signal_handle));
         Ok(())
     }
 
@@ -117,8 +117,8 @@ impl Process {
 
     fn signal(&self, signal: Signal) -> bool {
         let known = self.0.fd.get();
-        if let Some((fd, reins)) = known {
-            reins.signal(fd.get_ref(), signal);
+        if let Some((fd, signal_handle)) = known {
+            signal_handle.signal(fd.get_ref(), signal);
         }
         known.is_some()
     }

@@ -7,23 +7,23 @@ use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::user::spawn::steps::Reins;
+use crate::user::spawn::steps::SignalHandle;
 use wireup::sys::spawn::{ExitStatus, wait};
 
 /// A process that runs, until it was waited for.
 #[derive(Debug)]
-pub struct Process(AsyncFd<OwnedFd>, Reins);
+pub struct Process(AsyncFd<OwnedFd>, SignalHandle);
 
 impl Process {
     /// The pidfd of a child that was not reaped yet.
     ///
     /// # Errors
     /// When the runtime cannot watch it.
-    pub fn new(pidfd: OwnedFd, reins: Reins) -> io::Result<Self> {
+    pub fn new(pidfd: OwnedFd, signal_handle: SignalHandle) -> io::Result<Self> {
         // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness
         // is all that is asked for.
         let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
-        Ok(Self(watched?, reins))
+        Ok(Self(watched?, signal_handle))
     }
 
     /// Signals it; one that has ended needs none.

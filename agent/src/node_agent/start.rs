@@ -86,11 +86,14 @@ pub async fn start(
         };
         steps.launch(&user, launcher)
     });
-    let user::spawn::steps::Started { child, reins, .. } =
-        starting.await.map_err(io::Error::other)??;
+    let user::spawn::steps::Started {
+        child,
+        signal_handle,
+        ..
+    } = starting.await.map_err(io::Error::other)??;
     let pid = child.pid.as_raw_nonzero().get();
     let launcher = Launcher {
-        process: Process::new(child.pidfd, reins)?,
+        process: Process::new(child.pidfd, signal_handle)?,
         control,
         stdout,
         stderr,

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::exchange::{Ended, Entries, Exchange, ExchangeError};
 use super::output::Output;
 use super::progress::Progress;
-use super::request::{Place, Request};
+use super::request::{NodeLayout, Request};
 use crate::budget::Held;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
 use wireup_core::record::SignalOrder;
@@ -24,7 +24,7 @@ pub struct Launch {
     pub id: String,
     pub allocation: String,
     /// Its nodes and ranks.
-    pub place: Place,
+    pub place: NodeLayout,
     /// As whom it runs.
     pub owner: u32,
     /// When the request came, in milliseconds since the epoch.

@@ -17,7 +17,7 @@ mod error;
 mod layout;
 
 pub use error::RequestError;
-pub use layout::Place;
+pub use layout::NodeLayout;
 
 /// Longest name of a launch.
 const ID_MAX: usize = 64;
@@ -32,7 +32,7 @@ pub struct Request {
     pub id: String,
     pub allocation: String,
     /// Its nodes and ranks.
-    pub place: Place,
+    pub place: NodeLayout,
     /// Its programs, at least one; their ranks come to those of the place.
     pub programs: Vec<Program>,
     /// Variables for all ranks, in ascending order of names.
@@ -119,7 +119,7 @@ impl Request {
             return Err(RequestError::Allocation(allocation.len()));
         }
         let job = asked.job.unwrap_or_default();
-        let place = Place::check(
+        let place = NodeLayout::check(
             layout::Asked {
                 peers: asked.peers,
                 head: asked.head_node_index,

@@ -4,7 +4,7 @@
 //! The process is forked and not cloned with shared memory as ranks are: between the change of user
 //! and exec it can be signalled and stopped by that user, while it still is a part of this
 //! program. A copy of the memory keeps that away from the agent, and no thread waits for one that may be
-//! stopped: whether it was executed is [awaited](Trouble::told). The kernel lets the user neither trace the
+//! stopped: whether it was executed is [awaited](ExecReport::receive). The kernel lets the user neither trace the
 //! process nor read its memory, since a change of user makes it undumpable.
 //!
 //! Rule: the process has no privilege to regain, and nothing of the agent's but its link. What it says
@@ -31,8 +31,8 @@ use rustix::process::Signal;
 use wireup::sys::descriptors::FIRST_FREE;
 use wireup::sys::spawn::{Child, open_pidfd, wait};
 
-pub use self::child::Trouble;
-use self::child::{Plan, fork, told};
+pub use self::child::ExecReport;
+use self::child::{Plan, fork, receive};
 use super::User;
 use super::files::of_users;
 
@@ -106,8 +106,8 @@ fn wireup<'a>(
 /// [`SpawnError`]; no process is left then.
 fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
     let path = program.path;
-    let (child, trouble) = begin(user, program)?;
-    match told(&trouble) {
+    let (child, exec_report) = begin(user, program)?;
+    match receive(&exec_report) {
         Ok(None) => Ok(()),
         Ok(Some((what, error))) => Err(SpawnError::new(user, path, what, error)),
         Err(error) => Err(SpawnError::new(user, path, "exec", error)),
@@ -126,12 +126,12 @@ pub fn end(child: &Child) {
 ///
 /// # Errors
 /// [`SpawnError`]; no process is left then.
-pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, Trouble), SpawnError> {
+pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, ExecReport), SpawnError> {
     let failed = |what, error| SpawnError::new(user, program.path, what, error);
     let descriptors = |error: Errno| failed("descriptors", error.into());
     // The lower one is closed.
     let high = |fd: OwnedFd| fcntl_dupfd_cloexec(fd, FIRST_FREE).map_err(descriptors);
-    let (trouble, tells) = pipe_with(PipeFlags::CLOEXEC).map_err(descriptors)?;
+    let (exec_report, tells) = pipe_with(PipeFlags::CLOEXEC).map_err(descriptors)?;
     let [input, output, error] = program.standard;
     let sources = [
         high(input)?,
@@ -166,7 +166,7 @@ pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, Trouble), Spaw
             let to = number.next().unwrap_or(LINK);
             (source.as_raw_fd(), to)
         }),
-        trouble: tells.as_raw_fd(),
+        exec_report: tells.as_raw_fd(),
         user,
         files: of_users(),
         privileged: rustix::process::geteuid().is_root(),
@@ -180,7 +180,7 @@ pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, Trouble), Spaw
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         failed("pidfd", errno.into())
     })?;
-    Ok((child, Trouble(trouble)))
+    Ok((child, ExecReport(exec_report)))
 }
 
 /// A minimal environment of a user, `NAME=value`; the variables beyond it count more.

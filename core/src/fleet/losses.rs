@@ -82,7 +82,7 @@ impl Fleet {
             if state.over || state.is_lost() {
                 continue;
             }
-            if state.is_guest() {
+            if state.is_joining() {
                 self.not_joined(*node, refused(node), out);
                 continue;
             }

@@ -1,6 +1,7 @@
 //! What a launcher knows of one node.
 
 use super::Refusal;
+use crate::link::stdio_flow_control::Owed;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -15,17 +16,16 @@ pub(super) struct NodeState {
     pub(super) over: bool,
     /// Nothing more will be heard of it.
     pub(super) lost: bool,
-    /// Bytes of output that came and for which it has no new credit yet, by stream.
-    pub(super) owed: [u32; 2],
+    pub(super) owed: Owed,
     /// It has not said that it has the last piece of input.
-    pub(super) eats: bool,
+    pub(super) has_input: bool,
     /// No rank there reads input any more.
-    pub(super) sated: bool,
+    pub(super) input_closed: bool,
 }
 
 impl NodeState {
     /// It is asked to join, and is not part of the launch as long as it has not.
-    pub(super) fn is_guest(&self) -> bool {
+    pub(super) fn is_joining(&self) -> bool {
         self.joins && !self.ready
     }
 

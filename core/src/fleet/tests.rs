@@ -85,10 +85,10 @@ fn a_guest_that_is_lost_fails_nothing() {
     let (mut fleet, jobs) = decided();
     fleet.invite(5);
     let guest = NodeId(3);
-    assert!(fleet.is_guest(guest));
+    assert!(fleet.is_joining(guest));
     let out = concluded(|out| fleet.lose(&[guest], ("down", "down"), &jobs, out));
     assert!(matches!(&out[..], [Conclusion::Joined(node, Some(_))] if *node == guest));
     let out = concluded(|out| fleet.ready(NodeId(4), out));
     assert_eq!(out, [Conclusion::Joined(NodeId(4), None)]);
-    assert!(!fleet.is_guest(NodeId(4)));
+    assert!(!fleet.is_joining(NodeId(4)));
 }

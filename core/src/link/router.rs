@@ -78,7 +78,7 @@ pub enum Neighbour {
 
 /// Where this agent is in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum TreePosition {
     /// Above the root: the launcher is connected here, node 0 is elsewhere.
     Entry,
     /// The root, with the launcher connected here.
@@ -87,7 +87,7 @@ pub enum Place {
     Member(NodeId),
 }
 
-impl Place {
+impl TreePosition {
     /// The node this agent has a step for.
     pub fn node(self) -> Option<NodeId> {
         match self {
@@ -148,7 +148,7 @@ pub enum Action<B> {
 /// One launch at one agent. See the module.
 #[derive(Debug)]
 pub struct Router {
-    place: Place,
+    place: TreePosition,
     tree: Tree,
     up: bool,
     step: bool,
@@ -161,7 +161,7 @@ pub struct Router {
 impl Router {
     /// A launch that begins: every neighbour there is counts as connected, so that frames can be
     /// queued for it.
-    pub fn new(place: Place, tree: Tree) -> Self {
+    pub fn new(place: TreePosition, tree: Tree) -> Self {
         let mut router = Self {
             place,
             tree,
@@ -179,7 +179,7 @@ impl Router {
     }
 
     /// Where this agent is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> TreePosition {
         self.place
     }
 
@@ -275,7 +275,9 @@ impl Router {
     /// As whom a local neighbour speaks.
     fn own_name(&self, neighbour: Neighbour) -> Option<Address> {
         match (neighbour, self.place) {
-            (Neighbour::Up, Place::Entry | Place::EntryAndRoot) => Some(Address::Launcher),
+            (Neighbour::Up, TreePosition::Entry | TreePosition::EntryAndRoot) => {
+                Some(Address::Launcher)
+            }
             (Neighbour::Step, place) => place.node().map(Address::Node),
             _ => None,
         }
@@ -294,11 +296,11 @@ impl Router {
     fn side(&self, node: NodeId) -> Option<Neighbour> {
         let known = node.0 < self.tree.nodes();
         match self.place {
-            Place::Entry => Some(Neighbour::Child(NodeId(0))),
-            Place::Member(own) if own.0 > 0 && !known => Some(Neighbour::Up),
+            TreePosition::Entry => Some(Neighbour::Child(NodeId(0))),
+            TreePosition::Member(own) if own.0 > 0 && !known => Some(Neighbour::Up),
             _ if !known => None,
-            Place::EntryAndRoot => Some(self.side_of(NodeId(0), node)),
-            Place::Member(own) => Some(self.side_of(own, node)),
+            TreePosition::EntryAndRoot => Some(self.side_of(NodeId(0), node)),
+            TreePosition::Member(own) => Some(self.side_of(own, node)),
         }
     }
 
@@ -322,7 +324,7 @@ impl Router {
         if !self.up {
             return;
         }
-        if let Place::Member(own @ NodeId(1..)) = self.place {
+        if let TreePosition::Member(own @ NodeId(1..)) = self.place {
             return out.push(Action::Refuse(format!(
                 "nodes join at node 0, and not at {own:?}"
             )));
@@ -337,7 +339,7 @@ impl Router {
             )));
         }
         self.tree = self.tree.grown(after);
-        if self.place == Place::Entry {
+        if self.place == TreePosition::Entry {
             return out.push(Action::PassOn(growth));
         }
         let joined = (first..self.tree.nodes()).map(NodeId);
@@ -348,7 +350,7 @@ impl Router {
     fn broadcast<B: Clone>(&self, from: Neighbour, packet: &Packet<B>, out: &mut Vec<Action<B>>) {
         let below = self.children.keys().map(|child| Neighbour::Child(*child));
         // Above the root there is no node.
-        let under_another = matches!(self.place, Place::Member(node) if node.0 > 0);
+        let under_another = matches!(self.place, TreePosition::Member(node) if node.0 > 0);
         let up = under_another.then_some(Neighbour::Up);
         let every = below.chain([Neighbour::Step]).chain(up);
         for next in every.filter(|next| *next != from) {

@@ -16,7 +16,7 @@ pub enum Order {
     /// connection of the launcher.
     Step {
         /// The user of the process.
-        whose: Whose,
+        owner: ProcessOwner,
         /// Its environment, in place of what there is: `NAME=value`.
         environment: Vec<Vec<u8>>,
     },
@@ -24,7 +24,7 @@ pub enum Order {
     /// descriptors 3 and 4.
     Launcher {
         /// The user of the process.
-        whose: Whose,
+        owner: ProcessOwner,
         /// What the process list shows of its job.
         shown: Vec<Vec<u8>>,
         /// Its environment, as that of a step.
@@ -42,7 +42,7 @@ pub enum Order {
 
 /// The user of the requested process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Whose {
+pub enum ProcessOwner {
     /// The helper's own user's.
     Own,
     /// That of these numbers. Of a believed agent only.

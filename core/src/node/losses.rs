@@ -70,6 +70,6 @@ impl NodeCore {
         self.answer_aborts(actions);
         self.groups(actions, GroupEngine::tear_down);
         self.ask_nodes(now, actions, QueryEngine::tear_down);
-        self.stop_host(now, actions);
+        self.stop_sidecar(now, actions);
     }
 }

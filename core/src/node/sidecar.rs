@@ -18,7 +18,7 @@ use crate::job::shortage;
 use crate::link::liveness::{BUSY_LIMIT, SILENCE};
 use crate::node::event::{Action, Doing, Report};
 use crate::node::{NodeCore, PmixState};
-use crate::pmix::control::{Control, ControlReply, Failed, Stage};
+use crate::pmix::control::{Control, ControlReply, Failed, StartupStage};
 use crate::pmix::sidecar::{RequestId, SidecarEvent};
 use crate::pmix::value::Status;
 use crate::pmix::wire::WireError;
@@ -143,7 +143,7 @@ impl SidecarLife {
 impl NodeCore {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
-    pub fn start_host(&mut self, requests: &[Control], now: Moment, actions: &mut Vec<Action>) {
+    pub fn start_sidecar(&mut self, requests: &[Control], now: Moment, actions: &mut Vec<Action>) {
         let nodes = self.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
         self.host.patience = Some(Patience::new(limit, now));
@@ -172,7 +172,7 @@ impl NodeCore {
             }
             Err(error) => {
                 let text = format!("{}: {error}", control.kind().name());
-                self.host_broken(text, now, actions);
+                self.sidecar_broken(text, now, actions);
                 None
             }
         }
@@ -180,7 +180,7 @@ impl NodeCore {
 
     /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
     /// its own end is seen, and must not be blamed: it is asked for a sign of life.
-    pub fn doubt_host(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub fn probe_sidecar(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if self.host.state == SidecarState::Ready {
             let probe = self.control(&Control::Probe, now, actions);
             self.host.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
@@ -189,12 +189,12 @@ impl NodeCore {
 
     /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for
     /// longer than some seconds.
-    pub fn host_is_in_doubt(&self) -> bool {
+    pub fn sidecar_in_doubt(&self) -> bool {
         self.host.is_needed() && (self.host.closed || self.host.doubt.is_some())
     }
 
     /// Something came on one of the sidecar's sockets.
-    pub(super) fn host_said(
+    pub(super) fn sidecar_replied(
         &mut self,
         events: Result<Vec<SidecarEvent>, WireError>,
         now: Moment,
@@ -204,10 +204,10 @@ impl NodeCore {
             return;
         }
         // Frames that were complete before an error count: a rank that finalized has finalized.
-        self.host_events(events.unwrap_or_default(), now, actions);
+        self.sidecar_events(events.unwrap_or_default(), now, actions);
         if let Some(error) = self.link.error() {
             let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
-            self.host_broken(text, now, actions);
+            self.sidecar_broken(text, now, actions);
         }
     }
 
@@ -244,7 +244,7 @@ impl NodeCore {
                 let text = format!(
                     "{refusal}; see what it prints with -vv, or try another libpmix (--libpmix)"
                 );
-                self.host_broken(text, now, actions);
+                self.sidecar_broken(text, now, actions);
             }
             ControlReply::DirectModex(result) => {
                 let requests = &mut self.modex_requests;
@@ -261,11 +261,11 @@ impl NodeCore {
             ControlReply::IofDeliver(_) => self.delivered(id, now, actions),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.host.stopped = true,
-            ControlReply::Probe(_) => self.host_answered(id, now),
+            ControlReply::Probe(_) => self.probe_answered(id, now),
         }
     }
 
-    fn host_answered(&mut self, id: RequestId, now: Moment) {
+    fn probe_answered(&mut self, id: RequestId, now: Moment) {
         let life = &mut self.host;
         if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
             life.doubt = None;
@@ -278,23 +278,28 @@ impl NodeCore {
     }
 
     /// The sidecar reports why it cannot continue.
-    pub(super) fn host_gave_up(&mut self, failed: &Failed, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn sidecar_gave_up(
+        &mut self,
+        failed: &Failed,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         // The other stages know their own remedies.
         let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
-            ("", Stage::Link) => UNINTELLIGIBLE,
+            ("", StartupStage::Link) => UNINTELLIGIBLE,
             (remedy, _) => remedy,
         };
         let text = format!("{}{remedy}", failed.text);
-        self.host_broken(text, now, actions);
+        self.sidecar_broken(text, now, actions);
     }
 
     /// The sidecar has loaded its libraries.
-    pub(super) fn host_loaded(&mut self) {
+    pub(super) fn sidecar_loaded(&mut self) {
         self.host.loaded = true;
     }
 
     /// All ranks have ended: the sidecar is asked to stop.
-    pub(super) fn stop_host(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn stop_sidecar(&mut self, now: Moment, actions: &mut Vec<Action>) {
         if self.host.is_needed() {
             self.host.settle(SidecarState::Stopping);
             self.host.patience = Some(Patience::new(STOP_LIMIT, now));
@@ -303,7 +308,7 @@ impl NodeCore {
     }
 
     /// A socket of the sidecar has ended. That is how it stops, dies, or goes wrong.
-    pub(super) fn host_closed(&mut self, now: Moment) {
+    pub(super) fn sidecar_closed(&mut self, now: Moment) {
         if self.host.is_needed() && !self.host.closed {
             self.host.closed = true;
             self.host.probe_at = None;
@@ -312,7 +317,7 @@ impl NodeCore {
     }
 
     /// The sidecar's process has ended.
-    pub(super) fn host_ended(
+    pub(super) fn sidecar_ended(
         &mut self,
         how: String,
         in_order: bool,
@@ -320,12 +325,12 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         if self.host.is_heard() && !(in_order && self.host.stopped) {
-            self.host_lost(how, now, actions);
+            self.sidecar_lost(how, now, actions);
         }
         self.host.settle(SidecarState::Ended);
     }
 
-    pub(super) fn host_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn sidecar_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let life = &mut self.host;
         life.doubt = life.doubt.filter(|(_, until)| now < *until);
         if life.probe_at.is_some_and(|at| now >= at) {
@@ -343,20 +348,25 @@ impl NodeCore {
             // One that is stopped does not start any more; one that waits may wait for a file system.
             (SidecarState::Starting, false) if due && !over => actions.push(Action::LookAtSidecar),
             (SidecarState::Ready, false) if over => actions.push(Action::LookAtSidecar),
-            _ if over => self.host_impatient(limit, now, actions),
+            _ if over => self.sidecar_timed_out(limit, now, actions),
             _ => {}
         }
     }
 
     /// What the sidecar's process was seen to do when it was silent.
-    pub(super) fn host_seen(&mut self, doing: Doing, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn sidecar_inspected(
+        &mut self,
+        doing: Doing,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         let life = &mut self.host;
         match (life.state, doing) {
             (SidecarState::Starting, Doing::Stopped) => {
                 life.seen_stopped += 1;
                 // One that was stopped for a moment continues.
                 if life.seen_stopped > STOPPED_LOOKS {
-                    self.host_broken("its process is stopped".to_owned(), now, actions);
+                    self.sidecar_broken("its process is stopped".to_owned(), now, actions);
                 }
             }
             (SidecarState::Starting, _) => life.seen_stopped = 0,
@@ -365,15 +375,15 @@ impl NodeCore {
             }
             (SidecarState::Ready, _) => {
                 let limit = now.since(life.silent_since) + life.silence / 2;
-                self.host_impatient(limit, now, actions);
+                self.sidecar_timed_out(limit, now, actions);
             }
             _ => {}
         }
     }
 
-    fn host_impatient(&mut self, limit: Duration, now: Moment, actions: &mut Vec<Action>) {
+    fn sidecar_timed_out(&mut self, limit: Duration, now: Moment, actions: &mut Vec<Action>) {
         let text = self.impatient(limit.as_secs());
-        self.host_broken(text, now, actions);
+        self.sidecar_broken(text, now, actions);
     }
 
     /// The wait that timed out, and the reaction.
@@ -396,15 +406,15 @@ impl NodeCore {
     }
 
     /// The sidecar cannot be used any more, though its process may still run.
-    pub(super) fn host_broken(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn sidecar_broken(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
         if self.host.is_heard() {
-            self.host_lost(error, now, actions);
+            self.sidecar_lost(error, now, actions);
             actions.push(Action::KillSidecar);
         }
     }
 
     /// Reports the loss and answers the sidecar's pending requests.
-    fn host_lost(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
+    fn sidecar_lost(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
         self.host.settle(SidecarState::Broken);
         actions.push(Action::Report(Report::SidecarLost { error }));
         self.groups(actions, GroupEngine::server_lost);

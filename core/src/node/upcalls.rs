@@ -25,7 +25,7 @@ use crate::pmix::upcall::{Answer, Notice, Request};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
-    pub(super) fn host_events(
+    pub(super) fn sidecar_events(
         &mut self,
         events: Vec<SidecarEvent>,
         now: Moment,
@@ -34,7 +34,7 @@ impl NodeCore {
         for event in events {
             match event {
                 SidecarEvent::Hello(hello) => {
-                    self.host_loaded();
+                    self.sidecar_loaded();
                     self.groups.libpmix.clone_from(&hello.libpmix);
                     actions.push(Action::Report(Report::SidecarLoaded(hello)));
                 }
@@ -42,7 +42,7 @@ impl NodeCore {
                     let text = text.to_string();
                     actions.push(Action::Report(Report::SidecarWarning { text }));
                 }
-                SidecarEvent::Failed(failed) => self.host_gave_up(&failed, now, actions),
+                SidecarEvent::Failed(failed) => self.sidecar_gave_up(&failed, now, actions),
                 SidecarEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
                 SidecarEvent::Request { id, request } => self.request(id, request, now, actions),
                 SidecarEvent::Notice(notice) => self.notice(notice, now, actions),
@@ -299,7 +299,7 @@ impl NodeCore {
     }
 
     /// Another node requests a local rank's data.
-    pub(super) fn ask_host(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn ask_sidecar(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
         if self.host.state != SidecarState::Ready {
             let result = Err(Status::ERR_NOT_FOUND.0);
             return self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);

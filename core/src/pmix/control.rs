@@ -343,7 +343,7 @@ pub struct Hello {
 
 /// How far a failing host came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum StartupStage {
     /// Finding and opening the two libraries.
     Load,
     /// The shim is of another version than the host.
@@ -354,7 +354,7 @@ pub enum Stage {
     Link,
 }
 
-impl Stage {
+impl StartupStage {
     const ALL: [(Self, u32); 4] = [
         (Self::Load, c::WIREUP_STAGE_LOAD),
         (Self::Abi, c::WIREUP_STAGE_ABI),
@@ -367,7 +367,7 @@ impl Stage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failed {
     /// How far it came.
-    pub stage: Stage,
+    pub stage: StartupStage,
     /// The reason, one line.
     pub text: Text,
 }
@@ -402,7 +402,9 @@ impl SidecarNotice {
             }
             c::WIREUP_OP_FAILED => {
                 let stage = u32::from(from.u8()?);
-                let stage = Stage::ALL.into_iter().find(|(_, code)| *code == stage);
+                let stage = StartupStage::ALL
+                    .into_iter()
+                    .find(|(_, code)| *code == stage);
                 Self::Failed(Failed {
                     stage: stage.ok_or(WireError::Bad("stage"))?.0,
                     text: Text::decode(&mut from)?,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::RankLocation;
 use crate::job::outcome::Cause;
 
 /// Why a job ended other than by the normal end of its ranks.
@@ -16,7 +16,7 @@ pub struct CauseRecord<'a> {
     pub message: String,
     /// The rank that caused it, and its node.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub place: Option<Place<'a>>,
+    pub place: Option<RankLocation<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct Missing<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MissingRank<'a> {
     #[serde(flatten)]
-    pub place: Place<'a>,
+    pub place: RankLocation<'a>,
     /// Its process, if it was started.
     pub pid: Option<i32>,
     /// The last it did with its process-management interface.

@@ -27,7 +27,7 @@ fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
 #[test]
 fn the_end_of_a_rank_is_a_code_or_a_signal() {
     let change = |end: RankEnd| {
-        let place = Place::new((JobNumber(0), Rank(3)).into(), NodeId(1), "h", AppNum(0));
+        let place = RankLocation::new((JobNumber(0), Rank(3)).into(), NodeId(1), "h", AppNum(0));
         let change = RankChange {
             state: RankState::Ended,
             place,
@@ -91,7 +91,7 @@ fn what_a_later_version_says_is_passed_over() {
 #[test]
 fn a_line_says_the_same_when_it_is_read_and_written_again() {
     let speaker = Speaker::from((JobNumber(2), Rank(3)));
-    let place = || Place::new(speaker, NodeId(1), "h", AppNum(0));
+    let place = || RankLocation::new(speaker, NodeId(1), "h", AppNum(0));
     let first = || Speaker::from((JobNumber(0), Rank(0)));
     let cause = || CauseRecord {
         kind: "fence_timeout".into(),

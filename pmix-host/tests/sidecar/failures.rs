@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use wireup_core::pmix::control::{Control, ControlReply, Stage};
+use wireup_core::pmix::control::{Control, ControlReply, StartupStage};
 use wireup_core::pmix::value::Status;
 
 use wireup_test_support::eventually;
@@ -14,7 +14,7 @@ use crate::agent::{Node, libpmix_libraries, shim, system_libpmix};
 use crate::cluster::Cluster;
 
 /// Starts a sidecar that must fail, and returns where and why.
-fn failure(libpmix: &Path, shim: &Path) -> (Stage, String) {
+fn failure(libpmix: &Path, shim: &Path) -> (StartupStage, String) {
     let mut node = Node::start_with("solo", libpmix, shim);
     let failed = node.failed();
     assert_eq!(node.end().code(), Some(1));
@@ -44,7 +44,7 @@ fn each_unusable_library_gives_one_line_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let missing = Path::new("/nonexistent/libpmix.so.2");
     let (stage, text) = failure(missing, &shim());
-    assert_eq!(stage, Stage::Load);
+    assert_eq!(stage, StartupStage::Load);
     assert!(
         text.starts_with("cannot load /nonexistent/libpmix.so.2: "),
         "{text}"
@@ -52,7 +52,7 @@ fn each_unusable_library_gives_one_line_that_names_it() {
 
     let other = library(dir.path(), "other", "int other;");
     let (stage, text) = failure(&other, &shim());
-    assert_eq!(stage, Stage::Pmix);
+    assert_eq!(stage, StartupStage::Pmix);
     assert!(
         text.contains("other.so: is no libpmix: it has no PMIx_Get_version; "),
         "{text}"
@@ -60,7 +60,7 @@ fn each_unusable_library_gives_one_line_that_names_it() {
 
     let old = "const char *PMIx_Get_version(void) { return \"OpenPMIx 4.1.2, x\"; }";
     let (stage, text) = failure(&library(dir.path(), "old", old), &shim());
-    assert_eq!(stage, Stage::Pmix);
+    assert_eq!(stage, StartupStage::Pmix);
     assert!(
         text.contains("old.so: version 4.1.2 is too old, 4.2.2 or later is needed; "),
         "{text}"
@@ -68,7 +68,7 @@ fn each_unusable_library_gives_one_line_that_names_it() {
 
     let empty = "const char *PMIx_Get_version(void) { return \"OpenPMIx 9.0.0, x\"; }";
     let (stage, text) = failure(&library(dir.path(), "empty", empty), &shim());
-    assert_eq!(stage, Stage::Pmix);
+    assert_eq!(stage, StartupStage::Pmix);
     assert!(text.contains("empty.so: undefined symbol"), "{text}");
     assert!(
         text.ends_with("; name a libpmix of version 4.2.2 or later with --libpmix"),
@@ -81,14 +81,14 @@ fn each_unusable_shim_gives_one_line_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let libpmix = system_libpmix();
     let (stage, text) = failure(&libpmix, Path::new("/nonexistent/shim.so"));
-    assert_eq!(stage, Stage::Load);
+    assert_eq!(stage, StartupStage::Load);
     assert!(
         text.starts_with("cannot load /nonexistent/shim.so: "),
         "{text}"
     );
 
     let (stage, text) = failure(&libpmix, &library(dir.path(), "other", "int other;"));
-    assert_eq!(stage, Stage::Abi);
+    assert_eq!(stage, StartupStage::Abi);
     assert!(
         text.contains("other.so: is no wireup shim: it has no wireup_shim_abi; "),
         "{text}"
@@ -96,7 +96,7 @@ fn each_unusable_shim_gives_one_line_that_names_it() {
 
     let future = "unsigned wireup_shim_abi(void) { return 999; }";
     let (stage, text) = failure(&libpmix, &library(dir.path(), "future", future));
-    assert_eq!(stage, Stage::Abi);
+    assert_eq!(stage, StartupStage::Abi);
     assert!(
         text.contains("future.so: shim of version 999, this wireup needs version "),
         "{text}"
@@ -143,7 +143,7 @@ fn garbage_on_the_control_socket_ends_the_sidecar_with_a_line() {
     node.hello();
     node.control.write_all(&[0xff; 64]).unwrap();
     let failed = node.failed();
-    assert_eq!(failed.stage, Stage::Link);
+    assert_eq!(failed.stage, StartupStage::Link);
     let text = failed.text.to_string();
     assert!(
         text.starts_with("the agent's request is malformed: payload of "),
@@ -159,7 +159,7 @@ fn garbage_on_the_upcall_socket_ends_the_sidecar_with_a_line() {
         let node = &mut cluster.nodes[0];
         node.upcall.write_all(&[0xff; 64]).unwrap();
         let failed = node.failed();
-        assert_eq!(failed.stage, Stage::Link);
+        assert_eq!(failed.stage, StartupStage::Link);
         assert_eq!(
             failed.text,
             "the agent's answer on the upcall socket is malformed"

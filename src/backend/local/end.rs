@@ -129,7 +129,7 @@ impl LocalBackend {
             Phase::Stopping if !any_running => end.enter(Phase::Draining, now),
             Phase::Stopping if end.hurried > 0 => {
                 for index in 0..self.nodes.len() {
-                    self.kill_host(self.part.node_at(index));
+                    self.kill_sidecar(self.part.node_at(index));
                 }
                 end.enter(Phase::Killed, now);
             }

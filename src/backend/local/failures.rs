@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::{LocalBackend, RankSlot, raw};
 use crate::backend::message::FromBackend;
 use crate::sys::procfs;
-use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::node::event::Event;
@@ -34,7 +33,7 @@ impl Host for LocalBackend {
     }
 
     fn sidecars_in_doubt(&self) -> bool {
-        self.nodes.iter().any(|node| node.core.host_is_in_doubt())
+        self.nodes.iter().any(|node| node.core.sidecar_in_doubt())
     }
 
     /// One that was never ready was waited for, also where there is no rank.
@@ -88,15 +87,5 @@ impl LocalBackend {
         self.tell(FromBackend::Failed { cause, state });
         // What else is on its way follows from it.
         self.stop_starting();
-    }
-
-    /// Asks every sidecar for a sign of life.
-    fn probe_sidecars(&mut self) {
-        let now = Moment(self.now());
-        for index in 0..self.nodes.len() {
-            let mut actions = Vec::new();
-            self.nodes[index].core.doubt_host(now, &mut actions);
-            self.act(self.part.node_at(index), actions);
-        }
     }
 }

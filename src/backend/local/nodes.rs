@@ -127,10 +127,10 @@ impl LocalBackend {
                     }
                 }
                 Action::LookAtSidecar => {
-                    let seen = Event::SidecarSeen(self.host_does(node));
+                    let seen = Event::SidecarSeen(self.sidecar_activity(node));
                     self.tell_core(node, seen);
                 }
-                Action::KillSidecar => self.kill_host(node),
+                Action::KillSidecar => self.kill_sidecar(node),
                 Action::SendPeer { to, message } => match self.part.holds(to) {
                     true => self.peers.push_back((to, node, message)),
                     false => self.outbound.push((Address::Node(to), message)),

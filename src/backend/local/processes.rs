@@ -5,7 +5,7 @@ use rustix::process::{Signal, kill_process_group};
 
 use crate::backend::local::{LocalBackend, RankSlot, raw};
 use crate::report::running_ranks::find_mpi;
-use crate::report::singleton_detection::Seen;
+use crate::report::singleton_detection::MpiProcess;
 use crate::sys::leftovers;
 use crate::sys::procfs::{self, Process};
 use crate::sys::start_ranks::THREAD;
@@ -70,7 +70,7 @@ impl LocalBackend {
     }
 
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.
-    pub(crate) fn look_at(&self, ranks: &[GlobalRank]) -> Option<Seen> {
+    pub(crate) fn look_at(&self, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         let mut ranks = ranks.iter();
         ranks.find_map(|rank| match self.slot(*rank) {
             RankSlot::Running { child, .. } => find_mpi(raw(child.pid)),

@@ -223,7 +223,7 @@ impl LocalBackend {
     pub(super) fn rank_exit(&mut self, rank: GlobalRank) {
         while self.read_pmi(rank) {}
         let (node, _) = self.place(rank);
-        while self.read_host(node, Source::Upcall) {}
+        while self.read_sidecar(node, Source::Upcall) {}
         let RankSlot::Running { child, pmi, span } =
             std::mem::replace(self.slot_mut(rank), RankSlot::Over)
         else {

@@ -1,28 +1,23 @@
-//! The sidecars' sockets, output and end.
+//! The sidecars' sockets and output.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
-use rustix::process::{Signal, kill_process_group};
 
 use crate::backend::local::{LocalBackend, Node, raw};
 use crate::backend::message::FromBackend;
 use crate::backend::sidecar::Sidecar;
 use crate::plan::Plan;
-use crate::report::failures;
 use crate::sys::channel::Received;
 use crate::sys::poll::Source;
-use crate::sys::procfs;
-use crate::sys::spawn::{self, ExitStatus};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobNumber, NodeId};
-use wireup_core::job::outcome::RankEnd;
 use wireup_core::node::Facts;
-use wireup_core::node::event::{Doing, Event};
+use wireup_core::node::event::Event;
 
 /// Bytes of a sidecar's output kept for a failure report.
-const HOST_OUTPUT_MAX: usize = 8 * 1024;
+const SIDECAR_OUTPUT_MAX: usize = 8 * 1024;
 
 impl LocalBackend {
     /// Takes over a sidecar that was just started.
@@ -33,7 +28,7 @@ impl LocalBackend {
     }
 
     /// There is room in one of the sidecar's sockets.
-    pub(super) fn write_host(&mut self, node: NodeId, source: Source) {
+    pub(super) fn write_sidecar(&mut self, node: NodeId, source: Source) {
         let index = self.part.index(node);
         if let Some(sidecar) = &mut self.nodes[index].sidecar {
             let channel = match source {
@@ -45,7 +40,7 @@ impl LocalBackend {
     }
 
     /// Reads one of the sidecar's sockets once; false when nothing more is to come now.
-    pub(super) fn read_host(&mut self, node: NodeId, source: Source) -> bool {
+    pub(super) fn read_sidecar(&mut self, node: NodeId, source: Source) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let Some(sidecar) = &self.nodes[self.part.index(node)].sidecar else {
             self.buffer = buffer;
@@ -72,7 +67,7 @@ impl LocalBackend {
         matches!(received, Received::Bytes(_))
     }
 
-    pub(super) fn read_host_output(&mut self, node: NodeId) -> std::io::Result<()> {
+    pub(super) fn read_sidecar_output(&mut self, node: NodeId) -> std::io::Result<()> {
         let Node {
             sidecar, printed, ..
         } = &mut self.nodes[self.part.index(node)];
@@ -94,7 +89,7 @@ impl LocalBackend {
             return Ok(());
         }
         printed.extend_from_slice(&self.buffer[..count]);
-        let excess = printed.len().saturating_sub(HOST_OUTPUT_MAX);
+        let excess = printed.len().saturating_sub(SIDECAR_OUTPUT_MAX);
         printed.drain(..excess);
         if self.plan.spec.verbose > 1 || self.plan.spec.log.is_some() {
             let name = self.plan.node_names[node.index()].clone();
@@ -104,36 +99,6 @@ impl LocalBackend {
                 self.tell(FromBackend::Tell { text });
             }
         }
-        Ok(())
-    }
-
-    pub(super) fn host_exit(&mut self, node: NodeId) -> std::io::Result<()> {
-        while self.read_host(node, Source::Control) {}
-        while self.read_host(node, Source::Upcall) {}
-        self.read_host_output(node)?;
-        let Node {
-            sidecar,
-            hello,
-            printed,
-            ..
-        } = &mut self.nodes[self.part.index(node)];
-        let Some(sidecar) = sidecar else {
-            return Ok(());
-        };
-        if sidecar.ended {
-            return Ok(());
-        }
-        sidecar.ended = true;
-        self.owned.remove(&raw(sidecar.child.pid));
-        let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
-        let end = match spawn::wait(&sidecar.child.pidfd)? {
-            ExitStatus::Code(code) => RankEnd::Code(code),
-            ExitStatus::Signal { number, .. } => RankEnd::Signal(number),
-        };
-        let how = failures::host_end(end, hello.is_some(), printed);
-        let in_order = end == RankEnd::Code(0);
-        self.feed(node, Event::SidecarEnded { how, in_order });
-        self.reap_orphans();
         Ok(())
     }
 
@@ -161,26 +126,5 @@ impl LocalBackend {
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &str) {
         let reason = reason.into();
         self.feed(self.first_node(), Event::NodesLost { nodes, reason });
-    }
-
-    /// What a sidecar's process does that is silent.
-    pub(super) fn host_does(&self, node: NodeId) -> Doing {
-        let sidecar = self.node(node).sidecar.as_ref();
-        let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
-        match pid {
-            Some(pid) if procfs::is_busy(pid) => Doing::Works,
-            Some(pid) if procfs::process(pid).is_some_and(|seen| seen.is_stopped()) => {
-                Doing::Stopped
-            }
-            _ => Doing::Waits,
-        }
-    }
-
-    /// Ends a sidecar, with whatever it may have started, without asking it.
-    pub(super) fn kill_host(&self, node: NodeId) {
-        let sidecar = &self.node(node).sidecar;
-        if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.ended) {
-            let _ = kill_process_group(sidecar.child.pid, Signal::KILL);
-        }
     }
 }

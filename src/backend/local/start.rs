@@ -102,7 +102,7 @@ impl LocalBackend {
             let mut actions = Vec::new();
             let now = Moment(self.now());
             let core = &mut self.nodes[index].core;
-            core.start_host(&requests, now, &mut actions);
+            core.start_sidecar(&requests, now, &mut actions);
             self.act(node, actions);
         }
         Ok(())

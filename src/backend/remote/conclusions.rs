@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
-use crate::backend::job_label::Stage as Life;
+use crate::backend::job_label::JobStage;
 use crate::backend::link_message::Carried;
 use crate::backend::message::{FromBackend, ToBackend};
 use wireup_core::fleet::{Conclusion, Fleet};
@@ -33,7 +33,7 @@ impl RemoteBackend {
             Conclusion::AllStarted(job) => {
                 self.tell(FromBackend::AllStarted { job });
                 if job == JobNumber(0) {
-                    self.label.turn(Life::Running);
+                    self.label.turn(JobStage::Running);
                     self.start_input();
                 }
             }

@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use super::open::members;
-use crate::backend::link_message::{Carried, window};
+use crate::backend::link_message::Carried;
 use crate::backend::message::{FromBackend, Refusal, ToBackend};
 use crate::plan::Plan;
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
 use wireup_core::link::control::ToAgent;
 use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::stdio_flow_control::window;
 
 impl RemoteBackend {
     /// The first job's plan, with hosts at the end that are to join.
@@ -70,7 +71,7 @@ impl RemoteBackend {
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
     /// launch fails its joining, and ends what there is of it.
-    pub(super) fn guest_told(&mut self, node: NodeId, told: &FromBackend) -> bool {
+    pub(super) fn joining_told(&mut self, node: NodeId, told: &FromBackend) -> bool {
         let refused = self.fleet.is_refused(node);
         match told {
             FromBackend::Over

@@ -113,7 +113,7 @@ impl RemoteBackend {
 
     /// A node's ranks have the last piece, or none of them reads any more.
     pub(super) fn input_taken(&mut self, node: NodeId, open: bool) {
-        self.fleet.has_eaten(node, open);
+        self.fleet.input_taken(node, open);
         self.look_at_readers();
     }
 
@@ -123,8 +123,8 @@ impl RemoteBackend {
         if readers.is_empty() {
             return self.end_input();
         }
-        let eats = |node: &NodeId| self.fleet.eats(*node);
-        if !readers.iter().any(eats)
+        let has_input = |node: &NodeId| self.fleet.has_input(*node);
+        if !readers.iter().any(has_input)
             && let Some(input) = self.input.as_mut().filter(|input| !input.watched)
         {
             // What cannot be watched any more is not read either.

@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::RemoteBackend;
 use crate::backend::job_label::JobLabel;
-use crate::backend::link_message::{Description, window};
+use crate::backend::link_message::Description;
 use crate::backend::local_agent::find;
 use crate::failure::RunFailure;
 use crate::plan::{Plan, StagedFiles};
@@ -21,6 +21,7 @@ use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
+use wireup_core::link::stdio_flow_control::window;
 use wireup_core::supervisor::first_failure::AcrossHosts;
 
 impl RemoteBackend {

@@ -3,10 +3,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::*;
-use crate::backend::link_message::window;
 use crate::plan::tests::{plan, spec};
 use wireup_core::link::frame::FrameReader;
 use wireup_core::link::message::Reassembly;
+use wireup_core::link::stdio_flow_control::window;
 
 const NODES: u32 = 4096;
 

@@ -125,7 +125,7 @@ impl NotBegun {
 }
 
 /// Makes the node's plan and a backend that has started nothing.
-pub(super) fn make_crew(
+pub(super) fn make_backend(
     poll: Poll,
     (node, description): (NodeId, Description),
     silence: Duration,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Messages, Step, say};
-use crate::backend::job_label::Stage;
+use crate::backend::job_label::JobStage;
 use crate::backend::link_message::Carried;
 use crate::backend::message::ToBackend;
 use crate::plan::staging::Unpacked;
@@ -89,7 +89,7 @@ impl Step {
                     self.duty.finishes();
                 }
                 if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
-                    self.label.turn(Stage::Ending);
+                    self.label.turn(JobStage::Ending);
                 }
                 self.local.order(order);
             }

@@ -39,7 +39,7 @@ use crate::plan::slots::Slots;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
-use wireup_core::link::steps::{Answer, Order, Rules, Whose};
+use wireup_core::link::steps::{Answer, Order, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
 /// The command's name. Its copies have the same command line, and [`super::NAME`] as their name.
@@ -240,7 +240,7 @@ impl Server {
                 }
                 _ => Outcome::refused("the agent's rules are given once"),
             },
-            Order::Step { whose, environment } => {
+            Order::Step { owner, environment } => {
                 let mut descriptors = descriptors.into_iter();
                 let (Some(link), Some(says)) = (descriptors.next(), descriptors.next()) else {
                     return Outcome::refused("a step without its link");
@@ -253,16 +253,16 @@ impl Server {
                 let wanted = rules::Wanted::Step {
                     caller: descriptors.next(),
                 };
-                self.make(whose, &wanted, part)
+                self.make(owner, &wanted, part)
             }
             Order::Launcher {
-                whose,
+                owner,
                 shown,
                 environment,
             } => match Program::new(&self.program, shown, environment) {
                 Some(program) if descriptors.len() == copy::DESCRIPTORS => {
                     let part = Part::Launcher(program, descriptors);
-                    self.make(whose, &rules::Wanted::Launcher, part)
+                    self.make(owner, &rules::Wanted::Launcher, part)
                 }
                 _ => Outcome::refused("a launcher that cannot be executed"),
             },
@@ -295,11 +295,11 @@ impl Server {
     }
 
     /// The process to start, if that is permitted.
-    fn make(&self, whose: Whose, wanted: &rules::Wanted, part: Part) -> Outcome {
-        let becomes = match (&self.separated, whose) {
-            (None, Whose::Own) => Becomes::Nobody,
-            (None, Whose::Numbers(account)) => Becomes::Known(account),
-            (Some((rules, accounts)), Whose::User { uid, gid }) => {
+    fn make(&self, owner: ProcessOwner, wanted: &rules::Wanted, part: Part) -> Outcome {
+        let becomes = match (&self.separated, owner) {
+            (None, ProcessOwner::Own) => Becomes::Nobody,
+            (None, ProcessOwner::Numbers(account)) => Becomes::Known(account),
+            (Some((rules, accounts)), ProcessOwner::User { uid, gid }) => {
                 if let Err(reason) = rules::check(rules, uid, wanted) {
                     return Outcome::refused(reason.to_string());
                 }
@@ -313,10 +313,10 @@ impl Server {
                     Err(error) => return Outcome::Answer(failed(&error)),
                 }
             }
-            (None, Whose::User { .. }) => {
+            (None, ProcessOwner::User { .. }) => {
                 return Outcome::refused("the agent's rules are not given");
             }
-            (Some(_), Whose::Own | Whose::Numbers(_)) => {
+            (Some(_), ProcessOwner::Own | ProcessOwner::Numbers(_)) => {
                 return Outcome::refused("the agent has given up its rights and names users only");
             }
         };

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Args, Subcommand};
 
-use super::place::Place;
+use super::location::FileLocation;
 use super::{Defaults, may_be_given, read, variable_of};
 use crate::cli::line::Own;
 use crate::cli::negation::{PREFIX, opposite};
@@ -72,7 +72,10 @@ pub(crate) fn execute(args: ConfigArgs) -> Result<u8, RunFailure> {
 /// The table, itself a defaults file.
 fn table(own: &Own, defaults: &Defaults) -> String {
     let mut text = String::new();
-    for (whose, place) in [("site", Place::site()), ("user", Place::user())] {
+    for (whose, place) in [
+        ("site", FileLocation::site()),
+        ("user", FileLocation::user()),
+    ] {
         let state = match &place {
             Some(place) if defaults.files.iter().any(|file| file.path == place.path) => "read",
             Some(_) => "not there",

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::options::{Parsed, Wrong, parse};
 use super::table::Table;
-use super::{Behind, Command, Place, assign, one};
+use super::{Behind, Command, ExecContext, assign, one};
 
 /// Texts to split, one inside the other.
 const SPLITS: u8 = 8;
@@ -90,7 +90,7 @@ fn until_split<'a>(
 }
 
 /// Assignments and the command.
-fn command(words: &[OsString], mut place: Place) -> Result<Behind, Wrong> {
+fn command(words: &[OsString], mut place: ExecContext) -> Result<Behind, Wrong> {
     let assigned = words
         .iter()
         .take_while(|word| word.as_bytes().contains(&b'='))
@@ -102,7 +102,7 @@ fn command(words: &[OsString], mut place: Place) -> Result<Behind, Wrong> {
 }
 
 /// Splits the text of `-S`: blanks separate, quotes join, a few escapes, and `${NAME}`.
-fn split_words(text: &[u8], place: &Place) -> Result<Vec<OsString>, Wrong> {
+fn split_words(text: &[u8], place: &ExecContext) -> Result<Vec<OsString>, Wrong> {
     let wrong = || Wrong::Unknown(OsString::from_vec([b"-S", text].concat()));
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;

@@ -7,7 +7,7 @@ use super::*;
 /// args`, where only what differs is told.
 fn starts(line: &str) -> String {
     let env = [("HOME", "/home/u"), ("LIBS", "/opt/lib")];
-    let before = Place {
+    let before = ExecContext {
         env: env.map(|(name, value)| (name.into(), value.into())).into(),
         cwd: "/w".into(),
     };
@@ -29,7 +29,7 @@ fn named(program: &OsStr) -> Option<Known> {
     known(&[name.to_str()?.to_owned()])
 }
 
-fn tell(command: &Command, before: &Place) -> String {
+fn tell(command: &Command, before: &ExecContext) -> String {
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let mut words = Vec::new();
     if command.place.cwd != before.cwd {

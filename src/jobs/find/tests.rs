@@ -66,9 +66,9 @@ fn guard(pid: i32, parent: i32, charge: &[i32]) -> Seen {
 }
 
 /// What is shown of a job of four ranks on two hosts.
-fn shows(job: &str, node: Option<u32>, stage: Stage) -> Option<Box<job_label::Seen>> {
+fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label::LabelContents>> {
     let runs = [(NodeId(0), 2), (NodeId(1), 2)];
-    Some(Box::new(job_label::Seen {
+    Some(Box::new(job_label::LabelContents {
         job: job.into(),
         stage,
         placement: job_label::Placement {
@@ -79,7 +79,7 @@ fn shows(job: &str, node: Option<u32>, stage: Stage) -> Option<Box<job_label::Se
     }))
 }
 
-fn remote(pid: i32, job: &str, stage: Stage) -> Seen {
+fn remote(pid: i32, job: &str, stage: JobStage) -> Seen {
     let mut seen = launcher(pid, 5);
     if let Some(Role::Launcher { label, .. }) = &mut seen.role {
         *label = shows(job, None, stage);
@@ -98,7 +98,7 @@ fn step(pid: i32, parent: i32, job: &str, node: u32) -> Seen {
     let mut seen = plain(pid, parent);
     seen.process.name = "wireup".into();
     seen.role = Some(Role::Step {
-        label: shows(job, Some(node), Stage::Running),
+        label: shows(job, Some(node), JobStage::Running),
     });
     seen
 }
@@ -342,9 +342,9 @@ fn steps(job: &Job) -> Vec<(Option<u32>, i32)> {
 #[test]
 fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
     for (stage, state) in [
-        (Stage::Starting, State::Starting),
-        (Stage::Running, State::Running),
-        (Stage::Ending, State::Ending),
+        (JobStage::Starting, State::Starting),
+        (JobStage::Running, State::Running),
+        (JobStage::Ending, State::Ending),
     ] {
         let jobs = of([remote(10, OUTER, stage), agent(20)]);
         assert_eq!(shown(&jobs), [(Some(OUTER), state, vec![])]);
@@ -366,7 +366,7 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
                 .into_iter()
                 .chain(ranks)
         });
-        of(parts.chain([remote(10, OUTER, Stage::Running)]))
+        of(parts.chain([remote(10, OUTER, JobStage::Running)]))
     };
     let jobs = with(&[(60, 1), (70, 0)]);
     let all = vec![(0, 71), (1, 72), (2, 63), (3, 64)];
@@ -433,7 +433,7 @@ fn steps_of_another_job_or_user_are_not_the_launchers() {
     let mut foreign = step(31, 20, OUTER, 1);
     foreign.uid = 8;
     let jobs = of([
-        remote(10, OUTER, Stage::Running),
+        remote(10, OUTER, JobStage::Running),
         agent(20),
         step(21, 20, INNER, 0),
         foreign,

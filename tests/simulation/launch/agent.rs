@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use super::message::{End, Frame, Message};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::router::{Action, Event, Neighbour, Place, Router};
+use wireup_core::link::router::{Action, Event, Neighbour, Router, TreePosition};
 use wireup_core::link::spawn_tree::Tree;
 
 type Body = std::sync::Arc<super::message::Carried>;
 
 pub(super) struct Agent {
-    place: Place,
+    place: TreePosition,
     /// Who brought the launch here.
     up: End,
     router: Router,
@@ -20,7 +20,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn new(place: Place, up: End, tree: Tree) -> Self {
+    pub(super) fn new(place: TreePosition, up: End, tree: Tree) -> Self {
         let router = Router::new(place, tree);
         Self {
             place,

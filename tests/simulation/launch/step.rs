@@ -85,7 +85,7 @@ impl Host for Step {
     }
 
     fn sidecars_in_doubt(&self) -> bool {
-        self.core.host_is_in_doubt()
+        self.core.sidecar_in_doubt()
     }
 
     fn sidecars_are_done(&self) -> bool {

@@ -16,7 +16,7 @@ const NAME_MAX: usize = 253;
 
 /// Placement of a launch's ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct NodeLayout {
     /// The nodes, at least one. The address is empty where it is the only one.
     pub nodes: Vec<HostSpec>,
     /// The number of this one.
@@ -41,7 +41,7 @@ pub(super) struct Asked {
     pub(super) layout: Option<v1::Layout>,
 }
 
-impl Place {
+impl NodeLayout {
     /// Whether this node's agent starts the launcher.
     pub fn is_head(&self) -> bool {
         self.here == self.head

@@ -77,7 +77,7 @@ pub(super) struct Plan<'a> {
     /// (source, number in the child); sources are at least `FIRST_FREE`.
     pub(super) descriptors: [(RawFd, RawFd); 4],
     /// Pipe for the failure report. All others are closed.
-    pub(super) trouble: RawFd,
+    pub(super) exec_report: RawFd,
     pub(super) user: &'a User,
     /// How many files it may have open, if not as many as the agent.
     pub(super) files: Option<libc::rlimit>,
@@ -87,15 +87,15 @@ pub(super) struct Plan<'a> {
 
 /// The reading end of the pipe for a child's exec failure.
 #[derive(Debug)]
-pub struct Trouble(pub(super) OwnedFd);
+pub struct ExecReport(pub(super) OwnedFd);
 
-impl Trouble {
+impl ExecReport {
     /// The report: `None` if its program is executed. Waits without a thread, since the child's
     /// user can stop it.
     ///
     /// # Errors
     /// When nothing is known in the time that it may take.
-    pub async fn told(self) -> io::Result<Option<(&'static str, io::Error)>> {
+    pub async fn receive(self) -> io::Result<Option<(&'static str, io::Error)>> {
         let mut pipe = Receiver::from_owned_fd(self.0)?;
         let mut bytes = [0; 8];
         match timeout(LIMIT, pipe.read(&mut bytes)).await {
@@ -106,14 +106,14 @@ impl Trouble {
 }
 
 /// The same for a child of the agent's own user, waiting.
-pub(super) fn told(trouble: &Trouble) -> io::Result<Option<(&'static str, io::Error)>> {
+pub(super) fn receive(exec_report: &ExecReport) -> io::Result<Option<(&'static str, io::Error)>> {
     let limit = Timespec::try_from(LIMIT).expect("a few seconds");
-    let mut ready = [PollFd::new(&trouble.0, PollFlags::IN)];
+    let mut ready = [PollFd::new(&exec_report.0, PollFlags::IN)];
     if retry_on_intr(|| poll(&mut ready, Some(&limit)))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let mut bytes = [0; 8];
-    let count = retry_on_intr(|| rustix::io::read(&trouble.0, &mut bytes))?;
+    let count = retry_on_intr(|| rustix::io::read(&exec_report.0, &mut bytes))?;
     said(bytes, count)
 }
 
@@ -178,7 +178,7 @@ fn run(plan: &Plan<'_>) -> ! {
             }
         };
         let words = [stage as c_int, errno];
-        libc::write(plan.trouble, words.as_ptr().cast(), size_of_val(&words));
+        libc::write(plan.exec_report, words.as_ptr().cast(), size_of_val(&words));
         libc::_exit(127)
     }
 }
@@ -206,8 +206,8 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (SetupStep, c_int)> {
             let result = libc::syscall(libc::SYS_close_range, from, to, 0);
             check(result as c_int, SetupStep::Descriptors)
         };
-        close(LINK + 1, plan.trouble as libc::c_uint - 1)?;
-        close(plan.trouble + 1, libc::c_uint::MAX)?;
+        close(LINK + 1, plan.exec_report as libc::c_uint - 1)?;
+        close(plan.exec_report + 1, libc::c_uint::MAX)?;
         libc::umask(0o022);
         if let Some(limit) = &plan.files {
             let set = libc::setrlimit(libc::RLIMIT_NOFILE, limit);

@@ -22,11 +22,11 @@ use rustix::process::{Gid, Pid, Signal};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
-use super::{ACCOUNTS_COMMAND, SpawnError, Trouble, User, begin, environment, spawn, wireup};
+use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, spawn, wireup};
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
 use wireup::sys::spawn::{Child, wait};
-use wireup_core::link::steps::{Account, Answer, Order, Rules, Whose};
+use wireup_core::link::steps::{Account, Answer, Order, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
 /// How long the helper may take for an order, which is a fork at most.
@@ -54,7 +54,7 @@ struct Helper {
 
 /// How a process that was started is signalled: by itself or through the helper.
 #[derive(Clone, Debug)]
-pub struct Reins(Option<(Arc<Steps>, u64)>);
+pub struct SignalHandle(Option<(Arc<Steps>, u64)>);
 
 /// A process that was started.
 #[derive(Debug)]
@@ -62,9 +62,9 @@ pub struct Started {
     /// It.
     pub child: Child,
     /// How to signal it.
-    pub reins: Reins,
+    pub signal_handle: SignalHandle,
     /// Its pipe for an exec failure, if it has not been executed yet.
-    pub trouble: Option<Trouble>,
+    pub exec_report: Option<ExecReport>,
 }
 
 /// What a launcher gets.
@@ -144,7 +144,7 @@ impl Steps {
         let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
         let (log, says) = pipe;
         let order = Order::Step {
-            whose: self.whose(user),
+            owner: self.owner(user),
             environment: environment(user, Vec::new()),
         };
         let caller = caller.map(AsFd::as_fd);
@@ -160,11 +160,11 @@ impl Steps {
         drop(descriptors);
         let program = wireup(&self.program, "step", link, says);
         let program = program.map_err(|error| failed("its descriptors", error))?;
-        let (child, trouble) = begin(user, program)?;
+        let (child, exec_report) = begin(user, program)?;
         let started = Started {
             child,
-            reins: Reins(None),
-            trouble: Some(trouble),
+            signal_handle: SignalHandle(None),
+            exec_report: Some(exec_report),
         };
         Ok((started, log))
     }
@@ -181,7 +181,7 @@ impl Steps {
     ) -> Result<Started, SpawnError> {
         let bytes = |words: Vec<OsString>| words.into_iter().map(OsString::into_vec).collect();
         let order = Order::Launcher {
-            whose: self.whose(user),
+            owner: self.owner(user),
             shown: bytes(launcher.shown),
             environment: environment(user, launcher.variables),
         };
@@ -209,20 +209,20 @@ impl Steps {
         self.helper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn whose(&self, user: &User) -> Whose {
+    fn owner(&self, user: &User) -> ProcessOwner {
         if self.is_separated() {
-            return Whose::User {
+            return ProcessOwner::User {
                 uid: user.uid,
                 gid: Some(user.gid),
             };
         }
         match rustix::process::geteuid().is_root() {
-            true => Whose::Numbers(Account {
+            true => ProcessOwner::Numbers(Account {
                 uid: user.uid,
                 gid: user.gid,
                 groups: user.groups.clone(),
             }),
-            false => Whose::Own,
+            false => ProcessOwner::Own,
         }
     }
 
@@ -237,11 +237,11 @@ impl Steps {
         };
         let made = Pid::from_raw(pid).zip(pidfd);
         let (pid, pidfd) = made.ok_or(io::ErrorKind::InvalidData)?;
-        let reins = self.is_separated().then(|| (Arc::clone(self), id));
+        let signal_handle = self.is_separated().then(|| (Arc::clone(self), id));
         Ok(Started {
             child: Child { pid, pidfd },
-            reins: Reins(reins),
-            trouble: None,
+            signal_handle: SignalHandle(signal_handle),
+            exec_report: None,
         })
     }
 
@@ -274,7 +274,7 @@ impl Steps {
     }
 }
 
-impl Reins {
+impl SignalHandle {
     /// Signals the process, which has this pidfd; one that has ended needs none.
     pub fn signal(&self, pidfd: impl AsFd, signal: Signal) {
         let Some((steps, id)) = &self.0 else {

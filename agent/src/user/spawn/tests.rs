@@ -199,11 +199,11 @@ async fn whether_a_program_is_executed_is_awaited_without_a_thread() {
         let program = wireup(Path::new(program), "step", theirs.into(), says.into()).unwrap();
         begin(&me(), program).unwrap()
     };
-    let (child, trouble) = said("/bin/true");
-    assert!(trouble.told().await.unwrap().is_none());
+    let (child, exec_report) = said("/bin/true");
+    assert!(exec_report.receive().await.unwrap().is_none());
     wait(&child.pidfd).unwrap();
-    let (child, trouble) = said("/no/such/program");
-    let (what, error) = trouble.told().await.unwrap().unwrap();
+    let (child, exec_report) = said("/no/such/program");
+    let (what, error) = exec_report.receive().await.unwrap().unwrap();
     assert_eq!((what, error.kind()), ("exec", io::ErrorKind::NotFound));
     end(&child);
 }

@@ -31,13 +31,13 @@ fn handle(router: &mut Router, event: Event) -> Vec<Action> {
 
 /// Node 1 of seven in a binary tree: node 0 is above, 3 and 4 are below.
 fn middle() -> Router {
-    Router::new(Place::Member(NodeId(1)), Tree::new(7, 1, 2))
+    Router::new(TreePosition::Member(NodeId(1)), Tree::new(7, 1, 2))
 }
 
 #[test]
 fn a_local_neighbour_speaks_as_itself_whatever_it_claims() {
     let tree = Tree::new(7, 1, 2);
-    let mut root = Router::new(Place::EntryAndRoot, tree);
+    let mut root = Router::new(TreePosition::EntryAndRoot, tree);
     let claimed = packet(node(0), node(5), "x");
     assert_eq!(
         handle(&mut root, Event::Carried(Neighbour::Up, claimed.clone())),
@@ -87,7 +87,7 @@ fn what_comes_from_the_wrong_side_is_refused() {
 
 #[test]
 fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
-    let mut root = Router::new(Place::EntryAndRoot, Tree::new(7, 1, 2));
+    let mut root = Router::new(TreePosition::EntryAndRoot, Tree::new(7, 1, 2));
     let child = NodeId(1);
     let loss = |nodes: &[u32], reason: &str, step| {
         Action::Report(Loss {
@@ -136,7 +136,7 @@ fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
 
 #[test]
 fn a_child_may_not_report_others() {
-    let mut root = Router::new(Place::EntryAndRoot, Tree::new(7, 1, 2));
+    let mut root = Router::new(TreePosition::EntryAndRoot, Tree::new(7, 1, 2));
     let loss = Loss {
         nodes: vec![NodeId(2), NodeId(99)],
         reason: "x".into(),
@@ -171,7 +171,7 @@ fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
 
 #[test]
 fn an_entry_without_a_node_ends_with_its_launcher() {
-    let mut entry = Router::new(Place::Entry, Tree::new(3, 128, 32));
+    let mut entry = Router::new(TreePosition::Entry, Tree::new(3, 128, 32));
     assert_eq!(entry.below(), [NodeId(0)]);
     let up = Event::UpGone { reason: "x".into() };
     assert_eq!(handle(&mut entry, up), [Action::Close(NodeId(0))]);
@@ -236,12 +236,12 @@ impl Launch {
         let tree = Tree::new(nodes, 1, width);
         let mut routers = BTreeMap::new();
         if !short {
-            routers.insert(Party::Entry, Router::new(Place::Entry, tree));
+            routers.insert(Party::Entry, Router::new(TreePosition::Entry, tree));
         }
         for node in 0..nodes {
             let place = match (node, short) {
-                (0, true) => Place::EntryAndRoot,
-                _ => Place::Member(NodeId(node)),
+                (0, true) => TreePosition::EntryAndRoot,
+                _ => TreePosition::Member(NodeId(node)),
             };
             routers.insert(Party::Agent(node), Router::new(place, tree));
         }
@@ -317,7 +317,7 @@ impl Launch {
                 Action::Join(first, growth) => {
                     let last = first.0 + growth.members.len() as u32;
                     for node in first.0..last {
-                        let router = Router::new(Place::Member(NodeId(node)), self.tree);
+                        let router = Router::new(TreePosition::Member(NodeId(node)), self.tree);
                         self.routers.insert(Party::Agent(node), router);
                     }
                 }
@@ -582,7 +582,7 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
     };
     let two = growth(&["n7", "n8"]);
     let tree = Tree::new(7, 1, 2);
-    for place in [Place::EntryAndRoot, Place::Member(NodeId(0))] {
+    for place in [TreePosition::EntryAndRoot, TreePosition::Member(NodeId(0))] {
         let mut root = Router::new(place, tree);
         let early = carried(&mut root, Neighbour::Step, node(7), node(0));
         assert!(matches!(&early[..], [Action::Refuse(_)]), "{early:?}");
@@ -653,7 +653,7 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
 
 #[test]
 fn the_entry_agent_passes_on_who_joins_and_loses_them_with_the_root() {
-    let mut entry = Router::new(Place::Entry, Tree::new(2, 128, 32));
+    let mut entry = Router::new(TreePosition::Entry, Tree::new(2, 128, 32));
     let one = growth(&["n2"]);
     assert_eq!(
         handle(&mut entry, Event::Grow(one.clone())),

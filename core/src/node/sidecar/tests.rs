@@ -39,7 +39,7 @@ impl Node {
             },
         ];
         let mut actions = Vec::new();
-        core.start_host(&requests, Moment::default(), &mut actions);
+        core.start_sidecar(&requests, Moment::default(), &mut actions);
         assert_eq!(actions.len(), 2);
         Self {
             core,
@@ -208,25 +208,25 @@ fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits()
 fn a_rank_that_ended_badly_waits_for_a_sign_of_life_but_not_for_long() {
     let mut node = Node::ready();
     let mut actions = Vec::new();
-    node.core.doubt_host(node.now, &mut actions);
-    assert!(is_probe(&actions) && node.core.host_is_in_doubt());
+    node.core.probe_sidecar(node.now, &mut actions);
+    assert!(is_probe(&actions) && node.core.sidecar_in_doubt());
     node.reply(ControlKind::Probe, 3, Body::Done);
-    assert!(!node.core.host_is_in_doubt());
+    assert!(!node.core.sidecar_in_doubt());
 
     // An answer to an earlier probe proves nothing about the time after.
-    node.core.doubt_host(node.now, &mut actions);
-    node.core.doubt_host(node.now, &mut actions);
+    node.core.probe_sidecar(node.now, &mut actions);
+    node.core.probe_sidecar(node.now, &mut actions);
     node.reply(ControlKind::Probe, 4, Body::Done);
-    assert!(node.core.host_is_in_doubt());
+    assert!(node.core.sidecar_in_doubt());
     assert!(node.wait(DOUBT_LIMIT).is_empty());
-    assert!(!node.core.host_is_in_doubt());
+    assert!(!node.core.sidecar_in_doubt());
 }
 
 #[test]
 fn a_closed_socket_waits_for_the_end_of_the_process() {
     let mut node = Node::ready();
     assert!(node.handle(Event::SidecarClosed).is_empty());
-    assert!(node.core.host_is_in_doubt());
+    assert!(node.core.sidecar_in_doubt());
     let actions = node.handle(Event::SidecarEnded {
         how: "died".into(),
         in_order: false,
@@ -234,7 +234,7 @@ fn a_closed_socket_waits_for_the_end_of_the_process() {
     assert!(
         matches!(&actions[..], [Action::Report(Report::SidecarLost { error })] if error == "died")
     );
-    assert!(!node.core.host_is_in_doubt());
+    assert!(!node.core.sidecar_in_doubt());
 
     let mut node = Node::ready();
     node.handle(Event::SidecarClosed);

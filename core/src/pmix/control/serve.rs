@@ -4,7 +4,7 @@
 
 use wireup_shim::wire as c;
 
-use super::{Client, ControlKind, Failed, ForkEnv, Hello, Refusal, SidecarNotice, Stage};
+use super::{Client, ControlKind, Failed, ForkEnv, Hello, Refusal, SidecarNotice, StartupStage};
 use crate::job::ids::Rank;
 use crate::pmix::value::{Channels, DataRange, Proc, Status, Text};
 use crate::pmix::wire::{Frame, Reader, WireError, Writer};
@@ -175,7 +175,9 @@ pub fn notice(notice: &SidecarNotice) -> Result<Vec<u8>, WireError> {
             c::WIREUP_OP_HELLO
         }
         SidecarNotice::Failed(Failed { stage, text }) => {
-            let code = Stage::ALL.into_iter().find(|(known, _)| known == stage);
+            let code = StartupStage::ALL
+                .into_iter()
+                .find(|(known, _)| known == stage);
             out.u8(code.map_or(0, |(_, code)| code as u8));
             text.encode(&mut out);
             c::WIREUP_OP_FAILED

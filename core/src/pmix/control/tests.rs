@@ -242,7 +242,7 @@ fn notices_come_back_as_given() {
     let warning = SidecarNotice::Warning("beware".into());
     for notice in [hello.clone(), warning]
         .into_iter()
-        .chain(Stage::ALL.map(failed))
+        .chain(StartupStage::ALL.map(failed))
     {
         let frame = frame(&serve::notice(&notice).unwrap());
         assert_eq!((frame.reply, frame.id), (false, 0));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{Refusal, Stage};
+use crate::pmix::control::{Refusal, StartupStage};
 use crate::pmix::value::{Proc, ProcRank};
 use crate::pmix::wire::{HEADER_LEN, MAX_PAYLOAD};
 
@@ -177,7 +177,7 @@ fn hello_comes_once_and_failure_says_why() {
         Err(WireError::Bad("second hello"))
     );
     let failed = Failed {
-        stage: Stage::Pmix,
+        stage: StartupStage::Pmix,
         text: "too old".into(),
     };
     let bytes = serve::notice(&SidecarNotice::Failed(failed.clone())).unwrap();

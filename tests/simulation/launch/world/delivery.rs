@@ -11,7 +11,7 @@ use super::{WINDOW, World, short};
 use wireup_core::job::ids::{GlobalRank, NodeId, Rank as Number};
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::link::frame::Address;
-use wireup_core::link::router::Place;
+use wireup_core::link::router::TreePosition;
 use wireup_core::node::Terms;
 
 impl World {
@@ -29,9 +29,9 @@ impl World {
             (End::Launcher, message) => self.launcher_takes(message),
             (End::Agent(node), Message::Open) => {
                 let place = match node {
-                    None => Place::Entry,
-                    Some(NodeId(0)) if from == End::Launcher => Place::EntryAndRoot,
-                    Some(node) => Place::Member(node),
+                    None => TreePosition::Entry,
+                    Some(NodeId(0)) if from == End::Launcher => TreePosition::EntryAndRoot,
+                    Some(node) => TreePosition::Member(node),
                 };
                 let agent = Agent::new(place, from, self.tree);
                 let sends = agent.open();

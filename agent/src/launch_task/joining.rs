@@ -4,13 +4,13 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, AbortHandle};
 use tracing::info;
 
-use super::{Child, Drive};
+use super::{Child, LaunchTask};
 use crate::launch::opening::Opening;
 use crate::launch::router::{Event, Growth, Neighbour};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
 
-impl Drive {
+impl LaunchTask {
     /// Makes the agent of a node below take part.
     pub(super) fn contact(&mut self, opening: &Opening, node: NodeId) {
         let (queue, from) = self.agent.peers.join(opening, node, &self.account);

@@ -21,8 +21,8 @@ use crate::launch::growth::{Pieces, pieces};
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Full, Queue};
-use crate::launch::registry::Seat;
-use crate::launch::router::{Action, Event, Neighbour, Place, Router};
+use crate::launch::registry::Registration;
+use crate::launch::router::{Action, Event, Neighbour, Router, TreePosition};
 use crate::launch::step::{Process, start};
 use crate::launch::watch::StepWatch;
 use crate::launch::{Loss, Packet};
@@ -86,7 +86,7 @@ struct Child {
     abort: AbortHandle,
 }
 
-struct Drive {
+struct LaunchTask {
     agent: Arc<Agent>,
     account: Arc<Account>,
     launch: String,
@@ -107,13 +107,13 @@ struct Drive {
 }
 
 /// Takes part in a launch until nothing of it is left here.
-pub async fn drive(
+pub async fn run_launch(
     agent: Arc<Agent>,
     opening: Opening,
     user: User,
-    place: Place,
+    place: TreePosition,
     mut above: Above,
-    seat: Seat,
+    registration: Registration,
 ) {
     let begun = Instant::now();
     let who = match &above {
@@ -141,11 +141,11 @@ pub async fn drive(
     let router = Router::new(place, opening.tree());
     let below = router.below();
     // Nothing is started for a launch with nodes that cannot be found.
-    let finding = agent.peers.find(&opening, &below, seat.account());
+    let finding = agent.peers.find(&opening, &below, registration.account());
     let found = timeout(NAMES_FIRST, finding).await.unwrap_or_default();
     let wide = below.len() > WIDE;
-    let mut drive = Drive::start(&agent, opening, user, router, above, &seat, &found);
-    let step = drive.step.as_ref().map(|(_, process)| process.clone());
+    let mut task = LaunchTask::start(&agent, opening, user, router, above, &registration, &found);
+    let step = task.step.as_ref().map(|(_, process)| process.clone());
     let abort = async {
         if let (Some(part), Some(step)) = (&scheduled, step) {
             part.aborted().await;
@@ -157,14 +157,14 @@ pub async fn drive(
         std::future::pending::<()>().await;
     };
     let reason = tokio::select! {
-        reason = drive.run() => reason,
+        reason = task.run() => reason,
         () = abort => unreachable!("it is never over"),
     };
     if let Some(part) = scheduled {
         part.end();
     }
-    drop(drive);
-    drop(seat);
+    drop(task);
+    drop(registration);
     if wide {
         memory::give_back_soon();
     }
@@ -172,17 +172,17 @@ pub async fn drive(
     info!(%launch, uid, "ended after {seconds:.3} s: {reason}");
 }
 
-impl Drive {
+impl LaunchTask {
     fn start(
         agent: &Arc<Agent>,
         opening: Opening,
         user: User,
         router: Router,
         above: Above,
-        seat: &Seat,
+        registration: &Registration,
         found: &Found,
     ) -> Self {
-        let (place, account) = (router.place(), seat.account());
+        let (place, account) = (router.place(), registration.account());
         let mut events = SelectAll::new();
         let mut caller = None;
         let up = match above {
@@ -235,7 +235,7 @@ impl Drive {
                 }
             }
         }
-        let mut drive = Self {
+        let mut task = Self {
             agent: Arc::clone(agent),
             account: Arc::clone(account),
             launch: opening.launch.clone(),
@@ -251,17 +251,17 @@ impl Drive {
             refused: 0,
             losses: 0,
         };
-        for node in drive.router.below() {
+        for node in task.router.below() {
             match found.missing.get(&node) {
-                Some(error) => drive.not_contacted(node, error.to_string()),
-                None if absent > 0 => drive.not_contacted(node, not_asked()),
-                None => drive.contact(&opening, node),
+                Some(error) => task.not_contacted(node, error.to_string()),
+                None if absent > 0 => task.not_contacted(node, not_asked()),
+                None => task.contact(&opening, node),
             }
         }
         if place.node() == Some(NodeId(0)) {
-            drive.opening = Some(opening.without_description());
+            task.opening = Some(opening.without_description());
         }
-        drive
+        task
     }
 
     /// Runs until nothing is left; returns the reason of the end.

@@ -15,13 +15,13 @@ const USER: &str = "wireup.toml";
 
 /// Where a defaults file may be.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct FileLocation {
     pub(super) path: PathBuf,
     /// The variable that named it: it must be there.
     named_by: Option<&'static str>,
 }
 
-impl Place {
+impl FileLocation {
     /// The site's.
     pub(super) fn site() -> Option<Self> {
         match std::env::var_os(SITE_VARIABLE) {

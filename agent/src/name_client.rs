@@ -13,22 +13,22 @@ use crate::launch::queue::{Queue, queue};
 use crate::peer::error::PeerError;
 use crate::peer::packet;
 use crate::proto::v1;
-use crate::rendezvous::{Whose, refused};
+use crate::rendezvous::{Scope, refused};
 use crate::state::Agent;
 use wireup_core::link::control::Member;
 use wireup_core::link::liveness::Sign;
 
 /// Serves a launch until one of both sides ends.
-pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut writer: LinkWriter) {
-    let uid = whose.0;
+pub async fn meet(agent: Arc<Agent>, scope: Scope, reader: LinkReader, mut writer: LinkWriter) {
+    let uid = scope.0;
     let mut failures = Vec::new();
-    let names = &agent.meetings.names;
+    let names = &agent.name_servers.names;
     for member in names {
         if member.name == agent.name {
-            return here(&agent, whose, reader, writer).await;
+            return here(&agent, scope, reader, writer).await;
         }
         let account = agent.budgets.of(uid);
-        match agent.peers.meet(member, &whose, &account).await {
+        match agent.peers.meet(member, &scope, &account).await {
             Ok((queue, said)) => {
                 return elsewhere(&agent, member, (queue, said), reader, writer).await;
             }
@@ -36,7 +36,7 @@ pub async fn meet(agent: Arc<Agent>, whose: Whose, reader: LinkReader, mut write
         }
     }
     if names.is_empty() {
-        return here(&agent, whose, reader, writer).await;
+        return here(&agent, scope, reader, writer).await;
     }
     let reason = failures.join("; ");
     warn!(uid, "no rendezvous for a launch: {reason}");
@@ -53,14 +53,14 @@ fn answered(sign: Sign, agent: &Agent, writer: &mut LinkWriter) -> bool {
 }
 
 /// The rendezvous is here.
-async fn here(agent: &Agent, whose: Whose, mut reader: LinkReader, mut writer: LinkWriter) {
-    let uid = whose.0;
-    let (mut guest, mut queued) = agent.meetings.join(whose);
+async fn here(agent: &Agent, scope: Scope, mut reader: LinkReader, mut writer: LinkWriter) {
+    let uid = scope.0;
+    let (mut launch, mut queued) = agent.name_servers.join(scope);
     loop {
         tokio::select! {
             incoming = reader.next() => match incoming {
                 Some(Ok(Incoming::Carried(packet))) => {
-                    if let Err(error) = guest.take(&packet) {
+                    if let Err(error) = launch.take(&packet) {
                         warn!(uid, "a launch {error}");
                         return;
                     }
@@ -127,7 +127,7 @@ impl crate::peer::connection::Peers {
     async fn meet(
         self: &Arc<Self>,
         member: &Member,
-        (uid, name): &Whose,
+        (uid, name): &Scope,
         account: &Arc<Account>,
     ) -> Result<
         (

@@ -1,0 +1,79 @@
+//! The death of a node's sidecar: probes, and the end of its process. What it means for the job is
+//! decided in `core`'s `supervisor::first_failure`; the timeouts are in `core`'s `node::sidecar`. See docs/decisions/0004-probing-the-sidecar.md.
+
+use std::os::fd::AsFd;
+
+use rustix::process::{Signal, kill_process_group};
+
+use crate::backend::local::{LocalBackend, Node, raw};
+use crate::report::failures;
+use crate::sys::poll::Source;
+use crate::sys::procfs;
+use crate::sys::spawn::{self, ExitStatus};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::outcome::RankEnd;
+use wireup_core::node::event::{Doing, Event};
+
+impl LocalBackend {
+    pub(super) fn sidecar_exited(&mut self, node: NodeId) -> std::io::Result<()> {
+        while self.read_sidecar(node, Source::Control) {}
+        while self.read_sidecar(node, Source::Upcall) {}
+        self.read_sidecar_output(node)?;
+        let Node {
+            sidecar,
+            hello,
+            printed,
+            ..
+        } = &mut self.nodes[self.part.index(node)];
+        let Some(sidecar) = sidecar else {
+            return Ok(());
+        };
+        if sidecar.ended {
+            return Ok(());
+        }
+        sidecar.ended = true;
+        self.owned.remove(&raw(sidecar.child.pid));
+        let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
+        let end = match spawn::wait(&sidecar.child.pidfd)? {
+            ExitStatus::Code(code) => RankEnd::Code(code),
+            ExitStatus::Signal { number, .. } => RankEnd::Signal(number),
+        };
+        let how = failures::sidecar_end(end, hello.is_some(), printed);
+        let in_order = end == RankEnd::Code(0);
+        self.feed(node, Event::SidecarEnded { how, in_order });
+        self.reap_orphans();
+        Ok(())
+    }
+
+    /// Asks every sidecar for a sign of life.
+    pub(super) fn probe_sidecars(&mut self) {
+        let now = Moment(self.now());
+        for index in 0..self.nodes.len() {
+            let mut actions = Vec::new();
+            self.nodes[index].core.probe_sidecar(now, &mut actions);
+            self.act(self.part.node_at(index), actions);
+        }
+    }
+
+    /// What a sidecar's process does that is silent.
+    pub(super) fn sidecar_activity(&self, node: NodeId) -> Doing {
+        let sidecar = self.node(node).sidecar.as_ref();
+        let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
+        match pid {
+            Some(pid) if procfs::is_busy(pid) => Doing::Works,
+            Some(pid) if procfs::process(pid).is_some_and(|seen| seen.is_stopped()) => {
+                Doing::Stopped
+            }
+            _ => Doing::Waits,
+        }
+    }
+
+    /// Ends a sidecar, with whatever it may have started, without asking it.
+    pub(super) fn kill_sidecar(&self, node: NodeId) {
+        let sidecar = &self.node(node).sidecar;
+        if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.ended) {
+            let _ = kill_process_group(sidecar.child.pid, Signal::KILL);
+        }
+    }
+}
