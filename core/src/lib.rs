@@ -30,5 +30,6 @@ pub mod pmix;
 pub mod queries;
 pub mod record;
 pub mod rendezvous;
+pub mod stdio_flow_control;
 pub mod step;
 pub mod supervisor;

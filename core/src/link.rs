@@ -26,7 +26,6 @@ pub mod message;
 pub mod router;
 pub mod socket;
 pub mod spawn_tree;
-pub mod stdio_flow_control;
 pub mod steps;
 
 pub use postcard::Error as DecodeError;

@@ -14,8 +14,8 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::link::stdio_flow_control::Credit;
 use crate::record::Stream;
+use crate::stdio_flow_control::Credit;
 
 /// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
 /// soon, whatever grace they were promised.

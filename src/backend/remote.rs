@@ -187,7 +187,7 @@ impl RemoteBackend {
         match self.may_follow(&told) {
             true => {
                 let now = self.now();
-                self.failures.withhold(told, now);
+                self.failures.withhold(node, told, now);
             }
             false => self.tell(told),
         }

@@ -47,8 +47,8 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::{Envelope, gathered};
-use wireup_core::link::stdio_flow_control::window;
 use wireup_core::record::Stream;
+use wireup_core::stdio_flow_control::window;
 use wireup_core::step::{Duty, Last};
 
 /// A step's name among the processes.

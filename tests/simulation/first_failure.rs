@@ -45,7 +45,7 @@ enum Happening {
     ServerReported(usize),
     /// A server that lives answers.
     ServerAnswers(usize),
-    Arrives(Told),
+    Arrives(usize, Told),
     HostLost(NodeId),
 }
 
@@ -294,9 +294,13 @@ impl World {
             Happening::ServerAnswers(host) => self.machines[host].server.asked = false,
             Happening::HostLost(node) => {
                 let error = "crashed".to_owned();
-                self.told(Told::Failed(Cause::NodeFailed { node, error }));
+                let (before, after) = self.across.settle_around_loss(node);
+                let failed = [Told::Failed(Cause::NodeFailed { node, error })];
+                for told in before.into_iter().chain(failed).chain(after) {
+                    self.judged(told);
+                }
             }
-            Happening::Arrives(told) => self.told(told),
+            Happening::Arrives(host, told) => self.told(host, told),
         }
     }
 
@@ -329,12 +333,12 @@ impl World {
         }
         let at = (self.now + self.millis(50)).max(self.last[host] + Duration::from_nanos(1));
         self.last[host] = at;
-        self.at(at, Happening::Arrives(told));
+        self.at(at, Happening::Arrives(host, told));
     }
 
-    fn told(&mut self, told: Told) {
+    fn told(&mut self, host: usize, told: Told) {
         match told.may_follow() {
-            true => self.across.withhold(told, self.now),
+            true => self.across.withhold(NodeId(host as u32), told, self.now),
             false => self.judged(told),
         }
     }

@@ -1,7 +1,7 @@
 //! What a launcher knows of one node.
 
 use super::Refusal;
-use crate::link::stdio_flow_control::Owed;
+use crate::stdio_flow_control::Owed;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]

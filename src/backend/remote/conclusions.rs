@@ -44,8 +44,10 @@ impl RemoteBackend {
                     Some(_) => Cause::CutOff { error },
                     None => Cause::NodeFailed { node, error },
                 };
-                self.tell_held();
+                let (before, after) = self.failures.settle_around_loss(node);
+                self.told.extend(before);
                 self.tell(FromBackend::Failed { cause, state: None });
+                self.told.extend(after);
             }
             Conclusion::Gone(rank) => self.tell(FromBackend::Gone { rank }),
             Conclusion::Late(node, what) => {

@@ -21,7 +21,7 @@ use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
 use wireup_core::link::control::ToAgent;
 use wireup_core::link::frame::{Address, Class};
-use wireup_core::link::stdio_flow_control::window;
+use wireup_core::stdio_flow_control::window;
 
 impl RemoteBackend {
     /// The first job's plan, with hosts at the end that are to join.

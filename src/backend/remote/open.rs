@@ -21,7 +21,7 @@ use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
-use wireup_core::link::stdio_flow_control::window;
+use wireup_core::stdio_flow_control::window;
 use wireup_core::supervisor::first_failure::AcrossHosts;
 
 impl RemoteBackend {

@@ -6,7 +6,7 @@ use super::*;
 use crate::plan::tests::{plan, spec};
 use wireup_core::link::frame::FrameReader;
 use wireup_core::link::message::Reassembly;
-use wireup_core::link::stdio_flow_control::window;
+use wireup_core::stdio_flow_control::window;
 
 const NODES: u32 = 4096;
 

@@ -76,8 +76,11 @@ impl Launcher {
                         true => Cause::CutOff { error },
                         false => Cause::NodeFailed { node, error },
                     };
-                    self.settle(now);
-                    self.hear(Told::Failed(cause), now);
+                    let (before, after) = self.across.settle_around_loss(node);
+                    let failed = [Told::Failed(cause)];
+                    for told in before.into_iter().chain(failed).chain(after) {
+                        self.hear(told, now);
+                    }
                 }
                 Conclusion::Gone(rank) => self.supervisor.rank_lost(rank, None, now),
                 Conclusion::NodesLost(nodes, reason) => {
@@ -130,7 +133,7 @@ impl Launcher {
         };
         let withholds = follows && !self.fleet.is_ending() && self.fleet.len() > 1;
         match withholds && self.mutation.fault != Some(Fault::NothingWithheld) {
-            true => self.across.withhold(told, now),
+            true => self.across.withhold(node, told, now),
             false => self.hear(told, now),
         }
     }

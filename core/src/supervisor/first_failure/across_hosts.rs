@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::job::ids::NodeId;
 use crate::job::outcome::{Cause, PmiState, RankEnd};
 use crate::link::control::NO_SIGN;
 
@@ -10,10 +11,17 @@ use crate::link::control::NO_SIGN;
 /// in the order in which they happened.
 const CONSEQUENCE: Duration = Duration::from_millis(250);
 
+#[derive(Debug)]
+struct Withheld<T> {
+    until: Duration,
+    node: NodeId,
+    report: T,
+}
+
 /// Reports of hosts that are withheld, in the order in which they came.
 #[derive(Debug)]
 pub struct AcrossHosts<T> {
-    withheld: VecDeque<(Duration, T)>,
+    withheld: VecDeque<Withheld<T>>,
 }
 
 impl<T> Default for AcrossHosts<T> {
@@ -25,26 +33,40 @@ impl<T> Default for AcrossHosts<T> {
 }
 
 impl<T> AcrossHosts<T> {
-    /// Keeps a report that [may follow](may_follow) from what another host has not reported yet.
-    pub fn withhold(&mut self, report: T, now: Duration) {
-        self.withheld.push_back((now + CONSEQUENCE, report));
+    /// Keeps a report of this host that [may follow](may_follow) from what another host has not reported yet.
+    pub fn withhold(&mut self, node: NodeId, report: T, now: Duration) {
+        let until = now + CONSEQUENCE;
+        self.withheld.push_back(Withheld {
+            until,
+            node,
+            report,
+        });
     }
 
     /// What has waited long enough.
     pub fn due(&mut self, now: Duration) -> impl Iterator<Item = T> + use<'_, T> {
-        let due = self.withheld.iter().take_while(|(until, _)| *until <= now);
+        let due = self.withheld.iter().take_while(|one| one.until <= now);
         let due = due.count();
-        self.withheld.drain(..due).map(|(_, report)| report)
+        self.withheld.drain(..due).map(|one| one.report)
     }
 
     /// All of it: something else fails the job, or ends it.
     pub fn settle(&mut self) -> impl Iterator<Item = T> + use<'_, T> {
-        self.withheld.drain(..).map(|(_, report)| report)
+        self.withheld.drain(..).map(|one| one.report)
+    }
+
+    /// All of it, because the job fails by the loss of this host: its own reports, which came before that, and those
+    /// of other hosts, which may follow from it: MPI libraries see at once that a rank there is gone.
+    pub fn settle_around_loss(&mut self, lost: NodeId) -> (Vec<T>, Vec<T>) {
+        let (before, after): (Vec<_>, Vec<_>) =
+            self.withheld.drain(..).partition(|one| one.node == lost);
+        let reports = |all: Vec<Withheld<T>>| all.into_iter().map(|one| one.report).collect();
+        (reports(before), reports(after))
     }
 
     /// When something is [due](Self::due).
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.withheld.front().map(|(until, _)| *until)
+        self.withheld.front().map(|one| one.until)
     }
 }
 
@@ -77,5 +99,22 @@ pub fn blame(error: &str, heard: usize, silent: u32) -> Blame {
         _ if heard > 1 || !error.ends_with(NO_SIGN) => Blame::Lost,
         1 => Blame::Either,
         _ => Blame::Own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_lost_host_has_reported_came_before_its_loss_and_the_rest_after_it() {
+        let mut all = AcrossHosts::default();
+        for (node, report) in [(0, 'a'), (1, 'b'), (2, 'c'), (1, 'd')] {
+            all.withhold(NodeId(node), report, Duration::ZERO);
+        }
+        assert_eq!(all.due(CONSEQUENCE / 2).count(), 0);
+        let around = all.settle_around_loss(NodeId(1));
+        assert_eq!(around, (vec!['b', 'd'], vec!['a', 'c']));
+        assert_eq!(all.next_deadline(), None);
     }
 }
