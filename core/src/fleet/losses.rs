@@ -114,10 +114,15 @@ impl Fleet {
         self.check_over(out);
     }
 
-    /// Whose fault it is that the job failed by the loss of a host, for this reason.
+    /// Whose fault it is that the job failed, or was refused, by the loss of a host, for this reason.
     pub fn blame(&self, error: &str) -> Blame {
         // A node that is over says nothing any more, whether it can be reached or not.
         let heard = |node: &&NodeState| !node.is_lost() && !node.over;
-        blame(error, self.nodes.iter().filter(heard).count(), self.silent)
+        let refused = self.nodes.iter().any(|node| node.refusal.is_some());
+        match blame(error, self.nodes.iter().filter(heard).count(), self.silent) {
+            // A launch that is refused does not wait until others are found to be silent as well.
+            Blame::Lost if refused && error.ends_with(NO_SIGN) => Blame::Either,
+            blame => blame,
+        }
     }
 }

@@ -2,6 +2,8 @@ use super::*;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::Roster;
+use crate::link::control::NO_SIGN;
+use crate::supervisor::first_failure::Blame;
 
 /// Two ranks on each of three nodes, all of which are ready.
 fn decided() -> (Fleet, Roster<RankMap>) {
@@ -33,6 +35,21 @@ fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason()
     let refused = vec![(NodeId(1), refusal("down")), (NodeId(2), refusal("behind"))];
     let out = concluded(|out| fleet.ready(NodeId(0), out));
     assert_eq!(out, [Conclusion::Refused(refused)]);
+}
+
+#[test]
+fn a_node_that_falls_silent_before_the_launch_began_may_be_cut_off_by_the_launchers_network() {
+    let jobs = Roster::new(RankMap::from_runs((0..3).map(|node| (NodeId(node), 1))));
+    let mut fleet = Fleet::new(3, 3, 100);
+    concluded(|out| fleet.ready(NodeId(0), out));
+    concluded(|out| fleet.ready(NodeId(2), out));
+    concluded(|out| fleet.lose_branch(&[NodeId(1)], (NO_SIGN, "behind"), &jobs, out));
+    // Node 2 has answered, and may be as silent.
+    assert_eq!(fleet.blame(NO_SIGN), Blame::Either);
+    assert_eq!(fleet.blame("killed"), Blame::Lost);
+    let (mut fleet, jobs) = decided();
+    concluded(|out| fleet.lose_branch(&[NodeId(1)], (NO_SIGN, "behind"), &jobs, out));
+    assert_eq!(fleet.blame(NO_SIGN), Blame::Lost);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use super::{outside, show};
 use crate::backend::Backend;
+use crate::backend::message::Refusal;
 use crate::backend::remote::RemoteBackend;
 use crate::control::{self, Controller};
 use crate::failure::RunFailure;
@@ -13,6 +14,7 @@ use crate::report::failures::by_node;
 use crate::report::status::{Status, Target};
 use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
+use wireup_core::job::outcome::Cause;
 
 /// Everything that can be refused before other hosts are asked.
 ///
@@ -47,14 +49,20 @@ pub(super) fn prepare(
 /// [`RunFailure`] with the hosts that do not, and the reasons.
 pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
     let refused = std::mem::take(&mut controller.refused);
-    let refused = refused.into_iter().map(|(node, refusal)| {
-        let failure = RunFailure {
-            code: refusal.code,
-            message: refusal.message,
+    let mut failures = Vec::new();
+    for (node, Refusal { code, message }) in refused {
+        let lost = Cause::NodeFailed {
+            node,
+            error: message.clone(),
         };
-        (node, failure)
-    });
-    let mut failures = by_node(refused.collect(), &controller.plan.node_names);
+        let message = match controller.backend.explain(&lost) {
+            Some(Cause::CutOff { error: message }) => return Err(RunFailure { code, message }),
+            Some(Cause::NodeFailed { error, .. }) => error,
+            _ => message,
+        };
+        failures.push((node, RunFailure { code, message }));
+    }
+    let mut failures = by_node(failures, &controller.plan.node_names);
     let Some(last) = failures.pop() else {
         return Ok(());
     };

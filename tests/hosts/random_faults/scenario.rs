@@ -187,8 +187,18 @@ impl Scenario {
         )
     }
 
+    /// The words that a cause should have and has not, as far as a launcher can know.
+    pub(super) fn lacks(&self, cause: &str) -> Vec<String> {
+        // Without a connection yet it cannot tell on which side the cable is out.
+        if self.fault == Fault::Cable && cause.contains(" cannot be reached: no answer within ") {
+            return Vec::new();
+        }
+        let words = self.cause().into_iter();
+        words.filter(|word| !cause.contains(word)).collect()
+    }
+
     /// Words of which the cause must have all; none where the launcher has no cause to tell.
-    pub(super) fn cause(&self) -> Vec<String> {
+    fn cause(&self) -> Vec<String> {
         use Target::{Agent, Rank, Sidecar, Step};
         let host = format!("node{:02}", self.host + 1);
         match self.fault {

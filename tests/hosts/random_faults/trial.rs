@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
+use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
@@ -304,7 +305,15 @@ impl<'a> Launch<'a> {
         let Scenario { fault, host, .. } = self.scenario;
         let lab = self.cluster.lab();
         match fault {
-            Fault::Cable => lab.link_up(lab.host(host)).unwrap(),
+            Fault::Cable => {
+                lab.link_up(lab.host(host)).unwrap();
+                // A host that was not found stays so for a moment.
+                let others = (0..HOSTS).filter(|other| *other != host);
+                for address in others.map(|other| (lab.host(other).ipv4(), 7437)) {
+                    let connect = || TcpStream::connect(address).ok();
+                    within(CLEAN, || lab.host(host).on_network(connect).unwrap());
+                }
+            }
             Fault::Freeze => lab.host(host).resume().unwrap(),
             // It came too late where the launch was over before.
             Fault::Kill(Target::Agent) | Fault::KillBoth(Target::Agent, _)
@@ -405,13 +414,8 @@ impl Trial {
                 let mut own = err.lines().filter(|line| line.starts_with("wireup: "));
                 let first = own.find(|line| !line.starts_with("wireup: warning"));
                 let first = first.unwrap_or_default();
-                wrong.extend(
-                    scenario
-                        .cause()
-                        .iter()
-                        .filter(|word| !first.contains(*word))
-                        .map(|word| format!("no {word:?} in the cause")),
-                );
+                let lacks = scenario.lacks(first).into_iter();
+                wrong.extend(lacks.map(|word| format!("no {word:?} in the cause")));
             }
             Some(_) => {}
         }
