@@ -6,6 +6,7 @@
 pub mod agent_commands;
 mod allocation;
 mod apps;
+mod attach;
 mod brief;
 mod completions;
 mod config;
@@ -32,6 +33,7 @@ use std::io::{self, Write};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use crate::backend::{rendezvous, step};
+use crate::detached;
 use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\
@@ -54,6 +56,10 @@ enum Other {
     Debug(debug::DebugArgs),
     /// Write cores of the ranks of a job, which go on
     Core(look::CoreArgs),
+    /// Attach to a job that was started with --detach
+    Attach(attach::AttachArgs),
+    /// Wait for jobs that were started with --detach
+    Wait(attach::WaitArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
     /// Show the defaults of `wireup run`
@@ -83,6 +89,9 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Some(word) if word == "run" => run::line(args),
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
+        Some(word) if word == detached::COMMAND => {
+            detached::keeper::keep(args.get(2..).unwrap_or_default())
+        }
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
@@ -120,6 +129,8 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Stacks(args)) => look::show_stacks(args),
         Ok(Other::Debug(args)) => debug::execute(args),
         Ok(Other::Core(args)) => look::write_cores(args),
+        Ok(Other::Attach(args)) => attach::attach(&args),
+        Ok(Other::Wait(args)) => attach::wait(&args),
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(&args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),

@@ -14,6 +14,7 @@
 //!   for an agent
 //! - [`control`]: the loop that decides
 //! - [`jobs`]: the jobs of this machine as they are found and ended from outside
+//! - [`detached`]: launches that go on without the terminal from which they were started
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
@@ -24,6 +25,7 @@
 pub mod backend;
 pub mod cli;
 pub mod control;
+pub mod detached;
 pub mod failure;
 #[cfg(test)]
 mod fuzzed;

@@ -13,7 +13,7 @@ _wireup_first() {
             return
         fi
         ;;
-    stacks|core|debug)
+    stacks|core|debug|attach|wait)
         if [[ $cur != -* ]]; then
             mapfile -t COMPREPLY < <(compgen -W "$("${COMP_WORDS[0]}" ps 2> /dev/null | awk 'NR > 1 { print $1 }')" -- "$cur")
             return

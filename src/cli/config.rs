@@ -24,7 +24,15 @@ use crate::inspect::libpmix;
 use crate::log;
 
 /// Options that belong to one job and make no sense as a default.
-const PER_JOB: &[&str] = &["ranks", "wdir", "no-config", "dry-run", "explain"];
+const PER_JOB: &[&str] = &[
+    "ranks",
+    "wdir",
+    "no-config",
+    "dry-run",
+    "explain",
+    "detach",
+    "on-terminal-loss",
+];
 /// Options that an environment variable precedes.
 const VARIABLES: &[(&str, &str)] = &[("libpmix", libpmix::VARIABLE), ("log", log::VARIABLE)];
 

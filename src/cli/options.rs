@@ -10,7 +10,7 @@ mod stdio;
 mod surroundings;
 
 pub(super) use debug::DebugArgs;
-pub(super) use ending::{EndingArgs, parse_seconds};
+pub(super) use ending::{EndingArgs, OnLoss, parse_seconds};
 pub(super) use hosts::{HostsArgs, listed};
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;

@@ -12,16 +12,20 @@ use super::config::{self, Defaults};
 use super::line::Own;
 use super::negation::with_negations;
 use super::options::{
-    DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
+    DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, OnLoss, StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, requeue};
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
+use crate::detached::{self, client};
 use crate::failure::RunFailure;
 use crate::log;
 use crate::report::status::refused;
+use wireup_core::job::ids::Nspace;
 use wireup_core::job::outcome::EXIT_REQUEUE;
-use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec};
+use wireup_core::job::spec::{
+    EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec, StatusTarget, StdioSpec,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -122,19 +126,39 @@ pub(super) struct RunArgs {
     debug: DebugArgs,
 }
 
+/// Which process starts the launcher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Start {
+    /// This one is the launcher.
+    Here,
+    /// A keeper does, and this process ends.
+    Detached,
+    /// A keeper does, and this process attaches to the job.
+    Attached,
+}
+
 /// What a command line asks for.
 enum Asked {
     /// A job.
-    Run(Box<JobSpec>),
+    Run(Box<JobSpec>, Start),
     /// Something that has been answered, with this exit code.
     Answered(u8),
 }
 
 /// Runs the job of a whole command line, `wireup run` included, and returns its exit code.
 pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
-    let beginning = Beginning::new(starts_ranks_here(&args));
+    let given = detached::given_name();
+    if given.is_none() && may_be_kept(&args) {
+        match asked(args.clone())? {
+            Asked::Run(_, Start::Here) => {}
+            Asked::Run(_, start) => return keep(&args, start),
+            Asked::Answered(code) => return Ok(code),
+        }
+    }
+    let name = given.and_then(|name| Nspace::new(&name).ok());
+    let beginning = Beginning::new(starts_ranks_here(&args), name);
     match asked(args)? {
-        Asked::Run(spec) => {
+        Asked::Run(spec, _) => {
             let requeues = spec.ending.on_failure == OnFailure::Requeue;
             let code = run(*spec, beginning)?;
             if requeues && code == EXIT_REQUEUE {
@@ -144,6 +168,30 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
         }
         Asked::Answered(code) => Ok(code),
     }
+}
+
+/// Whether a line that has not been parsed may need a keeper, which must be known before this process is prepared for
+/// a launch. To be wrong costs time and nothing else.
+fn may_be_kept(args: &[OsString]) -> bool {
+    let asks = |word: &OsString| {
+        let name = word.as_bytes();
+        let dashes = name.iter().take_while(|byte| **byte == b'-').count();
+        let name = &name[dashes..];
+        dashes > 0 && (name == b"detach" || name.starts_with(b"on-terminal-loss"))
+    };
+    args.iter().any(asks)
+}
+
+/// Hands the line over to a keeper.
+fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
+    let job = client::detach(args.get(2..).unwrap_or_default())?;
+    if start == Start::Detached {
+        return super::print(format!("{job}\n").as_bytes());
+    }
+    eprintln!(
+        "wireup: job {job} is kept if this terminal is lost; `wireup attach {job}` comes back to it"
+    );
+    client::attach(&job, true)
 }
 
 /// Whether a line that has not been parsed looks like one that starts ranks on this machine. To be
@@ -183,6 +231,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
             return answered.map(Asked::Answered);
         }
     };
+    let start = start_of(&args);
     // Options for every program precede each one's own.
     let mut shared = defaults.words_of_every_program();
     shared.extend(everywhere);
@@ -198,25 +247,34 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     };
     let apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
     args.ending.check().inspect_err(told)?;
+    let stdio = StdioSpec::from(args.stdio);
+    if start != Start::Here {
+        can_be_kept(&stdio, &status).inspect_err(told)?;
+    }
+    // Of a job that is kept its launcher says it.
+    let says = start == Start::Here;
     let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
     let layout = args.layout.resolve(args.hosts).inspect_err(told)?;
-    if !given && let Some(line) = allocation::other_nodes() {
+    if says
+        && !given
+        && let Some(line) = allocation::other_nodes()
+    {
         eprintln!("wireup: {line}");
     }
     let mut notes = Vec::new();
     if args.explain || args.dry_run {
         notes.extend(defaults.describe(args.no_config));
-    } else if args.verbose > 0 {
+    } else if says && args.verbose > 0 {
         for line in defaults.describe(args.no_config) {
             eprintln!("wireup: {line}");
         }
     }
-    Ok(Asked::Run(Box::new(JobSpec {
+    let spec = JobSpec {
         apps,
         psets,
         layout,
-        stdio: args.stdio.into(),
+        stdio,
         ending: args.ending.into(),
         status,
         interface: args.interface.into(),
@@ -226,7 +284,31 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         notes,
         verbose: args.verbose,
         log,
-    })))
+    };
+    Ok(Asked::Run(Box::new(spec), start))
+}
+
+fn start_of(args: &RunArgs) -> Start {
+    match (args.ending.detach, args.ending.on_terminal_loss) {
+        // The launcher of a job that is kept has the same words.
+        _ if args.dry_run || detached::given_name().is_some() => Start::Here,
+        (true, _) => Start::Detached,
+        (false, OnLoss::Keep) => Start::Attached,
+        (false, OnLoss::End) => Start::Here,
+    }
+}
+
+/// Checks that a job needs nothing of this process but its directory and its environment.
+fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), RunFailure> {
+    let inherited = matches!(status.json, Some(StatusTarget::Descriptor(_)));
+    let what = match stdio.pty {
+        Some(_) => "--pty gives a rank this terminal",
+        None if inherited || status.control.is_some() => "fd:N is a descriptor of this command",
+        None => return Ok(()),
+    };
+    Err(RunFailure::refused(format!(
+        "{what}, which a job with --detach or --on-terminal-loss keep does not have: leave one of the two out"
+    )))
 }
 
 /// The filter of the log that the environment gives.

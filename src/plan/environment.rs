@@ -56,6 +56,7 @@ const REMOVED: &[&str] = &[
     "WIREUP_APPNUM",
     "WIREUP_HOST",
     "WIREUP_JOB_ID",
+    "WIREUP_KEPT_JOB",
     "WIREUP_LAUNCH_ID",
     "WIREUP_LOCAL_RANK",
     "WIREUP_LOCAL_SIZE",

@@ -14,6 +14,7 @@ mod allocations;
 mod bystanders;
 mod cluster;
 mod debuggers;
+mod detached;
 mod diagnosing;
 mod failures;
 mod groups;

@@ -16,6 +16,7 @@ mod control;
 mod credentials;
 mod data_store;
 mod debuggers;
+mod detached;
 mod diagnosing;
 mod ending;
 mod ends;

@@ -70,6 +70,22 @@ pub(crate) struct EndingArgs {
     #[arg(long, value_enum, value_name = "end-with-parent|independent")]
     #[arg(default_value_t = Lifetime::EndWithParent, hide_possible_values = true)]
     children: Lifetime,
+
+    /// Start the job without this terminal, print its name and exit; see `wireup attach` and `wireup wait`
+    #[arg(long)]
+    pub(crate) detach: bool,
+
+    /// When the terminal of this command is lost, end the job, or keep it as with --detach
+    #[arg(long, value_enum, value_name = "end|keep", default_value_t = OnLoss::End)]
+    #[arg(hide_possible_values = true)]
+    pub(crate) on_terminal_loss: OnLoss,
+}
+
+/// See `--on-terminal-loss`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum OnLoss {
+    End,
+    Keep,
 }
 
 /// See [`OnFailure`].

@@ -22,11 +22,11 @@ impl Beginning {
     /// Must be called while the process has a single thread. With `guarded` it forks the guard,
     /// which is cheapest as long as the process is small: pages that are not in memory yet need not
     /// be copied on write later, and to parse a line takes more than anything else before the ranks
-    /// are started.
+    /// are started. Without a `name` the job gets a new one.
     ///
     /// # Errors
     /// [`RunFailure`] when the system has not enough for a run.
-    pub fn new(guarded: bool) -> Result<Self, RunFailure> {
+    pub fn new(guarded: bool, name: Option<Nspace>) -> Result<Self, RunFailure> {
         let ignored = ignored_at_start();
         descriptors::reserve_low().map_err(|errno| {
             RunFailure::own(
@@ -35,7 +35,7 @@ impl Beginning {
             )
         })?;
         let surroundings = Surroundings::take(ignored);
-        let nspace = JobNames::default().fresh()?;
+        let nspace = name.map_or_else(|| JobNames::default().fresh(), Ok)?;
         let guard = guarded.then(|| guard_of(&nspace)).transpose()?;
         Ok(Self {
             surroundings,

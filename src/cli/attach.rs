@@ -1,0 +1,70 @@
+//! `wireup attach` and `wireup wait`: jobs that were started with `--detach`.
+
+use clap::Args;
+
+use crate::detached::client;
+use crate::failure::RunFailure;
+
+const JOBS: &str = "\
+Jobs:
+  A job is named by what `wireup run --detach` printed, or by the beginning of its digits. The commands run on
+  the machine of `wireup run`.";
+
+const ATTACH: &str = "\
+Examples:
+  wireup attach 3f2a91               shows the output since it was last shown, and what follows
+  wireup attach --no-stdin 3f2a91    the same, and does not read standard input
+
+How:
+  The last 8 MiB of output that were not shown are kept; how much was lost is reported. Standard input goes to
+  the job, its end too. INT (Ctrl-C), TERM, USR1 and USR2 go to the launcher. QUIT (Ctrl-\\), or the loss of the
+  terminal, ends this command, and the job goes on. The last command that attaches takes the job over.
+
+Exit status:
+  code  of the job, as `wireup run` exits
+  0     this command was ended, and the job goes on
+  125   there is no such job, or another command has taken it over";
+
+const WAIT: &str = "\
+Examples:
+  job=$(wireup run --detach -n 4 ./app); wireup wait \"$job\"
+
+How:
+  The exit status of a job is kept for 24 hours after its end, or for 10 minutes after it was first asked for,
+  until `wireup attach` has shown it with the last output.
+
+Exit status:
+  code  of the job, as `wireup run` exits; of several, the first that is not 0
+  125   there is no such job";
+
+/// Arguments of `wireup attach`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{ATTACH}\n\n{JOBS}"))]
+pub(super) struct AttachArgs {
+    /// The job
+    #[arg(value_name = "JOB")]
+    job: String,
+
+    /// Do not read standard input
+    #[arg(long)]
+    no_stdin: bool,
+}
+
+/// Arguments of `wireup wait`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("{WAIT}\n\n{JOBS}"))]
+pub(super) struct WaitArgs {
+    /// The jobs
+    #[arg(value_name = "JOB", required = true)]
+    jobs: Vec<String>,
+}
+
+/// Shows the job until it ends or is left; its exit code.
+pub(super) fn attach(args: &AttachArgs) -> Result<u8, RunFailure> {
+    client::attach(&args.job, !args.no_stdin)
+}
+
+/// Waits for the jobs; the exit code.
+pub(super) fn wait(args: &WaitArgs) -> Result<u8, RunFailure> {
+    client::wait(&args.jobs)
+}

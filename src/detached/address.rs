@@ -1,0 +1,118 @@
+//! Where keepers listen, and how they are found.
+//!
+//! Rule: all users can read abstract addresses, and only the job's user may learn its name, which is in the
+//! keeper's environment. So the address is a digest of the name. Source: unix(7), proc_pid_environ(5).
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::detached::{COMMAND, NAME};
+use crate::failure::RunFailure;
+use crate::jobs::name::{PREFIX, is_job};
+use crate::sys::procfs::{self, Environment};
+use crate::sys::unix_socket::connect_within;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// How long a keeper may take to accept.
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn address(job: &str) -> rustix::io::Result<SocketAddrUnix> {
+    let digest = Sha256::digest(["wireup keeper ", job].concat());
+    let digest = HEXLOWER.encode(&digest[..16]);
+    SocketAddrUnix::new_abstract_name(format!("wireup/keeper/{digest}").as_bytes())
+}
+
+/// The socket of a job's keeper.
+pub(super) fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, &address(job)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next connection; `None` if there is none, or it is another user's.
+pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+    let user = socket_peercred(&socket).ok()?.uid;
+    (user == rustix::process::geteuid() || user.is_root()).then_some(socket)
+}
+
+/// A keeper as it was found.
+struct Found {
+    pid: i32,
+    job: String,
+}
+
+/// The keepers that this user may find: its own, for root everyone's.
+fn keepers() -> Vec<Found> {
+    let found = procfs::processes().into_iter().filter_map(|process| {
+        let pid = process.pid;
+        let is_keeper = procfs::command_line(pid).get(1)? == COMMAND;
+        let environment = is_keeper.then(|| Environment::of(pid)).flatten()?;
+        let job = std::str::from_utf8(environment.get(NAME)?).ok()?;
+        let job = is_job(job).then(|| job.to_owned())?;
+        Some(Found { pid, job })
+    });
+    found.collect()
+}
+
+/// Whether the keeper of this job lives.
+pub(super) fn is_kept(job: &str) -> bool {
+    keepers().iter().any(|keeper| keeper.job == job)
+}
+
+/// Connects to the keeper of the job with this name, or whose digits begin so; the job's whole name.
+///
+/// # Errors
+/// If there is none, or more than one, or it does not accept.
+pub(super) fn connect(text: &str) -> Result<(String, OwnedFd), RunFailure> {
+    let digits = text.strip_prefix(PREFIX).unwrap_or(text);
+    let means =
+        |keeper: &&Found| !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits);
+    let all = keepers();
+    let found: Vec<&Found> = all.iter().filter(means).collect();
+    let [keeper] = found[..] else {
+        return Err(RunFailure::refused(match found.is_empty() {
+            true => unknown(text, &all),
+            false => format!("{text:?} means more than one job: {}", names(found)),
+        }));
+    };
+    let failed = |errno| {
+        let what = format!(
+            "cannot connect to the keeper of {} (pid {})",
+            keeper.job, keeper.pid
+        );
+        RunFailure::own(&what, errno)
+    };
+    let address = address(&keeper.job).map_err(failed)?;
+    let socket = connect_within(&address, LIMIT).map_err(failed)?;
+    let peer = socket_peercred(&socket).map_err(failed)?;
+    if peer.pid.as_raw_nonzero().get() != keeper.pid {
+        return Err(failed(Errno::ACCESS));
+    }
+    Ok((keeper.job.clone(), socket))
+}
+
+fn names<'a>(keepers: impl IntoIterator<Item = &'a Found>) -> String {
+    let names = keepers.into_iter().map(|keeper| keeper.job.as_str());
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn unknown(text: &str, all: &[Found]) -> String {
+    let there = match all.is_empty() {
+        true => "there are none".to_owned(),
+        false => format!("there are {}", names(all)),
+    };
+    format!("no detached job {text:?} on this machine, or its exit status was taken; {there}")
+}

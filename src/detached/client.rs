@@ -1,0 +1,274 @@
+//! `wireup run --detach`, `wireup attach` and `wireup wait`: the clients of a keeper.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::detached::connection::{Connection, Garbage};
+use crate::detached::message::{FromKeeper, Stream, ToKeeper};
+use crate::detached::start::start;
+use crate::detached::{COMMAND, address};
+use crate::failure::RunFailure;
+use crate::plan::job_names::JobNames;
+use crate::sys::descriptors;
+use crate::sys::signals::{Signals, ignored_at_start};
+use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
+
+/// Bytes of input that are read, and sent, at once.
+const PIECE: usize = 32 << 10;
+
+/// Starts a keeper for a launcher with these arguments after `run`; the job's name.
+///
+/// # Errors
+/// [`RunFailure`] when it cannot be started.
+pub fn detach(args: &[OsString]) -> Result<String, RunFailure> {
+    let own = |error: io::Error| RunFailure::own("cannot start the job's keeper", error);
+    let job = JobNames::default().fresh()?;
+    descriptors::reserve_low().map_err(|errno| own(errno.into()))?;
+    let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
+    let (stdin, stderr) = (io::stdin(), io::stderr());
+    let streams = [stdin.as_fd(), theirs.as_fd(), stderr.as_fd()];
+    let keeper = start(COMMAND, args, job.as_str(), streams).map_err(own)?;
+    drop(theirs);
+    let mut byte = [0];
+    if std::fs::File::from(ready).read(&mut byte).map_err(own)? > 0 {
+        return Ok(job.as_str().to_owned());
+    }
+    Err(match wait_for_end(&keeper.pidfd) {
+        // It has reported why on standard error.
+        Ok(ExitStatus::Code(code)) => RunFailure {
+            code,
+            message: "the job was not started".to_owned(),
+        },
+        _ => own(io::Error::other("it was killed")),
+    })
+}
+
+/// Waits for the ends of detached jobs; the exit code of the first that has another than 0.
+///
+/// # Errors
+/// [`RunFailure`] when there is no such job, or its keeper was killed.
+pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
+    let connected = jobs.iter().map(|job| address::connect(job));
+    let connected = connected.collect::<Result<Vec<_>, _>>()?;
+    let waiting = connected.into_iter().map(|(job, socket)| {
+        let mut connection = Connection::new(socket);
+        connection.queue(&ToKeeper::Wait);
+        connection.flush();
+        (job, connection)
+    });
+    // All are notified of this before one is waited for.
+    let waiting: Vec<_> = waiting.collect();
+    let mut code = 0;
+    for (job, connection) in waiting {
+        let ended = wait_for_one(&job, connection)?;
+        code = if code == 0 { ended } else { code };
+    }
+    Ok(code)
+}
+
+fn wait_for_one(job: &str, mut connection: Connection) -> Result<u8, RunFailure> {
+    loop {
+        let alive = connection.read();
+        match connection.next().map_err(unreadable)? {
+            Some(FromKeeper::Ended(code)) => return Ok(code),
+            Some(_) => {}
+            None if alive => {
+                let mut fds = [PollFd::new(&connection, PollFlags::IN)];
+                checked(poll(&mut fds, None))?;
+            }
+            None => return Err(lost(job)),
+        }
+    }
+}
+
+fn unreadable(garbage: Garbage) -> RunFailure {
+    RunFailure::own("the job's keeper sent", garbage)
+}
+
+fn lost(job: &str) -> RunFailure {
+    let text = format!("the keeper of job {job} was killed, which has ended the job");
+    RunFailure::own(&text, "its exit status is not known")
+}
+
+fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
+    match polled {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(RunFailure::own("cannot wait", errno)),
+    }
+}
+
+/// Shows the output of a detached job that was not shown, and what follows, and passes on signals and, if wanted,
+/// standard input; the job's exit code, or 0 when the terminal is lost or the user leaves the job.
+///
+/// # Errors
+/// [`RunFailure`] when there is no such job, another client attaches, or the job's keeper was killed.
+pub fn attach(job: &str, with_input: bool) -> Result<u8, RunFailure> {
+    // Before anything that a signal could end.
+    let signals = Signals::take(&ignored_at_start(), false)
+        .map_err(|errno| RunFailure::own("cannot take signals", errno))?;
+    let (job, socket) = address::connect(job)?;
+    Client::new(job, socket, signals, with_input).run()
+}
+
+/// A line on standard error, whose terminal may be gone.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "wireup: {line}");
+}
+
+struct Client {
+    job: String,
+    connection: Connection,
+    signals: Signals,
+    /// Standard input has not ended.
+    reads: bool,
+}
+
+/// What is ready.
+struct Ready {
+    input: PollFlags,
+    signalled: bool,
+    readable: bool,
+}
+
+impl Client {
+    fn new(job: String, socket: OwnedFd, signals: Signals, reads: bool) -> Self {
+        let mut connection = Connection::new(socket);
+        connection.queue(&ToKeeper::Attach);
+        Self {
+            job,
+            connection,
+            signals,
+            reads,
+        }
+    }
+
+    fn run(mut self) -> Result<u8, RunFailure> {
+        loop {
+            let mut alive = self.connection.flush();
+            let ready = self.wait()?;
+            let leaves = ready.signalled && self.take_signals();
+            if leaves || self.terminal_is_lost(ready.input) {
+                let job = &self.job;
+                say(&format!(
+                    "job {job} goes on; `wireup attach {job}` comes back to it"
+                ));
+                return Ok(0);
+            }
+            if !ready.input.is_empty() {
+                self.read_input();
+            }
+            alive &= !ready.readable || self.connection.read();
+            while let Some(message) = self.connection.next().map_err(unreadable)? {
+                match message {
+                    FromKeeper::Ended(code) => {
+                        self.connection.queue(&ToKeeper::KnowsEnd);
+                        self.connection.flush();
+                        return Ok(code);
+                    }
+                    FromKeeper::Lost(bytes) => {
+                        say(&format!(
+                            "{bytes} bytes of output before this were not kept"
+                        ));
+                        self.connection.queue(&ToKeeper::Shown(bytes));
+                    }
+                    FromKeeper::Output(stream, bytes) => self.show(stream, &bytes)?,
+                }
+            }
+            if !alive {
+                return Err(match address::is_kept(&self.job) {
+                    true => RunFailure::refused(format!(
+                        "another `wireup attach` has taken over job {}, which goes on",
+                        self.job
+                    )),
+                    false => lost(&self.job),
+                });
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<Ready, RunFailure> {
+        let stdin = io::stdin();
+        let stdin = stdin.as_fd();
+        let queued = self.connection.queued() > 0;
+        let flags = match queued {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        let mut fds = vec![
+            PollFd::new(&self.connection, flags),
+            PollFd::new(&self.signals, PollFlags::IN),
+        ];
+        // What is read is sent before more is.
+        if self.reads && !queued {
+            fds.push(PollFd::new(&stdin, PollFlags::IN));
+        }
+        checked(poll(&mut fds, None))?;
+        let flags = |at: usize| fds.get(at).map_or(PollFlags::empty(), PollFd::revents);
+        let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+        Ok(Ready {
+            input: flags(2),
+            signalled: !flags(1).is_empty(),
+            readable: flags(0).intersects(readable),
+        })
+    }
+
+    /// Passes signals on; whether the user leaves the job, or its session has ended.
+    fn take_signals(&mut self) -> bool {
+        while let Some(signal) = self.signals.pending() {
+            match signal {
+                Signal::HUP | Signal::QUIT => return true,
+                Signal::INT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
+                    self.connection.queue(&ToKeeper::Signal(signal.as_raw()));
+                }
+                // Stops this process alone, as any other that is in front of a job.
+                Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// Whether standard input was a terminal that is gone. The kernel sends SIGHUP to the shell, which may pass it on
+    /// later; until then the terminal looks like the end of the input, which the job must not get.
+    fn terminal_is_lost(&self, input: PollFlags) -> bool {
+        // A terminal that is gone is none any more; a pipe has no error at its end.
+        input.contains(PollFlags::ERR)
+            || input.contains(PollFlags::HUP) && io::stdin().is_terminal()
+    }
+
+    fn read_input(&mut self) {
+        let mut bytes = vec![0; PIECE];
+        match rustix::io::read(io::stdin(), &mut bytes) {
+            Ok(count) => {
+                self.reads = count > 0;
+                bytes.truncate(count);
+                self.connection.queue(&ToKeeper::Input(bytes));
+            }
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            // A process in the background may not read, and the input has not ended.
+            Err(_) => self.reads = false,
+        }
+    }
+
+    fn show(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), RunFailure> {
+        let shown = match stream {
+            Stream::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+            Stream::Stderr => io::stderr().write_all(bytes),
+        };
+        shown.map_err(|error| {
+            let text = format!("cannot show the output of job {}, which goes on", self.job);
+            RunFailure::own(&text, error)
+        })?;
+        self.connection.queue(&ToKeeper::Shown(bytes.len() as u64));
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! The messages between a keeper and its clients.
+
+use serde::{Deserialize, Serialize};
+
+/// Where the launcher wrote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// To the keeper.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum ToKeeper {
+    /// Send all output that was not shown, and what follows. A client that is attached loses its connection.
+    Attach,
+    /// Send the exit status.
+    Wait,
+    /// For standard input; empty at its end.
+    Input(Vec<u8>),
+    /// A signal for the launcher.
+    Signal(i32),
+    /// This number of further bytes, lost ones included, has been shown.
+    Shown(u64),
+    /// Everything has been shown, and the exit status has been received.
+    KnowsEnd,
+}
+
+/// From the keeper.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum FromKeeper {
+    /// This number of bytes of output was not kept.
+    Lost(u64),
+    /// The launcher wrote this.
+    Output(Stream, Vec<u8>),
+    /// The launcher has ended with this code, and all its output has been sent.
+    Ended(u8),
+}

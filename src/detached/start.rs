@@ -1,0 +1,54 @@
+//! Starts keepers and their launchers: without a terminal, and with the descriptors of their standard streams only.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use crate::detached::NAME;
+use crate::sys::spawn::{Child, Command, Spawner};
+
+/// What a shell or `nohup` may have turned off for a process of its terminal, which these are not, and SIGPIPE, which
+/// the language's runtime ignores.
+const RESET: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE];
+
+/// Starts `wireup WORD ARGS`, the leader of a session, for the job of this name. It gets SIGTERM when this thread ends.
+///
+/// # Errors
+/// When the process cannot be made.
+pub(super) fn start(
+    word: &str,
+    args: &[OsString],
+    job: &str,
+    streams: [BorrowedFd<'_>; 3],
+) -> io::Result<Child> {
+    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::other);
+    let program = text(std::env::current_exe()?.as_os_str())?;
+    let own = ["wireup", word].map(OsStr::new);
+    let words = own.into_iter().chain(args.iter().map(OsString::as_os_str));
+    let argv = words.map(text).collect::<io::Result<Vec<_>>>()?;
+    let inherited = std::env::vars_os().filter(|(name, _)| name != NAME);
+    let pairs = inherited.chain([(NAME.into(), job.into())]);
+    let entries = pairs.map(|(name, value)| {
+        let entry = [&name.into_vec()[..], b"=", &value.into_vec()].concat();
+        CString::new(entry).map_err(io::Error::other)
+    });
+    let env = entries.collect::<io::Result<Vec<_>>>()?;
+    let [stdin, stdout, stderr] = streams;
+    let command = Command {
+        program: &program,
+        argv: &argv,
+        env: &[&env],
+        cwd: None,
+        descriptors: &[(stdin, 0), (stdout, 1), (stderr, 2)],
+        terminal: false,
+        limits: &[],
+        umask: None,
+        reset_signals: &RESET,
+        namespaces: None,
+        group: None,
+        crowded: false,
+        stopped: false,
+    };
+    Spawner::new().spawn(&command).map_err(io::Error::other)
+}

@@ -1,0 +1,88 @@
+//! Detached jobs on several hosts.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, Run, Running, mpi};
+
+const TWO: [&str; 6] = [
+    "--oversubscribe",
+    "--hosts",
+    "node01:2,node02:2",
+    "-n",
+    "4",
+    "--",
+];
+
+/// Starts a job on the first host, below a shell that stays until its input ends; the job's name.
+fn detach(cluster: &Cluster, words: &[&OsStr], adapt: impl Fn(Run) -> Run) -> (Running, String) {
+    let run = cluster.command(0, ["sh", "-c", "\"$@\" || exit; read line; exit 0", "sh"]);
+    let run = run.more([cluster.wireup()]).more(["run", "--detach"]);
+    let shell = adapt(run.more(TWO).more(words)).stdin_held().start();
+    let job = shell.wait_for(Output::Stdout, "\n").trim_end().to_owned();
+    (shell, job)
+}
+
+fn command(cluster: &Cluster, words: [&str; 2]) -> Run {
+    cluster.command(0, [cluster.wireup()]).more(words)
+}
+
+#[test]
+fn jobs_of_pmi_and_pmix_are_waited_for_and_shown_later() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for mpi in ["mpich5", "openmpi5"].into_iter().filter_map(mpi) {
+        let program = mpi.program("hello");
+        let (shell, job) = detach(&cluster, &[program.as_os_str()], |run| {
+            let variables = mpi.env.iter();
+            variables.fold(run, |run, (name, value)| run.env(name, value))
+        });
+        command(&cluster, ["wait", &job])
+            .run()
+            .expect_quiet_success();
+        let shown = command(&cluster, ["attach", &job]).run().expect(0);
+        let hosts = shown.by_rank("hello", 4);
+        assert!(
+            hosts[0].contains("node01") && hosts[3].contains("node02"),
+            "{shown:?}"
+        );
+        shell.finish().expect(0);
+    }
+}
+
+#[test]
+fn a_job_outlives_its_client_and_ends_by_its_signals_or_with_its_launcher() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = [
+        "sh",
+        "-c",
+        "echo ready; read line && echo $line; exec sleep 1000",
+    ]
+    .map(OsStr::new);
+    for (by_signal, code) in [(true, 130), (false, 137)] {
+        let (shell, job) = detach(&cluster, &script, |run| run);
+        let first = command(&cluster, ["attach", &job]).stdin_held().start();
+        first.wait_for_many(Output::Stdout, "ready", 4);
+        first.signal(Signal::KILL);
+        first.finish().expect(137);
+        let mut viewer = command(&cluster, ["attach", &job]).stdin_held().start();
+        viewer.stdin().write_all(b"on\n").unwrap();
+        viewer.wait_for(Output::Stdout, "on\n");
+        let running = cluster.host(0).processes();
+        let launcher = running
+            .iter()
+            .find(|one| one.words.starts_with("wireup run"));
+        match (by_signal, launcher) {
+            (true, _) => viewer.signal(Signal::INT),
+            (false, launcher) => launcher.expect("it runs").signal(Signal::KILL),
+        }
+        viewer.finish().expect(code);
+        shell.finish().expect(0);
+    }
+}

@@ -1,0 +1,405 @@
+//! Jobs that go on without the terminal from which they were started: `--detach`, `--on-terminal-loss keep`,
+//! `wireup attach`, `wireup wait`.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{
+    DEADLINE, Mpi, Outcome, Output, Process, Run, Running, eventually, skip, wireup,
+};
+use crate::users::{Reachable, USER};
+use crate::virtual_nodes::able;
+
+/// A shell that starts a job, and stays until the test ends it: then nothing of the job may be left.
+struct Detached {
+    shell: Running,
+    job: String,
+}
+
+/// `wireup` with these arguments.
+fn command(words: &[&str]) -> Run {
+    let words = std::iter::once(wireup().into_os_string()).chain(words.iter().map(Into::into));
+    Run::command(words)
+}
+
+/// Starts a job with `--detach` and what else is given.
+fn detach<A: AsRef<OsStr>>(words: impl IntoIterator<Item = A>) -> Detached {
+    started(
+        Run::command(["sh", "-c", "\"$@\" || exit; read line; exit 0", "sh"]),
+        words,
+    )
+}
+
+fn started<A: AsRef<OsStr>>(run: Run, words: impl IntoIterator<Item = A>) -> Detached {
+    let run = run.more([wireup().as_os_str()]);
+    let run = run.more(["run", "--detach", "--oversubscribe"]).more(words);
+    let shell = run.stdin_held().clean_within(DEADLINE).start();
+    let job = shell.wait_for(Output::Stdout, "\n").trim_end().to_owned();
+    assert!(job.starts_with("wireup-"), "{job}");
+    Detached { shell, job }
+}
+
+impl Detached {
+    /// Attaches with standard input left to the test.
+    fn attach(&self) -> Running {
+        command(&["attach", &self.job]).stdin_held().start()
+    }
+
+    /// What is shown until the job's end.
+    fn rest(&self) -> Outcome {
+        command(&["attach", "--no-stdin", &self.job]).run()
+    }
+
+    /// The process that was started as `wireup WORD`.
+    #[track_caller]
+    fn process(&self, word: &str) -> Process {
+        eventually(&format!("wireup {word} runs"), || {
+            let is_it = |process: &Process| {
+                let words = fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+                process.name == "wireup"
+                    && words.split(|byte| *byte == 0).nth(1) == Some(word.as_bytes())
+            };
+            self.shell.processes().into_iter().find(is_it)
+        })
+    }
+
+    #[track_caller]
+    fn kill(&self, word: &str) {
+        let pid = Pid::from_raw(self.process(word).pid).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+
+    /// Nothing is left of the job, and it cannot be found.
+    #[track_caller]
+    fn expect_gone(self) {
+        let outcome = self.shell.finish().expect(0);
+        assert_eq!(outcome.err(), "", "{outcome:?}");
+        let outcome = command(&["wait", &self.job]).run().expect(125);
+        outcome.expect_one_line(&["no detached job", &self.job]);
+    }
+}
+
+#[test]
+fn what_was_printed_meanwhile_and_the_exit_code_are_there_later() {
+    let script = "echo out; echo err >&2; read line; exit 3";
+    let job = detach(["-n", "2", "--stdin", "all", "sh", "-c", script]);
+    let other = detach(["-n", "1", "true"]);
+    // Before the end, after it, for several jobs, and for each that asks.
+    let words = ["wait", &other.job, &job.job[..14]];
+    let waiting = [command(&words).start(), command(&words).start()];
+    let mut viewer = job.attach();
+    viewer.stdin().write_all(b"on\n").unwrap();
+    let shown = viewer.finish().expect(3);
+    assert_eq!(shown.out(), "out\nout\n");
+    assert_eq!(shown.err().matches("err\n").count(), 2, "{shown:?}");
+    assert!(shown.err().contains("exited with code 3"), "{shown:?}");
+    for waiting in waiting {
+        let waited = waiting.finish().expect(3);
+        assert_eq!((waited.out(), waited.err()), (String::new(), String::new()));
+    }
+    job.expect_gone();
+    other.rest().expect_quiet_success();
+    other.expect_gone();
+}
+
+#[test]
+fn the_output_of_a_job_that_has_ended_stays_when_its_exit_status_was_asked_for() {
+    let job = detach(["-n", "1", "sh", "-c", "echo last; exit 7"]);
+    for _ in 0..2 {
+        command(&["wait", &job.job]).run().expect(7);
+    }
+    assert_eq!(job.rest().expect(7).out(), "last\n");
+    job.expect_gone();
+}
+
+#[test]
+fn input_and_signals_reach_the_job_and_the_last_that_attaches_has_it() {
+    let script = "trap 'echo got INT; exit 5' INT; echo ready; while read line; do echo \"read $line\"; done; \
+                  echo end; while :; do sleep 0.1; done";
+    let job = detach(["-n", "1", "bash", "-c", script]);
+    let mut first = job.attach();
+    first.wait_for(Output::Stdout, "ready");
+    let mut input = first.stdin();
+    input.write_all(b"one\n").unwrap();
+    first.wait_for(Output::Stdout, "read one");
+    first.signal(Signal::QUIT);
+    let left = first.finish().expect(0);
+    left.expect_one_line(&["goes on", "wireup attach"]);
+    drop(input);
+    let mut second = job.attach();
+    let mut input = second.stdin();
+    input.write_all(b"two\n").unwrap();
+    second.wait_for(Output::Stdout, "read two");
+    let mut third = job.attach();
+    let displaced = second.finish().expect(125);
+    displaced.expect_one_line(&["another `wireup attach`", &job.job]);
+    assert_eq!(
+        displaced.out(),
+        "read two\n",
+        "what was shown is not shown again"
+    );
+    drop(input);
+    drop(third.stdin());
+    third.wait_for(Output::Stdout, "end");
+    third.signal(Signal::INT);
+    let outcome = third.finish().expect(5);
+    assert_eq!(outcome.out(), "end\ngot INT\n", "{outcome:?}");
+    job.expect_gone();
+}
+
+#[test]
+fn an_interrupt_by_way_of_attach_ends_a_job_as_ctrl_c_does() {
+    let job = detach(["-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
+    let viewer = job.attach();
+    viewer.wait_for_many(Output::Stdout, "ready", 2);
+    viewer.signal(Signal::INT);
+    let outcome = viewer.finish().expect(130);
+    assert!(outcome.err().contains("wireup: interrupted"), "{outcome:?}");
+    job.expect_gone();
+}
+
+#[test]
+fn output_beyond_what_is_kept_is_counted() {
+    let script = "head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last";
+    let job = detach(["-n", "1", "sh", "-c", script]);
+    command(&["wait", &job.job]).run().expect(0);
+    let outcome = job.rest().expect(0);
+    assert!(outcome.out().ends_with("x\nlast\n"), "the end is kept");
+    let kept = outcome.stdout.len();
+    assert!((7 << 20..=8 << 20).contains(&kept), "{kept} bytes");
+    let lost = format!(
+        "{} bytes of output before this were not kept",
+        20_000_006 - kept
+    );
+    outcome.expect_one_line(&[&lost]);
+    job.expect_gone();
+}
+
+#[test]
+fn nothing_is_lost_while_a_client_is_attached() {
+    let script = "read line; head -c 20000000 /dev/zero | tr '\\0' x; echo last >&2";
+    let job = detach(["-n", "1", "sh", "-c", script]);
+    let mut viewer = job.attach();
+    viewer.stdin().write_all(b"on\n").unwrap();
+    let outcome = viewer.finish().expect(0);
+    assert_eq!(
+        (outcome.stdout.len(), outcome.err()),
+        (20_000_000, "last\n".to_owned())
+    );
+    job.expect_gone();
+}
+
+#[test]
+fn a_killed_launcher_leaves_its_last_output_and_its_end() {
+    let job = detach(["-n", "1", "sh", "-c", "echo before; exec sleep 1000"]);
+    let viewer = job.attach();
+    viewer.wait_for(Output::Stdout, "before");
+    job.kill("run");
+    viewer.finish().expect(137);
+    job.expect_gone();
+}
+
+#[test]
+fn a_killed_keeper_ends_the_job_in_order() {
+    let script =
+        "trap 'sleep 0.2; echo done >ended; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    let job = detach(["-n", "1", "bash", "-c", script]);
+    let viewer = job.attach();
+    viewer.wait_for(Output::Stdout, "ready");
+    let waiting = command(&["wait", &job.job]).start();
+    let keeper = job.process("keep").pid;
+    eventually("it listens, and two commands are connected", || {
+        let descriptors = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+        let files = descriptors.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
+        let sockets = files.filter(|file| file.to_string_lossy().starts_with("socket:"));
+        (sockets.count() == 3).then_some(())
+    });
+    job.kill("keep");
+    for client in [viewer, waiting] {
+        let outcome = client.finish().expect(125);
+        outcome.expect_one_line(&["the keeper of job", "not known"]);
+    }
+    let ended = job.shell.work().join("ended");
+    eventually("the rank has handled its signal", || {
+        ended.exists().then_some(())
+    });
+    job.expect_gone();
+}
+
+#[test]
+fn a_keeper_needs_no_disk_and_holds_nothing_of_the_command_that_started_it() {
+    let run = Run::command([
+        "sh",
+        "-c",
+        "exec 7>held; \"$@\" || exit; read line; exit 0",
+        "sh",
+    ]);
+    let job = started(run, ["-n", "1", "cat"]);
+    let keeper = job.process("keep").pid;
+    eventually("its descriptors are its own", || {
+        let descriptors = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+        let mut files = descriptors.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
+        files
+            .all(|file| {
+                let file = file.to_string_lossy();
+                ["/dev/null", "socket:", "pipe:", "anon_inode:"]
+                    .iter()
+                    .any(|own| file.starts_with(own))
+            })
+            .then_some(())
+    });
+    assert_eq!(
+        fs::read_link(format!("/proc/{keeper}/cwd")).unwrap(),
+        OsStr::new("/").to_owned()
+    );
+    let viewer = job.attach();
+    viewer.finish().expect(0);
+    job.expect_gone();
+}
+
+/// A command that keeps its job, on a terminal, below a shell or not.
+fn kept(words: &[&str]) -> (Running, String) {
+    let script = "echo begun; read line; echo got \"$line\"; exit 4";
+    let run = Run::command(words).more([wireup().as_os_str()]);
+    let run = run.more([
+        "run",
+        "--on-terminal-loss",
+        "keep",
+        "-n",
+        "1",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let front = run.terminal().clean_within(DEADLINE).start();
+    front.wait_for(Output::Stdout, "begun");
+    let said = String::from_utf8(front.so_far(Output::Stdout)).unwrap();
+    let mut words = said.split_whitespace();
+    let job = words.find(|word| word.starts_with("wireup-")).unwrap();
+    (front, job.to_owned())
+}
+
+#[track_caller]
+fn comes_back(front: Running, job: &str, code: i32) {
+    let attach = command(&["attach", job]).stdin_bytes("again\n");
+    assert_eq!(attach.run().expect(4).out(), "got again\n");
+    front.finish().expect(code);
+}
+
+#[test]
+fn a_job_that_is_kept_outlives_its_terminal() {
+    for (before, code) in [
+        (&["env"][..], 0),
+        (&["sh", "-c", "\"$@\"; exit", "sh"], 129),
+    ] {
+        let (mut front, job) = kept(before);
+        front.close_terminal();
+        comes_back(front, &job, code);
+    }
+}
+
+#[test]
+fn a_job_that_is_kept_outlives_the_command_that_started_it() {
+    let (front, job) = kept(&["env"]);
+    front.signal(Signal::KILL);
+    comes_back(front, &job, 137);
+}
+
+#[test]
+fn every_mpi_runs_detached_on_two_virtual_nodes() {
+    let words = ["--virtual-nodes", "2", "-n", "4"].map(OsStr::new);
+    let start = |mpi: Mpi| {
+        let run = Run::command(["sh", "-c", "\"$@\" || exit; read line; exit 0", "sh"]);
+        let run = mpi
+            .env
+            .iter()
+            .fold(run, |run, (name, value)| run.env(name, value));
+        let program = mpi.program("hello");
+        started(run, words.into_iter().chain([program.as_os_str()]))
+    };
+    let jobs: Vec<Detached> = able().into_iter().map(start).collect();
+    for job in jobs {
+        command(&["wait", &job.job]).run().expect_quiet_success();
+        assert_eq!(job.rest().expect(0).by_rank("hello", 4).len(), 4);
+        job.expect_gone();
+    }
+}
+
+/// Connects as this user to the keeper of a job whose name is known, and attaches; how many bytes it is sent at once.
+const VISITOR: &str = "
+import hashlib, os, socket, sys
+os.setresuid(*[int(sys.argv[2])] * 3)
+digest = hashlib.sha256(b'wireup keeper ' + sys.argv[1].encode()).hexdigest()[:32]
+visitor = socket.socket(socket.AF_UNIX)
+visitor.connect('\\0wireup/keeper/' + digest)
+try:
+    visitor.sendall(bytes([1, 0, 0, 0, 0]))
+    print(len(visitor.recv(1)))
+except OSError:
+    print(0)
+";
+
+#[test]
+fn another_user_neither_finds_a_job_nor_gets_an_answer() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("another user at a keeper: to become one needs root");
+    }
+    let job = detach(["-n", "1", "sh", "-c", "echo secret; cat"]);
+    let reachable = Reachable::new();
+    let wireup = reachable.wireup();
+    let user = [
+        "setpriv",
+        "--reuid",
+        USER,
+        "--regid",
+        USER,
+        "--clear-groups",
+        "--",
+    ];
+    let attach = [wireup.as_os_str()]
+        .into_iter()
+        .chain(["attach", &job.job].map(OsStr::new));
+    let outcome = Run::command(attach).under(user).run().expect(125);
+    outcome.expect_one_line(&["no detached job"]);
+    for (user, answer) in [(USER, "0\n"), ("0", "1\n")] {
+        let visit = Run::command(["python3", "-c", VISITOR, &job.job, user]).run();
+        assert_eq!(visit.expect_quiet_success().out(), answer, "user {user}");
+    }
+    job.attach().finish().expect(0);
+    job.expect_gone();
+}
+
+#[test]
+fn what_cannot_be_kept_or_found_is_refused() {
+    for (words, expected) in [
+        (&["--detach", "--pty", "0"][..], &["--pty", "--detach"][..]),
+        (
+            &["--on-terminal-loss", "keep", "--pty", "0"],
+            &["--pty", "--on-terminal-loss"],
+        ),
+        (&["--detach", "--json", "fd:5"], &["fd:N", "--detach"]),
+        (&["-detach", "--control", "fd:5"], &["fd:N", "--detach"]),
+        (&["--detach", "--no-such-option"], &["--no-such-option"]),
+    ] {
+        let outcome = Run::new(words).more(["true"]).run().expect(125);
+        outcome.expect_one_line(expected);
+    }
+    for verb in ["attach", "wait"] {
+        let outcome = command(&[verb, "wireup-0000000000000000"])
+            .run()
+            .expect(125);
+        outcome.expect_one_line(&["no detached job"]);
+    }
+    command(&["keep", "true"]).run().expect(125);
+    Run::new(["--detach", "--dry-run", "-n", "1", "true"])
+        .run()
+        .expect_quiet_success();
+    // What is found out later is shown to the first that attaches.
+    let job = detach(["-n", "1", "./no-such-program"]);
+    let outcome = job.rest().expect(127);
+    assert!(outcome.err().contains("not found"), "{outcome:?}");
+    job.expect_gone();
+}
