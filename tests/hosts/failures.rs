@@ -1,6 +1,7 @@
 //! Whatever dies, wherever and whenever: the launch ends everywhere within ten seconds, the cause
 //! is named, every host is clean, and the agents take the next launch.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -137,7 +138,7 @@ impl Scene {
 
 /// The first line of wireup's own has these words.
 #[track_caller]
-fn expect_cause(outcome: &Outcome, words: &[&str]) {
+pub(crate) fn expect_cause(outcome: &Outcome, words: &[&str]) {
     let err = outcome.err();
     let first = err.lines().find(|line| line.starts_with("wireup: "));
     let first = first.unwrap_or_else(|| panic!("no cause; {outcome:?}"));
@@ -334,6 +335,53 @@ fn a_partition_ends_the_launch_on_both_sides_of_it() {
     lose(&MOMENTS, "node02", isolate(1), heal);
     // The launcher's own, which loses both others, either first.
     lose(&MOMENTS[3..], "node0", isolate(0), heal);
+}
+
+/// Two hosts lose what one of them sends to the other, or both, while ranks of both are in a fence.
+#[test]
+fn a_connection_that_is_cut_in_a_fence_ends_the_launch_unless_it_is_soon_healed() {
+    let script = "[ $WIREUP_RANK = 5 ] && { echo late; read line; }; exec \"$@\"";
+    // From the second host, to it, both; and whether it lasts.
+    let cases = [
+        (true, false, true),
+        (false, true, true),
+        (true, true, false),
+    ];
+    let one = |(from, to, lasts): (bool, bool, bool)| {
+        let (Some(cluster), Some(program)) = (Cluster::new(3), Kind::Pmix.program()) else {
+            return;
+        };
+        let run = cluster
+            .run(0, ALL)
+            .more(["--stdin", "5", "sh", "-c", script, "sh"]);
+        let mut running = run.more([&program]).stdin_held().start();
+        running.wait_for(Output::Stdout, "late");
+        let (first, second) = (cluster.host(0), cluster.host(1));
+        if from {
+            cluster.lab().cut(second, first).unwrap();
+        }
+        if to {
+            cluster.lab().cut(first, second).unwrap();
+        }
+        if lasts {
+            let outcome = running.finish();
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+            expect_cause(&outcome, &["node02"]);
+            cluster.lab().heal(first, second).unwrap();
+        } else {
+            running.stdin().write_all(b"on\n").unwrap();
+            // How long it lasts: less than the heartbeat. What is sent meanwhile arrives later.
+            std::thread::sleep(Duration::from_secs(2));
+            cluster.lab().heal(first, second).unwrap();
+            running.finish().expect(0).by_rank("pmix_wireup", 6);
+        }
+        takes_the_next(&cluster, program.to_str().unwrap());
+    };
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || one(case));
+        }
+    });
 }
 
 #[test]

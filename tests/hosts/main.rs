@@ -21,6 +21,7 @@ mod groups;
 mod grow;
 mod hostile;
 mod jobs;
+mod killed;
 mod load;
 mod lost;
 mod mpi;

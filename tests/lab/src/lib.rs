@@ -186,6 +186,15 @@ impl Lab {
         network::set_reachable(other, one, false)
     }
 
+    /// Silently loses what one host sends to the other from now on, and not what the other sends, until
+    /// [`Lab::heal`].
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn cut(&self, from: &Host, to: &Host) -> Result<(), Error> {
+        network::set_reachable(from, to, false)
+    }
+
     /// Cuts a host off from all others, see [`Lab::partition`].
     ///
     /// # Errors

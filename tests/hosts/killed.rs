@@ -1,0 +1,172 @@
+//! Each process of a launch is killed at moments that `failures` leaves out: before the ranks join, in a direct modex,
+//! in a spawn, at the end of MPI. The launch ends soon, the cause is named, and all hosts serve the next.
+
+use rustix::process::Signal;
+use wireup_lab::Process;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, Running, eventually, mpi, pmix};
+use crate::failures::expect_cause;
+
+/// What the launch is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moment {
+    /// The ranks run and have not called MPI_Init.
+    BeforeInit,
+    /// Three ranks ask for the data of the last, which is late.
+    DirectModex,
+    /// The ranks spawn all the time.
+    Spawn,
+    /// All ranks but the first are in MPI_Finalize.
+    Finalize,
+}
+
+const MOMENTS: [Moment; 4] = [
+    Moment::BeforeInit,
+    Moment::DirectModex,
+    Moment::Spawn,
+    Moment::Finalize,
+];
+
+/// What is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victim {
+    Rank,
+    Sidecar,
+    Step,
+    Agent,
+    Launcher,
+}
+
+const VICTIMS: [Victim; 5] = [
+    Victim::Rank,
+    Victim::Sidecar,
+    Victim::Step,
+    Victim::Agent,
+    Victim::Launcher,
+];
+
+const HOSTS: [&str; 5] = ["--oversubscribe", "--hosts", "node01:2,node02:2", "-n", "4"];
+
+impl Moment {
+    /// The name of the ranks' processes.
+    fn ranks(self) -> &'static str {
+        match self {
+            Self::BeforeInit => "sleep",
+            Self::DirectModex => "pmix_client",
+            Self::Spawn => "spawn",
+            Self::Finalize => "patient",
+        }
+    }
+
+    /// Brings a launch to it.
+    fn reach(self, cluster: &Cluster) -> Option<Running> {
+        let run = cluster.run(0, HOSTS);
+        let of_mpi = |name| {
+            let mpi = mpi("openmpi5")?;
+            let variables = mpi.env.iter();
+            let run = variables.fold(cluster.run(0, HOSTS), |run, (name, value)| {
+                run.env(name, value)
+            });
+            Some(run.more([mpi.program(name)]))
+        };
+        let running = match self {
+            Self::BeforeInit => {
+                let running = run.more(["--pmi", "pmix", "sh", "-c", "echo up; exec sleep 1000"]);
+                let running = running.start();
+                running.wait_for_many(Output::Stdout, "up", 4);
+                running
+            }
+            Self::DirectModex => {
+                let script =
+                    "[ $WIREUP_RANK = 3 ] && { echo late; exec sleep 1000; }; exec \"$@\" late";
+                let client = pmix("pmix5")?;
+                let program = client.dir.join("pmix_client");
+                let run = run.more(["--libpmix", client.path(), "sh", "-c", script, "sh"]);
+                let running = run.more([program]).start();
+                running.wait_for(Output::Stdout, "late");
+                eventually("three ranks wait", || {
+                    let hosts = cluster.lab().hosts().iter();
+                    let all = hosts.flat_map(wireup_lab::Host::processes);
+                    let waiting = all.filter(|one| one.name == self.ranks() && one.state == 'S');
+                    (waiting.count() == 3).then_some(())
+                });
+                running
+            }
+            Self::Spawn => {
+                let running = of_mpi("spawn")?.more(["times=100000"]).start();
+                running.wait_for_many(Output::Stdout, "spawned rank=", 4);
+                running
+            }
+            Self::Finalize => {
+                let running = of_mpi("patient")?.stdin_held().start();
+                running.wait_for_many(Output::Stdout, "patient rank=", 4);
+                running
+            }
+        };
+        Some(running)
+    }
+
+    /// Kills it on the second host, or the launcher; the words that the cause has.
+    fn kill(self, victim: Victim, cluster: &Cluster, running: &Running) -> &'static [&'static str] {
+        // Of ranks the first that were started: those of spawned jobs end by themselves.
+        let kill = |name: &str| {
+            let find = || {
+                let all = cluster.host(1).processes().into_iter();
+                let named = all.filter(|process| process.name == name);
+                named.min_by_key(|process: &Process| process.inner_pid)
+            };
+            eventually(name, find).signal(Signal::KILL);
+        };
+        match victim {
+            Victim::Rank => kill(self.ranks()),
+            Victim::Sidecar => kill("wireup-pmix-hos"),
+            Victim::Step => kill("wireup-step"),
+            Victim::Agent => cluster.kill_agent(1),
+            Victim::Launcher => running.signal(Signal::KILL),
+        }
+        match victim {
+            Victim::Rank => &["rank ", "node02", "signal 9"],
+            Victim::Launcher => &[],
+            _ => &["node02"],
+        }
+    }
+}
+
+/// Kills them one after another in launches that are at that moment.
+fn kill_each(moment: Moment) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for victim in VICTIMS {
+        let Some(running) = moment.reach(&cluster) else {
+            return;
+        };
+        let words = moment.kill(victim, &cluster, &running);
+        let outcome = running.finish();
+        let when = format!("{victim:?} killed at {moment:?}: {outcome:?}");
+        match victim {
+            Victim::Rank | Victim::Launcher => assert_eq!(outcome.code, 137, "{when}"),
+            _ => assert_ne!(outcome.code, 0, "{when}"),
+        }
+        if !words.is_empty() {
+            expect_cause(&outcome, words);
+        }
+        if victim == Victim::Agent {
+            // As the service manager does.
+            cluster.start_agent(1);
+        }
+        let next = cluster.run(0, HOSTS).more(["--pmi", "pmix", "true"]);
+        let next = next.run();
+        assert_eq!((next.code, next.err()), (0, String::new()), "after {when}");
+    }
+}
+
+#[test]
+fn each_process_of_a_launch_before_init_in_a_modex_in_a_spawn_and_in_finalize() {
+    std::thread::scope(|scope| {
+        for moment in MOMENTS {
+            scope.spawn(move || kill_each(moment));
+        }
+    });
+}
