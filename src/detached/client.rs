@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getpid, kill_process};
@@ -127,6 +127,8 @@ struct Client {
     signals: Signals,
     /// Standard input has not ended.
     reads: bool,
+    /// Standard input was a terminal at the start; one that is gone is none.
+    terminal: bool,
 }
 
 /// What is ready.
@@ -145,6 +147,7 @@ impl Client {
             connection,
             signals,
             reads,
+            terminal: io::stdin().is_terminal(),
         }
     }
 
@@ -153,15 +156,14 @@ impl Client {
             let mut alive = self.connection.flush();
             let ready = self.wait()?;
             let leaves = ready.signalled && self.take_signals();
-            if leaves || self.terminal_is_lost(ready.input) {
+            let terminal_is_lost = self.is_loss(ready.input)
+                || !ready.input.is_empty() && !leaves && self.read_input();
+            if leaves || terminal_is_lost {
                 let job = &self.job;
                 say(&format!(
                     "job {job} goes on; `wireup attach {job}` comes back to it"
                 ));
                 return Ok(0);
-            }
-            if !ready.input.is_empty() {
-                self.read_input();
             }
             alive &= !ready.readable || self.connection.read();
             while let Some(message) = self.connection.next().map_err(unreadable)? {
@@ -234,26 +236,36 @@ impl Client {
         false
     }
 
-    /// Whether standard input was a terminal that is gone. The kernel sends SIGHUP to the shell, which may pass it on
-    /// later; until then the terminal looks like the end of the input, which the job must not get.
-    fn terminal_is_lost(&self, input: PollFlags) -> bool {
-        // A terminal that is gone is none any more; a pipe has no error at its end.
-        input.contains(PollFlags::ERR)
-            || input.contains(PollFlags::HUP) && io::stdin().is_terminal()
+    /// Whether this means that the terminal is gone. The kernel sends SIGHUP to the shell, which may pass it on later;
+    /// until then a terminal that is gone looks like the end of the input, which the job must not get.
+    fn is_loss(&self, flags: PollFlags) -> bool {
+        self.terminal && flags.intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    fn read_input(&mut self) {
+    /// Passes input on; whether the terminal is gone.
+    fn read_input(&mut self) -> bool {
         let mut bytes = vec![0; PIECE];
-        match rustix::io::read(io::stdin(), &mut bytes) {
-            Ok(count) => {
-                self.reads = count > 0;
-                bytes.truncate(count);
-                self.connection.queue(&ToKeeper::Input(bytes));
+        let read = rustix::io::read(io::stdin(), &mut bytes);
+        let count = match read {
+            Ok(count) => count,
+            Err(Errno::INTR | Errno::AGAIN) => return false,
+            Err(_) => 0,
+        };
+        self.reads = count > 0;
+        if !self.reads {
+            let stdin = io::stdin();
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            let now = poll(&mut fds, Some(&Timespec::default()));
+            if now.is_ok() && self.is_loss(fds[0].revents()) {
+                return true;
             }
-            Err(Errno::INTR | Errno::AGAIN) => {}
-            // A process in the background may not read, and the input has not ended.
-            Err(_) => self.reads = false,
         }
+        // A process in the background may not read, and the input has not ended.
+        if read.is_ok() {
+            bytes.truncate(count);
+            self.connection.queue(&ToKeeper::Input(bytes));
+        }
+        false
     }
 
     fn show(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), RunFailure> {

@@ -35,6 +35,9 @@ const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long it and the last output are kept after that.
 const ASKED: Duration = Duration::from_secs(10 * 60);
 
+/// How long the exit status is kept once a client has it and has shown everything: for others that are about to ask.
+const KNOWN: Duration = Duration::from_secs(1);
+
 /// Bytes of input for the launcher that are not written yet, beyond which no more are read.
 const INPUT: usize = 64 << 10;
 
@@ -98,8 +101,6 @@ struct Keeper {
     viewer: Option<Viewer>,
     /// Clients that have not sent their request, and with `true` those that wait for the end.
     others: Vec<(Connection, bool)>,
-    /// A client has shown everything and has the exit status.
-    done: bool,
 }
 
 /// What is polled.
@@ -139,13 +140,12 @@ impl Keeper {
             end: None,
             viewer: None,
             others: Vec::new(),
-            done: false,
         })
     }
 
     /// Serves until a client has shown everything and has the exit status, or that is no longer kept.
     fn run(&mut self) -> io::Result<()> {
-        while !self.done {
+        loop {
             let now = Instant::now();
             let left = self.end.map(|end| end.until.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
@@ -168,7 +168,6 @@ impl Keeper {
                 }
             }
         }
-        Ok(())
     }
 
     /// What is ready, if anything is before the time is over.
@@ -347,7 +346,11 @@ impl Keeper {
                     let position = viewer.shows(bytes, Instant::now());
                     self.output.show(position);
                 }
-                Ok(Some(ToKeeper::KnowsEnd)) => self.done = true,
+                Ok(Some(ToKeeper::KnowsEnd)) => {
+                    if let Some(end) = &mut self.end {
+                        end.until = end.until.min(Instant::now() + KNOWN);
+                    }
+                }
                 Ok(None) => return,
                 Ok(Some(ToKeeper::Attach | ToKeeper::Wait)) | Err(_) => self.viewer = None,
             }

@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use wireup_lab::Process;
@@ -370,8 +370,10 @@ fn a_connection_that_is_cut_in_a_fence_ends_the_launch_unless_it_is_soon_healed(
             cluster.lab().heal(first, second).unwrap();
         } else {
             running.stdin().write_all(b"on\n").unwrap();
-            // How long it lasts: less than the heartbeat. What is sent meanwhile arrives later.
-            std::thread::sleep(Duration::from_secs(2));
+            // Less than the heartbeat. What is sent meanwhile arrives later.
+            let cut = Instant::now();
+            let over = || (cut.elapsed() > Duration::from_secs(2)).then_some(());
+            eventually("it has lasted long enough to matter", over);
             cluster.lab().heal(first, second).unwrap();
             running.finish().expect(0).by_rank("pmix_wireup", 6);
         }

@@ -66,6 +66,19 @@ impl Detached {
         })
     }
 
+    /// Waits until so many commands are connected with the keeper.
+    #[track_caller]
+    fn await_clients(&self, count: usize) {
+        let keeper = self.process("keep").pid;
+        eventually("commands are connected", || {
+            let descriptors = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+            let files = descriptors.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
+            let sockets = files.filter(|file| file.to_string_lossy().starts_with("socket:"));
+            // And one on which it listens.
+            (sockets.count() == count + 1).then_some(())
+        });
+    }
+
     #[track_caller]
     fn kill(&self, word: &str) {
         let pid = Pid::from_raw(self.process(word).pid).unwrap();
@@ -90,6 +103,7 @@ fn what_was_printed_meanwhile_and_the_exit_code_are_there_later() {
     // Before the end, after it, for several jobs, and for each that asks.
     let words = ["wait", &other.job, &job.job[..14]];
     let waiting = [command(&words).start(), command(&words).start()];
+    job.await_clients(2);
     let mut viewer = job.attach();
     viewer.stdin().write_all(b"on\n").unwrap();
     let shown = viewer.finish().expect(3);
@@ -210,13 +224,7 @@ fn a_killed_keeper_ends_the_job_in_order() {
     let viewer = job.attach();
     viewer.wait_for(Output::Stdout, "ready");
     let waiting = command(&["wait", &job.job]).start();
-    let keeper = job.process("keep").pid;
-    eventually("it listens, and two commands are connected", || {
-        let descriptors = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
-        let files = descriptors.filter_map(|one| fs::read_link(one.ok()?.path()).ok());
-        let sockets = files.filter(|file| file.to_string_lossy().starts_with("socket:"));
-        (sockets.count() == 3).then_some(())
-    });
+    job.await_clients(2);
     job.kill("keep");
     for client in [viewer, waiting] {
         let outcome = client.finish().expect(125);
@@ -320,8 +328,8 @@ fn every_mpi_runs_detached_on_two_virtual_nodes() {
         let program = mpi.program("hello");
         started(run, words.into_iter().chain([program.as_os_str()]))
     };
-    let jobs: Vec<Detached> = able().into_iter().map(start).collect();
-    for job in jobs {
+    for mpi in able() {
+        let job = start(mpi);
         command(&["wait", &job.job]).run().expect_quiet_success();
         assert_eq!(job.rest().expect(0).by_rank("hello", 4).len(), 4);
         job.expect_gone();
