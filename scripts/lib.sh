@@ -19,6 +19,9 @@ MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
     libpmix-bin numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck)
 
+# The applications of scripts/applications --short.
+APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
+
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
 # for `wireup stacks --python`, grpc for the clients of agents.

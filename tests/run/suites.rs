@@ -62,6 +62,23 @@ fn openpmixs_examples_succeed() {
     }
 }
 
+/// A benchmark in C, a solver in Fortran and a spawning pool in Python give the results that they give under their own
+/// launcher, on one node and, where they can run there, on two.
+#[test]
+fn applications_give_the_same_results_as_under_their_own_launcher() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/applications");
+    let run = Command::new(script)
+        .arg("--short")
+        .env("WIREUP", env!("CARGO_BIN_EXE_wireup"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    match run.status.code() {
+        Some(77) => skip(told.trim_end()),
+        code => assert_eq!(code, Some(0), "{told}"),
+    }
+}
+
 /// One test per MPI.
 macro_rules! for_each_mpi {
     ($($name:ident)*) => {
