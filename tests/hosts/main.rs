@@ -33,6 +33,7 @@ mod random_faults;
 mod rendezvous;
 mod separated;
 mod setup;
+mod shortages;
 mod slow_names;
 mod spawn;
 mod squatters;

@@ -106,3 +106,33 @@ impl AsFd for Viewer {
         self.connection.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::detached::message::Stream;
+
+    #[test]
+    fn a_client_that_shows_nothing_for_a_while_no_longer_holds_the_job_up() {
+        let (_client, socket) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut viewer = Viewer::new(Connection::new(socket.into()), 0, start);
+        let mut output = Output::new(1000);
+        // That nothing was printed for long is not its fault.
+        let printed = start + 100 * second;
+        output.push(Stream::Stdout, b"three");
+        assert!(viewer.send(&output, None, printed));
+        assert_eq!(viewer.patience(printed + second), PATIENCE - second);
+        // More to show is no progress, to have shown some is.
+        output.push(Stream::Stdout, b"more");
+        assert!(viewer.send(&output, None, printed + 2 * second));
+        assert_eq!(viewer.patience(printed + PATIENCE), Duration::ZERO);
+        assert_eq!(viewer.shows(5, printed + 5 * second), 5);
+        assert_eq!(viewer.patience(printed + PATIENCE), 5 * second);
+        // It cannot have shown what it was not sent.
+        assert_eq!(viewer.shows(100, printed + 6 * second), 9);
+    }
+}

@@ -1,0 +1,113 @@
+//! One host of two is short of something. The launch does without, or ends with a cause that names the host; nothing is
+//! left, and with enough of it the next launch succeeds.
+
+use std::process::Command;
+
+use crate::cluster::{ALICE, Cluster, is_helper};
+use crate::common::{Outcome, eventually, pmix};
+use crate::users::of;
+
+/// What the second host has too little of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shortage {
+    Disk,
+    Descriptors,
+    Processes,
+}
+
+const SHORTAGES: [Shortage; 3] = [Shortage::Disk, Shortage::Descriptors, Shortage::Processes];
+
+impl Shortage {
+    fn begin(self, cluster: &Cluster) {
+        let limit = match self {
+            Self::Disk => {
+                // What fills it is not of the launch.
+                cluster.excuse(1);
+                let fill = "mount -n -o remount,size=4k /tmp && head -c 4096 /dev/zero >/tmp/fill";
+                return on_second(cluster, fill);
+            }
+            Self::Descriptors => "--nofile=24",
+            Self::Processes => "--nproc=1",
+        };
+        // Steps are forked from it, and inherit the limit.
+        let helper = eventually("the helper", || {
+            let all = cluster.host(1).processes().into_iter();
+            all.filter(is_helper)
+                .find(|process| process.words.ends_with("wireup steps"))
+        });
+        let pid = helper.pid.to_string();
+        let output = Command::new("prlimit")
+            .args(["--pid", &pid, limit])
+            .output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Whether the launch fails, and words of the first line about it.
+    fn expected(self) -> (bool, &'static [&'static str]) {
+        match self {
+            // PMIx tools need a file, ranks do not.
+            Self::Disk => (false, &["warning", "No space left on device"]),
+            Self::Descriptors => (true, &["on node02", "descriptors"]),
+            Self::Processes => (true, &["on node02", "more processes"]),
+        }
+    }
+
+    fn end(self, cluster: &Cluster) {
+        if self == Self::Disk {
+            on_second(cluster, "rm /tmp/fill && mount -n -o remount,size=1g /tmp");
+            return cluster.expect_clean(1);
+        }
+        cluster.kill_agent(1);
+        cluster.start_agent(1);
+    }
+}
+
+fn on_second(cluster: &Cluster, script: &str) {
+    let mut shell = cluster.host(1).command("sh");
+    let output = shell.args(["-c", script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn launch(cluster: &Cluster) -> Option<Outcome> {
+    let client = pmix("pmix5")?;
+    let words = ["--oversubscribe", "--hosts", "node01:2,node02:2", "-n", "4"];
+    let run = cluster.run(0, words).more(["--libpmix", client.path()]);
+    let program = cluster.copy(&client.dir.join("pmix_wireup"));
+    Some(of(ALICE, run.more([program])).run())
+}
+
+#[test]
+fn a_host_that_is_short_of_disk_descriptors_or_processes() {
+    std::thread::scope(|scope| {
+        for shortage in SHORTAGES {
+            scope.spawn(move || {
+                let Some(cluster) = Cluster::new(2) else {
+                    return;
+                };
+                shortage.begin(&cluster);
+                let Some(outcome) = launch(&cluster) else {
+                    return;
+                };
+                shortage.end(&cluster);
+                let (fails, words) = shortage.expected();
+                let err = outcome.err();
+                let line = err.lines().find(|line| line.starts_with("wireup: "));
+                let line = line.unwrap_or_else(|| panic!("{shortage:?}: {outcome:?}"));
+                for word in words {
+                    assert!(
+                        line.contains(word),
+                        "{shortage:?}: no {word:?}; {outcome:?}"
+                    );
+                }
+                assert_eq!(outcome.code != 0, fails, "{shortage:?}: {outcome:?}");
+                let next = launch(&cluster).unwrap();
+                assert_eq!(
+                    (next.code, next.err()),
+                    (0, String::new()),
+                    "after {shortage:?}"
+                );
+            });
+        }
+    });
+}
