@@ -176,6 +176,10 @@ static void call_back(const struct completion *completion, struct answer *answer
         }
         completion->call.spawn(answer->status, answer->status == PMIX_SUCCESS ? nspace : NULL,
                                completion->cbdata);
+        /* Only now libpmix, which may have changed the name, knows that the caller may want the job's output. */
+        if (answer->status == PMIX_SUCCESS) {
+            notice_of_spawn((const char *)answer->data, answer->data_len);
+        }
         break;
     }
     case COMPLETE_TOOL: {

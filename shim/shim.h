@@ -137,6 +137,8 @@ void complete(const struct completion *completion, struct answer *answer);
 
 /* Both send the frame and free o. PMIX_SUCCESS, or an error: nothing was sent. */
 pmix_status_t link_notice(struct out *o, uint16_t op);
+/* The answer to a spawn has been passed on: libpmix forwards what its caller wants of the new job. */
+void notice_of_spawn(const char *nspace, size_t len);
 /* With PMIX_SUCCESS the completion is called exactly once, otherwise never. */
 pmix_status_t link_request(struct out *o, uint16_t op, const struct completion *completion);
 /* Sends a request whose completion was added to the table before, and empties o. If that fails the

@@ -67,6 +67,15 @@ static pmix_status_t deregister_events(pmix_status_t *codes, size_t ncodes, pmix
     return notice(&o, WIREUP_OP_DEREGISTER_EVENTS);
 }
 
+void notice_of_spawn(const char *nspace, size_t len)
+{
+    struct out o;
+    out_init(&o);
+    put_text_upto(&o, nspace, len);
+    /* Without a launcher there is no receiver. */
+    (void)link_notice(&o, WIREUP_OP_SPAWNED);
+}
+
 /* Never PMIX_SUCCESS with a later callback: libpmix 4.2.2 freezes on events of its own. */
 static pmix_status_t notify_event(pmix_status_t code, const pmix_proc_t *source,
                                   pmix_data_range_t range, pmix_info_t info[], size_t ninfo,

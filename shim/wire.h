@@ -51,6 +51,7 @@ enum wireup_op {
     WIREUP_OP_IOF_PULL = 0x0105,
     WIREUP_OP_GROUP_ENDED = 0x0106,
     WIREUP_OP_CONNECTIONS_LOST = 0x0107,
+    WIREUP_OP_SPAWNED = 0x0108,
     /* upcall socket, requests */
     WIREUP_OP_ABORT = 0x0110,
     WIREUP_OP_FENCE = 0x0111,

@@ -34,6 +34,7 @@ use crate::plan::slots::Slots;
 use crate::plan::wrap::Wrapper;
 use crate::sys::limits::RawLimit;
 use wireup_core::job::appnums::Appnums;
+use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::octets;
@@ -75,7 +76,7 @@ pub use names::{ALLOCATION, LAUNCH, LaunchNames, Launcher};
 use offer::{host_parts, interfaces};
 use placement::{node_names, place};
 use size::{sizes, total};
-pub use spawned::{SpawnedJob, Standing};
+pub use spawned::{By, SpawnedJob, Standing};
 pub(crate) use staged_files::StagedFiles;
 
 /// One application context, ready to be started.
@@ -264,7 +265,7 @@ impl Plan {
             Err(failure) => return Err(failure),
         };
         offer.pmix &= across || host.is_some();
-        if spec.debug.stop_in_init && !offer.pmix {
+        if spec.debug.stop_in_init.is_some() && !offer.pmix {
             return Err(wrong(
                 "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
                     .to_owned(),
@@ -296,6 +297,12 @@ impl Plan {
             user: UserId(rustix::process::getuid().as_raw()),
             psets,
             parent: None,
+            tool: None,
+            debug: Debugged {
+                on_exec: spec.debug.stop_on_exec.clone(),
+                in_init: spec.debug.stop_in_init.clone(),
+                ..Debugged::default()
+            },
             offset: GlobalRank(0),
             preputs: Vec::new(),
         };

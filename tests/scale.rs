@@ -97,6 +97,8 @@ fn job(ranks: RankMap) -> JobContext {
         user: UserId(1000),
         psets: Vec::new(),
         parent: None,
+        tool: None,
+        debug: Default::default(),
         offset: Default::default(),
         preputs: Vec::new(),
     }

@@ -53,6 +53,8 @@ pub fn job() -> JobContext {
         user: UserId(1),
         psets: Vec::new(),
         parent: None,
+        tool: None,
+        debug: Default::default(),
         offset: Default::default(),
         preputs: Vec::new(),
     }

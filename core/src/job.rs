@@ -4,6 +4,7 @@ pub mod absence;
 pub mod allocation;
 pub mod appnums;
 pub mod clock;
+pub mod debug;
 pub mod demand;
 pub mod exit_policy;
 pub mod hosts;

@@ -60,12 +60,14 @@ use crate::direct_modex::{ModexEngine, ModexInput};
 use crate::fence::{self, FenceEngine, FenceInput};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
+use crate::job::debug::Debugged;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
 use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::{Placed, Roster};
+use crate::job::spawn::SpawnedByTool;
 use crate::names::engine::StoreEngine;
 use crate::node::event::{Action, Event, PeerMessage};
 use crate::pmi::collective::Collective;
@@ -96,8 +98,12 @@ pub struct JobContext {
     /// For whom its ranks run.
     pub user: UserId,
     pub psets: Vec<ProcessSet>,
-    /// The process that spawned it; `None` for the job that the user started.
+    /// The process that spawned it, if one did.
     pub parent: Option<proc::Proc>,
+    /// The tool that spawned it, if one did.
+    pub tool: Option<SpawnedByTool>,
+    /// What debuggers have to do with it.
+    pub debug: Debugged,
     /// Its first process among those of the launch.
     pub offset: GlobalRank,
     /// Pairs in its PMI key-value store from the beginning.
@@ -239,7 +245,10 @@ impl NodeCore {
                     self.pmi_effects(job, effects, now, actions);
                 }
             }
-            Event::RankStarted { rank, pid } => self.rank_started(rank, pid),
+            Event::RankStarted { rank, pid } => {
+                self.rank_started(rank, pid);
+                self.started_stopped(rank, now, actions);
+            }
             Event::Fed { number, rank, fed } => self.fed((number, rank), fed, actions),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
             Event::Printed {
@@ -273,6 +282,7 @@ impl NodeCore {
             Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::Allocated { ticket, result } => self.allocated(ticket, &result, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
+            Event::JobsEnded(ends) => self.tell_tools_of_ends(ends, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),
             Event::Tick => {
                 self.fence(FenceInput::Tick, now, actions);
@@ -281,6 +291,7 @@ impl NodeCore {
                 self.groups(actions, |engine, out| engine.tick(now, out));
                 self.collectives_tick(now, actions);
                 self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
+                self.tell_kept_ends(false, now, actions);
                 self.sidecar_tick(now, actions);
             }
         }
@@ -296,6 +307,7 @@ impl NodeCore {
             self.collectives.next_deadline(),
             self.queries.next_deadline(),
             self.host.next_deadline(),
+            self.outputs.next_deadline(),
         ]
         .into_iter()
         .flatten()

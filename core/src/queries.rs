@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::octets;
 use crate::job::outcome::RankEnd;
 
@@ -79,6 +79,44 @@ pub enum Life {
         /// It was connected to its PMIx server then.
         connected: bool,
     },
+}
+
+impl Life {
+    /// How bad it is as the end of a process; 0 if it has ended well.
+    fn severity(self) -> u8 {
+        match self {
+            Self::Ended { end, connected } => match end {
+                RankEnd::Code(0) if !connected => 0,
+                RankEnd::Code(0) => 1,
+                RankEnd::Code(_) => 2,
+                RankEnd::Signal(_) => 4,
+            },
+            // It was never started, or nothing is known of its end.
+            Self::Planned | Self::Running | Self::Connected => 3,
+        }
+    }
+}
+
+/// How a job has ended: the worst end of its processes, and whose it is if that is known; `None` if
+/// all ended well.
+pub type Worst = Option<(Option<Rank>, Life)>;
+
+/// The worst of these; the first of those that are equally bad.
+pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, Life)>) -> Worst {
+    let bad = lives.into_iter().filter(|(_, life)| life.severity() > 0);
+    bad.reduce(
+        |worst, other| match other.1.severity() > worst.1.severity() {
+            true => other,
+            false => worst,
+        },
+    )
+}
+
+/// The end of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobEnd {
+    pub job: JobNumber,
+    pub worst: Worst,
 }
 
 /// What became of the question to one node.

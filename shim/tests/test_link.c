@@ -351,6 +351,8 @@ void test_upcalls(void)
     expect_frame("c/allocate.bin");
     expect_frame("c/session_control.bin");
     expect_frame("c/tool_connected.bin");
+    notice_of_spawn("job-1.2", strlen("job-1.2"));
+    expect_frame("c/spawned.bin");
     /* Everything else is left to libpmix. */
     CHECK(m->fabric == NULL && m->monitor == NULL);
 }
@@ -422,6 +424,7 @@ void test_completions(void)
     wait_until(&spawned.calls, 1);
     CHECK(spawned.status == PMIX_SUCCESS && strcmp(spawned.text, "job-1.2") == 0);
     CHECK(pthread_equal(spawned.thread, libpmix_thread));
+    expect_frame("c/spawned.bin");
     send_golden("rust/answer_get_credential.bin");
     wait_until(&vouched.calls, 1);
     CHECK(pthread_equal(vouched.thread, libpmix_thread));
@@ -513,6 +516,11 @@ void test_spawns(void)
         free(answer);
         wait_until(&result.calls, 1);
         CHECK(result.status == answers[i].status && result.data_len == answers[i].len);
+        if (answers[i].status == PMIX_SUCCESS) {
+            frame = agent_read(&len);
+            CHECK(frame[4] == (WIREUP_OP_SPAWNED & 0xff));
+            free(frame);
+        }
     }
 }
 

@@ -112,7 +112,9 @@ mod tests {
     use wireup_core::job::log::{Channel, LogText};
     use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
     use wireup_core::job::rank_placement::RankMap;
-    use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+    use wireup_core::job::spawn::{
+        SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, Spawner,
+    };
     use wireup_core::node::event::SpawnTicket;
 
     /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.
@@ -184,7 +186,7 @@ mod tests {
             let spawn = |node, apps: usize| FromBackend::Spawn {
                 node: NodeId(node),
                 ticket: SpawnTicket(1),
-                by: rank,
+                by: Spawner::Rank(rank),
                 request: Box::new(SpawnRequest {
                     apps: vec![app.clone(); apps],
                     infos: Vec::new(),

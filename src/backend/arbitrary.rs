@@ -17,7 +17,9 @@ use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest};
 use wireup_core::node::event::SpawnTicket;
-use wireup_core::node::event::arbitrary::{cause, demand, late_fence, node, peer_message, process};
+use wireup_core::node::event::arbitrary::{
+    cause, demand, job_end, late_fence, node, peer_message, process, spawner,
+};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
@@ -121,7 +123,7 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         };
         FromBackend::LoadedMpi { app, seen }
     });
-    let spawn = (node(), any::<u64>(), process(), spawn_request());
+    let spawn = (node(), any::<u64>(), spawner(), spawn_request());
     let lost = (node(), TEXT);
     let finding = (process(), TEXT).prop_map(|(rank, text)| Finding {
         rank,
@@ -198,7 +200,8 @@ pub(crate) fn carried() -> BoxedStrategy<Carried> {
         any::<i32>().prop_map(ToBackend::Signal),
         awaited().prop_map(ToBackend::Ask),
         job().prop_map(ToBackend::DropJob),
-        any::<bool>().prop_map(|abnormal| ToBackend::Finish { abnormal }),
+        (any::<bool>(), vec(job_end(), 0..3))
+            .prop_map(|(abnormal, ends)| ToBackend::Finish { abnormal, ends }),
     ];
     prop_oneof![
         8 => vec(from_backend(), 0..6).prop_map(Carried::Told),

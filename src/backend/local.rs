@@ -350,7 +350,7 @@ impl LocalBackend {
             ToBackend::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
             ToBackend::Rendezvous(message) => self.feed_head(Event::Rendezvous(message)),
             ToBackend::RendezvousLost => self.feed_head(Event::RendezvousLost),
-            ToBackend::Finish { abnormal } => self.finish(abnormal),
+            ToBackend::Finish { abnormal, ends } => self.finish(abnormal, ends),
             ToBackend::Hurry => self.hurry(),
         }
     }

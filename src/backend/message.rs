@@ -13,9 +13,10 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::log::{LogText, SyslogText};
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{Cause, LateFence, PmiState, RankEnd};
-use wireup_core::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult};
+use wireup_core::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult, Spawner};
 use wireup_core::node::event::{AllocationTicket, SpawnTicket};
 use wireup_core::pmi::command::Dialect;
+use wireup_core::queries::JobEnd;
 use wireup_core::record::Stream;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 use wireup_core::supervisor::Waiting;
@@ -54,8 +55,7 @@ pub(crate) enum FromBackend {
         /// The node that waits for the answer.
         node: NodeId,
         ticket: SpawnTicket,
-        /// The requesting process.
-        by: GlobalRank,
+        by: Spawner,
         request: Box<SpawnRequest>,
     },
     /// A request for nodes or slots; answered by [`ToBackend::Allocated`].
@@ -195,7 +195,10 @@ impl FromBackend {
             | Self::Judged { rank, .. }
             | Self::Output { rank, .. }
             | Self::Gone { rank }
-            | Self::Spawn { by: rank, .. }
+            | Self::Spawn {
+                by: Spawner::Rank(rank),
+                ..
+            }
             | Self::Allocate { by: rank, .. }
             | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
             _ => None,
@@ -270,6 +273,8 @@ pub(crate) enum ToBackend {
     Finish {
         /// The job did not end well.
         abnormal: bool,
+        /// How the jobs ended that ended last, for tools.
+        ends: Vec<JobEnd>,
     },
     /// A message of the name server to the first node.
     Rendezvous(FromRendezvous),

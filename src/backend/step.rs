@@ -363,7 +363,10 @@ impl Step {
         for last in self.duty.last(over, now) {
             self.local.order(match last {
                 Last::Kill => ToBackend::Signal(libc::SIGKILL),
-                Last::Finish => ToBackend::Finish { abnormal: true },
+                Last::Finish => ToBackend::Finish {
+                    abnormal: true,
+                    ends: Vec::new(),
+                },
             });
         }
     }

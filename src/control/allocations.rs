@@ -128,7 +128,8 @@ impl Controller {
         for (process, life) in (0..).map(GlobalRank).zip(&self.lives) {
             let node = self.jobs.home_of(process).index();
             ever[node] += 1;
-            live[node] += u32::from(!life.is_over() && counts(process));
+            let in_slot = !life.is_over() && counts(process) && !self.is_daemon(process);
+            live[node] += u32::from(in_slot);
         }
         (live, ever)
     }

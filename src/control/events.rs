@@ -180,6 +180,15 @@ impl Controller {
 
     fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState) {
         let mut orders = Vec::new();
+        // How a debugger's daemons end is the debugger's affair.
+        let left = PmiState {
+            active: false,
+            ..state.clone()
+        };
+        let (end, state) = match self.is_daemon(rank) {
+            true => (RankEnd::Code(0), &left),
+            false => (end, state),
+        };
         let alone = self.failure_of_singleton(rank);
         let gone = Departure {
             rank,

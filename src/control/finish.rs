@@ -35,7 +35,10 @@ pub(crate) fn finish(
     let abnormal = controller.supervisor.cause().is_some()
         || controller.supervisor.tolerated().is_some()
         || controller.lives.iter().any(killed);
-    controller.backend.order(ToBackend::Finish { abnormal });
+    let ends = controller.untold_ends();
+    controller
+        .backend
+        .order(ToBackend::Finish { abnormal, ends });
     if controller.interrupts > 0 {
         // It came when the last rank had just ended, and was meant for what follows.
         controller.backend.order(ToBackend::Hurry);

@@ -10,17 +10,16 @@ use super::spawn::Asker;
 use crate::backend::message::Refusal;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
-use crate::plan::jobs::Plans;
 use crate::report::failures::by_node;
 use wireup_core::job::hosts::{HostSpec, compress};
-use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, Spawner};
 
 /// A spawn that was not decided yet.
 #[derive(Debug)]
 pub(super) struct Wanting {
     pub(super) asker: Asker,
-    pub(super) by: GlobalRank,
+    pub(super) by: Spawner,
     pub(super) request: Box<SpawnRequest>,
     /// How long it may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
@@ -50,12 +49,7 @@ impl Growth {
 
 impl Controller {
     /// A spawn request, perhaps with hosts that must join first.
-    pub(super) fn spawn_wanted(
-        &mut self,
-        asker: Asker,
-        by: GlobalRank,
-        request: Box<SpawnRequest>,
-    ) {
+    pub(super) fn spawn_wanted(&mut self, asker: Asker, by: Spawner, request: Box<SpawnRequest>) {
         let limit = self.plan.spawn_limit(&request);
         let limit = limit.map(|limit| (limit, self.now() + limit));
         self.look_at_wanted(Wanting {
@@ -68,17 +62,16 @@ impl Controller {
 
     /// Decides about a spawn, unless it has to wait for hosts.
     fn look_at_wanted(&mut self, wanting: Wanting) {
-        let (parent, rank) = self.jobs.plan_of(wanting.by);
         let added = match self.supervisor.is_ending() {
             true => Ok(Vec::new()),
             false => {
                 let allocated = |id: &str| self.allocated_elsewhere(id);
-                self.plan
-                    .added(&parent.decided, rank, &wanting.request, allocated)
+                let by = self.requester(wanting.asker, &wanting.by);
+                self.plan.added(by, &wanting.request, allocated)
             }
         };
         match added {
-            Err(failure) => self.answer_spawn(wanting.asker, wanting.by, Err(failure)),
+            Err(failure) => self.answer_spawn(wanting.asker, &wanting.by, Err(failure)),
             Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting),
             Ok(_) if self.growth.plan.is_some() => self.growth.waiting.push_back(wanting),
             Ok(hosts) => {
@@ -129,7 +122,7 @@ impl Controller {
             (None, _) => {}
             (Some(wanting), None) => self.decide_spawn(wanting),
             (Some(Wanting { asker, by, .. }), Some(failure)) => {
-                self.answer_spawn(asker, by, Err(failure));
+                self.answer_spawn(asker, &by, Err(failure));
             }
         }
         for wanting in std::mem::take(&mut self.growth.waiting) {
@@ -149,7 +142,7 @@ impl Controller {
         }
         for wanting in late {
             let (limit, _) = wanting.limit.unwrap_or_default();
-            self.answer_spawn(wanting.asker, wanting.by, Err(too_late(limit)));
+            self.answer_spawn(wanting.asker, &wanting.by, Err(too_late(limit)));
         }
     }
 }

@@ -12,13 +12,14 @@ use super::{Controller, Life};
 use crate::backend::message::ToBackend;
 use crate::plan::allocations::Ground;
 use crate::plan::jobs::Plans;
-use crate::plan::{Plan, SpawnedJob, Standing};
+use crate::plan::{By, Plan, SpawnedJob, Standing};
 use wireup_core::job::demand::{Demand, Wish};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
+use wireup_core::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, RankEnd};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult, Spawner};
 use wireup_core::job::spec::Children;
 use wireup_core::node::event::SpawnTicket;
+use wireup_core::queries::{self, JobEnd};
 
 /// A waiter for an answer: a node, and its ticket for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);
@@ -27,7 +28,7 @@ pub(super) type Asker = (NodeId, SpawnTicket);
 #[derive(Debug)]
 struct Birth {
     asker: Asker,
-    by: GlobalRank,
+    by: Spawner,
     /// How long that may take, and when it is given up.
     limit: Option<(Duration, Duration)>,
     /// Why it is given up. The answer waits until nothing of it is left.
@@ -44,6 +45,8 @@ struct Member {
     independent: bool,
     /// The allocation in which it runs.
     allocation: Option<String>,
+    /// Its end is, or was, an event on its nodes.
+    end_told: bool,
     /// From its start to its end.
     span: Span,
 }
@@ -66,6 +69,7 @@ impl Family {
                 remaining: size,
                 independent: true,
                 allocation: None,
+                end_told: false,
                 span: info_span!("job", number = 0, size),
             }],
             births: BTreeMap::new(),
@@ -105,16 +109,63 @@ fn ending() -> SpawnFailure {
     }
 }
 
+/// A process as tools are told of it when all have ended.
+fn how_it_lived(life: &Life) -> queries::Life {
+    match (life.end, life.pid) {
+        (Some((_, Some(end))), _) => queries::Life::Ended {
+            end,
+            connected: end == RankEnd::Code(0) && life.fate.is_some(),
+        },
+        (_, None) => queries::Life::Planned,
+        _ => queries::Life::Running,
+    }
+}
+
 impl Controller {
+    /// Whether a process is a debugger's daemon.
+    pub(super) fn is_daemon(&self, process: GlobalRank) -> bool {
+        self.jobs.plan_of(process).0.job.debug.daemons
+    }
+
+    /// The requester, as plans know it.
+    pub(super) fn requester<'a>(&'a self, (node, _): Asker, by: &'a Spawner) -> By<'a> {
+        match by {
+            Spawner::Rank(process) => {
+                let (parent, rank) = self.jobs.plan_of(*process);
+                By::Rank(&parent.decided, rank)
+            }
+            Spawner::Tool(name) => By::Tool(node, name),
+        }
+    }
+
+    /// The same in words.
+    fn name_of_spawner(&self, by: &Spawner) -> String {
+        match by {
+            Spawner::Rank(process) => self.jobs.name_of(*process),
+            Spawner::Tool(name) => format!("the tool {}", name.nspace),
+        }
+    }
+
+    /// The job that its jobs do not outlive. Those of a tool belong to the launch.
+    pub(super) fn job_of_spawner(&self, by: &Spawner) -> JobNumber {
+        match by {
+            Spawner::Rank(process) => self.jobs.identity(*process).0,
+            Spawner::Tool(_) => JobNumber(0),
+        }
+    }
+
     pub(super) fn plan_spawn(
         &self,
-        by: GlobalRank,
+        asker: Asker,
+        by: &Spawner,
         request: &SpawnRequest,
     ) -> Result<(SpawnedJob, Arc<Plan>), SpawnFailure> {
         if self.supervisor.is_ending() {
             return Err(ending());
         }
-        if self.lives[by.index()].end.is_some() {
+        if let Spawner::Rank(process) = by
+            && self.lives[process.index()].end.is_some()
+        {
             return Err(SpawnFailure {
                 kind: SpawnFailureKind::Ending,
                 text: "the requesting process has ended".to_owned(),
@@ -122,7 +173,6 @@ impl Controller {
         }
         let (live, before) = self.census(|_| true);
         let reserved = self.reserved(|_| true);
-        let (parent, rank) = self.jobs.plan_of(by);
         let standing = Standing {
             offset: GlobalRank(self.jobs.size()),
             before: &before,
@@ -131,9 +181,10 @@ impl Controller {
                 reserved: &reserved,
             },
             names: &self.names,
+            jobs: &self.jobs,
         };
         let first = &self.plan;
-        let mut job = first.spawned(&parent.decided, rank, request, standing)?;
+        let mut job = first.spawned(self.requester(asker, by), request, standing)?;
         let plan = match first.spec.layout.across_hosts() {
             true => {
                 job.pack(first)?;
@@ -150,10 +201,10 @@ impl Controller {
         } = wanting;
         let size = plan.job.ranks.size();
         if self.wants_details() {
-            let text = format!("{} spawns {size} processes", self.jobs.name_of(by));
+            let text = format!("{} spawns {size} processes", self.name_of_spawner(&by));
             self.detail(&text);
         }
-        let (parent, _) = self.jobs.identity(by);
+        let parent = self.job_of_spawner(&by);
         let number = self.jobs.add(Arc::clone(&plan));
         self.lives
             .resize(self.jobs.size() as usize, Life::default());
@@ -166,6 +217,7 @@ impl Controller {
                 .independent
                 .unwrap_or(ending.children == Children::Independent),
             allocation: job.allocation.clone(),
+            end_told: false,
             span: info_span!("job", number = number.0, size, parent = parent.0),
         });
         let birth = Birth {
@@ -181,13 +233,17 @@ impl Controller {
     pub(super) fn answer_spawn(
         &mut self,
         (node, ticket): Asker,
-        by: GlobalRank,
+        by: &Spawner,
         result: SpawnResult,
     ) {
         if let Err(failure) = &result
             && failure.kind != SpawnFailureKind::Ending
         {
-            let text = format!("{} cannot spawn: {}", self.jobs.name_of(by), failure.text);
+            let text = format!(
+                "{} cannot spawn: {}",
+                self.name_of_spawner(by),
+                failure.text
+            );
             self.warn(&text);
         }
         self.backend.order(ToBackend::Spawned {
@@ -206,8 +262,12 @@ impl Controller {
             return;
         }
         birth.failure = Some(failure);
+        let by = match birth.by {
+            Spawner::Rank(process) => process,
+            Spawner::Tool(_) => self.jobs.first_of(job),
+        };
         let demand = Demand {
-            by: birth.by,
+            by,
             what: Wish::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
@@ -247,7 +307,7 @@ impl Controller {
         {
             let plan = self.jobs.get(job).expect("it was added when it was begun");
             let name = plan.job.nspace.clone();
-            self.answer_spawn(birth.asker, birth.by, Ok(name));
+            self.answer_spawn(birth.asker, &birth.by, Ok(name));
             self.show_to_debuggers(job);
         }
         self.job_may_be_over(job);
@@ -271,11 +331,12 @@ impl Controller {
         if let Some(birth) = self.family.births.remove(&job)
             && let Some(failure) = birth.failure
         {
-            self.answer_spawn(birth.asker, birth.by, Err(failure));
+            self.answer_spawn(birth.asker, &birth.by, Err(failure));
         }
         if self.supervisor.is_over() || self.supervisor.is_ending() {
             return;
         }
+        self.family.members[job.index()].end_told = true;
         self.backend.order(ToBackend::JobOver(job));
         self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
@@ -285,6 +346,32 @@ impl Controller {
         });
         let orphans: Vec<_> = orphans.map(|(child, _)| (until, child)).collect();
         self.family.orphans.extend(orphans);
+    }
+
+    /// How the jobs ended of whose end nothing was said.
+    pub(super) fn untold_ends(&self) -> Vec<JobEnd> {
+        let members = (0..).map(JobNumber).zip(&self.family.members);
+        let untold = members.filter(|(_, member)| !member.end_told);
+        // What it did to the others is not how its job failed.
+        let first = self.supervisor.cause().and_then(Cause::rank);
+        let first = first.map(|process| self.jobs.identity(process));
+        let ends = untold.filter_map(|(job, _)| {
+            let lives = self.jobs.processes_of(job);
+            let lives = lives.map(|process| &self.lives[process.index()]);
+            let lives: Vec<queries::Life> = lives.map(how_it_lived).collect();
+            // One that could not be started is known to its spawner alone, who has an answer.
+            if lives.iter().all(|life| *life == queries::Life::Planned) {
+                return None;
+            }
+            let ranks = (0..).map(|rank| Some(Rank(rank)));
+            let of_first = |(rank, _): &(Option<Rank>, queries::Life)| {
+                first.is_some_and(|(in_job, first)| in_job == job && *rank == Some(first))
+            };
+            let first = ranks.clone().zip(lives.clone()).filter(of_first);
+            let worst = queries::worst(first).or_else(|| queries::worst(ranks.zip(lives)));
+            Some(JobEnd { job, worst })
+        });
+        ends.collect()
     }
 
     /// Fails spawns that have timed out, and ends jobs that have outlived their parent for too

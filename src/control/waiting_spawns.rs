@@ -8,7 +8,6 @@ use crate::control::Controller;
 use crate::control::growth::Wanting;
 use crate::plan::Standing;
 use crate::plan::allocations::Ground;
-use crate::plan::jobs::Plans;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -44,12 +43,12 @@ impl Controller {
     }
 
     fn decide_spawn_by(&mut self, until: Duration, wanting: Wanting) {
-        match self.plan_spawn(wanting.by, &wanting.request) {
+        match self.plan_spawn(wanting.asker, &wanting.by, &wanting.request) {
             Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
             Err(failure) if self.now() < until && self.may_pass(&failure, &wanting) => {
                 self.crowd.waiting.push((until, wanting));
             }
-            Err(failure) => self.answer_spawn(wanting.asker, wanting.by, Err(failure)),
+            Err(failure) => self.answer_spawn(wanting.asker, &wanting.by, Err(failure)),
         }
     }
 
@@ -59,12 +58,11 @@ impl Controller {
         if failure.kind != SpawnFailureKind::NoSlots {
             return false;
         }
-        let (own, _) = self.jobs.identity(wanting.by);
+        let own = self.job_of_spawner(&wanting.by);
         let line: Vec<JobNumber> = self.family.line_of(own).collect();
         let stays = |process: GlobalRank| line.contains(&self.jobs.identity(process).0);
         let (live, before) = self.census(stays);
         let reserved = self.reserved(stays);
-        let (parent, rank) = self.jobs.plan_of(wanting.by);
         let standing = Standing {
             offset: GlobalRank(self.jobs.size()),
             before: &before,
@@ -73,10 +71,10 @@ impl Controller {
                 reserved: &reserved,
             },
             names: &self.names,
+            jobs: &self.jobs,
         };
-        let alone = self
-            .plan
-            .spawned(&parent.decided, rank, &wanting.request, standing);
+        let by = self.requester(wanting.asker, &wanting.by);
+        let alone = self.plan.spawned(by, &wanting.request, standing);
         alone.is_ok()
     }
 

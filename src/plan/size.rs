@@ -220,13 +220,19 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), R
             )));
         }
     }
-    if let Some(RankChoice::Only(ranks)) = &spec.debug.stop_on_exec
-        && ranks.beyond(&(0..size)).is_some()
-    {
-        let last = size - 1;
-        return Err(wrong(format!(
-            "--stop-on-exec={ranks}: the job has the ranks 0 to {last}"
-        )));
+    let debug = &spec.debug;
+    for (option, choice) in [
+        ("--stop-on-exec", &debug.stop_on_exec),
+        ("--stop-in-init", &debug.stop_in_init),
+    ] {
+        if let Some(RankChoice::Only(ranks)) = choice
+            && ranks.beyond(&(0..size)).is_some()
+        {
+            let last = size - 1;
+            return Err(wrong(format!(
+                "{option}={ranks}: the job has the ranks 0 to {last}"
+            )));
+        }
     }
     if let ExitPolicy::Rank(rank) = spec.ending.exit
         && rank.0 >= size

@@ -8,6 +8,7 @@
 //! does not differ from that is not sent.
 
 mod added;
+mod debugger;
 mod hosts;
 pub(crate) mod placement;
 pub(crate) mod request;
@@ -32,6 +33,7 @@ use crate::failure::RunFailure;
 use crate::plan::allocations::{Ground, Reserved};
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
+use crate::plan::jobs::Jobs;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::Entry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
@@ -39,7 +41,9 @@ use wireup_core::job::octets;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rank_placement::{RANKS_MAX, RankMap};
-use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
+use wireup_core::job::spawn::{
+    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnedByTool,
+};
 use wireup_core::job::spec::{AppSpec, Preload, StdinTarget};
 use wireup_core::node::JobContext;
 
@@ -54,6 +58,55 @@ pub struct Standing<'a> {
     pub ground: Ground<'a>,
     /// The names of its jobs.
     pub names: &'a JobNames,
+    /// These themselves.
+    pub jobs: &'a Jobs,
+}
+
+/// The requester of a spawn.
+#[derive(Clone, Copy, Debug)]
+pub enum By<'a> {
+    /// A rank of the job that was decided so.
+    Rank(&'a Decided, Rank),
+    /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
+    Tool(NodeId, &'a Proc),
+}
+
+impl By<'_> {
+    /// The program of the launch whose settings its job has.
+    fn base(self) -> AppNum {
+        match self {
+            Self::Rank(parent, rank) => parent.base_of(rank),
+            Self::Tool(..) => AppNum(0),
+        }
+    }
+
+    /// Its node.
+    fn here(self) -> NodeId {
+        match self {
+            Self::Rank(parent, rank) => parent.job.ranks.node_of(rank).unwrap_or_default(),
+            Self::Tool(node, _) => node,
+        }
+    }
+
+    fn parent(self) -> Option<Proc> {
+        match self {
+            Self::Rank(parent, rank) => Some(Proc::new(parent.job.nspace.clone(), rank)),
+            Self::Tool(..) => None,
+        }
+    }
+
+    /// What it gets of the job, if it is a tool.
+    fn tool(self, job: &Wishes) -> Option<SpawnedByTool> {
+        let Self::Tool(node, name) = self else {
+            return None;
+        };
+        Some(SpawnedByTool {
+            name: name.clone(),
+            node,
+            stdout: job.stdout,
+            stderr: job.stderr,
+        })
+    }
 }
 
 /// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
@@ -111,30 +164,26 @@ fn text(key: &str, problem: impl Display) -> SpawnFailure {
 }
 
 impl Plan {
-    /// Plans the job that `rank` of the job `parent` spawns. `self` is the plan
-    /// of the first job, as the launcher has it.
+    /// Plans a spawned job. `self` is the plan of the first job, as the launcher has it.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy.
     pub fn spawned(
         &self,
-        parent: &Decided,
-        rank: Rank,
+        by: By<'_>,
         request: &SpawnRequest,
         standing: Standing<'_>,
     ) -> Result<SpawnedJob, SpawnFailure> {
-        if request.apps.is_empty() || request.apps.iter().any(|app| app.count == 0) {
-            let problem = "every job has a program, and every program a process";
-            return Err(refuse(SpawnFailureKind::BadRequest, problem));
-        }
         let job = Wishes::of(&request.infos)?;
-        let base = parent.base_of(rank);
+        let base = by.base();
         let own = rustix::system::uname();
         let own = own.nodename().to_str().ok();
-        let here = parent.job.ranks.node_of(rank).unwrap_or_default();
-        let names = self.names(here, own);
+        let names = self.names(by.here(), own);
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
+        if matches!(by, By::Rank(..)) {
+            job.forwards_to_no_rank(&mut ignored)?;
+        }
         for app in &request.apps {
             let wishes = Wishes::of(&app.infos)?;
             ignored.extend_from_slice(&wishes.ignored);
@@ -148,8 +197,25 @@ impl Plan {
             None => self.space(standing.ground),
             Some(id) => self.space_within(standing.ground.find(id)?, &mut asked),
         };
-        let (sizes, runs) = place(&asked, &mut space, &self.node_names)?;
-        let oversubscribed = self.is_exceeded(standing.ground.live, &runs);
+        let beside = match job.is_debugger() {
+            true => debugger::place_daemons(&job, standing.jobs, &mut asked)?,
+            false => None,
+        };
+        let empty = |app: &SpawnApp| app.count == 0 && beside.is_none();
+        if request.apps.is_empty() || request.apps.iter().any(empty) {
+            let problem = "every job has a program, and every program a process";
+            return Err(refuse(SpawnFailureKind::BadRequest, problem));
+        }
+        let (sizes, runs) = match beside {
+            Some(runs) => {
+                let size = runs.iter().map(|(_, count)| *count);
+                (vec![size.fold(0, u32::saturating_add)], runs)
+            }
+            None => place(&asked, &mut space, &self.node_names)?,
+        };
+        let debug = debugger::debugged(&job, &asked, &sizes)?;
+        // Daemons of a debugger mostly sleep.
+        let oversubscribed = !debug.daemons && self.is_exceeded(standing.ground.live, &runs);
         let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
         let all = u64::from(standing.offset.0) + size;
         if all > u64::from(RANKS_MAX) {
@@ -180,7 +246,9 @@ impl Plan {
             universe_size: self.job.universe_size,
             user: self.job.user,
             psets,
-            parent: Some(Proc::new(parent.job.nspace.clone(), rank)),
+            parent: by.parent(),
+            tool: by.tool(&job),
+            debug,
             offset: standing.offset,
             preputs: request.preputs.clone(),
         };

@@ -10,10 +10,11 @@ use crate::plan::directory::NodeDirectories;
 use crate::plan::{Plan, rank_env};
 use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
+use wireup_core::job::spec::RankChoice;
 use wireup_core::pmix::control::{Client, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::value::{Info, Proc, ProcRank, Text, Value};
+use wireup_core::pmix::value::{Array, Info, Proc, ProcRank, Text, Value};
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(crate) fn app_start(
@@ -76,6 +77,45 @@ pub(crate) fn host_requests(
     Ok([Control::Init(init), register])
 }
 
+/// What the processes of a job are told of debuggers.
+fn for_debuggers(plan: &Plan) -> Vec<Info> {
+    let debug = &plan.job.debug;
+    let mut infos = Vec::new();
+    if debug.in_init.is_some() {
+        // The nodes release the ranks that are not to wait: clients up to 5.0 do not look which.
+        let all = Value::Rank(ProcRank::WILDCARD);
+        infos.push(Info::new(keys::DEBUG_STOP_IN_INIT, all));
+    }
+    let in_app = debug.in_app.as_ref().and_then(|choice| match choice {
+        RankChoice::All => Some(Value::Rank(ProcRank::WILDCARD)),
+        RankChoice::Only(ranks) => {
+            let all = (0..plan.job.ranks.size()).map(Rank);
+            let named = all.filter(|rank| ranks.contains(*rank));
+            let procs = named.map(|rank| Value::Proc(Proc::new(&plan.job.nspace, rank)));
+            let mut procs: Vec<Value> = procs.collect();
+            match procs.len() {
+                1 => match procs.pop() {
+                    Some(Value::Proc(proc)) => Some(Value::Rank(proc.rank)),
+                    other => other,
+                },
+                _ => Array::new(procs).map(Value::Array),
+            }
+        }
+    });
+    infos.extend(in_app.map(|value| Info::new(keys::DEBUG_STOP_IN_APP, value)));
+    if let Some((nspace, rank)) = &debug.target {
+        let target = Proc::new(nspace, ProcRank(rank.to_pmix()));
+        infos.push(Info::new(keys::DEBUG_TARGET, Value::Proc(target)));
+    }
+    infos
+}
+
+/// The process or tool that spawned a job.
+fn spawner(plan: &Plan) -> Option<&wireup_core::job::proc::Proc> {
+    let tool = plan.job.tool.as_ref().map(|tool| &tool.name);
+    plan.job.parent.as_ref().or(tool)
+}
+
 fn text(path: &Path) -> Text {
     Text::new(path.as_os_str().as_bytes())
 }
@@ -114,7 +154,7 @@ pub(crate) fn register_request(
         node,
         apps: &apps,
         universe_size: plan.job.universe_size,
-        parent: plan.job.parent.as_ref(),
+        parent: spawner(plan),
         offset: plan.job.offset,
         before: plan.origin.as_ref().map_or(&[], |origin| &origin.before),
         others,
@@ -126,10 +166,7 @@ pub(crate) fn register_request(
     let mut infos = info
         .infos()
         .map_err(|error| RunFailure::own("PMIx cannot describe the job", error))?;
-    if plan.spec.debug.stop_in_init {
-        let all = Value::Rank(ProcRank::WILDCARD);
-        infos.push(Info::new(keys::DEBUG_STOP_IN_INIT, all));
-    }
+    infos.extend(for_debuggers(plan));
     let clients = plan
         .job
         .ranks

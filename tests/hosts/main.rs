@@ -39,6 +39,7 @@ mod spawn;
 mod squatters;
 mod stopped;
 mod survivors;
+mod tools;
 mod users;
 
 use wireup_test_support as common;

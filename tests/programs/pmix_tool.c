@@ -161,8 +161,8 @@ static void on_ready(size_t id, pmix_status_t code, const pmix_proc_t *source, p
     for (size_t i = 0; i < ninfo; i++)
         if (PMIX_CHECK_KEY(&info[i], PMIX_BREAKPOINT) && info[i].value.type == PMIX_STRING)
             at = info[i].value.data.string;
-        else if (PMIX_CHECK_KEY(&info[i], PMIX_EVENT_AFFECTED_PROC) && info[i].value.type == PMIX_PROC)
-            job = info[i].value.data.proc->nspace;
+        else if (PMIX_CHECK_KEY(&info[i], PMIX_NSPACE) && info[i].value.type == PMIX_STRING)
+            job = info[i].value.data.string;
     char text[sizeof ready];
     snprintf(text, sizeof text, "ready=%s at=%s", job, at);
     CHANGE(memcpy(ready, text, sizeof ready));

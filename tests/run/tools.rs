@@ -11,6 +11,11 @@ use crate::common::{
 use crate::pmix::SERVERS;
 use rustix::process::Signal;
 
+mod daemons;
+mod ends;
+mod spawns;
+mod stops;
+
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 

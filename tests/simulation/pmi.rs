@@ -91,6 +91,8 @@ impl World {
             user: UserId(1000),
             psets: Vec::new(),
             parent: None,
+            tool: None,
+            debug: Default::default(),
             offset: Default::default(),
             preputs: Vec::new(),
         });

@@ -9,10 +9,12 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
+use super::debug::Debugged;
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
-use super::ids::{NodeId, Rank};
+use super::ids::{NodeId, Nspace, Rank};
 use super::limit::{Bound, Limit, Resource};
+use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
@@ -68,10 +70,38 @@ fn rank_set() -> BoxedStrategy<RankSet> {
         .boxed()
 }
 
-fn debug() -> BoxedStrategy<DebugSpec> {
+fn choice() -> BoxedStrategy<Option<RankChoice>> {
     let choice = prop_oneof![Just(RankChoice::All), rank_set().prop_map(RankChoice::Only),];
-    (of(choice), any::<(bool, bool, bool)>())
-        .prop_map(|(stop_on_exec, (led, stacks, stop_in_init))| DebugSpec {
+    of(choice).boxed()
+}
+
+/// Any wishes of debuggers.
+pub fn debugged() -> BoxedStrategy<Debugged> {
+    let rank = prop_oneof![
+        Just(ProcRank::Wildcard),
+        (0..PMIX_RANK_RESERVED).prop_map(|rank| ProcRank::One(Rank(rank))),
+    ];
+    let nspace = "[a-z0-9.-]{1,9}".prop_map(|name| Nspace::new(&name).unwrap());
+    (
+        choice(),
+        choice(),
+        choice(),
+        any::<bool>(),
+        of((nspace, rank)),
+    )
+        .prop_map(|(on_exec, in_init, in_app, daemons, target)| Debugged {
+            on_exec,
+            in_init,
+            in_app,
+            daemons,
+            target,
+        })
+        .boxed()
+}
+
+fn debug() -> BoxedStrategy<DebugSpec> {
+    (choice(), choice(), any::<(bool, bool)>())
+        .prop_map(|(stop_on_exec, stop_in_init, (led, stacks))| DebugSpec {
             stop_on_exec,
             led,
             stacks,

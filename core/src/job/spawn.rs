@@ -3,8 +3,31 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::Nspace;
+use super::ids::{GlobalRank, NodeId, Nspace};
 use super::octets;
+use super::proc::Proc;
+
+/// The requester of a job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Spawner {
+    /// A process of the launch.
+    Rank(GlobalRank),
+    /// A tool, which is attached to the server of the node that passes the request on.
+    Tool(Proc),
+}
+
+/// The tool that has requested a job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpawnedByTool {
+    /// Its name.
+    pub name: Proc,
+    /// The node to whose server it is attached.
+    pub node: NodeId,
+    /// It gets what the job prints, and the launcher does not as long as it is there.
+    pub stdout: bool,
+    /// The same for standard error.
+    pub stderr: bool,
+}
 
 /// A job to be started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +55,7 @@ pub struct SpawnApp {
     /// Where it starts; where the spawning job's first program did when absent.
     #[serde(with = "octets")]
     pub cwd: Option<std::path::PathBuf>,
-    /// Number of ranks, at least 1.
+    /// Number of ranks; may be 0 if the attributes decide.
     pub count: u32,
     /// Its attributes.
     pub infos: Vec<SpawnInfo>,
@@ -88,4 +111,6 @@ pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfil
                             pmix.envar.appnd,pmix.mapby,pmix.ppr,pmix.nolocal,pmix.noover,\
                             pmix.preloadbin,pmix.preloadfiles,pmix.spchildsep,\
                             pmix.timeout,pmix.sp.time,pmix.notecomp,\
-                            pmix.fwd.stdin,pmix.stdin,pmix.alloc.id,pmix.pset.nm";
+                            pmix.dbg.exec,pmix.dbg.init,pmix.dbg.notify,\
+                            pmix.debugger,pmix.dbg.tgt,pmix.dbg.dpnd,pmix.dbg.dpproc,\
+                            pmix.fwd.stdin,pmix.fwd.stdout,pmix.fwd.stderr,pmix.stdin,pmix.alloc.id,pmix.pset.nm";

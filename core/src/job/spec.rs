@@ -377,6 +377,16 @@ pub enum RankChoice {
     Only(RankSet),
 }
 
+impl RankChoice {
+    /// Whether a rank is among them.
+    pub fn holds(&self, rank: Rank) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(ranks) => ranks.contains(rank),
+        }
+    }
+}
+
 /// What is done for debuggers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DebugSpec {
@@ -387,18 +397,15 @@ pub struct DebugSpec {
     pub led: bool,
     /// The user is shown where the ranks are when a fence is late and when the job's time is over.
     pub stacks: bool,
-    /// All ranks wait in `PMIx_Init` until a debugger releases them.
-    pub stop_in_init: bool,
+    /// Ranks that wait in `PMIx_Init` until a debugger releases them.
+    pub stop_in_init: Option<RankChoice>,
 }
 
 impl DebugSpec {
     /// Whether a rank is stopped, and the user decides until when.
     pub fn stays_stopped(&self, rank: Rank) -> bool {
-        match &self.stop_on_exec {
-            None => false,
-            Some(RankChoice::All) => true,
-            Some(RankChoice::Only(ranks)) => ranks.contains(rank),
-        }
+        let stopped = self.stop_on_exec.as_ref();
+        stopped.is_some_and(|stopped| stopped.holds(rank))
     }
 
     /// Whether a rank is stopped before it begins its program.

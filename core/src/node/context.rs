@@ -4,10 +4,12 @@ use serde::Deserialize;
 
 use super::JobContext;
 use crate::job::appnums::Appnums;
+use crate::job::debug::Debugged;
 use crate::job::ids::{GlobalRank, Nspace, UserId};
 use crate::job::proc::Proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_placement::RankMap;
+use crate::job::spawn::SpawnedByTool;
 
 /// The fields of [`JobContext`], in its order.
 #[derive(Deserialize)]
@@ -19,6 +21,8 @@ pub(super) struct Received {
     user: UserId,
     psets: Vec<ProcessSet>,
     parent: Option<Proc>,
+    tool: Option<SpawnedByTool>,
+    debug: Debugged,
     offset: GlobalRank,
     preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -68,6 +72,8 @@ impl TryFrom<Received> for JobContext {
             user: received.user,
             psets: received.psets,
             parent: received.parent,
+            tool: received.tool,
+            debug: received.debug,
             offset: received.offset,
             preputs: received.preputs,
         })

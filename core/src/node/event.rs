@@ -14,12 +14,12 @@ use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
-use crate::job::spawn::{SpawnRequest, SpawnResult};
+use crate::job::spawn::{SpawnRequest, SpawnResult, Spawner};
 use crate::names::engine::StoreMessage;
 use crate::node::{InputMessage, KeyMessage, OutputMessage};
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
-use crate::queries::{Asked, QueryMessage};
+use crate::queries::{Asked, JobEnd, QueryMessage};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// Something that happened on a node.
@@ -113,6 +113,11 @@ pub enum Event<'a> {
     /// All ranks of a job have ended, on all nodes, and others still run: the job is removed,
     /// unless it is the first one, whose settings apply to all.
     JobOver(JobNumber),
+    /// All ranks of the launch have ended: the ends of jobs that no [`Event::JobOver`] reported.
+    /// [`Event::LaunchEnded`] follows when [`NodeCore::tools_wait`] holds no more, or soon.
+    ///
+    /// [`NodeCore::tools_wait`]: crate::node::NodeCore::tools_wait
+    JobsEnded(&'a [JobEnd]),
     /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
     LaunchEnded,
     /// Time has passed.
@@ -295,8 +300,7 @@ pub enum Report {
     /// A spawn request; answered by [`Event::Spawned`].
     Spawn {
         ticket: SpawnTicket,
-        /// The requesting process.
-        by: GlobalRank,
+        by: Spawner,
         request: Box<SpawnRequest>,
     },
     /// A request for nodes or slots; answered by [`Event::Allocated`].

@@ -48,6 +48,17 @@ impl NodeCore {
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
         self.groups_hear(event, now, actions);
+        if !self.keeps_end(event, now) {
+            self.notify_now(event, now, actions);
+        }
+    }
+
+    pub(super) fn notify_now(
+        &mut self,
+        event: &Notification,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         if self.host.state != SidecarState::Ready {
             return;
         }

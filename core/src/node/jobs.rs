@@ -111,6 +111,7 @@ impl NodeCore {
                 self.registering.extend(id.map(|id| (id, job)));
             }
         }
+        self.forward_job(job, now, actions);
         Ok(job)
     }
 
@@ -180,6 +181,7 @@ impl NodeCore {
             nspace: nspace.clone(),
         };
         self.modex(removed, now, actions);
+        self.early_over(job, now, actions);
         self.ask_for_end(job, now, actions);
         // The rest of its output may be on its way to processes here.
         if self.host.is_ready() && !self.outputs.is_asking() {

@@ -10,15 +10,18 @@
 //! subscribed to everything that was requested until its last subscriber has gone. Source:
 //! docs/shim.md.
 
+mod forwarding;
+
 use std::collections::{BTreeMap, BTreeSet};
 
+use forwarding::Early;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeCore, PmixState};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::octets;
-use crate::node::event::{Action, PeerMessage};
+use crate::node::event::{Action, Notification, PeerMessage};
 use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -48,6 +51,8 @@ pub enum OutputMessage {
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
+    /// The tool that got what these processes print, and the launcher did not, is gone.
+    Unclaimed { processes: Vec<GlobalRank> },
     /// So many bytes of it have been taken.
     Taken {
         process: GlobalRank,
@@ -63,6 +68,8 @@ type Stream = (NodeRank, u16);
 #[derive(Debug, Default)]
 struct Reader {
     wants: BTreeSet<Stream>,
+    /// Those that the launcher does not get.
+    claims: BTreeSet<Stream>,
     /// Bytes it has not taken yet.
     ahead: BTreeMap<Stream, usize>,
 }
@@ -80,9 +87,19 @@ pub(super) struct Outputs {
     asked: BTreeSet<NodeId>,
     /// Pieces that the sidecar has not accepted yet: node, process, stream and size.
     delivering: BTreeMap<RequestId, (NodeId, GlobalRank, Channels, usize)>,
+    /// Output of jobs that tools here have spawned, until libpmix knows that they are to get it.
+    early: BTreeMap<JobNumber, Early>,
+    /// Streams whose ends this node's processes and tools have not got yet.
+    awaited: BTreeSet<(GlobalRank, u16)>,
+    /// Ends of jobs that a tool here is told when it has got what they printed, or at that time.
+    ends: BTreeMap<JobNumber, (Moment, Notification)>,
 }
 
 impl Outputs {
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.ends.values().map(|(until, _)| *until).min()
+    }
+
     /// Whether this node's processes have subscriptions.
     pub(super) fn is_asking(&self) -> bool {
         self.pulls > 0
@@ -94,6 +111,18 @@ impl NodeCore {
     pub fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
         let mut readers = self.outputs.readers.values();
         readers.any(|reader| reader.wants.contains(&(at, channel.0)))
+    }
+
+    /// Whether this stream of a local process is not for the launcher: a tool gets it.
+    pub fn claims_output(&self, at: NodeRank, channel: Channels) -> bool {
+        let mut readers = self.outputs.readers.values();
+        readers.any(|reader| reader.claims.contains(&(at, channel.0)))
+    }
+
+    /// Whether another node gets output from this one.
+    pub fn has_readers(&self) -> bool {
+        let mut readers = self.outputs.readers.values();
+        readers.any(|reader| !reader.wants.is_empty())
     }
 
     /// An unknown local process subscribes to output of others, or unsubscribes.
@@ -115,7 +144,11 @@ impl NodeCore {
         self.outputs.pulls += 1;
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         // There is no answer that could report unknown processes.
-        for process in self.members(procs).unwrap_or_default() {
+        let members = self.members(procs).unwrap_or_default();
+        let streams = STREAMS.into_iter().filter(|stream| channels.has(*stream));
+        let streams: Vec<Channels> = streams.collect();
+        self.await_output(members.iter().copied(), &streams);
+        for process in members {
             if let Some(node) = self.jobs.node_of(process) {
                 by_node.entry(node).or_default().push(process);
             }
@@ -133,6 +166,8 @@ impl NodeCore {
     /// No local process is subscribed any more.
     fn pull_nothing(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.outputs.pulls = 0;
+        self.outputs.awaited.clear();
+        self.tell_kept_ends(true, now, actions);
         for to in std::mem::take(&mut self.outputs.asked) {
             self.send_output(to, OutputMessage::WantNothing, now, actions);
         }
@@ -151,12 +186,18 @@ impl NodeCore {
         for (_, delivery) in std::mem::take(&mut self.outputs.delivering) {
             self.taken(delivery, now, actions);
         }
+        while let Some(job) = self.outputs.early.keys().next().copied() {
+            self.drop_early(job, now, actions);
+        }
         self.pull_nothing(now, actions);
     }
 
     /// A node is lost: removes its subscriptions and pending pieces.
     pub(super) fn outputs_node_lost(&mut self, node: NodeId, actions: &mut Vec<Action>) {
         self.outputs.asked.remove(&node);
+        let jobs = &self.jobs;
+        let there = |process| jobs.node_of(process) == Some(node);
+        self.outputs.awaited.retain(|(process, _)| !there(*process));
         self.outputs.readers.remove(&node);
         self.release_output(actions);
     }
@@ -188,6 +229,7 @@ impl NodeCore {
             }
             if bytes.is_empty() {
                 reader.wants.remove(&stream);
+                reader.claims.remove(&stream);
             }
         }
         for to in readers {
@@ -233,6 +275,13 @@ impl NodeCore {
                 let reader = self.outputs.readers.entry(from).or_default();
                 for stream in STREAMS.into_iter().filter(|stream| channels.has(*stream)) {
                     reader.wants.extend(here.iter().map(|at| (*at, stream.0)));
+                }
+            }
+            OutputMessage::Unclaimed { processes } => {
+                let here = processes.into_iter().filter_map(|p| self.local(p));
+                let here: BTreeSet<NodeRank> = here.collect();
+                if let Some(reader) = self.outputs.readers.get_mut(&from) {
+                    reader.claims.retain(|(at, _)| !here.contains(at));
                 }
             }
             OutputMessage::WantNothing => {
@@ -287,8 +336,18 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let delivery = (from, process, channel, data.len());
-        let known = self.jobs.find(process).is_some();
-        if !known || !self.outputs.is_asking() || self.host.state != SidecarState::Ready {
+        let job = self.jobs.find(process).map(|(job, _)| job);
+        if let Some(early) = job.and_then(|job| self.outputs.early.get_mut(&job)) {
+            early.pieces.push((from, process, channel, data));
+            return;
+        }
+        // Its node may have been asked to forward it when the tool was gone already.
+        let tool = job.and_then(|job| self.job(job).tool.as_ref());
+        if tool.is_some_and(|tool| tool.node == self.node && !self.tools.has(&tool.name)) {
+            let processes = vec![process];
+            self.send_output(from, OutputMessage::Unclaimed { processes }, now, actions);
+        }
+        if job.is_none() || !self.outputs.is_asking() || self.host.state != SidecarState::Ready {
             return self.taken(delivery, now, actions);
         }
         let name = self.name_of(process);
@@ -316,7 +375,12 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        if bytes > 0 {
+        if bytes == 0 {
+            self.outputs.awaited.remove(&(process, channel.0));
+            if !self.outputs.ends.is_empty() {
+                self.tell_kept_ends(false, now, actions);
+            }
+        } else {
             let message = OutputMessage::Taken {
                 process,
                 channel,

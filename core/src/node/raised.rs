@@ -12,53 +12,65 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::{Action, Notification};
+use crate::node::sidecar::SidecarState;
+use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
-use crate::queries::{Heard, Life};
+use crate::queries::{Heard, JobEnd, Life, Worst, worst};
 
-/// The status of a job whose ranks have ended: the most severe that its nodes report. `at` is
-/// its place in the question.
-pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Status {
-    let of_process = |life: Life| match life {
-        Life::Ended { end, connected } => match end {
-            RankEnd::Signal(_) => Status::ERR_JOB_ABORTED_BY_SIG,
-            RankEnd::Code(0) if connected => Status::ERR_JOB_TERM_WO_SYNC,
-            RankEnd::Code(0) => Status::SUCCESS,
-            RankEnd::Code(_) => Status::ERR_JOB_NON_ZERO_TERM,
-        },
-        // It was never started, or nothing is known of its end.
-        Life::Planned | Life::Running | Life::Connected => Status::ERR_JOB_ABORTED,
-    };
-    let mut worst = Status::SUCCESS;
+/// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
+pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Worst {
+    let mut lives = Vec::new();
     for heard in heard {
         match heard {
             Heard::Part(part) => {
-                for process in part.jobs.get(at).into_iter().flatten() {
-                    worst = worse(worst, of_process(process.life));
-                }
+                let processes = part.jobs.get(at).into_iter().flatten();
+                lives.extend(processes.map(|one| (Some(one.rank), one.life)));
             }
-            Heard::Lost | Heard::Nothing => worst = worse(worst, Status::ERR_JOB_ABORTED),
+            Heard::Lost | Heard::Nothing => lives.push((None, Life::Planned)),
         }
     }
-    worst
+    worst(lives)
 }
 
-/// A signal is more severe than an exit code, and that more than a missing finalize.
-fn worse(one: Status, other: Status) -> Status {
-    let order = [
-        Status::ERR_JOB_ABORTED_BY_SIG,
-        Status::ERR_JOB_ABORTED,
-        Status::ERR_JOB_NON_ZERO_TERM,
-        Status::ERR_JOB_TERM_WO_SYNC,
-    ];
-    let is = |status: &&Status| **status == one || **status == other;
-    order.iter().find(is).copied().unwrap_or(Status::SUCCESS)
+/// The same as PMIx has it.
+pub(super) fn status_of_end(worst: Worst) -> Status {
+    match worst.map(|(_, life)| life) {
+        None => Status::SUCCESS,
+        Some(Life::Ended { end, .. }) => match end {
+            RankEnd::Signal(_) => Status::ERR_JOB_ABORTED_BY_SIG,
+            RankEnd::Code(0) => Status::ERR_JOB_TERM_WO_SYNC,
+            RankEnd::Code(_) => Status::ERR_JOB_NON_ZERO_TERM,
+        },
+        Some(Life::Planned | Life::Running | Life::Connected) => Status::ERR_JOB_ABORTED,
+    }
 }
 
-/// An event about a spawned job as a whole.
-fn of_job(code: Status, nspace: &Nspace, more: Option<Info>) -> Arc<Notification> {
-    let whole = Proc::new(nspace, ProcRank::WILDCARD);
-    let mut infos = vec![Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(whole))];
+/// The event that a job has ended.
+fn ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
+    let mut infos = vec![Info::new(
+        keys::JOB_TERM_STATUS,
+        Value::Status(status_of_end(worst)),
+    )];
+    let code = match worst {
+        None => Some(0),
+        Some((_, Life::Ended { end, .. })) => Some(end.exit_code()),
+        Some(_) => None,
+    };
+    infos.extend(code.map(|code| Info::new(keys::EXIT_CODE, Value::Int(code.into()))));
+    let rank = worst.and_then(|(rank, _)| rank).map(ProcRank::from);
+    of_job(
+        Status::EVENT_JOB_END,
+        nspace,
+        rank.unwrap_or(ProcRank::WILDCARD),
+        infos,
+    )
+}
+
+/// An event about a job, or one of its processes.
+fn of_job(code: Status, nspace: &Nspace, affected: ProcRank, more: Vec<Info>) -> Arc<Notification> {
+    let affected = Proc::new(nspace, affected);
+    let mut infos = vec![Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(affected))];
     infos.extend(more);
     // Open MPI's default handler ends the process.
     infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
@@ -81,7 +93,12 @@ impl NodeCore {
         if !self.host.is_offered() {
             return;
         }
-        let event = of_job(Status::EVENT_JOB_START, nspace, None);
+        let event = of_job(
+            Status::EVENT_JOB_START,
+            nspace,
+            ProcRank::WILDCARD,
+            Vec::new(),
+        );
         self.carry(&event, actions);
         self.notify(&event, now, actions);
     }
@@ -102,11 +119,40 @@ impl NodeCore {
         if processes.flatten().all(|one| one.life == Life::Planned) {
             return;
         }
-        let status = Value::Status(end_of_job(heard.values(), 0));
-        let status = Info::new(keys::JOB_TERM_STATUS, status);
-        let event = of_job(Status::EVENT_JOB_END, &self.job(job).nspace, Some(status));
+        let event = ended(&self.job(job).nspace, end_of_job(heard.values(), 0));
         self.carry(&event, actions);
         self.notify(&event, now, actions);
+    }
+
+    /// The launch ends: the tools here are notified of the jobs that end with it. Each node tells
+    /// its own.
+    pub(super) fn tell_tools_of_ends(
+        &mut self,
+        ends: &[JobEnd],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.tools.is_empty() || self.host.state != SidecarState::Ready {
+            return;
+        }
+        self.tell_kept_ends(true, now, actions);
+        for end in ends {
+            let Some(member) = self.jobs.get(end.job) else {
+                continue;
+            };
+            let event = ended(&member.context.nspace, end.worst);
+            let control = Control::Notify {
+                code: event.code,
+                source: event.source.clone(),
+                range: event.range,
+                infos: event.infos.clone(),
+            };
+            let id = self.control(&control, now, actions);
+            self.tools.telling.extend(id);
+        }
+        // Its thread sends an event after it has answered, and before it answers this.
+        let id = self.control(&Control::Probe, now, actions);
+        self.tools.telling.extend(id);
     }
 
     /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
@@ -193,7 +239,8 @@ mod tests {
                 Status::ERR_JOB_ABORTED_BY_SIG,
             ),
         ] {
-            assert_eq!(end_of_job(&heard, 0), status, "{heard:?}");
+            let worst = end_of_job(&heard, 0);
+            assert_eq!(status_of_end(worst), status, "{heard:?}");
         }
     }
 }

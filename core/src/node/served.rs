@@ -25,6 +25,8 @@ pub(super) fn job(ranks: &[u32]) -> JobContext {
         user: UserId(1000),
         psets: Vec::new(),
         parent: None,
+        tool: None,
+        debug: Default::default(),
         offset: GlobalRank(0),
         preputs: Vec::new(),
     }

@@ -257,11 +257,15 @@ impl NodeCore {
                 self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
             }
             // No process waits for the delivery of an event: its sender has continued long ago.
-            ControlReply::Notify(_) | ControlReply::DeregisterJob(_) => {}
+            ControlReply::Notify(_) => drop(self.tools.telling.remove(&id)),
+            ControlReply::DeregisterJob(_) => {}
             ControlReply::IofDeliver(_) => self.delivered(id, now, actions),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.host.stopped = true,
-            ControlReply::Probe(_) => self.probe_answered(id, now),
+            ControlReply::Probe(_) => {
+                self.tools.telling.remove(&id);
+                self.probe_answered(id, now);
+            }
         }
     }
 

@@ -14,11 +14,13 @@ use super::{FenceTicket, NodeCore};
 use crate::collective::Act;
 use crate::fence::{Contribution, FenceInput, Kind, Series};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, NodeRank};
+use crate::job::ids::{NodeRank, Nspace};
+use crate::job::proc;
 use crate::job::spawn::{
-    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult,
+    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
 };
 use crate::node::event::{Action, Report, SpawnTicket};
+use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{Answer, App};
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
@@ -47,7 +49,7 @@ impl NodeCore {
         (infos, apps): (&[Info], Vec<App>),
         actions: &mut Vec<Action>,
     ) {
-        let Some(by) = self.named(proc) else {
+        let Some(by) = self.spawner(proc) else {
             return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
@@ -62,6 +64,17 @@ impl NodeCore {
         self.ask_to_spawn(Asker::Pmix(id), by, request, actions);
     }
 
+    /// The process of the launch or the tool of that name.
+    fn spawner(&self, name: &Proc) -> Option<Spawner> {
+        if let Some(process) = self.named(name) {
+            return Some(Spawner::Rank(process));
+        }
+        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
+        let nspace = Nspace::new(nspace).ok()?;
+        let rank = name.rank.rank().filter(|_| self.tools.knows(name))?;
+        Some(Spawner::Tool(proc::Proc::new(nspace, rank)))
+    }
+
     /// A spawn request over PMI.
     pub(super) fn pmi_spawn(
         &mut self,
@@ -69,14 +82,14 @@ impl NodeCore {
         request: SpawnRequest,
         actions: &mut Vec<Action>,
     ) {
-        let by = self.process(at);
+        let by = Spawner::Rank(self.process(at));
         self.ask_to_spawn(Asker::Pmi(at), by, request, actions);
     }
 
     fn ask_to_spawn(
         &mut self,
         asker: Asker,
-        by: GlobalRank,
+        by: Spawner,
         request: SpawnRequest,
         actions: &mut Vec<Action>,
     ) {
@@ -109,6 +122,7 @@ impl NodeCore {
             None => return,
         }
         if let Ok(nspace) = result {
+            self.job_announced(nspace);
             self.tell_of_job_start(nspace, now, actions);
         }
     }
@@ -183,9 +197,8 @@ fn app(app: App) -> Option<SpawnApp> {
         args: argv.collect(),
         env: app.env.into_iter().map(os).collect(),
         cwd: (!cwd.is_empty()).then(|| PathBuf::from(cwd)),
-        count: u32::try_from(app.maxprocs)
-            .ok()
-            .filter(|count| *count > 0)?,
+        // How many daemons of a debugger there are may depend on what they debug.
+        count: u32::try_from(app.maxprocs).ok()?,
         infos: app.infos.iter().map(said).collect(),
     })
 }
@@ -212,7 +225,18 @@ pub(super) fn said(info: &Info) -> SpawnInfo {
         Value::Uint16(value) => value.to_string(),
         Value::Float(value) => value.to_string(),
         Value::Double(value) => value.to_string(),
+        Value::Proc(proc) if info.key == keys::DEBUG_TARGET => {
+            format!("{}:{}", text(&proc.nspace), proc.rank.0)
+        }
         Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => rank.0.to_string(),
+        Value::Array(array) => {
+            let rank = |value: &Value| match value {
+                Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => Some(rank.0.to_string()),
+                _ => None,
+            };
+            let ranks: Option<Vec<String>> = array.items().iter().map(rank).collect();
+            ranks.unwrap_or_default().join(",")
+        }
         Value::Envar {
             name,
             value,

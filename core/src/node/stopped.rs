@@ -10,25 +10,78 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::NodeCore;
+use super::{JobContext, NodeCore};
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId, Rank};
+use crate::job::debug::Debugged;
+use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
+use crate::job::spec::RankChoice;
 use crate::node::event::{Action, Notification};
 use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Value, find};
 
+/// What libpmix calls `PMIx_Init` as a place.
+const IN_INIT: &str = "pmix-init";
+
+/// The place before a program begins.
+const ON_EXEC: &str = "exec";
+
+const ALL: &RankChoice = &RankChoice::All;
+
+/// Where ranks wait.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Place {
+    Exec,
+    Init,
+    App,
+}
+
+impl Place {
+    fn of(infos: &[Info]) -> Self {
+        match find(infos, keys::BREAKPOINT) {
+            Some(Value::String(text)) if *text == IN_INIT => Self::Init,
+            Some(Value::String(text)) if *text == ON_EXEC => Self::Exec,
+            _ => Self::App,
+        }
+    }
+
+    /// The ranks that are to wait there.
+    fn choice(self, debug: &Debugged) -> &RankChoice {
+        let choice = match self {
+            Self::Exec => &debug.on_exec,
+            Self::Init => &debug.in_init,
+            Self::App => &debug.in_app,
+        };
+        choice.as_ref().unwrap_or(ALL)
+    }
+}
+
 /// A node's part in counting.
 #[derive(Debug, Default)]
 pub(super) struct Stopped {
     /// Ranks of this node.
-    ranks: BTreeMap<JobNumber, BTreeSet<Rank>>,
-    /// Nodes on which all ranks wait.
-    nodes: BTreeMap<JobNumber, BTreeSet<NodeId>>,
+    ranks: BTreeMap<(JobNumber, Place), BTreeSet<Rank>>,
+    /// Nodes on which all ranks wait that are to.
+    nodes: BTreeMap<(JobNumber, Place), BTreeSet<NodeId>>,
+    /// Jobs with certain ranks that wait at a place of the program's own, all of which did: 4.2 reports more
+    /// then, which are none.
+    settled: BTreeSet<JobNumber>,
 }
 
 impl NodeCore {
+    /// A rank of this node was started, and stopped if it is to begin later.
+    pub(super) fn started_stopped(&mut self, at: NodeRank, now: Moment, actions: &mut Vec<Action>) {
+        let name = self.name_of(self.process(at));
+        let job = self.job_named(name.nspace.as_str());
+        let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
+        if self.host.is_offered() && stops.is_some_and(|stops| stops.holds(name.rank)) {
+            let source = Proc::new(&name.nspace, name.rank);
+            let place = Info::new(keys::BREAKPOINT, Value::String(ON_EXEC.into()));
+            self.rank_stopped(&source, &[place], now, actions);
+        }
+    }
+
     /// A rank of this node waits for a debugger, or all of a job do.
     pub(super) fn rank_stopped(
         &mut self,
@@ -41,23 +94,45 @@ impl NodeCore {
         let Some((job, member)) = nspace.ok().and_then(|nspace| self.job_named(nspace)) else {
             return;
         };
-        let nspace = member.context.nspace.clone();
-        let here: BTreeSet<Rank> = member.context.ranks.ranks_on(self.node).collect();
-        let waiting = self.stopped.ranks.entry(job).or_default();
-        match source.rank.rank() {
-            Some(rank) if here.contains(&rank) => drop(waiting.insert(rank)),
-            Some(_) => {}
-            None => waiting.clone_from(&here),
+        let context = Arc::clone(&member.context);
+        let place = Place::of(infos);
+        let choice = place.choice(&context.debug);
+        let here: BTreeSet<Rank> = context.ranks.ranks_on(self.node).collect();
+        let (awaited, others): (BTreeSet<Rank>, BTreeSet<Rank>) =
+            here.iter().partition(|rank| choice.holds(**rank));
+        let settled = self.stopped.settled.contains(&job);
+        let counted = self.stopped.ranks.entry((job, place)).or_default();
+        let waits: BTreeSet<Rank> = match (source.rank.rank(), place) {
+            (Some(rank), _) => here.get(&rank).copied().into_iter().collect(),
+            (None, Place::App) if settled => return,
+            // 4.2 counts at a program's own place only if all ranks are to wait there.
+            (None, Place::App) if context.debug.in_app.as_ref() != Some(ALL) => awaited
+                .difference(counted)
+                .next()
+                .copied()
+                .into_iter()
+                .collect(),
+            (None, _) => here,
+        };
+        counted.extend(waits.intersection(&awaited));
+        let all_wait = !awaited.is_empty() && *counted == awaited;
+        if place == Place::Init {
+            for rank in waits.intersection(&others) {
+                self.release(&context, *rank, now, actions);
+            }
         }
-        if *waiting != here {
+        if !all_wait {
             return;
         }
-        self.stopped.ranks.remove(&job);
+        self.stopped.ranks.remove(&(job, place));
+        if place == Place::App && matches!(context.debug.in_app, Some(RankChoice::Only(_))) {
+            self.stopped.settled.insert(job);
+        }
         let place = find(infos, keys::BREAKPOINT).cloned();
         let place = place.map(|place| Info::new(keys::BREAKPOINT, place));
         let event = Arc::new(Notification {
             code: Status::READY_FOR_DEBUG,
-            source: Proc::new(&nspace, ProcRank::WILDCARD),
+            source: Proc::new(&context.nspace, ProcRank::WILDCARD),
             range: DataRange::SESSION,
             infos: place.into_iter().collect(),
         });
@@ -65,7 +140,33 @@ impl NodeCore {
         self.node_stopped(self.node, &event, now, actions);
     }
 
-    /// All ranks of a job on a node wait for a debugger.
+    /// A rank waits in `PMIx_Init` and is not to: up to 5.0 all clients of a job wait if one does.
+    fn release(
+        &mut self,
+        context: &JobContext,
+        rank: Rank,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        // Not the server, whose own events come back, and not the rank, which gets none of its own.
+        let source = format!("{}-debugger", self.launch().nspace);
+        let whom = Value::Proc(Proc::new(&context.nspace, rank));
+        let control = Control::Notify {
+            code: Status::DEBUGGER_RELEASE,
+            source: Proc {
+                nspace: source.as_str().into(),
+                rank: Rank(0).into(),
+            },
+            range: DataRange::CUSTOM,
+            infos: vec![
+                Info::new(keys::EVENT_CUSTOM_RANGE, whom),
+                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+            ],
+        };
+        self.control(&control, now, actions);
+    }
+
+    /// All ranks of a job on a node that are to wait for a debugger do.
     pub(super) fn node_stopped(
         &mut self,
         node: NodeId,
@@ -78,21 +179,28 @@ impl NodeCore {
             return;
         };
         let context = Arc::clone(&member.context);
-        let hosting = self.hosting(&context);
-        let nodes = self.stopped.nodes.entry(job).or_default();
+        let place = Place::of(&event.infos);
+        let choice = place.choice(&context.debug);
+        let awaited = |node: &NodeId| {
+            let mut ranks = context.ranks.ranks_on(*node);
+            ranks.any(|rank| choice.holds(rank))
+        };
+        let hosting: BTreeSet<NodeId> = context.ranks.node_ids().filter(awaited).collect();
+        let nodes = self.stopped.nodes.entry((job, place)).or_default();
         if hosting.contains(&node) {
             nodes.insert(node);
         }
         if *nodes != hosting {
             return;
         }
-        self.stopped.nodes.remove(&job);
+        self.stopped.nodes.remove(&(job, place));
         if self.host.state != SidecarState::Ready {
             return;
         }
-        let whole = Proc::new(&context.nspace, ProcRank::WILDCARD);
+        // Nobody is named as affected: debuggers register for the event of their server.
+        let name = Value::String((&context.nspace).into());
         let mut infos = event.infos.clone();
-        infos.push(Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(whole)));
+        infos.push(Info::new(keys::NSPACE, name));
         infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
         let control = Control::Notify {
             code: event.code,

@@ -6,14 +6,15 @@
 //! Rule: a rank that calls `PMIx_tool_init` connects as a tool too, and libpmix keeps its name whatever
 //! the answer is. Source: `process_cbfunc` in `ptl_base_connection_hdlr.c` of 4.2.2 and 5.0.11.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeCore;
 use crate::job::clock::Moment;
 use crate::job::ids::Rank;
+use crate::job::proc;
 use crate::node::event::Action;
 use crate::pmix::keys;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::Answer;
 use crate::pmix::value::{Info, Proc, Value, find};
 
@@ -27,6 +28,8 @@ pub(super) struct Tools {
     made: u32,
     /// How many connections each has.
     attached: BTreeMap<Proc, u32>,
+    /// Requests that tell them how jobs have ended, until the sidecar has answered them.
+    pub(super) telling: BTreeSet<RequestId>,
 }
 
 impl Tools {
@@ -39,9 +42,27 @@ impl Tools {
     pub(super) fn knows(&self, name: &Proc) -> bool {
         self.attached.contains_key(name)
     }
+
+    /// The same by the name that a job has of it.
+    pub(super) fn has(&self, name: &proc::Proc) -> bool {
+        self.knows(&Proc::new(&name.nspace, name.rank))
+    }
 }
 
 impl NodeCore {
+    /// Whether the end of the launch must wait: a tool is being told how jobs have ended, or output is on
+    /// its way to it.
+    pub fn tools_wait(&self) -> bool {
+        !self.tools.is_empty()
+            && self.host.is_ready()
+            && (!self.tools.telling.is_empty() || self.awaits_output())
+    }
+
+    /// Whether tools here or elsewhere are concerned by the end of the launch.
+    pub fn concerns_tools(&self) -> bool {
+        !self.tools.is_empty() || self.has_readers()
+    }
+
     /// A tool has connected.
     pub(super) fn tool_connected(
         &mut self,
@@ -108,6 +129,7 @@ impl NodeCore {
                 *connections -= 1;
                 if *connections == 0 {
                     self.tools.attached.remove(&name);
+                    self.forward_no_more(&name, now, actions);
                 }
             }
         }

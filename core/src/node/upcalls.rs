@@ -99,6 +99,7 @@ impl NodeCore {
                 infos,
                 channels,
             } => self.pull(&procs, &infos, channels, now, actions),
+            Notice::Spawned { nspace } => self.job_subscribed(&nspace, now, actions),
             Notice::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Notice::ConnectionsLost { source, infos } => {
                 self.connections_lost(source, infos, now, actions);

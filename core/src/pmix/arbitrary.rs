@@ -151,6 +151,7 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
         (proc(), infos()).prop_map(|(source, infos)| {
             Upcall::Notice(Notice::ConnectionsLost { source, infos })
         }),
+        text().prop_map(|nspace| Upcall::Notice(Notice::Spawned { nspace })),
         infos().prop_map(|infos| Upcall::Request(Request::ToolConnected { infos })),
         (any::<i32>(), proc(), any::<u8>(), infos()).prop_map(|(code, source, range, infos)| {
             let (code, range) = (Status(code), DataRange(range));

@@ -160,6 +160,9 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             source: me(),
             infos: vec![Info::new(keys::PROCID, Value::Proc(proc("job-1", 0)))],
         }),
+        Upcall::Notice(Notice::Spawned {
+            nspace: "job-1.2".into(),
+        }),
         Upcall::Request(Request::Abort {
             proc: me(),
             status: 7,

@@ -232,6 +232,10 @@ keys! {
     CRED_TYPE = "pmix.sec.ctype";
     /// Rank: it waits in `PMIx_Init` for a debugger; all do with the wildcard.
     DEBUG_STOP_IN_INIT = "pmix.dbg.init";
+    /// The same for a place of the program's own: a rank, or an array of procs.
+    DEBUG_STOP_IN_APP = "pmix.dbg.notify";
+    /// Proc: whom a debugger's daemon debugs.
+    DEBUG_TARGET = "pmix.dbg.tgt";
     /// String: where processes wait for a debugger.
     BREAKPOINT = "pmix.brkpnt";
     /// String: the client's name for its request for an allocation.

@@ -81,6 +81,9 @@ pub enum Notice {
         /// Other processes are under `PROCID`.
         infos: Vec<Info>,
     },
+    /// The answer to a spawn request has been passed on: if its client wanted output of the job,
+    /// libpmix forwards what it gets from now on.
+    Spawned { nspace: Text },
     /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
     /// infos, an unnamed local process ends an unnamed subscription.
     ///
@@ -260,6 +263,7 @@ impl Upcall {
             Self::Notice(Notice::NotifyEvent { .. }) => UpcallKind::NotifyEvent,
             Self::Notice(Notice::GroupEnded { .. }) => UpcallKind::GroupEnded,
             Self::Notice(Notice::ConnectionsLost { .. }) => UpcallKind::ConnectionsLost,
+            Self::Notice(Notice::Spawned { .. }) => UpcallKind::Spawned,
             Self::Request(Request::ToolConnected { .. }) => UpcallKind::ToolConnected,
             Self::Request(Request::Abort { .. }) => UpcallKind::Abort,
             Self::Request(Request::Fence { .. }) => UpcallKind::Fence,

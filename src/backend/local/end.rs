@@ -11,8 +11,10 @@ use crate::plan::staging::Unpacked;
 use crate::sys::leftovers;
 use crate::sys::procfs::Process;
 use wireup_core::job::spec::GRACE;
+use wireup_core::node::NodeCore;
 use wireup_core::node::event::Event;
 use wireup_core::pmix::upcall::UpcallKind;
+use wireup_core::queries::JobEnd;
 
 /// How long killed processes may take to go, before the run ends without them: one that the system
 /// cannot end, or that became another user's, must not hold the launcher for ever.
@@ -21,9 +23,14 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 /// Interval between checks of remaining processes during their time to end.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long the end of the launch waits for tools to get output and to be told how jobs have ended.
+const TELL_LIMIT: Duration = Duration::from_secs(1);
+
 /// The current phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
+    /// What tools get of the pipes is read, and they are told how jobs have ended.
+    Telling,
     /// The sidecars were asked to stop; their nodes' cores give up one that does not.
     Stopping,
     Killed,
@@ -53,6 +60,8 @@ pub(super) struct End {
     told: bool,
     /// The job did not end well.
     abnormal: bool,
+    /// What tools are not told yet.
+    ends: Vec<JobEnd>,
 }
 
 impl End {
@@ -70,21 +79,31 @@ impl End {
 
 impl LocalBackend {
     /// All ranks have ended, or are treated as if they had.
-    pub(super) fn finish(&mut self, abnormal: bool) {
+    pub(super) fn finish(&mut self, abnormal: bool, ends: Vec<JobEnd>) {
         self.end_inspections();
-        for index in 0..self.nodes.len() {
-            self.feed(self.part.node_at(index), Event::LaunchEnded);
-        }
         let now = self.now();
+        let concerned = self.nodes.iter().any(|node| node.core.concerns_tools());
+        let phase = match concerned {
+            true => Phase::Telling,
+            false => self.stop_sidecars(),
+        };
         self.end = Some(End {
-            phase: Phase::Stopping,
+            phase,
             since: now,
             next: Some(now),
             hurried: 0,
             impatient: false,
             told: false,
             abnormal,
+            ends,
         });
+    }
+
+    fn stop_sidecars(&mut self) -> Phase {
+        for index in 0..self.nodes.len() {
+            self.feed(self.part.node_at(index), Event::LaunchEnded);
+        }
+        Phase::Stopping
     }
 
     /// The user interrupts the current wait.
@@ -126,6 +145,26 @@ impl LocalBackend {
         let running = |node: &super::Node| node.sidecar.as_ref().is_some_and(|s| !s.ended);
         let any_running = self.nodes.iter().any(running);
         match end.phase {
+            Phase::Telling => {
+                let late = now >= end.since + TELL_LIMIT || end.hurried > 0;
+                let any = |is: fn(&NodeCore) -> bool| self.nodes.iter().any(|node| is(&node.core));
+                let (read, wait) = (any(NodeCore::has_readers), any(NodeCore::tools_wait));
+                if !late && read && self.read_pipes()? {
+                    end.next = Some(now);
+                } else if !late && wait {
+                    end.next = Some(now + LOOK);
+                } else if !end.ends.is_empty() {
+                    let ends = std::mem::take(&mut end.ends);
+                    for index in 0..self.nodes.len() {
+                        self.feed(self.part.node_at(index), Event::JobsEnded(&ends));
+                    }
+                    end.since = now;
+                    end.next = Some(now);
+                } else {
+                    // An interrupt was meant for what follows too.
+                    (end.phase, end.since, end.next) = (self.stop_sidecars(), now, None);
+                }
+            }
             Phase::Stopping if !any_running => end.enter(Phase::Draining, now),
             Phase::Stopping if end.hurried > 0 => {
                 for index in 0..self.nodes.len() {

@@ -225,22 +225,25 @@ impl LocalBackend {
             Piece::End => Vec::new(),
         };
         let count = bytes.len();
-        self.pass_on(source, rank, &bytes);
-        self.tell(FromBackend::Output {
-            rank,
-            stream: stream_of(source),
-            bytes,
-        });
+        let claimed = self.pass_on(source, rank, &bytes);
+        if !claimed || bytes.is_empty() {
+            self.tell(FromBackend::Output {
+                rank,
+                stream: stream_of(source),
+                bytes,
+            });
+        }
         Ok(Some(count))
     }
 
-    /// Passes a rank's output on to its subscribers.
-    fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) {
+    /// Passes a rank's output on to its subscribers; whether it is for them alone.
+    fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) -> bool {
         let channel = match stream_of(source) {
             Stream::Stdout => Channels::STDOUT,
             Stream::Stderr => Channels::STDERR,
         };
         let (node, at) = self.place(rank);
+        let claimed = self.node(node).core.claims_output(at, channel);
         if self.node(node).core.wants_output(at, channel) {
             let printed = Event::Printed {
                 rank: at,
@@ -249,6 +252,7 @@ impl LocalBackend {
             };
             self.feed(node, printed);
         }
+        claimed
     }
 
     /// Pauses or resumes one stream of a rank.

@@ -91,7 +91,10 @@ impl RemoteBackend {
                 for order in [
                     ToBackend::Ending,
                     ToBackend::Skip,
-                    ToBackend::Finish { abnormal: true },
+                    ToBackend::Finish {
+                        abnormal: true,
+                        ends: Vec::new(),
+                    },
                 ] {
                     self.send(Address::Node(node), &Carried::Order(order));
                 }

@@ -20,9 +20,11 @@ pub(crate) struct DebugArgs {
     #[arg(long)]
     stacks: bool,
 
-    /// Let all ranks wait in PMIx_Init (MPI_Init of Open MPI) until a PMIx tool releases them
-    #[arg(long)]
-    stop_in_init: bool,
+    /// Let ranks wait in PMIx_Init (MPI_Init of Open MPI), all or those listed (=0,3-5), until a PMIx
+    /// tool releases them
+    #[arg(long, value_name = "RANKS", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "all", value_parser = parse_choice)]
+    stop_in_init: Option<RankChoice>,
 }
 
 impl From<DebugArgs> for DebugSpec {

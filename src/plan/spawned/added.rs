@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use super::{hostfiles, refuse, text};
+use super::{By, hostfiles, refuse, text};
+use crate::plan::Plan;
 use crate::plan::spawned::request::Wishes;
-use crate::plan::{Decided, Plan};
 use wireup_core::job::hosts::{Entry, HostSpec, merge};
-use wireup_core::job::ids::Rank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
 impl Plan {
@@ -18,15 +17,14 @@ impl Plan {
     }
 
     /// The hosts that are named to be added, or in which allocation to spawn, and that the launch
-    /// does not have, for a request of `rank` of the job `parent`. `allocated` gives the hosts of
+    /// does not have, for a request of this process or tool. `allocated` gives the hosts of
     /// an allocation that are none of the launch.
     ///
     /// # Errors
     /// [`SpawnFailure`] for what names no hosts, and where no host can join.
     pub fn added(
         &self,
-        parent: &Decided,
-        rank: Rank,
+        by: By<'_>,
         request: &SpawnRequest,
         allocated: impl Fn(&str) -> Vec<Entry>,
     ) -> Result<Vec<HostSpec>, SpawnFailure> {
@@ -39,7 +37,7 @@ impl Plan {
             if !lists.contains(&of_allocation) {
                 lists.push(of_allocation);
             }
-            let cwd = self.directory(parent.base_of(rank), app);
+            let cwd = self.directory(by.base(), app);
             for named in [&wishes, &job] {
                 let files = hostfiles(&named.added_files, &cwd)?;
                 let list = named.added.iter().cloned().chain(files).collect();
@@ -55,8 +53,7 @@ impl Plan {
         }
         let own = rustix::system::uname();
         let own = own.nodename().to_str().ok();
-        let here = parent.job.ranks.node_of(rank).unwrap_or_default();
-        let names = self.names(here, own);
+        let names = self.names(by.here(), own);
         let mut hosts = merge(entries).map_err(|problem| text("add-host", problem))?;
         hosts.retain(|host| names.node(&host.name).is_none());
         match hosts.first() {

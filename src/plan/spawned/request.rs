@@ -13,9 +13,11 @@ use crate::plan::spawned::soft_counts::Soft;
 use crate::plan::spawned::variable::{Change, How};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::{Entry, HostList};
-use wireup_core::job::ids::Rank;
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::job::proc::{PMIX_RANK_WILDCARD, ProcRank};
+use wireup_core::job::rank_set::RankSetError;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::{MapBy, StdinTarget};
+use wireup_core::job::spec::{MapBy, RankChoice, StdinTarget};
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -57,6 +59,24 @@ pub(super) struct Wishes {
     pub(super) fed: bool,
     /// Which of its ranks reads that; the first when absent.
     pub(super) reader: Option<StdinTarget>,
+    /// The tool that requests it gets what it prints.
+    pub(super) stdout: bool,
+    /// The same for standard error.
+    pub(super) stderr: bool,
+    /// One of both has to be honoured.
+    forwarding_required: bool,
+    /// Ranks that are stopped or wait for a debugger.
+    pub(super) on_exec: Option<RankChoice>,
+    pub(super) in_init: Option<RankChoice>,
+    pub(super) in_app: Option<RankChoice>,
+    /// They are daemons of a debugger.
+    pub(super) daemons: bool,
+    /// What these debug.
+    pub(super) target: Option<(Nspace, ProcRank)>,
+    /// How many of these there are on each node of that.
+    pub(super) daemons_per_node: Option<u32>,
+    /// How many of these there are for each process of that, on its node.
+    pub(super) daemons_per_proc: Option<u32>,
     /// The allocation with its slots.
     pub(super) allocation: Option<String>,
     /// The process set that its ranks are in.
@@ -106,12 +126,42 @@ impl Wishes {
         self
     }
 
+    /// Whether its processes are daemons of a debugger.
+    pub(super) fn is_debugger(&self) -> bool {
+        self.daemons || self.daemons_per_node.is_some() || self.daemons_per_proc.is_some()
+    }
+
     /// Which ranks of the job read what processes push to them.
     pub(super) fn input(&self) -> StdinTarget {
         match self.fed {
             true => self.reader.unwrap_or(StdinTarget::Rank(Rank(0))),
             false => StdinTarget::None,
         }
+    }
+
+    /// Output is forwarded to tools: a rank's wish for it is refused or ignored, and noted then.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] when it has to be honoured.
+    pub(super) fn forwards_to_no_rank(
+        &self,
+        ignored: &mut Vec<String>,
+    ) -> Result<(), SpawnFailure> {
+        let wishes = [
+            ("pmix.fwd.stdout", self.stdout),
+            ("pmix.fwd.stderr", self.stderr),
+        ];
+        for (key, _) in wishes.into_iter().filter(|(_, wished)| *wished) {
+            if self.forwarding_required {
+                let problem = format!(
+                    "info key {key} is required, and output is forwarded to tools alone; \
+                     PMIx_IOF_pull gets it"
+                );
+                return Err(refuse(SpawnFailureKind::NotSupported, problem));
+            }
+            ignored.push(key.to_owned());
+        }
+        Ok(())
     }
 
     fn add(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
@@ -189,6 +239,29 @@ impl Wishes {
                 }
             }
             "pmix.fwd.stdin" | "PMIX_FWD_STDIN" => self.fed = truth(info)?,
+            "pmix.fwd.stdout" | "PMIX_FWD_STDOUT" => {
+                self.stdout = truth(info)?;
+                self.forwarding_required |= info.required;
+            }
+            "pmix.fwd.stderr" | "PMIX_FWD_STDERR" => {
+                self.stderr = truth(info)?;
+                self.forwarding_required |= info.required;
+            }
+            "pmix.dbg.exec" | "PMIX_DEBUG_STOP_ON_EXEC" => self.on_exec = choice(info)?,
+            "pmix.dbg.init" | "PMIX_DEBUG_STOP_IN_INIT" => self.in_init = choice(info)?,
+            "pmix.dbg.notify" | "PMIX_DEBUG_STOP_IN_APP" => self.in_app = choice(info)?,
+            "pmix.debugger" | "PMIX_DEBUGGER_DAEMONS" => self.daemons = truth(info)?,
+            "pmix.dbg.tgt" | "PMIX_DEBUG_TARGET" => {
+                self.target = Some(target(value).ok_or_else(|| {
+                    text(key, format!("{value:?} names neither a job nor a process"))
+                })?);
+            }
+            "pmix.dbg.dpnd" | "PMIX_DEBUG_DAEMONS_PER_NODE" => {
+                self.daemons_per_node = Some(number(info)?);
+            }
+            "pmix.dbg.dpproc" | "PMIX_DEBUG_DAEMONS_PER_PROC" => {
+                self.daemons_per_proc = Some(number(info)?);
+            }
             "pmix.stdin" | "PMIX_STDIN_TGT" | "ompi_stdin_target" => {
                 self.reader = match reader(value) {
                     Some(target) => Some(target),
@@ -272,9 +345,37 @@ const NOTHING_TO_DO: &[&str] = &[
     "pmix.euid",
     "pmix.egid",
     "pmix.req.client",
+    "pmix.req.tool",
     "pmix.notecomp",
     "PMIX_PERSONALITY",
 ];
+
+/// Ranks as PMIx names them: a truth value for all or none, a rank, the wildcard, or several ranks.
+fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailure> {
+    let wildcard = PMIX_RANK_WILDCARD.to_string();
+    match (info.value.as_str(), info.value.parse()) {
+        (value, _) if value == wildcard => Ok(Some(RankChoice::All)),
+        (_, Ok(ranks)) => Ok(Some(RankChoice::Only(ranks))),
+        (_, Err(RankSetError { .. })) => Ok(truth(info)?.then_some(RankChoice::All)),
+    }
+}
+
+/// NSPACE:RANK.
+fn target(value: &str) -> Option<(Nspace, ProcRank)> {
+    let (nspace, rank) = value.rsplit_once(':')?;
+    let rank = ProcRank::from_pmix(rank.parse().ok()?)?;
+    Some((Nspace::new(nspace).ok()?, rank))
+}
+
+fn number(info: &SpawnInfo) -> Result<u32, SpawnFailure> {
+    match info.value.parse() {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err(text(
+            &info.key,
+            format!("{:?} is no number of processes", info.value),
+        )),
+    }
+}
 
 /// The ranks that read input. Open MPI uses PMIx's numbers for all and none.
 fn reader(value: &str) -> Option<StdinTarget> {

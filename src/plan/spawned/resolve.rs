@@ -53,7 +53,11 @@ impl SpawnedJob {
         spec.layout.runs.clear();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
-        spec.debug = DebugSpec::default();
+        spec.debug = DebugSpec {
+            stop_on_exec: self.job.debug.on_exec.clone(),
+            stop_in_init: self.job.debug.in_init.clone(),
+            ..DebugSpec::default()
+        };
         spec.stdio.stdin = self.input;
         spec.stdio.output = spec.stdio.output.map(pattern::with_job);
         spec.notes.clear();

@@ -6,6 +6,7 @@ use super::*;
 use crate::inspect::program::Kind;
 use crate::plan::App;
 use crate::plan::job_names::{JobNames, openmpi_family};
+use crate::plan::jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spawn::SpawnInfo;
@@ -72,8 +73,9 @@ fn spawn(plan: &Plan, request: &SpawnRequest, live: &[u32]) -> Result<SpawnedJob
             reserved: &[],
         },
         names: &JobNames::default(),
+        jobs: &Jobs::new(Arc::new(first(""))),
     };
-    plan.spawned(&plan.decided, Rank(0), request, standing)
+    plan.spawned(By::Rank(&plan.decided, Rank(0)), request, standing)
 }
 
 /// As it comes to another host.
@@ -130,9 +132,11 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
             reserved: &[],
         },
         names: &JobNames::default(),
+        jobs: &Jobs::new(Arc::new(first(""))),
     };
     let request = request(vec![app("/bin/true", 1)], &[]);
-    let grandchild = plan.spawned(&decided, Rank(2), &request, standing).unwrap();
+    let by = By::Rank(&decided, Rank(2));
+    let grandchild = plan.spawned(by, &request, standing).unwrap();
     assert_eq!(nodes(&grandchild), [1]);
     assert_eq!(grandchild.origin.launch, plan.job.nspace);
     let parent = grandchild.job.parent.clone().unwrap();
@@ -144,6 +148,7 @@ fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
     let plan = first("");
     let request = request(vec![app("/bin/true", 1)], &[]);
     let names = JobNames::of(&plan.job.nspace);
+    let jobs = Jobs::new(Arc::new(first("")));
     let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
     // Far more than it takes for two of them to meet by chance.
     for _ in 0..2000 {
@@ -155,8 +160,10 @@ fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
                 reserved: &[],
             },
             names: &names,
+            jobs: &jobs,
         };
-        let job = plan.spawned(&plan.decided, Rank(0), &request, standing);
+        let by = By::Rank(&plan.decided, Rank(0));
+        let job = plan.spawned(by, &request, standing);
         let name = job.unwrap().job.nspace.clone();
         assert!(seen.insert(openmpi_family(&name)), "{name}");
     }
@@ -271,7 +278,8 @@ fn a_host_that_is_no_node_is_refused() {
 
 /// The hosts that a request adds.
 fn added(plan: &Plan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
-    let hosts = plan.added(&plan.decided, Rank(0), request, |_| Vec::new());
+    let by = By::Rank(&plan.decided, Rank(0));
+    let hosts = plan.added(by, request, |_| Vec::new());
     let hosts = hosts.map_err(|failure| failure.text)?;
     let known = |host: wireup_core::job::hosts::HostSpec| (host.name, host.slots);
     Ok(hosts.into_iter().map(known).collect())

@@ -80,6 +80,8 @@ impl World {
             user: UserId(1000),
             psets: Vec::new(),
             parent: None,
+            tool: None,
+            debug: Default::default(),
             offset: GlobalRank::default(),
             preputs: Vec::new(),
         });

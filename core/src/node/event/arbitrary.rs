@@ -16,12 +16,13 @@ use crate::fence::{
 use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
 use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
-use crate::job::arbitrary::{process_set, rank_map};
+use crate::job::arbitrary::{debugged, process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
 use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
+use crate::job::spawn::{SpawnedByTool, Spawner};
 use crate::names::engine::StoreMessage;
 use crate::names::request::{
     Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
@@ -31,7 +32,7 @@ use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Status};
-use crate::queries::{Life, Part, Process, QueryMessage, Question};
+use crate::queries::{JobEnd, Life, Part, Process, QueryMessage, Question};
 
 fn bytes() -> BoxedStrategy<Arc<[u8]>> {
     vec(any::<u8>(), 0..40).prop_map(Arc::from).boxed()
@@ -77,6 +78,37 @@ fn rank() -> BoxedStrategy<Rank> {
 fn proc() -> BoxedStrategy<Proc> {
     (nspace(), rank())
         .prop_map(|(nspace, rank)| Proc::new(nspace, rank))
+        .boxed()
+}
+
+/// Any requester of a job.
+pub fn spawner() -> BoxedStrategy<Spawner> {
+    prop_oneof![
+        process().prop_map(Spawner::Rank),
+        proc().prop_map(Spawner::Tool),
+    ]
+    .boxed()
+}
+
+/// Any end of a job.
+pub fn job_end() -> BoxedStrategy<JobEnd> {
+    let worst = proptest::option::of((proptest::option::of(rank()), life()));
+    (any::<u32>(), worst)
+        .prop_map(|(job, worst)| JobEnd {
+            job: JobNumber(job),
+            worst,
+        })
+        .boxed()
+}
+
+fn tool() -> BoxedStrategy<SpawnedByTool> {
+    (proc(), any::<u32>(), any::<[bool; 2]>())
+        .prop_map(|(name, node, [stdout, stderr])| SpawnedByTool {
+            name,
+            node: NodeId(node),
+            stdout,
+            stderr,
+        })
         .boxed()
 }
 
@@ -649,13 +681,17 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
                 nspace(),
                 vec(0..=size, 0..4),
                 any::<[u32; 2]>(),
-                vec(process_set(size), 0..3),
-                (proptest::option::of(proc()), 0..=u32::MAX - size),
+                (vec(process_set(size), 0..3), debugged()),
+                (
+                    proptest::option::of(proc()),
+                    proptest::option::of(tool()),
+                    0..=u32::MAX - size,
+                ),
                 vec(any::<(Vec<u8>, Vec<u8>)>(), 0..2),
             )
         })
         .prop_map(
-            |(ranks, nspace, mut ends, numbers, psets, origin, preputs)| {
+            |(ranks, nspace, mut ends, numbers, (psets, debug), origin, preputs)| {
                 ends.sort_unstable();
                 ends.push(ranks.size());
                 let mut before = 0;
@@ -670,7 +706,9 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
                     user: UserId(numbers[1]),
                     psets,
                     parent: origin.0,
-                    offset: GlobalRank(origin.1),
+                    tool: origin.1,
+                    debug,
+                    offset: GlobalRank(origin.2),
                     preputs,
                 }
             },

@@ -1,14 +1,18 @@
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::super::served;
+use super::forwarding::LINGER;
 use super::*;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::RankEnd;
+use crate::job::spawn::SpawnedByTool;
+use crate::node::JobContext;
 use crate::node::event::Event;
 use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, Request};
 use crate::pmix::upcall::{Notice, Upcall};
-use crate::pmix::value::ProcRank;
+use crate::pmix::value::{ProcRank, Status};
 
 /// What a sidecar was given: its node, the request, whose, which stream, what.
 type Delivery = (u32, u64, u32, Channels, Vec<u8>);
@@ -232,4 +236,129 @@ fn nothing_is_wanted_once_the_last_asker_has_gone() {
         job.feed(1, Event::RankEnded { rank, end });
     }
     assert!(!job.wants(5, Channels::STDERR));
+}
+
+/// A job with a rank on the first and on the last node, spawned by a tool on the second.
+fn spawned_by_tool(job: &mut Job) {
+    let infos = vec![
+        Info::new(keys::NSPACE, Value::String("tool".into())),
+        Info::new(keys::RANK, Value::Rank(ProcRank(0))),
+    ];
+    let connected = Upcall::Request(crate::pmix::upcall::Request::ToolConnected { infos });
+    let frame = connected.encode(1).unwrap();
+    job.feed(1, Event::UpcallReceived(&frame));
+    let context = JobContext {
+        nspace: Nspace::new("child").unwrap(),
+        offset: GlobalRank(6),
+        tool: Some(SpawnedByTool {
+            name: crate::job::proc::Proc::new(Nspace::new("tool").unwrap(), Rank(0)),
+            node: NodeId(1),
+            stdout: true,
+            stderr: false,
+        }),
+        ..served::job(&[1, 0, 1])
+    };
+    let context = Arc::new(context);
+    for core in &mut job.cores {
+        let context = Arc::clone(&context);
+        core.add_job(context, false, &[], Moment::default(), &mut Vec::new())
+            .unwrap();
+    }
+}
+
+impl Job {
+    /// The rank of the child on this node prints something.
+    fn child_prints(&mut self, node: u32, bytes: &[u8]) {
+        let printed = Event::Printed {
+            rank: NodeRank(2),
+            channel: Channels::STDOUT,
+            bytes,
+        };
+        self.feed(node, printed);
+    }
+
+    fn claims(&self, node: u32, channel: Channels) -> bool {
+        self.cores[node as usize].claims_output(NodeRank(2), channel)
+    }
+
+    fn subscribed(&mut self) {
+        let nspace = "child".into();
+        self.call(1, &Upcall::Notice(Notice::Spawned { nspace }));
+    }
+}
+
+#[test]
+fn a_tool_gets_what_its_job_prints_from_the_beginning_and_the_launcher_does_not() {
+    let mut job = Job::new();
+    spawned_by_tool(&mut job);
+    for node in [0, 2] {
+        assert!(job.claims(node, Channels::STDOUT));
+        assert!(!job.claims(node, Channels::STDERR));
+    }
+    job.child_prints(2, b"before the tool knows of the job");
+    assert!(job.deliveries.is_empty());
+    job.subscribed();
+    job.child_prints(0, b"after");
+    let came: Vec<_> = job
+        .deliveries
+        .iter()
+        .map(|d| (d.0, d.2, d.4.len()))
+        .collect();
+    assert_eq!(came, [(1, 1, 32), (1, 0, 5)]);
+    let lost = Upcall::Notice(Notice::ConnectionsLost {
+        source: Proc {
+            nspace: "tool".into(),
+            rank: ProcRank(0),
+        },
+        infos: Vec::new(),
+    });
+    job.call(1, &lost);
+    assert!(!job.claims(0, Channels::STDOUT) && !job.claims(2, Channels::STDOUT));
+}
+
+#[test]
+fn output_of_a_job_that_was_never_announced_is_dropped_with_it() {
+    let mut job = Job::new();
+    spawned_by_tool(&mut job);
+    job.child_prints(0, &vec![0; AHEAD]);
+    assert_eq!(job.holds, [(0, NodeRank(2), true)]);
+    for node in 0..3 {
+        job.feed(node, Event::JobOver(JobNumber(1)));
+    }
+    assert_eq!(job.holds.len(), 2);
+    job.subscribed();
+    assert!(job.deliveries.is_empty());
+}
+
+#[test]
+fn the_end_of_a_job_waits_for_its_output_a_moment() {
+    let end = Notification {
+        code: Status::EVENT_JOB_END,
+        source: Proc::new(&Nspace::new("child").unwrap(), ProcRank(0)),
+        range: crate::pmix::value::DataRange::SESSION,
+        infos: Vec::new(),
+    };
+    for late in [false, true] {
+        let mut job = Job::new();
+        spawned_by_tool(&mut job);
+        job.subscribed();
+        let mut actions = Vec::new();
+        job.cores[1].notify(&end, Moment::default(), &mut actions);
+        assert!(actions.is_empty(), "{actions:?}");
+        if late {
+            let core = &mut job.cores[1];
+            assert!(core.tools_wait());
+            let at = core.outputs.next_deadline().unwrap();
+            assert_eq!(at, Moment::default() + LINGER);
+            core.handle(Event::Tick, at, &mut actions);
+            assert_eq!(actions.len(), 1, "{actions:?}");
+            continue;
+        }
+        for node in [0, 2] {
+            assert_eq!(job.cores[1].outputs.ends.len(), 1);
+            job.child_prints(node, b"");
+            job.take();
+        }
+        assert!(job.cores[1].outputs.ends.is_empty() && !job.cores[1].tools_wait());
+    }
 }

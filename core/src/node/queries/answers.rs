@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scope::Scope;
+use crate::job::debug;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::spawn;
-use crate::node::raised::end_of_job;
+use crate::node::raised::{end_of_job, status_of_end};
 use crate::node::{JobContext, Member, NodeCore};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Answer, Query};
@@ -204,7 +205,7 @@ impl View<'_> {
                 average(&sizes).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
-            keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(keys::DEBUG_STOP_IN_INIT.into())),
+            keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(debug::SUPPORTED.into())),
             keys::JOB_SIZE => Ok(Value::Uint32(job.ranks.size())),
             keys::UNIV_SIZE | keys::MAX_PROCS => Ok(Value::Uint32(job.universe_size)),
             keys::JOB_NUM_APPS => Ok(Value::Uint32(apps(job))),
@@ -225,7 +226,8 @@ impl View<'_> {
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
         let hosting = self.core.hosting(scope.job);
         let heard = self.heard.iter().filter(|(node, _)| hosting.contains(node));
-        end_of_job(heard.map(|(_, heard)| heard), at.unwrap_or_default())
+        let worst = end_of_job(heard.map(|(_, heard)| heard), at.unwrap_or_default());
+        status_of_end(worst)
     }
 
     /// One array per job: its name, command lines, size, and where its ranks are.

@@ -3,9 +3,10 @@ use super::*;
 use crate::node::event::Event;
 use crate::pmix::control::serve::Request;
 use crate::pmix::upcall::{Notice, Upcall};
+use crate::pmix::wire::Reader;
 
-/// Three nodes with two ranks each.
-struct Job(Vec<NodeCore>);
+/// Three nodes with two ranks each, and the ranks that were released on each.
+struct Job(Vec<NodeCore>, Vec<(u32, u32)>);
 
 impl Job {
     /// A rank says that it waits; gives the nodes whose servers raise an event then, and whose it is.
@@ -17,7 +18,7 @@ impl Job {
                 rank,
             },
             range: DataRange::RM,
-            infos: vec![Info::new(keys::BREAKPOINT, Value::String("here".into()))],
+            infos: vec![Info::new(keys::BREAKPOINT, Value::String(IN_INIT.into()))],
         });
         let frame = notice.encode(0).unwrap();
         let event = Event::UpcallReceived(&frame);
@@ -27,11 +28,27 @@ impl Job {
                 continue;
             };
             for frame in served::frames(&bytes) {
-                let Ok(Request::Notify { code, source, .. }) = Request::decode(&frame) else {
+                let Ok(Request::Notify {
+                    code,
+                    source,
+                    infos,
+                    ..
+                }) = Request::decode(&frame)
+                else {
                     continue;
                 };
-                assert_eq!(code, Status::READY_FOR_DEBUG);
-                raised.push((node, source.rank.0));
+                match code {
+                    Status::READY_FOR_DEBUG => raised.push((node, source.rank.0)),
+                    code => {
+                        assert_eq!(code, Status::DEBUGGER_RELEASE);
+                        let mut infos = Reader::new(&infos);
+                        let infos = Info::decode_list(&mut infos).unwrap();
+                        let Some(Value::Proc(whom)) = find(&infos, keys::EVENT_CUSTOM_RANGE) else {
+                            panic!("{infos:?}");
+                        };
+                        self.1.push((node, whom.rank.0));
+                    }
+                }
             }
         }
         raised
@@ -40,7 +57,7 @@ impl Job {
 
 #[test]
 fn every_server_tells_once_when_the_last_rank_of_the_last_node_waits() {
-    let mut job = Job(served::three_nodes());
+    let mut job = Job(served::three_nodes(), Vec::new());
     for _ in 0..2 {
         for (node, rank) in [(0, 0), (0, 1), (2, 5), (2, 4), (1, 2), (1, 2)] {
             assert_eq!(job.waits(node, ProcRank(rank)), [], "rank {rank}");
@@ -53,7 +70,7 @@ fn every_server_tells_once_when_the_last_rank_of_the_last_node_waits() {
 
 #[test]
 fn a_server_that_counts_by_itself_speaks_for_its_node() {
-    let mut job = Job(served::three_nodes());
+    let mut job = Job(served::three_nodes(), Vec::new());
     assert_eq!(job.waits(0, ProcRank::LOCAL_PEERS), []);
     assert_eq!(job.waits(1, ProcRank::LOCAL_PEERS), []);
     assert_eq!(job.waits(2, ProcRank::LOCAL_PEERS).len(), 3);
@@ -61,11 +78,30 @@ fn a_server_that_counts_by_itself_speaks_for_its_node() {
 
 #[test]
 fn ranks_of_other_nodes_do_not_count() {
-    let mut job = Job(served::three_nodes());
+    let mut job = Job(served::three_nodes(), Vec::new());
     assert_eq!(job.waits(0, ProcRank(2)), []);
     assert_eq!(job.waits(0, ProcRank(77)), []);
     assert_eq!(job.waits(0, ProcRank(0)), []);
     let stopped = &job.0[0].stopped;
-    assert_eq!(stopped.ranks[&JobNumber(0)].len(), 1);
+    assert_eq!(stopped.ranks[&(JobNumber(0), Place::Init)].len(), 1);
     assert!(stopped.nodes.is_empty());
+}
+
+#[test]
+fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
+    let mut cores = served::three_nodes();
+    for core in &mut cores {
+        let mut context = (**core.job(JobNumber(0))).clone();
+        context.debug.in_init = "1,4".parse().map(RankChoice::Only).ok();
+        core.jobs.get_mut(JobNumber(0)).unwrap().context = Arc::new(context);
+    }
+    let mut job = Job(cores, Vec::new());
+    for (node, rank) in [(0, 0), (1, 2), (1, 3), (2, 4)] {
+        assert_eq!(job.waits(node, ProcRank(rank)), [], "rank {rank}");
+    }
+    assert_eq!(job.1, [(0, 0), (1, 2), (1, 3)]);
+    let mut raised = job.waits(0, ProcRank::LOCAL_PEERS);
+    raised.sort_unstable();
+    assert_eq!(raised, [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(job.1[3..], [(0, 0)]);
 }

@@ -59,6 +59,9 @@ impl Upcall {
                 source: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
             }),
+            UpcallKind::Spawned => Self::Notice(Notice::Spawned {
+                nspace: Text::decode(&mut from)?,
+            }),
             UpcallKind::ToolConnected => Self::Request(Request::ToolConnected {
                 infos: Info::decode_list(&mut from)?,
             }),
@@ -183,6 +186,7 @@ impl Upcall {
                 Info::encode_list(infos, &mut out);
             }
             Self::Notice(Notice::ClientFinalized { proc }) => proc.encode(&mut out),
+            Self::Notice(Notice::Spawned { nspace }) => nspace.encode(&mut out),
             Self::Notice(Notice::RegisterEvents { codes, infos }) => {
                 encode_codes(codes, &mut out);
                 Info::encode_list(infos, &mut out);

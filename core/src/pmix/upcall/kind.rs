@@ -22,6 +22,8 @@ pub enum UpcallKind {
     GroupEnded,
     /// See [`Notice::ConnectionsLost`].
     ConnectionsLost,
+    /// See [`Notice::Spawned`].
+    Spawned,
     /// See [`Request::Abort`].
     Abort,
     /// See [`Request::Fence`].
@@ -66,7 +68,7 @@ pub enum UpcallKind {
 
 impl UpcallKind {
     /// Every kind.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::ClientConnected,
         Self::ClientFinalized,
         Self::RegisterEvents,
@@ -74,6 +76,7 @@ impl UpcallKind {
         Self::NotifyEvent,
         Self::GroupEnded,
         Self::ConnectionsLost,
+        Self::Spawned,
         Self::Abort,
         Self::Fence,
         Self::DirectModex,
@@ -106,6 +109,7 @@ impl UpcallKind {
             Self::NotifyEvent => "notify_event",
             Self::GroupEnded => "group_ended",
             Self::ConnectionsLost => "connections_lost",
+            Self::Spawned => "spawned",
             Self::Abort => "abort",
             Self::Fence => "fence",
             Self::DirectModex => "direct_modex",
@@ -139,6 +143,7 @@ impl UpcallKind {
             Self::NotifyEvent => c::WIREUP_OP_NOTIFY_EVENT,
             Self::GroupEnded => c::WIREUP_OP_GROUP_ENDED,
             Self::ConnectionsLost => c::WIREUP_OP_CONNECTIONS_LOST,
+            Self::Spawned => c::WIREUP_OP_SPAWNED,
             Self::Abort => c::WIREUP_OP_ABORT,
             Self::Fence => c::WIREUP_OP_FENCE,
             Self::DirectModex => c::WIREUP_OP_DIRECT_MODEX,

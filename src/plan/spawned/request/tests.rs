@@ -194,7 +194,7 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
 #[test]
 fn every_attribute_that_is_said_to_be_honoured_is() {
     for key in HONOURED.split(',') {
-        let values = ["1", "node", "A=1", ":A=1", "ppr:1:node", "true"];
+        let values = ["1", "node", "A=1", ":A=1", "ppr:1:node", "true", "job:0"];
         let honoured = values.iter().any(|value| {
             let info = SpawnInfo {
                 key: key.to_owned(),

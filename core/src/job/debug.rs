@@ -1,0 +1,26 @@
+//! What debuggers have to do with a job.
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::Nspace;
+use super::proc::ProcRank;
+use super::spec::RankChoice;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Debugged {
+    /// Ranks that are stopped when they have executed their program and have not begun it.
+    pub on_exec: Option<RankChoice>,
+    /// Ranks that wait in `PMIx_Init` until a debugger releases them.
+    pub in_init: Option<RankChoice>,
+    /// Ranks that wait so at a place of the program's own.
+    pub in_app: Option<RankChoice>,
+    /// Its processes are daemons of a debugger. They use no slots, and their failures are none of the launch.
+    pub daemons: bool,
+    /// What these debug.
+    pub target: Option<(Nspace, ProcRank)>,
+}
+
+/// The supported PMIx attributes for debuggers, comma separated, for queries.
+pub const SUPPORTED: &str = "pmix.dbg.exec,pmix.dbg.init,pmix.dbg.notify,pmix.debugger,\
+                             pmix.dbg.tgt,pmix.dbg.dpnd,pmix.dbg.dpproc";

@@ -1,0 +1,142 @@
+//! What debuggers want of a spawned job: ranks that stop, and daemons of theirs beside the processes of
+//! another job. No I/O.
+
+use std::collections::BTreeMap;
+
+use super::request::Wishes;
+use super::{Asked, refuse, text};
+use crate::plan::jobs::Jobs;
+use wireup_core::job::debug::Debugged;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::proc::ProcRank;
+use wireup_core::job::rank_set::RankSet;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::job::spec::RankChoice;
+
+/// The wishes about a job of applications of these sizes.
+///
+/// # Errors
+/// [`SpawnFailure`] for ranks that it does not have.
+pub(super) fn debugged(
+    job: &Wishes,
+    asked: &[Asked<'_>],
+    sizes: &[u32],
+) -> Result<Debugged, SpawnFailure> {
+    let of = |key, field: fn(&Wishes) -> &Option<RankChoice>| {
+        let size = sizes.iter().sum();
+        if let Some(RankChoice::Only(ranks)) = field(job)
+            && let Some(rank) = ranks.beyond(&(0..size))
+        {
+            let last = size.saturating_sub(1);
+            return Err(text(key, format!("rank {rank} is none of 0 to {last}")));
+        }
+        Ok(field(job)
+            .clone()
+            .or_else(|| of_programs(asked, sizes, field)))
+    };
+    Ok(Debugged {
+        on_exec: of("pmix.dbg.exec", |wishes| &wishes.on_exec)?,
+        in_init: of("pmix.dbg.init", |wishes| &wishes.in_init)?,
+        in_app: of("pmix.dbg.notify", |wishes| &wishes.in_app)?,
+        daemons: job.is_debugger(),
+        target: job.target.clone(),
+    })
+}
+
+/// The ranks that the wishes about single programs name.
+fn of_programs(
+    asked: &[Asked<'_>],
+    sizes: &[u32],
+    field: fn(&Wishes) -> &Option<RankChoice>,
+) -> Option<RankChoice> {
+    let mut first = 0;
+    let mut ranks = Vec::new();
+    for ((_, wishes, _), size) in asked.iter().zip(sizes) {
+        let own = (first..first + size).map(Rank);
+        if let Some(choice) = field(wishes) {
+            ranks.extend(own.filter(|rank| choice.holds(*rank)));
+        }
+        first += size;
+    }
+    match ranks.len() == first as usize {
+        true => Some(RankChoice::All),
+        false => RankSet::of(&ranks).map(RankChoice::Only),
+    }
+}
+
+/// The nodes of daemons of a debugger with their numbers, where the processes that they debug decide
+/// that; the others are only kept to the nodes of these.
+///
+/// # Errors
+/// [`SpawnFailure`] for processes that there are not, and for contradictions.
+pub(super) fn place_daemons(
+    job: &Wishes,
+    jobs: &Jobs,
+    asked: &mut [Asked<'_>],
+) -> Result<Option<Vec<(NodeId, u32)>>, SpawnFailure> {
+    for (.., wanted) in asked.iter_mut() {
+        wanted.oversubscribe = true;
+    }
+    let (each, key) = match (job.daemons_per_node, job.daemons_per_proc) {
+        (Some(_), Some(_)) => {
+            let problem = "daemons are counted by node or by process";
+            return Err(text("pmix.dbg.dpnd", problem));
+        }
+        (Some(number), None) => (Some((number, false)), "pmix.dbg.dpnd"),
+        (None, Some(number)) => (Some((number, true)), "pmix.dbg.dpproc"),
+        // As many as fit, with that on each node.
+        (None, None) => match asked {
+            [(app, wishes, _)] if app.count == 0 => {
+                (wishes.per_node.map(|n| (n, false)), "pmix.ppr")
+            }
+            _ => (None, ""),
+        },
+    };
+    let Some(target) = &job.target else {
+        return match each {
+            Some(_) => Err(text(key, "needs PMIX_DEBUG_TARGET")),
+            None => Ok(None),
+        };
+    };
+    let mut jobs = jobs.jobs().map(|(_, plan)| &plan.job);
+    let Some(found) = jobs.find(|job| job.nspace == target.0) else {
+        let problem = format!("{} is no job of this launch", target.0);
+        return Err(refuse(
+            SpawnFailureKind::BadRequest,
+            format!("info key pmix.dbg.tgt: {problem}"),
+        ));
+    };
+    let mut there = BTreeMap::<NodeId, u32>::new();
+    for node in found.ranks.node_ids() {
+        let meant = found.ranks.ranks_on(node).filter(|rank| match target.1 {
+            ProcRank::Wildcard => true,
+            ProcRank::One(one) => one == *rank,
+        });
+        let count = meant.count() as u32;
+        if count > 0 {
+            there.insert(node, count);
+        }
+    }
+    if there.is_empty() {
+        let problem = format!("{} has no such process", target.0);
+        return Err(text("pmix.dbg.tgt", problem));
+    }
+    let Some((number, by_process)) = each else {
+        for (_, wishes, wanted) in asked {
+            if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
+                wanted.on.retain(|(node, _)| there.contains_key(node));
+            }
+        }
+        return Ok(None);
+    };
+    if asked.len() != 1 {
+        return Err(text(key, "is for one program"));
+    }
+    let daemons = |count: u32| number.saturating_mul(if by_process { count } else { 1 });
+    Ok(Some(
+        there
+            .into_iter()
+            .map(|(node, count)| (node, daemons(count)))
+            .collect(),
+    ))
+}

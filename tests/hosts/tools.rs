@@ -1,0 +1,71 @@
+//! PMIx tools of launches on several hosts.
+
+use std::io::Write as _;
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, field, number};
+use crate::pmix::versions;
+
+/// Attaches to the only server of its host.
+const ATTACH: &str = "while f=$(find /tmp \"$TMPDIR\" -name 'pmix.*.tool' 2>/dev/null | head -1); [ -z \"$f\" ]; do \
+                      sleep 0.1; done; sleep 1; exec \"$1\" \"$f\"";
+
+#[test]
+fn a_tool_on_any_host_spawns_stops_and_debugs_on_all_hosts_and_hears_of_the_end() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for library in versions() {
+        let hosts = ["--oversubscribe", "--hosts", "node01:2,node02:2", "-n", "4"];
+        let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
+        let client = library.dir.join("pmix_client");
+        let job = job.more([client.to_str().unwrap(), "linger"]).start();
+        let program = |name: &str| library.dir.join(name).display().to_string();
+        // Not where the launcher is.
+        let words = ["sh", "-c", ATTACH, "sh", &program("pmix_debugger")];
+        let mut tool = cluster.command(1, words).stdin_held().start();
+        let mut orders = tool.stdin();
+        tool.wait_for(Output::Stdout, "pmix_debugger attached");
+        let mut spawns = 0;
+        let mut spawn = |what: &str| {
+            writeln!(orders, "spawn {what}").unwrap();
+            spawns += 1;
+            let text = "pmix_debugger spawned=";
+            let told = tool.wait_for_many(Output::Stdout, text, spawns);
+            let line = told.lines().rfind(|line| line.starts_with(text)).unwrap();
+            field(line, "spawned").unwrap().to_owned()
+        };
+        let stops = format!(
+            "pmix.dbg.init=@1 pmix.mapby=node -- 2 {}",
+            program("pmix_stop")
+        );
+        let child = spawn(&stops);
+        tool.wait_for(Output::Stdout, &format!("ready={child} at=pmix-init"));
+        tool.wait_for(Output::Stdout, "pmix_stop rank=0 begun");
+        let wants = format!(
+            "pmix.debugger pmix.dbg.tgt={child}:-2 pmix.dbg.dpnd=#1 -- 0 {}",
+            program("pmix_daemon")
+        );
+        let daemons = spawn(&wants);
+        let told = tool.wait_for_many(Output::Stdout, " lrank=0 ", 2);
+        for line in told.lines().filter(|line| line.contains(" lrank=0 ")) {
+            assert_eq!(number(line, "local"), 1, "{line}");
+            assert_eq!(number(line, "node"), number(line, "rank"), "{line}");
+        }
+        assert!(!told.contains("rank=1 begun"), "{told}");
+        writeln!(orders, "release {child} 1").unwrap();
+        tool.wait_for(Output::Stdout, "pmix_stop rank=1 begun");
+        tool.wait_for(Output::Stdout, &format!("ended={child} status=0"));
+        tool.wait_for_many(Output::Stdout, " over\n", 2);
+        tool.wait_for(Output::Stdout, &format!("ended={daemons} status=0"));
+        job.signal(Signal::TERM);
+        let outcome = job.finish().expect(143);
+        assert!(!outcome.out().contains("begun"), "{outcome:?}");
+        // The first job's: killed by the signal, and told before the server was gone.
+        tool.wait_for(Output::Stdout, "status=-184 code=143");
+        drop(orders);
+        tool.finish().expect(0);
+    }
+}

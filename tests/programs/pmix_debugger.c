@@ -1,0 +1,303 @@
+/*
+ * pmix_debugger FILE
+ *
+ * A PMIx tool as debuggers are: it attaches to the server of the file, says
+ *     pmix_debugger attached nspace=NSPACE
+ * and does what its standard input says, a line at a time, until that ends:
+ *
+ *   spawn [KEY[=VALUE]]... -- [INFO]... COUNT PROGRAM [ARGUMENT]...
+ *       spawns a job, or several programs of one with ` ++ ` between them, with these infos; what the job
+ *       prints comes out here, unless KEY is `quiet`. A PROGRAM `sh:` is a shell whose script is the rest. Says
+ *           pmix_debugger spawned=NSPACE, or  pmix_debugger refused status=S
+ *   release NSPACE [RANK]     lets processes go on that wait in PMIx
+ *   table NSPACE              pmix_debugger local=NSPACE.RANK pid=PID  for each process of the job on this node
+ *   ask KEY                   pmix_debugger KEY=VALUE, a string
+ *   pull NSPACE, stop         asks for output of a job, says  pmix_debugger got rank=R channel=C text=TEXT  for each
+ *                             piece; wants no more of it
+ *   push NSPACE RANK TEXT     has a line of input for a rank; says  pmix_debugger pushed status=S
+ *   end NSPACE RANK           that was all of it
+ *   hang                      does not return from the callback of the next output
+ *
+ * It says what it hears:
+ *     pmix_debugger ended=NSPACE status=S code=C proc=NSPACE.RANK
+ *     pmix_debugger ready=NSPACE at=BREAKPOINT proc=NSPACE.RANK
+ */
+#include "client.h"
+#include <pmix.h>
+#include <pmix_tool.h>
+#include <signal.h>
+
+enum { MOST = 32 };
+
+/* ---- events ---- */
+
+static const pmix_info_t *find(const pmix_info_t info[], size_t count, const char *key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (PMIX_CHECK_KEY(&info[i], key))
+            return &info[i];
+    return NULL;
+}
+
+static void about(char *text, size_t room, const pmix_info_t info[], size_t count)
+{
+    const pmix_info_t *proc = find(info, count, PMIX_EVENT_AFFECTED_PROC);
+    if (proc == NULL || proc->value.type != PMIX_PROC)
+        snprintf(text, room, "none");
+    else
+        snprintf(text, room, "%s.%d", proc->value.data.proc->nspace, (int)proc->value.data.proc->rank);
+}
+
+static void on_end(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[], size_t count,
+                   pmix_info_t *others, size_t nothers, pmix_event_notification_cbfunc_fn_t done, void *data)
+{
+    (void)id, (void)code, (void)others, (void)nothers;
+    char proc[PMIX_MAX_NSLEN + 16];
+    const pmix_info_t *status = find(info, count, PMIX_JOB_TERM_STATUS);
+    const pmix_info_t *exit_code = find(info, count, PMIX_EXIT_CODE);
+    about(proc, sizeof proc, info, count);
+    report("pmix_debugger ended=%s status=%d code=%d proc=%s", source->nspace,
+           status == NULL ? 1 : status->value.data.status,
+           exit_code == NULL ? -1 : exit_code->value.data.integer, proc);
+    handled(done, data);
+}
+
+static void on_ready(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[], size_t count,
+                     pmix_info_t *others, size_t nothers, pmix_event_notification_cbfunc_fn_t done, void *data)
+{
+    (void)id, (void)code, (void)others, (void)nothers, (void)source;
+    char proc[PMIX_MAX_NSLEN + 16];
+    const pmix_info_t *at = find(info, count, PMIX_BREAKPOINT);
+    const pmix_info_t *job = find(info, count, PMIX_NSPACE);
+    about(proc, sizeof proc, info, count);
+    report("pmix_debugger ready=%s at=%s proc=%s", job == NULL ? "?" : job->value.data.string,
+           at == NULL ? "?" : at->value.data.string, proc);
+    handled(done, data);
+}
+
+/* ---- spawns ---- */
+
+static pmix_proc_t targets[MOST];
+static size_t ntargets;
+
+/* KEY, KEY=TEXT, KEY=#NUMBER (16 bits), KEY=NSPACE:RANK for a process (-2: all). */
+static void load(pmix_info_t *info, char *word)
+{
+    char *value = strchr(word, '=');
+    if (value == NULL) {
+        PMIX_INFO_LOAD(info, word, NULL, PMIX_BOOL);
+        return;
+    }
+    *value++ = '\0';
+    char *colon = strrchr(value, ':');
+    if (*value == '#') {
+        const uint16_t number = (uint16_t)atoi(value + 1);
+        PMIX_INFO_LOAD(info, word, &number, PMIX_UINT16);
+    } else if (*value == '@') {
+        const pmix_rank_t rank = (pmix_rank_t)atoi(value + 1);
+        PMIX_INFO_LOAD(info, word, &rank, PMIX_PROC_RANK);
+    } else if (strncmp(word, "pmix.dbg.tgt", 12) == 0 && colon != NULL) {
+        *colon = '\0';
+        pmix_proc_t *proc = &targets[ntargets++ % MOST];
+        PMIX_LOAD_PROCID(proc, value, (pmix_rank_t)atoi(colon + 1));
+        PMIX_INFO_LOAD(info, word, proc, PMIX_PROC);
+    } else {
+        PMIX_INFO_LOAD(info, word, value, PMIX_STRING);
+    }
+}
+
+static void spawn(char *rest)
+{
+    pmix_info_t infos[MOST], own[4][8];
+    pmix_app_t apps[4];
+    char *argv[4][MOST], cwd[4096];
+    size_t ninfos = 0, napps = 0;
+    bool quiet = false;
+    char *word;
+    while ((word = strsep(&rest, " ")) != NULL && strcmp(word, "--") != 0) {
+        if (strcmp(word, "quiet") == 0)
+            quiet = true;
+        else if (*word != '\0')
+            load(&infos[ninfos++], word);
+    }
+    if (!quiet) {
+        PMIX_INFO_LOAD(&infos[ninfos], PMIX_FWD_STDOUT, NULL, PMIX_BOOL);
+        ninfos++;
+        PMIX_INFO_LOAD(&infos[ninfos], PMIX_FWD_STDERR, NULL, PMIX_BOOL);
+        ninfos++;
+    }
+    hold(getcwd(cwd, sizeof cwd) != NULL, "a working directory");
+    while (rest != NULL && napps < 4) {
+        pmix_app_t *app = &apps[napps];
+        size_t argc = 0, ninfo = 0;
+        PMIX_APP_CONSTRUCT(app);
+        while ((word = strsep(&rest, " ")) != NULL && strchr("-0123456789", *word) == NULL)
+            load(&own[napps][ninfo++], word);
+        hold(word != NULL, "a number of processes");
+        app->maxprocs = atoi(word);
+        while ((word = strsep(&rest, " ")) != NULL && strcmp(word, "++") != 0 && argc < MOST - 3) {
+            if (strcmp(word, "sh:") == 0) {
+                argv[napps][argc++] = "sh";
+                argv[napps][argc++] = "-c";
+                argv[napps][argc++] = rest;
+                rest = NULL;
+            } else {
+                argv[napps][argc++] = word;
+            }
+        }
+        argv[napps][argc] = NULL;
+        app->cmd = argv[napps][0];
+        app->argv = argv[napps];
+        app->cwd = cwd;
+        app->info = ninfo == 0 ? NULL : own[napps];
+        app->ninfo = ninfo;
+        napps++;
+    }
+    pmix_nspace_t nspace;
+    const pmix_status_t rc = PMIx_Spawn(infos, ninfos, apps, napps, nspace);
+    if (rc == PMIX_SUCCESS)
+        report("pmix_debugger spawned=%s", nspace);
+    else
+        report("pmix_debugger refused status=%d", rc);
+}
+
+/* ---- the rest ---- */
+
+static pmix_proc_t named(char **rest, bool with_rank)
+{
+    pmix_proc_t proc;
+    const char *nspace = strsep(rest, " ");
+    const char *rank = with_rank ? strsep(rest, " ") : NULL;
+    hold(nspace != NULL, "the name of a job");
+    PMIX_LOAD_PROCID(&proc, nspace, rank == NULL ? PMIX_RANK_WILDCARD : (pmix_rank_t)atoi(rank));
+    return proc;
+}
+
+static void release(char *rest)
+{
+    pmix_info_t info[2];
+    const pmix_proc_t which = named(&rest, true);
+    PMIX_INFO_LOAD(&info[0], PMIX_EVENT_CUSTOM_RANGE, &which, PMIX_PROC);
+    PMIX_INFO_LOAD(&info[1], PMIX_EVENT_NON_DEFAULT, NULL, PMIX_BOOL);
+    must(await_answer(PMIx_Notify_event(PMIX_DEBUGGER_RELEASE, &me, PMIX_RANGE_CUSTOM, info, 2, on_answer,
+                                        NULL)),
+         "PMIx_Notify_event");
+}
+
+static const pmix_value_t *ask(const char *key, const char *nspace)
+{
+    static pmix_info_t *results;
+    size_t nresults;
+    pmix_query_t query;
+    pmix_status_t rc;
+    PMIX_QUERY_CONSTRUCT(&query);
+    PMIX_ARGV_APPEND(rc, query.keys, key);
+    must(rc, key);
+    if (nspace != NULL) {
+        PMIX_QUERY_QUALIFIERS_CREATE(&query, 1);
+        PMIX_INFO_LOAD(&query.qualifiers[0], PMIX_NSPACE, nspace, PMIX_STRING);
+    }
+    must(PMIx_Query_info(&query, 1, &results, &nresults), key);
+    hold(nresults == 1, key);
+    return &results[0].value;
+}
+
+static void table(char *rest)
+{
+    const pmix_value_t *rows = ask(PMIX_QUERY_LOCAL_PROC_TABLE, named(&rest, false).nspace);
+    hold(rows->type == PMIX_DATA_ARRAY && rows->data.darray->type == PMIX_PROC_INFO, "a table");
+    const pmix_proc_info_t *row = rows->data.darray->array;
+    for (size_t i = 0; i < rows->data.darray->size; i++)
+        report("pmix_debugger local=%s.%u pid=%d", row[i].proc.nspace, row[i].proc.rank, (int)row[i].pid);
+}
+
+static size_t subscription;
+static volatile bool hangs;
+
+static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *bytes,
+                      pmix_info_t info[], size_t ninfo)
+{
+    (void)id, (void)info, (void)ninfo;
+    if (hangs)
+        wait_for_the_end();
+    const size_t size = bytes->size > 0 && bytes->bytes[bytes->size - 1] == '\n' ? bytes->size - 1 : bytes->size;
+    report("pmix_debugger got rank=%u channel=%d text=%.*s", source->rank, (int)channel, (int)size,
+           bytes->size == 0 ? "" : bytes->bytes);
+}
+
+static void pull(char *rest)
+{
+    const pmix_proc_t whose = named(&rest, true);
+    const pmix_status_t id = PMIx_IOF_pull(&whose, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL,
+                                           on_output, NULL, NULL);
+    must(id < 0 ? id : PMIX_SUCCESS, "PMIx_IOF_pull");
+    subscription = (size_t)id;
+    report("pmix_debugger pulls");
+}
+
+static void push(char *rest, bool end)
+{
+    const pmix_proc_t whose = named(&rest, true);
+    char line[512];
+    pmix_byte_object_t bytes = {NULL, 0};
+    if (!end) {
+        bytes.size = (size_t)snprintf(line, sizeof line, "%s\n", rest);
+        bytes.bytes = line;
+    }
+    const pmix_status_t rc = PMIx_IOF_push(&whose, 1, &bytes, NULL, 0, on_answer, NULL);
+    report("pmix_debugger pushed status=%d", await_answer(rc));
+}
+
+static void stop(void)
+{
+    const pmix_status_t rc = PMIx_IOF_deregister(subscription, NULL, 0, on_answer, NULL);
+    must(rc, "PMIx_IOF_deregister");
+    /* libpmix's server up to 5.0.11 answers with a status that it never set. */
+    (void)await_answer(rc);
+    report("pmix_debugger stopped");
+}
+
+static void obey(char *line)
+{
+    char *rest = line;
+    const char *word = strsep(&rest, " ");
+    if (strcmp(word, "spawn") == 0)
+        spawn(rest);
+    else if (strcmp(word, "release") == 0)
+        release(rest);
+    else if (strcmp(word, "table") == 0)
+        table(rest);
+    else if (strcmp(word, "ask") == 0)
+        report("pmix_debugger %s=%s", rest, ask(rest, NULL)->data.string);
+    else if (strcmp(word, "pull") == 0)
+        pull(rest);
+    else if (strcmp(word, "stop") == 0)
+        stop();
+    else if (strcmp(word, "push") == 0 || strcmp(word, "end") == 0)
+        push(rest, strcmp(word, "end") == 0);
+    else if (strcmp(word, "hang") == 0)
+        hangs = true;
+    else
+        fail(2, "pmix_debugger: %s is no order", word);
+}
+
+int main(int argc, char **argv)
+{
+    pmix_info_t info[2];
+    char line[4096];
+    if (argc != 2)
+        fail(2, "pmix_debugger FILE");
+    PMIX_INFO_LOAD(&info[0], PMIX_TOOL_ATTACHMENT_FILE, argv[1], PMIX_STRING);
+    /* What is forwarded to it comes out here. */
+    PMIX_INFO_LOAD(&info[1], PMIX_IOF_LOCAL_OUTPUT, NULL, PMIX_BOOL);
+    must(PMIx_tool_init(&me, info, 2), "PMIx_tool_init");
+    listen_for(PMIX_EVENT_JOB_END, on_end);
+    listen_for(PMIX_READY_FOR_DEBUG, on_ready);
+    report("pmix_debugger attached nspace=%s", me.nspace);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        obey(line);
+    }
+    PMIx_tool_finalize();
+    return 0;
+}

@@ -1,0 +1,104 @@
+//! Daemons of debuggers beside the processes that they debug.
+
+use super::spawns::Debugger;
+use super::{Job, NODES, versions};
+use crate::common::{field, number, program};
+
+/// The lines of the daemons, and the order that spawns them.
+fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
+    let text = " lrank=";
+    let told = tool.hears_many(text, count);
+    let mut lines: Vec<String> = told
+        .lines()
+        .filter(|l| l.contains(text))
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    assert_eq!(lines.len(), count, "{child}: {told}");
+    lines
+}
+
+#[test]
+fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
+    for library in versions() {
+        for nodes in NODES {
+            let job = Job::start(library.clone(), nodes);
+            let mut tool = Debugger::attach(&job);
+            let target = tool.spawns("pmix.fwd.stdin -- 1 cat");
+            // There are no slots for so many.
+            tool.order("spawn pmix.noover -- 999 sleep 1000");
+            tool.hears("refused status=");
+            let daemon = library.dir.join("pmix_daemon");
+            let spawn = |tool: &mut Debugger, how: &str, count: u32, job: &str| {
+                tool.spawns(&format!(
+                    "pmix.noover pmix.debugger pmix.dbg.tgt={job}:-2 {how} -- {count} {}",
+                    daemon.display()
+                ))
+            };
+            let name = job.nspace();
+            let hosts = nodes.len().max(1);
+            for (how, count, daemons) in [
+                ("pmix.dbg.dpnd=#2", 0, 2 * hosts),
+                ("pmix.dbg.dpproc=#1", 0, 4),
+                ("pmix.mapby=ppr:1:node", hosts as u32, hosts),
+                ("pmix.mapby=ppr:2:node", 0, 2 * hosts),
+            ] {
+                let mut own = Debugger::attach(&job);
+                let child = spawn(&mut own, how, count, &name);
+                let lines = lines(&own, &child, daemons);
+                for line in &lines {
+                    assert_eq!(
+                        field(line, "target"),
+                        Some(&*format!("{name}.-2")),
+                        "{line}"
+                    );
+                    assert_eq!(number(line, "local") as usize, 4 / hosts, "{line}");
+                }
+                let on = |node: u32| lines.iter().filter(|l| number(l, "node") == node).count();
+                assert_eq!(on(0), daemons / hosts, "{lines:?}");
+                own.kill();
+            }
+            // Those of another job hear of its end, and leave.
+            let child = spawn(&mut tool, "pmix.dbg.dpnd=#1", 0, &target);
+            lines(&tool, &child, 1);
+            tool.order(&format!("end {target} 0"));
+            tool.hears(&format!("ended={target}"));
+            tool.hears("pmix_daemon rank=0 over");
+            tool.hears(&format!("ended={child} status=0"));
+            tool.leave();
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn a_daemon_that_fails_is_no_failure_of_the_launch() {
+    let (Some(library), Some(_)) = (versions().next(), program("stdin_sum")) else {
+        return;
+    };
+    let job = Job::start(library, &[]);
+    let mut tool = Debugger::attach(&job);
+    let name = job.nspace();
+    let spawn = format!("pmix.debugger pmix.dbg.tgt={name}:0 pmix.dbg.dpproc=#1 -- 0 sh: exit 3");
+    let child = tool.spawns(&spawn);
+    let ended = tool.hears(&format!("ended={child}"));
+    assert_eq!(number(&ended, "code"), 3, "{ended}");
+    for (wrong, why) in [
+        (
+            "pmix.debugger pmix.dbg.dpnd=#1 -- 0 sh: exit 0",
+            "needs PMIX_DEBUG_TARGET",
+        ),
+        (
+            "pmix.debugger pmix.dbg.tgt=nobody:-2 -- 1 sh: exit 0",
+            "nobody is no job",
+        ),
+        ("-- 0 sh: exit 0", "every program a process"),
+    ] {
+        let before = tool.printed().matches("refused").count();
+        tool.order(&format!("spawn {wrong}"));
+        tool.hears_many("refused", before + 1);
+        job.running.wait_for(crate::common::Output::Stderr, why);
+    }
+    tool.leave();
+    job.end();
+}

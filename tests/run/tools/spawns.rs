@@ -1,0 +1,180 @@
+//! Jobs that tools spawn.
+
+use std::io::Write as _;
+use std::process::ChildStdin;
+
+use super::{Job, NODES, versions};
+use crate::common::{Output, Running, field, number};
+
+/// `pmix_debugger`, attached to a job.
+pub(super) struct Debugger {
+    running: Running,
+    orders: ChildStdin,
+}
+
+impl Debugger {
+    pub(super) fn attach(job: &Job) -> Self {
+        let tool = job.library.dir.join("pmix_debugger");
+        let words = [tool.to_str().unwrap().to_owned(), job.file()];
+        let run = crate::common::Run::command(words).beside(&job.place);
+        let mut running = run.stdin_held().start();
+        running.wait_for(Output::Stdout, "pmix_debugger attached");
+        let orders = running.stdin();
+        Self { running, orders }
+    }
+
+    pub(super) fn order(&mut self, line: &str) {
+        writeln!(self.orders, "{line}").unwrap();
+    }
+
+    /// The line that begins so, once there is one.
+    #[track_caller]
+    pub(super) fn hears(&self, text: &str) -> String {
+        let told = self.running.wait_for(Output::Stdout, text);
+        let line = told.lines().find(|line| line.contains(text));
+        line.unwrap().to_owned()
+    }
+
+    /// The same once there are so many; everything that was printed.
+    #[track_caller]
+    pub(super) fn hears_many(&self, text: &str, count: usize) -> String {
+        self.running.wait_for_many(Output::Stdout, text, count)
+    }
+
+    /// Spawns a job with these words and gives its name.
+    #[track_caller]
+    pub(super) fn spawns(&mut self, words: &str) -> String {
+        let so_far = self.printed().matches("pmix_debugger spawned=").count();
+        self.order(&format!("spawn {words}"));
+        let text = "pmix_debugger spawned=";
+        let told = self.running.wait_for_many(Output::Stdout, text, so_far + 1);
+        let line = told.lines().rfind(|line| line.starts_with(text));
+        field(line.unwrap(), "spawned").unwrap().to_owned()
+    }
+
+    pub(super) fn printed(&self) -> String {
+        String::from_utf8(self.running.so_far(Output::Stdout)).unwrap()
+    }
+
+    /// Lets it leave, and gives what it printed on both streams.
+    #[track_caller]
+    pub(super) fn leave(self) -> (String, String) {
+        drop(self.orders);
+        let outcome = self.running.finish().expect(0);
+        (outcome.out(), outcome.err())
+    }
+
+    pub(super) fn kill(self) {
+        self.running.signal(rustix::process::Signal::KILL);
+        self.running.finish().expect(137);
+    }
+}
+
+#[test]
+fn a_tool_spawns_a_job_and_gets_its_output_in_place_of_the_launcher() {
+    let script = "echo out $PMIX_RANK of $WIREUP_SIZE on $WIREUP_NODE; echo err $PMIX_RANK >&2";
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--oversubscribe"], nodes].concat();
+            let job = Job::start(library.clone(), &options);
+            let mut tool = Debugger::attach(&job);
+            let child = tool.spawns(&format!("pmix.mapby=node -- 3 sh: {script}"));
+            assert_ne!(child, job.nspace());
+            let ended = tool.hears(&format!("ended={child}"));
+            assert_eq!(number(&ended, "status"), 0, "{ended}");
+            let (out, err) = tool.leave();
+            for rank in 0..3 {
+                let node = if nodes.is_empty() { 0 } else { rank % 2 };
+                let line = format!("out {rank} of 3 on {node}");
+                assert!(out.lines().any(|l| l == line), "{line}: {out}");
+                assert!(err.lines().any(|l| l == format!("err {rank}")), "{err}");
+            }
+            let outcome = job.end();
+            assert!(!outcome.out().contains("of 3"), "{outcome:?}");
+            assert!(!outcome.err().contains("err "), "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn no_output_of_a_spawned_job_is_lost_however_much_it_is() {
+    let lines = 30_000;
+    let script = format!("i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1)); done");
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--oversubscribe"], nodes].concat();
+            let job = Job::start(library.clone(), &options);
+            let mut tool = Debugger::attach(&job);
+            let child = tool.spawns(&format!("pmix.mapby=node -- 2 sh: {script}"));
+            tool.hears(&format!("ended={child}"));
+            tool.running
+                .wait_for_many(Output::Stdout, &format!("line {}\n", lines - 1), 2);
+            let (out, _) = tool.leave();
+            let got = out.lines().filter(|line| line.starts_with("line ")).count();
+            assert_eq!(got, 2 * lines);
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn output_goes_to_the_launcher_where_the_tool_does_not_want_it_or_is_gone() {
+    let Some(library) = versions().next() else {
+        return;
+    };
+    for nodes in NODES {
+        let options = [&["--oversubscribe"], nodes].concat();
+        let job = Job::start(library.clone(), &options);
+        let mut tool = Debugger::attach(&job);
+        let child = tool.spawns("quiet -- 1 sh: echo for the launcher");
+        tool.hears(&format!("ended={child}"));
+        job.running.wait_for(Output::Stdout, "for the launcher\n");
+        let waits = "echo begun; while sleep 0.1; do echo again; done";
+        tool.spawns(&format!("pmix.mapby=node -- 2 sh: {waits}"));
+        tool.running.wait_for_many(Output::Stdout, "again\n", 4);
+        assert!(!job.running.so_far(Output::Stdout).ends_with(b"again\n"));
+        tool.kill();
+        job.running.wait_for_many(Output::Stdout, "again\n", 4);
+        job.end();
+    }
+}
+
+#[test]
+fn a_spawn_of_a_tool_fails_as_that_of_a_rank_does() {
+    let Some(library) = versions().next() else {
+        return;
+    };
+    let job = Job::start(library, &[]);
+    let mut tool = Debugger::attach(&job);
+    tool.order("spawn -- 1 ./not-there");
+    let refused = tool.hears("refused status=");
+    // PMIX_ERR_JOB_EXE_NOT_FOUND.
+    assert_eq!(field(&refused, "status"), Some("-190"), "{refused}");
+    tool.leave();
+    let outcome = job.end();
+    assert!(outcome.err().contains("the tool "), "{outcome:?}");
+}
+
+#[test]
+fn a_tool_starts_mpi_programs_and_feeds_what_it_spawns() {
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--oversubscribe"], nodes].concat();
+            let job = Job::start(library.clone(), &options);
+            let mut tool = Debugger::attach(&job);
+            let client = library.dir.join("pmix_client");
+            let child = tool.spawns(&format!("-- 3 {} exchange 100", client.display()));
+            let ended = tool.hears(&format!("ended={child}"));
+            assert_eq!(number(&ended, "status"), 0, "{ended}");
+            let child = tool.spawns("pmix.fwd.stdin pmix.mapby=node -- 2 sh: while read l; do echo got $l; done; echo eof");
+            tool.order(&format!("push {child} 0 one"));
+            tool.hears("got one");
+            tool.order(&format!("end {child} 0"));
+            tool.hears("eof");
+            tool.hears("pushed status=0");
+            tool.hears(&format!("ended={child}"));
+            tool.leave();
+            job.end();
+        }
+    }
+}
