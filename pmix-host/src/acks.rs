@@ -35,6 +35,16 @@ pub(crate) fn look_after(connection: BorrowedFd<'_>) {
     }
 }
 
+/// The descriptors of these connections, and of other files that have got their numbers.
+pub(crate) fn looked_after() -> impl Iterator<Item = c_int> {
+    let words = (0..).zip(&CLIENTS);
+    words.flat_map(|(word, bits)| {
+        let bits = bits.load(Ordering::Relaxed);
+        let set = (0..64).filter(move |bit| bits & (1 << bit) != 0);
+        set.map(move |bit| word * 64 + bit)
+    })
+}
+
 fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
     Some((CLIENTS.get(fd / 64)?, 1 << (fd % 64)))

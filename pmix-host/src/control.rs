@@ -7,13 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::backlog::{self, Backlog, Verdict};
 use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
 use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::control::{Client, ForkEnv, Refusal};
+use wireup_core::pmix::control::{Client, ForkEnv, Refusal, SidecarNotice};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::value::{
     Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find,
@@ -32,6 +33,7 @@ pub(crate) struct Server {
     /// registered again: it keeps the locks of a job's data, by name, for as long as the user has
     /// jobs.
     names: BTreeSet<Text>,
+    backlog: Backlog,
 }
 
 impl Server {
@@ -43,6 +45,7 @@ impl Server {
             topology: None,
             jobs: BTreeSet::new(),
             names: BTreeSet::new(),
+            backlog: Backlog::default(),
         }
     }
 
@@ -226,7 +229,7 @@ impl Server {
 
     /// Passes output on. libpmix copies neither the source nor the bytes.
     pub(crate) fn iof_deliver(
-        &self,
+        &mut self,
         id: u64,
         source: &Proc,
         channel: Channels,
@@ -235,6 +238,18 @@ impl Server {
         self.check_running()?;
         if !self.jobs.contains(&source.nspace) {
             return Err(unknown_job(&source.nspace));
+        }
+        let verdict = self.backlog.judge(data.len(), backlog::connections);
+        if verdict == Verdict::DropAndTell {
+            let text = "a PMIx tool or client does not read the output that it asked for: output is dropped \
+                        for all tools and clients of this node until it does";
+            self.replies.notice(&SidecarNotice::Warning(text.into()));
+        }
+        if verdict != Verdict::Pass {
+            return Err(refusal(
+                Status::ERR_OUT_OF_RESOURCE,
+                "a client does not read",
+            ));
         }
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
         let bytes = CBytes::new(self.libraries.shim, data)?;

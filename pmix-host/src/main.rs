@@ -11,6 +11,12 @@
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as read(2)")]
 mod acks;
 #[cfg(have_pmix)]
+#[allow(
+    unsafe_code,
+    reason = "the C boundary: asks the kernel about connections"
+)]
+mod backlog;
+#[cfg(have_pmix)]
 mod boundary;
 #[cfg(have_pmix)]
 #[allow(

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 
 mod daemons;
 mod ends;
+mod io;
 mod spawns;
 mod stops;
 

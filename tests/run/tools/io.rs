@@ -1,0 +1,106 @@
+//! Input and output of ranks for tools.
+
+use std::io::Write as _;
+
+use super::spawns::Debugger;
+use super::{Job, NODES, versions};
+use crate::common::{Output, Run};
+
+#[test]
+fn a_tool_that_wants_no_more_output_gets_no_more() {
+    const PRINTS: &str = "while sleep 0.05; do echo out-$PMIX_RANK; done";
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--pmi", "pmix", "--libpmix", library.path()], nodes].concat();
+            let run = Run::ranks(4, options).more(["sh", "-c", PRINTS]);
+            let job = Job::from(library.clone(), run);
+            let mut tool = Debugger::attach(&job);
+            tool.order(&format!("pull {}", job.nspace()));
+            // From every node.
+            for rank in 0..4 {
+                tool.hears(&format!("got rank={rank} "));
+            }
+            tool.order("stop");
+            tool.hears("pmix_debugger stopped");
+            let go_on = || {
+                let lines = || job.running.so_far(Output::Stdout).len();
+                let before = lines();
+                crate::common::eventually("ranks go on", || (lines() > before + 200).then_some(()));
+            };
+            // From 6.1 on something may be on its way.
+            go_on();
+            let got = tool.printed().matches(" got ").count();
+            go_on();
+            assert_eq!(tool.printed().matches(" got ").count(), got);
+            tool.leave();
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn a_tool_feeds_every_process_that_it_has_spawned_until_it_ends_the_input() {
+    let reads = "while read l; do echo $PMIX_RANK got $l; done; echo $PMIX_RANK eof";
+    for library in versions() {
+        for nodes in NODES {
+            let job = Job::start(library.clone(), nodes);
+            let mut tool = Debugger::attach(&job);
+            let wishes = "pmix.fwd.stdin pmix.stdin=all pmix.mapby=node";
+            let child = tool.spawns(&format!("{wishes} -- 2 sh: {reads}"));
+            for rank in [1, 0] {
+                tool.order(&format!("push {child} {rank} line-{rank}"));
+                tool.hears(&format!("{rank} got line-{rank}"));
+            }
+            assert!(!tool.printed().contains("eof"));
+            tool.order(&format!("end {child} 1"));
+            tool.hears("1 eof");
+            assert!(!tool.printed().contains("0 eof"));
+            tool.order(&format!("end {child} -2"));
+            tool.hears("0 eof");
+            tool.hears(&format!("ended={child} status=0"));
+            tool.leave();
+            job.end();
+        }
+    }
+}
+
+/// Kilobytes of memory that a process uses, at most so far.
+fn peak(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    words[1].parse().unwrap()
+}
+
+#[test]
+fn a_tool_that_stops_reading_neither_fills_the_servers_memory_nor_stops_the_ranks() {
+    // 160 MiB, and something to say that it was written.
+    const PRINTS: &str = "[ $PMIX_RANK = 1 ] || exec sleep 1000; read go; head -c 167772160 /dev/zero | tr '\\0' x; echo done >&2; sleep 1000";
+    for library in versions() {
+        for nodes in NODES {
+            let options = ["--pmi", "pmix", "--libpmix", library.path(), "--stdin", "1"];
+            let run = Run::ranks(2, [&options[..], nodes].concat());
+            let run = run.more(["sh", "-c", PRINTS]).stdin_held();
+            let null = std::fs::File::create("/dev/null").unwrap();
+            let mut job = Job::from(library.clone(), run.stdout_to(null));
+            let mut input = job.running.stdin();
+            let mut tool = Debugger::attach(&job);
+            tool.order("hang");
+            tool.order(&format!("pull {}", job.nspace()));
+            tool.hears("pmix_debugger pulls");
+            input.write_all(b"go\n").unwrap();
+            job.running.wait_for(Output::Stderr, "done\n");
+            job.running
+                .wait_for(Output::Stderr, "does not read the output");
+            for process in job.running.processes() {
+                if process.name.starts_with("wireup-pmix-hos") {
+                    let peak = peak(process.pid);
+                    assert!(peak < 110 * 1024, "{peak} kB");
+                }
+            }
+            tool.kill();
+            job.running.signal(rustix::process::Signal::TERM);
+            job.running.finish().expect(143);
+        }
+    }
+}
