@@ -309,6 +309,8 @@ impl Keeper {
         }
         match connection.next() {
             Ok(Some(ToKeeper::Attach)) => {
+                // The one before may have reported what it has shown.
+                self.hear_viewer(PollFlags::IN);
                 let shown = self.output.shown();
                 self.viewer = Some(Viewer::new(connection, shown, Instant::now()));
                 self.take_messages();
