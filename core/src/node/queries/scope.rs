@@ -8,7 +8,7 @@ use crate::node::upcalls::timeout;
 use crate::node::{JobContext, NodeCore};
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
-use crate::pmix::value::{Status, Text, Value};
+use crate::pmix::value::{ProcRank, Status, Text, Value};
 
 /// A query's qualifiers, read.
 pub(super) struct Scope<'a> {
@@ -58,6 +58,10 @@ impl<'a> Scope<'a> {
                     scope.rank = proc.rank.rank();
                 }
                 (keys::RANK, Value::Rank(rank)) => scope.rank = rank.rank(),
+                // As PRRTE's example of a debugger has it.
+                (keys::RANK, Value::Int32(rank) | Value::Int(rank)) => {
+                    scope.rank = ProcRank(rank.cast_unsigned()).rank();
+                }
                 (keys::HOSTNAME, Value::String(name)) => {
                     let node = scope
                         .job

@@ -288,6 +288,11 @@ fn what_cannot_be_answered_says_why() {
             Status::ERR_NOT_FOUND,
         ),
         (
+            vec![keys::QUERY_PROC_TABLE],
+            vec![Info::new(keys::RANK, Value::Int32(4))],
+            Status::ERR_NOT_FOUND,
+        ),
+        (
             vec![keys::QUERY_NAMESPACES],
             vec![required("x", Value::Bool(true))],
             Status::ERR_NOT_SUPPORTED,
