@@ -41,7 +41,7 @@ impl Job {
                     Status::READY_FOR_DEBUG => raised.push((node, source.rank.0)),
                     code => {
                         assert_eq!(code, Status::DEBUGGER_RELEASE);
-                        let mut infos = Reader::new(&infos);
+                        let mut infos = Reader::new(infos);
                         let infos = Info::decode_list(&mut infos).unwrap();
                         let Some(Value::Proc(whom)) = find(&infos, keys::EVENT_CUSTOM_RANGE) else {
                             panic!("{infos:?}");
