@@ -1,11 +1,15 @@
 //! Spawned jobs: from the request to the answer, and to
 //! their end.
 
-use std::collections::BTreeMap;
+mod family;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{Span, info_span};
+
+pub(super) use family::Family;
+use family::{Birth, Member};
 
 use super::growth::{Wanting, too_late};
 use super::{Controller, Life};
@@ -23,83 +27,6 @@ use wireup_core::queries::{self, JobEnd};
 
 /// A waiter for an answer: a node, and its ticket for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);
-
-/// A job that is being started.
-#[derive(Debug)]
-struct Birth {
-    asker: Asker,
-    by: Spawner,
-    /// How long that may take, and when it is given up.
-    limit: Option<(Duration, Duration)>,
-    /// Why it is given up. The answer waits until nothing of it is left.
-    failure: Option<SpawnFailure>,
-}
-
-/// State of one job beside its plan.
-#[derive(Debug)]
-struct Member {
-    parent: Option<JobNumber>,
-    /// Its processes that have not ended, those to be started included.
-    remaining: u32,
-    /// It may outlive its parent.
-    independent: bool,
-    /// The allocation in which it runs.
-    allocation: Option<String>,
-    /// Its end is, or was, an event on its nodes.
-    end_told: bool,
-    /// From its start to its end.
-    span: Span,
-}
-
-/// The jobs of a launch, by number.
-#[derive(Debug)]
-pub(super) struct Family {
-    members: Vec<Member>,
-    births: BTreeMap<JobNumber, Birth>,
-    /// Jobs without their parent, and when they are ended too.
-    orphans: Vec<(Duration, JobNumber)>,
-}
-
-impl Family {
-    /// The job that the user started, with its number of processes.
-    pub(super) fn new(size: u32) -> Self {
-        Self {
-            members: vec![Member {
-                parent: None,
-                remaining: size,
-                independent: true,
-                allocation: None,
-                end_told: false,
-                span: info_span!("job", number = 0, size),
-            }],
-            births: BTreeMap::new(),
-            orphans: Vec::new(),
-        }
-    }
-
-    /// The span of a job's life.
-    pub(super) fn span(&self, job: JobNumber) -> &Span {
-        &self.members[job.index()].span
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let births = self.births.values().filter(|birth| birth.failure.is_none());
-        let births = births.filter_map(|birth| Some(birth.limit?.1));
-        births.chain(self.orphans.iter().map(|(at, _)| *at)).min()
-    }
-
-    /// A job, the one that spawned it, and so on up to the first.
-    pub(super) fn line_of(&self, job: JobNumber) -> impl Iterator<Item = JobNumber> {
-        std::iter::successors(Some(job), |job| self.members[job.index()].parent)
-    }
-
-    /// The running jobs that were spawned into allocations, with the allocations' names.
-    pub(super) fn in_allocations(&self) -> impl Iterator<Item = (JobNumber, &str)> {
-        let members = (0..).map(JobNumber).zip(&self.members);
-        let living = members.filter(|(_, member)| member.remaining > 0);
-        living.filter_map(|(job, member)| Some((job, member.allocation.as_deref()?)))
-    }
-}
 
 /// Why nothing is spawned any more.
 fn ending() -> SpawnFailure {

@@ -12,7 +12,9 @@ mod debugger;
 mod hosts;
 pub(crate) mod placement;
 pub(crate) mod request;
+mod requester;
 mod resolve;
+mod slots;
 pub(crate) mod soft_counts;
 pub(crate) mod staging;
 mod variable;
@@ -25,12 +27,13 @@ use std::time::Duration;
 use hosts::Names;
 use placement::{NodeSpace, Wanted};
 use request::Wishes;
+pub use requester::By;
 use serde::{Deserialize, Serialize};
 use variable::{Change, How};
 
-use super::{Decided, Origin, Plan, StagedFiles};
+use super::{Origin, Plan, StagedFiles};
 use crate::failure::RunFailure;
-use crate::plan::allocations::{Ground, Reserved};
+use crate::plan::allocations::Ground;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::jobs::Jobs;
@@ -38,12 +41,9 @@ use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::Entry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
-use wireup_core::job::proc::Proc;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rank_placement::{RANKS_MAX, RankMap};
-use wireup_core::job::spawn::{
-    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnedByTool,
-};
+use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use wireup_core::job::spec::{AppSpec, Preload, StdinTarget};
 use wireup_core::node::JobContext;
 
@@ -60,53 +60,6 @@ pub struct Standing<'a> {
     pub names: &'a JobNames,
     /// These themselves.
     pub jobs: &'a Jobs,
-}
-
-/// The requester of a spawn.
-#[derive(Clone, Copy, Debug)]
-pub enum By<'a> {
-    /// A rank of the job that was decided so.
-    Rank(&'a Decided, Rank),
-    /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
-    Tool(NodeId, &'a Proc),
-}
-
-impl By<'_> {
-    /// The program of the launch whose settings its job has.
-    fn base(self) -> AppNum {
-        match self {
-            Self::Rank(parent, rank) => parent.base_of(rank),
-            Self::Tool(..) => AppNum(0),
-        }
-    }
-
-    /// Its node.
-    fn here(self) -> NodeId {
-        match self {
-            Self::Rank(parent, rank) => parent.job.ranks.node_of(rank).unwrap_or_default(),
-            Self::Tool(node, _) => node,
-        }
-    }
-
-    fn parent(self) -> Option<Proc> {
-        match self {
-            Self::Rank(parent, rank) => Some(Proc::new(parent.job.nspace.clone(), rank)),
-            Self::Tool(..) => None,
-        }
-    }
-
-    /// What it gets of the job, if it is a tool.
-    fn tool(self, job: &Wishes) -> Option<SpawnedByTool> {
-        let Self::Tool(node, name) = self else {
-            return None;
-        };
-        Some(SpawnedByTool {
-            name: name.clone(),
-            node,
-            stdout: job.stdout,
-            stderr: job.stderr,
-        })
-    }
 }
 
 /// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
@@ -273,66 +226,6 @@ impl Plan {
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
             live: standing.ground.live.to_vec(),
         })
-    }
-
-    /// Whether a node has more processes than slots when these are added.
-    fn is_exceeded(&self, live: &[u32], more: &[(NodeId, u32)]) -> bool {
-        let mut living = live.to_vec();
-        for (node, count) in more {
-            living[node.index()] += count;
-        }
-        match self.spec.layout.across_hosts() {
-            true => (0..).map(NodeId).zip(living).any(|(node, count)| {
-                let (slots, _) = self.slots_of(node);
-                slots.is_some_and(|slots| count > slots)
-            }),
-            // Virtual nodes share the processors of one machine.
-            false => self.slots.exceeded_by(living.iter().sum()),
-        }
-    }
-
-    /// What the nodes have for jobs outside of every allocation.
-    fn space(&self, ground: Ground<'_>) -> Vec<NodeSpace> {
-        let node = |node: NodeId| {
-            let (slots, most) = self.slots_of(node);
-            match ground.taken(node) {
-                Some(used) => NodeSpace { slots, most, used },
-                None => NodeSpace::NONE,
-            }
-        };
-        self.job.ranks.node_ids().map(node).collect()
-    }
-
-    /// What an allocation has. Applications that name no hosts get those of the allocation.
-    fn space_within(&self, own: &Reserved<'_>, asked: &mut [Asked<'_>]) -> Vec<NodeSpace> {
-        for (_, wishes, wanted) in asked {
-            if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                wanted.on.retain(|(node, _)| own.shares.contains_key(node));
-            }
-        }
-        let node = |node: NodeId| match own.shares.get(&node) {
-            Some(share) => {
-                let (slots, most) = self.slots_of(node);
-                NodeSpace {
-                    slots: share.or(slots),
-                    most,
-                    used: own.live[node.index()],
-                }
-            }
-            None => NodeSpace::NONE,
-        };
-        self.job.ranks.node_ids().map(node).collect()
-    }
-
-    /// Processes a node should have, and those it has at most, as far as that is known.
-    pub fn slots_of(&self, node: NodeId) -> (Option<u32>, Option<u32>) {
-        match self.spec.layout.hosts.get(node.index()) {
-            Some(host) => (host.slots, host.most),
-            None => {
-                let said = self.spec.layout.slots;
-                (Some(said.unwrap_or_else(|| self.slots.count())), None)
-            }
-        }
     }
 
     /// The nodes of hosts that a process on the node `here` names, and how many processes or slots it

@@ -9,6 +9,7 @@ use crate::plan::job_names::{JobNames, openmpi_family};
 use crate::plan::jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
+use wireup_core::job::proc::Proc;
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_core::job::spec::{JobSpec, PmiChoice, StdinTarget, WrapSpec};
 

@@ -1,0 +1,105 @@
+//! The values of infos.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use crate::plan::spawned::variable::{Change, How};
+use crate::plan::spawned::{refuse, text};
+use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::job::proc::{PMIX_RANK_WILDCARD, ProcRank};
+use wireup_core::job::rank_set::RankSetError;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
+use wireup_core::job::spec::{RankChoice, StdinTarget};
+
+/// Ranks as PMIx names them: a truth value for all or none, a rank, the wildcard, or several ranks.
+pub(super) fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailure> {
+    let wildcard = PMIX_RANK_WILDCARD.to_string();
+    match (info.value.as_str(), info.value.parse()) {
+        (value, _) if value == wildcard => Ok(Some(RankChoice::All)),
+        (_, Ok(ranks)) => Ok(Some(RankChoice::Only(ranks))),
+        (_, Err(RankSetError { .. })) => Ok(truth(info)?.then_some(RankChoice::All)),
+    }
+}
+
+/// NSPACE:RANK.
+pub(super) fn target(value: &str) -> Option<(Nspace, ProcRank)> {
+    let (nspace, rank) = value.rsplit_once(':')?;
+    let rank = ProcRank::from_pmix(rank.parse().ok()?)?;
+    Some((Nspace::new(nspace).ok()?, rank))
+}
+
+pub(super) fn number(info: &SpawnInfo) -> Result<u32, SpawnFailure> {
+    match info.value.parse() {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err(text(
+            &info.key,
+            format!("{:?} is no number of processes", info.value),
+        )),
+    }
+}
+
+/// The ranks that read input. Open MPI uses PMIx's numbers for all and none.
+pub(super) fn reader(value: &str) -> Option<StdinTarget> {
+    const ALL: u32 = u32::MAX - 1;
+    match (value, value.parse::<u32>()) {
+        ("all", _) | (_, Ok(ALL)) => Some(StdinTarget::All),
+        ("none", _) => Some(StdinTarget::None),
+        (_, Ok(rank)) if rank > i32::MAX as u32 => Some(StdinTarget::None),
+        (_, Ok(rank)) => Some(StdinTarget::Rank(Rank(rank))),
+        (_, Err(_)) => None,
+    }
+}
+
+pub(super) fn path(value: &str) -> Option<PathBuf> {
+    (!value.is_empty()).then(|| value.into())
+}
+
+pub(super) fn entries(info: &SpawnInfo) -> Result<Vec<Entry>, SpawnFailure> {
+    if info.value.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list = info.value.parse::<HostList>();
+    let HostList(entries) = list.map_err(|problem| text(&info.key, problem))?;
+    Ok(entries)
+}
+
+pub(super) fn change(key: &str, line: &str, how: How) -> Result<Option<Change>, SpawnFailure> {
+    match Change::parse(how, OsStr::new(line)) {
+        Some(change) => Ok(Some(change)),
+        // The value may be a secret.
+        None => Err(text(key, "a variable is written NAME=VALUE")),
+    }
+}
+
+/// A truth value as Open MPI reads one in an `MPI_Info`; one without a value is true.
+pub(super) fn truth(info: &SpawnInfo) -> Result<bool, SpawnFailure> {
+    match info.value.to_ascii_lowercase().as_str() {
+        "" | "true" | "t" | "yes" | "y" | "1" => Ok(true),
+        "false" | "f" | "no" | "n" | "0" => Ok(false),
+        _ => Err(text(
+            &info.key,
+            format!("{:?} is neither true nor false", info.value),
+        )),
+    }
+}
+
+/// Nodes of a launch are of one kind: they run the same programs.
+pub(super) fn architecture(value: &str) -> Result<(), SpawnFailure> {
+    let own = std::env::consts::ARCH;
+    let plain = value.to_ascii_lowercase().replace('-', "_");
+    let asked = match plain.as_str() {
+        "amd64" | "x64" => "x86_64",
+        "arm64" => "aarch64",
+        "ppc64le" => "powerpc64",
+        "i386" | "i586" | "i686" => "x86",
+        other => other,
+    };
+    match asked == own {
+        true => Ok(()),
+        false => Err(refuse(
+            SpawnFailureKind::NotSupported,
+            format!("info key arch: {value:?} is asked for, and the launch has {own}"),
+        )),
+    }
+}

@@ -1,0 +1,54 @@
+//! Who requests a spawn.
+
+use super::request::Wishes;
+use crate::plan::Decided;
+use wireup_core::job::ids::{AppNum, NodeId, Rank};
+use wireup_core::job::proc::Proc;
+use wireup_core::job::spawn::SpawnedByTool;
+
+/// The requester of a spawn.
+#[derive(Clone, Copy, Debug)]
+pub enum By<'a> {
+    /// A rank of the job that was decided so.
+    Rank(&'a Decided, Rank),
+    /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
+    Tool(NodeId, &'a Proc),
+}
+
+impl By<'_> {
+    /// The program of the launch whose settings its job has.
+    pub(super) fn base(self) -> AppNum {
+        match self {
+            Self::Rank(parent, rank) => parent.base_of(rank),
+            Self::Tool(..) => AppNum(0),
+        }
+    }
+
+    /// Its node.
+    pub(super) fn here(self) -> NodeId {
+        match self {
+            Self::Rank(parent, rank) => parent.job.ranks.node_of(rank).unwrap_or_default(),
+            Self::Tool(node, _) => node,
+        }
+    }
+
+    pub(super) fn parent(self) -> Option<Proc> {
+        match self {
+            Self::Rank(parent, rank) => Some(Proc::new(parent.job.nspace.clone(), rank)),
+            Self::Tool(..) => None,
+        }
+    }
+
+    /// What it gets of the job, if it is a tool.
+    pub(super) fn tool(self, job: &Wishes) -> Option<SpawnedByTool> {
+        let Self::Tool(node, name) = self else {
+            return None;
+        };
+        Some(SpawnedByTool {
+            name: name.clone(),
+            node,
+            stdout: job.stdout,
+            stderr: job.stderr,
+        })
+    }
+}
