@@ -41,6 +41,11 @@ WIREUP_EXPORT pmix_server_module_t *wireup_module(uint32_t major, uint32_t minor
  * clients of this node alone otherwise. Reports lost connections as well. After PMIx_server_init. */
 WIREUP_EXPORT pmix_status_t wireup_watch_alerts(void);
 
+/* If a tool has started the launcher and directs it (PMIX_LAUNCHER_RNDZ_URI), reports to the launcher that
+ * the tool has released it, with the tool's directives, as an event of the tool. After PMIx_server_init, which
+ * waits for that. Not from an upcall. */
+WIREUP_EXPORT pmix_status_t wireup_follow_tool(void);
+
 /* Whether a file is in a directory of which only empty directories may be removed. Any thread. */
 WIREUP_EXPORT int wireup_keeps(const char *path);
 

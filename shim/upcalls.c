@@ -143,6 +143,38 @@ pmix_status_t wireup_watch_alerts(void)
     return id < 0 ? id : PMIX_SUCCESS;
 }
 
+pmix_status_t wireup_follow_tool(void)
+{
+    if (getenv(PMIX_LAUNCHER_RNDZ_URI) == NULL) {
+        return PMIX_SUCCESS;
+    }
+    /* The values are kept: how one is freed differs between versions. */
+    pmix_value_t *value = NULL;
+    pmix_status_t rc = PMIx_Get(NULL, PMIX_PROCID, NULL, 0, &value);
+    if (rc != PMIX_SUCCESS) {
+        return rc;
+    }
+    pmix_proc_t own = *value->data.proc;
+    own.rank = PMIX_RANK_WILDCARD;
+    rc = PMIx_Get(&own, PMIX_PARENT_ID, NULL, 0, &value);
+    if (rc != PMIX_SUCCESS) {
+        return rc;
+    }
+    const pmix_proc_t tool = *value->data.proc;
+    const pmix_info_t optional = {.key = PMIX_OPTIONAL, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
+    pmix_info_t directives = {.key = PMIX_LAUNCH_DIRECTIVES};
+    if (PMIx_Get(&own, PMIX_LAUNCH_DIRECTIVES, &optional, 1, &value) == PMIX_SUCCESS) {
+        directives.value = *value;
+    }
+    struct out o;
+    out_init(&o);
+    put_u32(&o, (uint32_t)PMIX_DEBUGGER_RELEASE);
+    put_proc(&o, &tool);
+    put_u8(&o, PMIX_RANGE_CUSTOM);
+    put_infos(&o, &directives, 1);
+    return link_notice(&o, WIREUP_OP_NOTIFY_EVENT);
+}
+
 static pmix_status_t abort_(const pmix_proc_t *proc, void *server_object, int status,
                             const char msg[], pmix_proc_t procs[], size_t nprocs,
                             pmix_op_cbfunc_t cbfunc, void *cbdata)

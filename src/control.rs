@@ -2,6 +2,7 @@
 //! reaction, and prints output.
 
 mod allocations;
+mod directed;
 pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
@@ -19,6 +20,7 @@ pub(crate) mod status;
 pub(crate) mod waiting_spawns;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -158,6 +160,8 @@ pub(crate) struct Controller {
     name_server: NameServerLink,
     /// What processes have set aside.
     allotments: Allotments,
+    /// To the tool that has started the launcher.
+    director: Option<File>,
     /// What others ask about the launch.
     requests: Requests,
 }
@@ -207,6 +211,7 @@ impl Controller {
             interrupts: 0,
             name_server: NameServerLink::default(),
             allotments: Allotments::new(parts.plan.spec.interface.allocator.clone()),
+            director: None,
             requests: Requests::default(),
             pty: None,
             terminal_until: None,
@@ -278,6 +283,7 @@ impl Controller {
             match event.token.source {
                 Source::Signals => self.take_signals(),
                 Source::Orders => self.take_orders(),
+                Source::Director => self.director_gone(),
                 Source::Wake => self.look_at_terminal(),
                 Source::Rendezvous => self.hear_rendezvous(*event),
                 Source::Requests => self.hear_request(*event),

@@ -45,6 +45,7 @@ use wireup_core::node::JobContext;
 
 pub mod allocations;
 mod app;
+pub mod direction;
 pub mod directory;
 pub mod environment;
 mod growth;

@@ -12,6 +12,7 @@ mod context;
 mod credentials;
 mod deaths;
 mod demands;
+mod directed;
 pub mod event;
 mod events;
 mod facts;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use allocations::Allocations;
 use collectives::{CollectiveState, ModexTicket};
 pub use credentials::Voucher;
+use directed::Direction;
 pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
@@ -160,6 +162,7 @@ pub struct NodeCore {
     voucher: Option<Voucher>,
     outputs: Outputs,
     tools: Tools,
+    direction: Direction,
     stopped: Stopped,
     inputs: Inputs,
     keys: Keys,
@@ -221,6 +224,7 @@ impl NodeCore {
             voucher: None,
             outputs: Outputs::default(),
             tools: Tools::default(),
+            direction: Direction::default(),
             stopped: Stopped::default(),
             inputs: Inputs::default(),
             keys: Keys::default(),
@@ -281,6 +285,7 @@ impl NodeCore {
             Event::RendezvousLost => self.rendezvous_lost(now, actions),
             Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
             Event::Allocated { ticket, result } => self.allocated(ticket, &result, actions),
+            Event::Launched => self.launched(now, actions),
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::JobsEnded(ends) => self.tell_tools_of_ends(ends, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),

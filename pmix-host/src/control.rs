@@ -68,7 +68,13 @@ impl Server {
         self.running = true;
         // SAFETY: the server runs, and this is its main thread.
         let status = unsafe { self.libraries.shim.wireup_watch_alerts() };
-        check(status, "watching alerts failed")
+        check(status, "watching alerts failed")?;
+        // SAFETY: the server runs.
+        let status = unsafe { self.libraries.shim.wireup_follow_tool() };
+        check(
+            status,
+            "the directives of the tool that has started the launcher cannot be had",
+        )
     }
 
     pub(crate) fn register_job(

@@ -119,6 +119,33 @@ pmix_status_t PMIx_Register_event_handler(pmix_status_t codes[], size_t ncodes, 
     return 7;
 }
 
+/* Of a server whose launcher a tool has started. */
+pmix_status_t PMIx_Get(const pmix_proc_t *proc, const char key[], const pmix_info_t info[], size_t ninfo,
+                       pmix_value_t **value)
+{
+    static pmix_proc_t own = {"tool:1", 0}, tool = {"tool", 0};
+    static pmix_info_t directive = {.key = PMIX_DEBUG_STOP_IN_INIT, .value = {.type = PMIX_BOOL, .data = {true}}};
+    static pmix_data_array_t directives = {PMIX_INFO, 1, &directive};
+    static pmix_value_t answer;
+    *value = &answer;
+    if (strcmp(key, PMIX_PROCID) == 0) {
+        CHECK(proc == NULL);
+        answer.type = PMIX_PROC;
+        answer.data.proc = &own;
+        return PMIX_SUCCESS;
+    }
+    CHECK(strcmp(proc->nspace, own.nspace) == 0 && proc->rank == PMIX_RANK_WILDCARD);
+    if (strcmp(key, PMIX_PARENT_ID) == 0) {
+        answer.type = PMIX_PROC;
+        answer.data.proc = &tool;
+        return PMIX_SUCCESS;
+    }
+    CHECK(strcmp(key, PMIX_LAUNCH_DIRECTIVES) == 0 && ninfo == 1 && info->value.data.flag);
+    answer.type = PMIX_DATA_ARRAY;
+    answer.data.darray = &directives;
+    return PMIX_SUCCESS;
+}
+
 /* libpmix's own thread, as far as the shim can tell. */
 pthread_t libpmix_thread;
 

@@ -295,6 +295,22 @@ static void test_alerts(void)
     expect_frame("c/connections_lost.bin");
 }
 
+/* A tool that directs the launch is reported as one that has released the launcher. */
+static void test_direction(void)
+{
+    unsetenv(PMIX_LAUNCHER_RNDZ_URI);
+    CHECK(wireup_follow_tool() == PMIX_SUCCESS);
+    setenv(PMIX_LAUNCHER_RNDZ_URI, "tool.0;tcp4://127.0.0.1:1", 1);
+    CHECK(wireup_follow_tool() == PMIX_SUCCESS);
+    unsetenv(PMIX_LAUNCHER_RNDZ_URI);
+    size_t len;
+    uint8_t *frame = agent_read(&len);
+    CHECK(frame[4] == (WIREUP_OP_NOTIFY_EVENT & 0xff) && frame[WIREUP_HEADER_LEN] == (uint8_t)-3);
+    CHECK(memcmp(frame + WIREUP_HEADER_LEN + 8, "tool", 4) == 0);
+    CHECK(memmem(frame, len, PMIX_DEBUG_STOP_IN_INIT, strlen(PMIX_DEBUG_STOP_IN_INIT)) != NULL);
+    free(frame);
+}
+
 /* The first requests of the process, so their ids begin with 1. */
 void test_upcalls(void)
 {
@@ -321,6 +337,7 @@ void test_upcalls(void)
           == PMIX_OPERATION_SUCCEEDED);
     expect_frame("c/notify_event.bin");
     test_alerts();
+    test_direction();
     pmix_proc_t pulled[2] = {proc_of("job-1", 0), proc_of("job-2", PMIX_RANK_WILDCARD)};
     CHECK(m->iof_pull(pulled, 2, infos, 1, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, NULL,
                       NULL) == PMIX_OPERATION_SUCCEEDED);

@@ -10,6 +10,7 @@ use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 use wireup_core::job::roster::{Placed, Roster};
+use wireup_core::node::HEAD;
 use wireup_core::supervisor::Waiting;
 
 /// Whether `node` may send this report to the launcher of these jobs.
@@ -26,6 +27,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::SidecarLoaded { node: of, .. }
         | FromBackend::SidecarLostLate { node: of, .. }
         | FromBackend::Allocate { node: of, .. } => *of == node,
+        FromBackend::Directed(_) => node == HEAD,
         FromBackend::Inspected {
             node: of, findings, ..
         } => *of == node && findings.iter().all(|finding| own(finding.rank)),

@@ -320,6 +320,8 @@ impl LocalBackend {
                     self.signal_some(&ranks, signal);
                 }
             }
+            ToBackend::Direct(debugged) => self.direct(debugged),
+            ToBackend::Launched => self.feed_head(Event::Launched),
             ToBackend::Inspect(inspection) => self.inspect(inspection),
             ToBackend::Ask(awaited) => self.look_out_for(awaited),
             ToBackend::Look { app, ranks } => {
@@ -386,7 +388,8 @@ impl LocalBackend {
             | Source::Rendezvous
             | Source::Allocator
             | Source::Callers
-            | Source::Requests => {}
+            | Source::Requests
+            | Source::Director => {}
             Source::Inspection => self.read_inspection(token.index),
             Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
             Source::Wake => self.take_results()?,

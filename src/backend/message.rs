@@ -8,12 +8,13 @@ use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::MpiProcess;
 pub(crate) use wireup_core::fleet::Refusal;
 use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
+use wireup_core::job::debug::Debugged;
 use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::log::{LogText, SyslogText};
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{Cause, LateFence, PmiState, RankEnd};
-use wireup_core::job::spawn::{SpawnFailure, SpawnRequest, SpawnResult, Spawner};
+use wireup_core::job::spawn::{SpawnFailure, SpawnInfo, SpawnRequest, SpawnResult, Spawner};
 use wireup_core::node::event::{AllocationTicket, SpawnTicket};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::queries::JobEnd;
@@ -58,6 +59,8 @@ pub(crate) enum FromBackend {
         by: Spawner,
         request: Box<SpawnRequest>,
     },
+    /// The tool that directs the launch has said how; answered by [`ToBackend::Direct`].
+    Directed(Vec<SpawnInfo>),
     /// A request for nodes or slots; answered by [`ToBackend::Allocated`].
     Allocate {
         /// The node that waits for the answer.
@@ -242,6 +245,10 @@ pub(crate) enum ToBackend {
     Inspect(Inspection),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
     Look { app: u32, ranks: Vec<GlobalRank> },
+    /// The first job as the tool wants it that directs the launch.
+    Direct(Debugged),
+    /// All its ranks have been started, for that tool.
+    Launched,
     /// What became of a request to start processes.
     Spawned {
         node: NodeId,

@@ -306,7 +306,9 @@ impl Backend for RemoteBackend {
             ToBackend::Spawned { node, .. } | ToBackend::Allocated { node, .. } => {
                 Address::Node(*node)
             }
-            ToBackend::Rendezvous(_) | ToBackend::RendezvousLost => Address::Node(HEAD),
+            ToBackend::Rendezvous(_) | ToBackend::RendezvousLost | ToBackend::Launched => {
+                Address::Node(HEAD)
+            }
             _ => Address::EveryNode,
         };
         self.send(to, &Carried::Order(order));

@@ -118,6 +118,7 @@ impl Controller {
                 by,
                 request,
             } => self.spawn_wanted((node, ticket), by, request),
+            FromBackend::Directed(infos) => self.directed(&infos),
             FromBackend::Allocate {
                 node,
                 ticket,

@@ -39,6 +39,9 @@ impl Controller {
         mpir::stop_here();
         if job == JobNumber(0) {
             self.release();
+            if self.plan.spec.debug.director.is_some() {
+                self.backend.order(ToBackend::Launched);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use crate::control::orders::Orders;
 use crate::control::{self, Controller};
 use crate::failure::RunFailure;
 use crate::log;
-use crate::plan::Plan;
+use crate::plan::{Plan, direction};
 use crate::report::status::{Status, Target};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{Show, Streams};
@@ -32,7 +32,7 @@ use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::ids::Rank;
-use wireup_core::job::spec::{FenceLimit, JobSpec, StdinTarget};
+use wireup_core::job::spec::{DebugSpec, FenceLimit, JobSpec, PmiChoice, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 
 mod across;
@@ -48,7 +48,20 @@ pub use beginning::Beginning;
 /// running or lying about in either case.
 pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
     spec.debug.led = mpir::is_debugged();
-    if (spec.debug.led || spec.debug.stop_on_exec.is_some())
+    let variables: Vec<_> = std::env::vars_os().collect();
+    spec.debug.director = direction::director(&variables);
+    spec.debug.rendezvous = std::env::var(direction::RENDEZVOUS).ok();
+    if spec.debug.director.is_some() && spec.interface.pmi == PmiChoice::Auto {
+        // The tool talks to a PMIx server, whatever the ranks use.
+        spec.interface.pmi = PmiChoice::All;
+    }
+    let DebugSpec {
+        led,
+        director,
+        stop_on_exec,
+        ..
+    } = &spec.debug;
+    if (*led || director.is_some() || stop_on_exec.is_some())
         && spec.ending.fence == FenceLimit::Sensible
     {
         // Who stops ranks decides how long the others wait for them.
@@ -82,6 +95,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     })?;
     let watched = orders.map_or(Ok(()), |orders| controller.obey(orders));
     controller.take_requests();
+    controller.watch_director();
     controller.tell_plan();
     let started = watched
         .map_err(|error| RunFailure::own("cannot wait for orders", error))

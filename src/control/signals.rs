@@ -36,7 +36,7 @@ impl Controller {
     }
 
     /// A signal to the launcher that is to end the job.
-    fn asked_to_end(&mut self, signal: i32) {
+    pub(super) fn asked_to_end(&mut self, signal: i32) {
         // A repeated signal ends everything; whether a rank still runs is not known
         // here at once.
         if self.supervisor.is_asked_to_end() || !self.lives.iter().any(Life::runs) {

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use debugger::directed;
 use hosts::Names;
 use placement::{NodeSpace, Wanted};
 use request::Wishes;

@@ -11,6 +11,7 @@ use crate::plan::{Plan, rank_env};
 use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::spec::RankChoice;
+use wireup_core::node::HEAD;
 use wireup_core::pmix::control::{Client, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
 use wireup_core::pmix::keys;
@@ -67,9 +68,16 @@ pub(crate) fn host_requests(
     directories: &NodeDirectories,
 ) -> Result<[Control; 2], RunFailure> {
     let name = format!("{}-host", plan.job.nspace);
+    let own = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
+    // The tool that has started the launcher knows the server by the name that it has given that.
+    let director = plan.spec.debug.director.as_ref();
+    let given = director.and_then(|by| by.server.clone());
+    let (nspace, rank) = given
+        .filter(|_| node == HEAD)
+        .unwrap_or((own, Rank(node.0)));
     let init = Init {
-        nspace: Nspace::new(&name).expect("an nspace with a short ASCII suffix"),
-        rank: Rank(node.0),
+        nspace,
+        rank,
         hostname: plan.node_names[node.index()].as_str().into(),
         tmpdir: text(&directories.server),
     };

@@ -56,9 +56,11 @@ pub enum Source {
     Inspection,
     /// Requests of other commands; by the number of the connection, 0 for new ones.
     Requests,
+    /// Pipe to the tool that has started the launcher.
+    Director,
 }
 
-const SOURCES: [Source; 20] = [
+const SOURCES: [Source; 21] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -79,6 +81,7 @@ const SOURCES: [Source; 20] = [
     Source::Allocator,
     Source::Inspection,
     Source::Requests,
+    Source::Director,
 ];
 
 /// A source and the number of the rank or node it belongs to.

@@ -69,3 +69,34 @@ fn a_tool_on_any_host_spawns_stops_and_debugs_on_all_hosts_and_hears_of_the_end(
         tool.finish().expect(0);
     }
 }
+
+#[test]
+fn a_tool_directs_a_launch_on_two_hosts_that_it_has_started() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for library in versions() {
+        let program = |name: &str| library.dir.join(name).display().to_string();
+        let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
+        let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
+        let debugger = program("pmix_debugger");
+        let words = [&*debugger, "launch", "pmix.dbg.init", "--"];
+        let job = job.more([&program("pmix_stop")]).under(words);
+        let mut tool = job.stdin_held().start();
+        let mut orders = tool.stdin();
+        tool.wait_for(Output::Stdout, "pmix_debugger attached");
+        writeln!(orders, "go").unwrap();
+        let told = tool.wait_for(Output::Stdout, "pmix_debugger launched=");
+        let line = told
+            .lines()
+            .find(|line| line.contains("launched="))
+            .unwrap();
+        let name = field(line, "launched").unwrap().to_owned();
+        tool.wait_for(Output::Stdout, &format!("ready={name} at=pmix-init"));
+        writeln!(orders, "release {name}").unwrap();
+        tool.wait_for_many(Output::Stdout, " begun\n", 2);
+        tool.wait_for(Output::Stdout, "pmix_debugger lost");
+        drop(orders);
+        tool.finish().expect(0);
+    }
+}

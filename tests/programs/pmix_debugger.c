@@ -1,7 +1,9 @@
 /*
  * pmix_debugger FILE
+ * pmix_debugger launch [KEY[=VALUE]]... -- LAUNCHER [ARGUMENT]...
  *
- * A PMIx tool as debuggers are: it attaches to the server of the file, says
+ * A PMIx tool as debuggers are: it attaches to the server of the file, or starts a launcher that it directs
+ * with these infos and attaches to that one's server. It says
  *     pmix_debugger attached nspace=NSPACE
  * and does what its standard input says, a line at a time, until that ends:
  *
@@ -16,11 +18,13 @@
  *                             piece; wants no more of it
  *   push NSPACE RANK TEXT     has a line of input for a rank; says  pmix_debugger pushed status=S
  *   end NSPACE RANK           that was all of it
+ *   go                        lets the launcher launch
  *   hang                      does not return from the callback of the next output
  *
  * It says what it hears:
  *     pmix_debugger ended=NSPACE status=S code=C proc=NSPACE.RANK
  *     pmix_debugger ready=NSPACE at=BREAKPOINT proc=NSPACE.RANK
+ *     pmix_debugger launched=NSPACE, waits, lost    of the launcher
  */
 #include "client.h"
 #include <pmix.h>
@@ -72,6 +76,26 @@ static void on_ready(size_t id, pmix_status_t code, const pmix_proc_t *source, p
     about(proc, sizeof proc, info, count);
     report("pmix_debugger ready=%s at=%s proc=%s", job == NULL ? "?" : job->value.data.string,
            at == NULL ? "?" : at->value.data.string, proc);
+    handled(done, data);
+}
+
+static void on_launch(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[], size_t count,
+                      pmix_info_t *others, size_t nothers, pmix_event_notification_cbfunc_fn_t done, void *data)
+{
+    (void)id, (void)others, (void)nothers, (void)source;
+    const pmix_info_t *job = find(info, count, PMIX_NSPACE);
+    if (code == PMIX_LAUNCHER_READY)
+        report("pmix_debugger waits");
+    else
+        report("pmix_debugger launched=%s", job == NULL ? "?" : job->value.data.string);
+    handled(done, data);
+}
+
+static void on_loss(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[], size_t count,
+                    pmix_info_t *others, size_t nothers, pmix_event_notification_cbfunc_fn_t done, void *data)
+{
+    (void)id, (void)code, (void)others, (void)nothers, (void)source, (void)info, (void)count;
+    report("pmix_debugger lost");
     handled(done, data);
 }
 
@@ -161,6 +185,49 @@ static void spawn(char *rest)
         report("pmix_debugger refused status=%d", rc);
 }
 
+/* ---- launchers ---- */
+
+static pmix_proc_t launcher;
+
+/* The first infos are those of the tool itself. */
+static void launch(char **argv)
+{
+    pmix_info_t info[3], infos[MOST];
+    pmix_app_t app;
+    pmix_value_t *value;
+    char **variables = NULL, uri[512], cwd[4096];
+    size_t count = 0;
+    pmix_status_t rc;
+    const int seconds = 20;
+    PMIX_INFO_LOAD(&info[0], PMIX_TOOL_DO_NOT_CONNECT, NULL, PMIX_BOOL);
+    PMIX_INFO_LOAD(&info[1], PMIX_LAUNCHER, NULL, PMIX_BOOL);
+    PMIX_INFO_LOAD(&info[2], PMIX_IOF_LOCAL_OUTPUT, NULL, PMIX_BOOL);
+    must(PMIx_tool_init(&me, info, 3), "PMIx_tool_init");
+    must(PMIx_Get(&me, PMIX_MYSERVER_URI, NULL, 0, &value), PMIX_MYSERVER_URI);
+    snprintf(uri, sizeof uri, "%s=%s", PMIX_LAUNCHER_RNDZ_URI, value->data.string);
+    for (; strcmp(*argv, "--") != 0; argv++)
+        load(&infos[count++], *argv);
+    pmix_data_array_t directives = {.type = PMIX_INFO, .size = count, .array = infos};
+    PMIX_INFO_LOAD(&info[0], PMIX_LAUNCH_DIRECTIVES, &directives, PMIX_DATA_ARRAY);
+    PMIX_APP_CONSTRUCT(&app);
+    PMIX_ARGV_APPEND(rc, variables, uri);
+    must(rc, uri);
+    hold(getcwd(cwd, sizeof cwd) != NULL, "a working directory");
+    /* libpmix frees the name of a program that it finds elsewhere. */
+    app.cmd = strdup(argv[1]);
+    while (*++argv != NULL) {
+        PMIX_ARGV_APPEND(rc, app.argv, *argv);
+        must(rc, *argv);
+    }
+    app.env = variables;
+    app.cwd = cwd;
+    app.maxprocs = 1;
+    must(PMIx_Spawn(info, 1, &app, 1, launcher.nspace), "PMIx_Spawn");
+    PMIX_INFO_LOAD(&info[0], PMIX_WAIT_FOR_CONNECTION, NULL, PMIX_BOOL);
+    PMIX_INFO_LOAD(&info[1], PMIX_TIMEOUT, &seconds, PMIX_INT);
+    must(PMIx_tool_set_server(&launcher, info, 2), "PMIx_tool_set_server");
+}
+
 /* ---- the rest ---- */
 
 static pmix_proc_t named(char **rest, bool with_rank)
@@ -173,10 +240,9 @@ static pmix_proc_t named(char **rest, bool with_rank)
     return proc;
 }
 
-static void release(char *rest)
+static void release(pmix_proc_t which)
 {
     pmix_info_t info[2];
-    const pmix_proc_t which = named(&rest, true);
     PMIX_INFO_LOAD(&info[0], PMIX_EVENT_CUSTOM_RANGE, &which, PMIX_PROC);
     PMIX_INFO_LOAD(&info[1], PMIX_EVENT_NON_DEFAULT, NULL, PMIX_BOOL);
     must(await_answer(PMIx_Notify_event(PMIX_DEBUGGER_RELEASE, &me, PMIX_RANGE_CUSTOM, info, 2, on_answer,
@@ -264,7 +330,9 @@ static void obey(char *line)
     if (strcmp(word, "spawn") == 0)
         spawn(rest);
     else if (strcmp(word, "release") == 0)
-        release(rest);
+        release(named(&rest, true));
+    else if (strcmp(word, "go") == 0)
+        release(launcher);
     else if (strcmp(word, "table") == 0)
         table(rest);
     else if (strcmp(word, "ask") == 0)
@@ -285,12 +353,22 @@ int main(int argc, char **argv)
 {
     pmix_info_t info[2];
     char line[4096];
-    if (argc != 2)
-        fail(2, "pmix_debugger FILE");
-    PMIX_INFO_LOAD(&info[0], PMIX_TOOL_ATTACHMENT_FILE, argv[1], PMIX_STRING);
-    /* What is forwarded to it comes out here. */
-    PMIX_INFO_LOAD(&info[1], PMIX_IOF_LOCAL_OUTPUT, NULL, PMIX_BOOL);
-    must(PMIx_tool_init(&me, info, 2), "PMIx_tool_init");
+    if (argc < 2)
+        fail(2, "pmix_debugger FILE, or launch ... -- LAUNCHER ...");
+    if (strcmp(argv[1], "launch") == 0) {
+        launch(argv + 2);
+        listen_for(PMIX_ERR_LOST_CONNECTION, on_loss);
+    } else {
+        PMIX_INFO_LOAD(&info[0], PMIX_TOOL_ATTACHMENT_FILE, argv[1], PMIX_STRING);
+        /* What is forwarded to it comes out here. */
+        PMIX_INFO_LOAD(&info[1], PMIX_IOF_LOCAL_OUTPUT, NULL, PMIX_BOOL);
+        must(PMIx_tool_init(&me, info, 2), "PMIx_tool_init");
+        pmix_value_t *value;
+        must(PMIx_Get(&me, PMIX_SERVER_NSPACE, NULL, 0, &value), PMIX_SERVER_NSPACE);
+        PMIX_LOAD_PROCID(&launcher, value->data.string, 0);
+    }
+    listen_for(PMIX_LAUNCHER_READY, on_launch);
+    listen_for(PMIX_LAUNCH_COMPLETE, on_launch);
     listen_for(PMIX_EVENT_JOB_END, on_end);
     listen_for(PMIX_READY_FOR_DEBUG, on_ready);
     report("pmix_debugger attached nspace=%s", me.nspace);

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 mod daemons;
 mod ends;
 mod io;
+mod launchers;
 mod spawns;
 mod stops;
 

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-use super::debug::Debugged;
+use super::debug::{Debugged, Director};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
@@ -100,13 +100,21 @@ pub fn debugged() -> BoxedStrategy<Debugged> {
 }
 
 fn debug() -> BoxedStrategy<DebugSpec> {
-    (choice(), choice(), any::<(bool, bool)>())
-        .prop_map(|(stop_on_exec, stop_in_init, (led, stacks))| DebugSpec {
-            stop_on_exec,
-            led,
-            stacks,
-            stop_in_init,
-        })
+    let server = of("[a-z0-9.-]{1,9}".prop_map(|name| (Nspace::new(&name).unwrap(), Rank(3))));
+    let director =
+        (of("[a-z0-9.:;]{1,9}"), server).prop_map(|(uri, server)| Director { uri, server });
+    let by_tools = (of(director), of("[a-z/]{1,9}"));
+    (choice(), choice(), any::<(bool, bool)>(), by_tools)
+        .prop_map(
+            |(stop_on_exec, stop_in_init, (led, stacks), (director, rendezvous))| DebugSpec {
+                stop_on_exec,
+                led,
+                stacks,
+                stop_in_init,
+                director,
+                rendezvous,
+            },
+        )
         .boxed()
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ids::Nspace;
+use super::ids::{Nspace, Rank};
 use super::proc::ProcRank;
 use super::spec::RankChoice;
 
@@ -19,6 +19,15 @@ pub struct Debugged {
     pub daemons: bool,
     /// What these debug.
     pub target: Option<(Nspace, ProcRank)>,
+}
+
+/// A PMIx tool that has started the launcher, and says how the job is launched before it is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Director {
+    /// Where the tool listens. Without it the launcher waits for the tool to attach.
+    pub uri: Option<String>,
+    /// The name that the tool has given the launcher's server.
+    pub server: Option<(Nspace, Rank)>,
 }
 
 /// The supported PMIx attributes for debuggers, comma separated, for queries.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::debug::Director;
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Rank};
@@ -399,6 +400,10 @@ pub struct DebugSpec {
     pub stacks: bool,
     /// Ranks that wait in `PMIx_Init` until a debugger releases them.
     pub stop_in_init: Option<RankChoice>,
+    /// The tool that directs the launch, if one does.
+    pub director: Option<Director>,
+    /// Where the first node's PMIx server writes how it is reached, for a tool that has named that file.
+    pub rendezvous: Option<String>,
 }
 
 impl DebugSpec {

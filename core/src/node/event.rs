@@ -14,7 +14,7 @@ use crate::job::demand::Demand;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
-use crate::job::spawn::{SpawnRequest, SpawnResult, Spawner};
+use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnResult, Spawner};
 use crate::names::engine::StoreMessage;
 use crate::node::{InputMessage, KeyMessage, OutputMessage};
 use crate::pmix::control::{ForkEnv, Hello};
@@ -110,6 +110,8 @@ pub enum Event<'a> {
         /// What became of it.
         result: AllocationResult,
     },
+    /// All ranks of the first job have been started, for a tool that directs the launch.
+    Launched,
     /// All ranks of a job have ended, on all nodes, and others still run: the job is removed,
     /// unless it is the first one, whose settings apply to all.
     JobOver(JobNumber),
@@ -303,6 +305,8 @@ pub enum Report {
         by: Spawner,
         request: Box<SpawnRequest>,
     },
+    /// The tool that directs the launch has said how, and lets it begin.
+    Directed(Vec<SpawnInfo>),
     /// A request for nodes or slots; answered by [`Event::Allocated`].
     Allocate {
         ticket: AllocationTicket,

@@ -219,7 +219,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match reply {
-            ControlReply::Init(Ok(())) => {}
+            ControlReply::Init(Ok(())) => self.awaits_directives(now, actions),
             ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
                 self.far_registered(id, result.map(drop), now, actions);
             }

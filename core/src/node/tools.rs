@@ -38,6 +38,11 @@ impl Tools {
         self.attached.is_empty()
     }
 
+    /// It is attached.
+    pub(super) fn attach(&mut self, name: &Proc) {
+        *self.attached.entry(name.clone()).or_default() += 1;
+    }
+
     /// Whether it is attached.
     pub(super) fn knows(&self, name: &Proc) -> bool {
         self.attached.contains_key(name)
@@ -82,7 +87,7 @@ impl NodeCore {
                 name
             }
         };
-        *self.tools.attached.entry(name.clone()).or_default() += 1;
+        self.tools.attach(&name);
         self.answer(id, &Answer::Named(name), actions);
     }
 

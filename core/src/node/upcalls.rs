@@ -80,6 +80,9 @@ impl NodeCore {
                 range,
                 infos,
             } => {
+                if code == Status::DEBUGGER_RELEASE && self.directed(&source, &infos, actions) {
+                    return;
+                }
                 self.forward(
                     Notification {
                         code,

@@ -475,6 +475,8 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         ("ERR_LOST_CONNECTION", Status::ERR_LOST_CONNECTION),
         ("QUERY_PARTIAL_SUCCESS", Status::QUERY_PARTIAL_SUCCESS),
         ("PROC_TERMINATED", Status::PROC_TERMINATED),
+        ("LAUNCHER_READY", Status::LAUNCHER_READY),
+        ("LAUNCH_COMPLETE", Status::LAUNCH_COMPLETE),
         ("EVENT_JOB_END", Status::EVENT_JOB_END),
         ("EVENT_JOB_START", Status::EVENT_JOB_START),
         ("OPERATION_SUCCEEDED", Status::OPERATION_SUCCEEDED),

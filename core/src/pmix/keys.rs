@@ -82,6 +82,8 @@ keys! {
     APP_INFO_ARRAY = "pmix.app.arr";
     /// Infos: one process.
     PROC_INFO_ARRAY = "pmix.pdata";
+    /// Infos: how a launcher that a tool has started is to launch.
+    LAUNCH_DIRECTIVES = "pmix.lnch.dirs";
     /// String: the server's own nspace.
     SERVER_NSPACE = "pmix.srv.nspace";
     /// Rank: the server's own rank.

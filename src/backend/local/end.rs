@@ -11,8 +11,8 @@ use crate::plan::staging::Unpacked;
 use crate::sys::leftovers;
 use crate::sys::procfs::Process;
 use wireup_core::job::spec::GRACE;
-use wireup_core::node::NodeCore;
 use wireup_core::node::event::Event;
+use wireup_core::node::{HEAD, NodeCore};
 use wireup_core::pmix::upcall::UpcallKind;
 use wireup_core::queries::JobEnd;
 
@@ -251,6 +251,12 @@ impl LocalBackend {
         {
             let text = format!("cannot remove the job's directory: {error}");
             self.tell(FromBackend::Tell { text });
+        }
+        if self.part.holds(HEAD)
+            && let Some(file) = &self.plan.spec.debug.rendezvous
+        {
+            // libpmix 4.2 leaves it.
+            let _ = std::fs::remove_file(file);
         }
         self.keep(Unpacked::default());
         self.end_group();

@@ -258,6 +258,7 @@ impl LocalBackend {
                     self.tell(FromBackend::Tell { text });
                 }
             }
+            Report::Directed(infos) => self.tell(FromBackend::Directed(infos)),
             Report::Spawn {
                 ticket,
                 by,

@@ -20,9 +20,12 @@ use crate::sys::descriptors;
 use crate::sys::process_state::Surroundings;
 use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
 use wireup_core::job::clock::Moment;
+use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::spec::OnFailure;
+use wireup_core::node::event::{Action, Report};
+use wireup_core::node::{Facts, HEAD};
 
 /// Ranks that may have a starting thread for each processor, whatever share of these is ours.
 const FEW: usize = 16;
@@ -81,18 +84,20 @@ impl LocalBackend {
         let env = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
         let group = self.group.clone();
-        let spec = SidecarSpec {
+        let directed = rank_env::of_directed_sidecar(&plan, &env);
+        let spec = |env| SidecarSpec {
             program: &parts.program,
             libpmix: &parts.libpmix.path,
             shim: &parts.shim,
-            env: &env,
+            env,
             reset_signals: &reset,
             group: group.as_ref().map(|group| group.as_fd()),
         };
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.part.node_at(index);
             let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
-            let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
+            let env = if node == HEAD { &directed } else { &env };
+            let sidecar = Sidecar::start(&spec(env), node, namespaces, &self.poll);
             let sidecar = sidecar.map_err(|error| RunFailure {
                 code: EXIT_WIREUP,
                 message: failures::host_not_started(&parts.program, error),
@@ -102,10 +107,41 @@ impl LocalBackend {
             let mut actions = Vec::new();
             let now = Moment(self.now());
             let core = &mut self.nodes[index].core;
-            core.start_sidecar(&requests, now, &mut actions);
+            match &plan.spec.debug.director {
+                Some(by) => {
+                    let by = (node == HEAD).then_some(by);
+                    core.start_directed(&requests[0], by, now, &mut actions);
+                }
+                None => core.start_sidecar(&requests, now, &mut actions),
+            }
             self.act(node, actions);
         }
         Ok(())
+    }
+
+    /// The tool that directs the launch has said how: the first job is made known to the sidecars.
+    pub(super) fn direct(&mut self, debugged: Debugged) {
+        let plan = Arc::new(self.plan.directed(debugged));
+        self.plan = Arc::clone(&plan);
+        let first = self.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").grow(&plan);
+        let directories = self.jobs.first().directories.clone();
+        for (index, directories) in directories.iter().enumerate() {
+            let node = self.part.node_at(index);
+            let mut actions = Vec::new();
+            let now = Moment(self.now());
+            match host_requests(&plan, node, directories) {
+                Ok([_, register]) => {
+                    let core = &mut self.nodes[index].core;
+                    core.direct(Arc::clone(&plan.job), &register, now, &mut actions);
+                    core.add_facts(JobNumber(0), Arc::clone(&plan) as Arc<dyn Facts>);
+                }
+                Err(RunFailure { message, .. }) => {
+                    actions.push(Action::Report(Report::SidecarLost { error: message }));
+                }
+            }
+            self.act(node, actions);
+        }
     }
 
     /// Starts the ranks of the job the user asked for.

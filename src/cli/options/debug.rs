@@ -34,6 +34,8 @@ impl From<DebugArgs> for DebugSpec {
             led: false,
             stacks: args.stacks,
             stop_in_init: args.stop_in_init,
+            director: None,
+            rendezvous: None,
         }
     }
 }

@@ -10,8 +10,16 @@ use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::proc::ProcRank;
 use wireup_core::job::rank_set::RankSet;
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::RankChoice;
+
+/// What a tool wants of the first job of a launch that it directs, which has `size` ranks.
+///
+/// # Errors
+/// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
+pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<Debugged, SpawnFailure> {
+    debugged(&Wishes::of(infos)?, &[], &[size])
+}
 
 /// The wishes about a job of applications of these sizes.
 ///
@@ -58,7 +66,7 @@ fn of_programs(
         }
         first += size;
     }
-    match ranks.len() == first as usize {
+    match first > 0 && ranks.len() == first as usize {
         true => Some(RankChoice::All),
         false => RankSet::of(&ranks).map(RankChoice::Only),
     }

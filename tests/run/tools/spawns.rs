@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ChildStdin;
 
 use super::{Job, NODES, versions};
-use crate::common::{Output, Running, field, number};
+use crate::common::{Output, Run, Running, field, number};
 
 /// `pmix_debugger`, attached to a job.
 pub(super) struct Debugger {
@@ -16,7 +16,12 @@ impl Debugger {
     pub(super) fn attach(job: &Job) -> Self {
         let tool = job.library.dir.join("pmix_debugger");
         let words = [tool.to_str().unwrap().to_owned(), job.file()];
-        let run = crate::common::Run::command(words).beside(&job.place);
+        Self::from(Run::command(words).beside(&job.place))
+    }
+
+    /// One that comes by itself.
+    #[track_caller]
+    pub(super) fn from(run: Run) -> Self {
         let mut running = run.stdin_held().start();
         running.wait_for(Output::Stdout, "pmix_debugger attached");
         let orders = running.stdin();

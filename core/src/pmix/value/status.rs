@@ -31,6 +31,8 @@ impl Status {
     pub const ERR_LOST_CONNECTION: Self = Self(-61);
     pub const QUERY_PARTIAL_SUCCESS: Self = Self(-104);
     pub const PROC_TERMINATED: Self = Self(-111);
+    pub const LAUNCHER_READY: Self = Self(-155);
+    pub const LAUNCH_COMPLETE: Self = Self(-174);
     pub const EVENT_JOB_END: Self = Self(-145);
     pub const EVENT_JOB_START: Self = Self(-191);
     pub const OPERATION_SUCCEEDED: Self = Self(-157);

@@ -1,0 +1,130 @@
+//! Launches that a PMIx tool directs: it has started the launcher (an indirect launch), says how the
+//! first job is launched before it is, and hears when its ranks run.
+//!
+//! ```text
+//! Init ──the tool releases the launcher──▶ directed ──all ranks run──▶ PMIX_LAUNCH_COMPLETE
+//! ```
+//! The first job is registered when the launcher has decided about the tool's directives.
+//!
+//! Rule: a server with `PMIX_LAUNCHER_RNDZ_URI` in its environment connects to the tool in
+//! `PMIx_server_init`, which returns when the tool has raised `PMIX_DEBUGGER_RELEASE`; the shim reports
+//! that as an event. Without it the tool attaches, and its own event comes. Source: `pmix_server.c` of 4.2.2
+//! and 5.0.11.
+
+use std::sync::Arc;
+
+use super::spawns::said;
+use super::{JobContext, NodeCore};
+use crate::job::clock::Moment;
+use crate::job::debug::Director;
+use crate::job::ids::{JobNumber, Rank};
+use crate::node::event::{Action, Report};
+use crate::pmix::control::Control;
+use crate::pmix::keys;
+use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Value, find};
+
+/// How far the tool's direction has come.
+#[derive(Debug, Default)]
+pub(super) enum Direction {
+    /// No tool directs the launch, or not from this node.
+    #[default]
+    None,
+    /// The tool is waited for. It has to find the server by itself if it is to `attach`.
+    Awaited { attach: bool },
+    /// This tool has said how to launch.
+    Given(Proc),
+}
+
+impl NodeCore {
+    /// Starts the sidecar of a launch that a tool directs; [`NodeCore::direct`] follows. `by` is for the
+    /// node to whose server the tool talks. How long the tool takes is its own affair.
+    pub fn start_directed(
+        &mut self,
+        init: &Control,
+        by: Option<&Director>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(by) = by {
+            let attach = by.uri.is_none();
+            self.direction = Direction::Awaited { attach };
+        }
+        self.control(init, now, actions);
+    }
+
+    /// The first job as the tool wants it, which `register` makes known to the sidecar.
+    pub fn direct(
+        &mut self,
+        context: Arc<JobContext>,
+        register: &Control,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let first = self.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").context = context;
+        self.start_sidecar(std::slice::from_ref(register), now, actions);
+    }
+
+    /// The server runs, and has no job yet: tells the tool, if it is to attach.
+    pub(super) fn awaits_directives(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if !matches!(self.direction, Direction::Awaited { attach: true }) {
+            return;
+        }
+        // The job's name: an event whose source is the server comes back.
+        let source = Proc::new(&self.launch().nspace, Rank(0));
+        let control = Control::Notify {
+            code: Status::LAUNCHER_READY,
+            source,
+            range: DataRange::SESSION,
+            infos: vec![Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true))],
+        };
+        self.control(&control, now, actions);
+    }
+
+    /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
+    pub(super) fn directed(
+        &mut self,
+        source: &Proc,
+        infos: &[Info],
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Direction::Awaited { attach } = self.direction else {
+            return false;
+        };
+        let directives = find(infos, keys::LAUNCH_DIRECTIVES);
+        if !attach {
+            // Its own event comes first, and has none.
+            if directives.is_none() {
+                return false;
+            }
+            // The server has connected to it, and libpmix does not report that.
+            self.tools.attach(source);
+        }
+        self.direction = Direction::Given(source.clone());
+        let said = match directives {
+            Some(Value::Infos(infos)) => infos.iter().map(said).collect(),
+            _ => Vec::new(),
+        };
+        actions.push(Action::Report(Report::Directed(said)));
+        true
+    }
+
+    /// All ranks of the first job run: the tool that directs the launch is told.
+    pub(super) fn launched(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        let Direction::Given(tool) = &self.direction else {
+            return;
+        };
+        let job = &self.launch().nspace;
+        let control = Control::Notify {
+            code: Status::LAUNCH_COMPLETE,
+            source: Proc::new(job, ProcRank(0)),
+            range: DataRange::CUSTOM,
+            infos: vec![
+                Info::new(keys::EVENT_CUSTOM_RANGE, Value::Proc(tool.clone())),
+                Info::new(keys::NSPACE, Value::String(job.into())),
+                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+            ],
+        };
+        self.control(&control, now, actions);
+    }
+}

@@ -1,0 +1,72 @@
+//! Launches that a PMIx tool directs, which has started the launcher.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
+
+use super::Controller;
+use crate::backend::message::ToBackend;
+use crate::sys::poll::{Source, Token};
+use wireup_core::job::spawn::SpawnInfo;
+
+/// The number of a pipe that the tool reads as long as it lives: libpmix gives it to what a tool starts.
+const ALIVE: &str = "PMIX_KEEPALIVE_PIPE";
+
+impl Controller {
+    /// From now on the end of the tool is noticed, if it has started the launcher.
+    pub(super) fn watch_director(&mut self) {
+        let number = std::env::var(ALIVE).ok();
+        let number = number.and_then(|number| number.parse::<u32>().ok());
+        if self.plan.spec.debug.director.is_none() {
+            return;
+        }
+        let pipe = number.and_then(|number| {
+            OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(format!("/proc/self/fd/{number}"))
+                .ok()
+        });
+        let Some(pipe) = pipe else { return };
+        // Nothing of it is waited for but its end, which is always reported.
+        if self
+            .backend
+            .poll()
+            .add(&pipe, Token::new(Source::Director, 0))
+            .is_ok()
+        {
+            self.director = Some(pipe);
+        }
+    }
+
+    /// The tool has ended. Before it has said how to launch, nobody will.
+    pub(super) fn director_gone(&mut self) {
+        if let Some(pipe) = self.director.take() {
+            let _ = self.backend.poll().remove(&pipe);
+            if !self.hosts_ready {
+                let text =
+                    "the tool that has started this launcher ended before it said how to launch";
+                self.warn(text);
+                self.asked_to_end(libc::SIGHUP);
+            }
+        }
+    }
+
+    /// The tool that directs the launch has said how.
+    pub(super) fn directed(&mut self, infos: &[SpawnInfo]) {
+        if self.plan.spec.debug.director.is_none() || self.hosts_ready {
+            return;
+        }
+        let wanted = self.plan.wanted_by_tool(infos);
+        let debugged = wanted.unwrap_or_else(|failure| {
+            let text = failure.text;
+            self.warn(&format!(
+                "the directives of the tool that has started this launcher are ignored: {text}"
+            ));
+            self.plan.job.debug.clone()
+        });
+        self.plan = Arc::new(self.plan.directed(debugged.clone()));
+        self.jobs.replace_first(Arc::clone(&self.plan));
+        self.backend.order(ToBackend::Direct(debugged));
+    }
+}

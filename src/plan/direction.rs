@@ -1,0 +1,88 @@
+//! Launches that a PMIx tool directs, which has started the launcher. No I/O.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use super::environment::Variable;
+use super::{Plan, spawned};
+use wireup_core::job::debug::{Debugged, Director};
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
+use wireup_core::node::JobContext;
+
+/// Where the tool listens that has started the launcher. libpmix's server connects to it.
+pub const URI: &str = "PMIX_LAUNCHER_RNDZ_URI";
+
+/// The launcher has to wait for a tool, or for the one that has started it.
+const PAUSE: &str = "PMIX_LAUNCHER_PAUSE_FOR_TOOL";
+
+/// The file in which the launcher's server says how it is reached.
+pub const RENDEZVOUS: &str = "PMIX_LAUNCHER_RENDEZVOUS_FILE";
+
+/// The tool that directs the launch, by the launcher's variables.
+pub fn director(variables: &[Variable]) -> Option<Director> {
+    let value = |wanted: &str| {
+        let mut found = variables.iter().filter(|(name, _)| name == wanted);
+        found.next().map(|(_, value)| value.as_os_str())
+    };
+    let text = |wanted: &str| value(wanted).and_then(OsStr::to_str);
+    value(URI).or_else(|| value(PAUSE))?;
+    let nspace = text("PMIX_SERVER_NSPACE").and_then(|name| Nspace::new(name).ok());
+    let rank = text("PMIX_SERVER_RANK").and_then(|rank| rank.parse().ok());
+    Some(Director {
+        uri: text(URI).map(str::to_owned),
+        server: nspace.zip(rank.map(Rank)),
+    })
+}
+
+impl Plan {
+    /// What the tool that directs the launch wants of the first job.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
+    pub fn wanted_by_tool(&self, infos: &[SpawnInfo]) -> Result<Debugged, SpawnFailure> {
+        let own = &self.job.debug;
+        let wanted = spawned::directed(infos, self.job.ranks.size())?;
+        Ok(Debugged {
+            on_exec: wanted.on_exec.or_else(|| own.on_exec.clone()),
+            in_init: wanted.in_init.or_else(|| own.in_init.clone()),
+            in_app: wanted.in_app,
+            ..Debugged::default()
+        })
+    }
+
+    /// The first job as a tool wants it.
+    pub fn directed(&self, debug: Debugged) -> Self {
+        let mut plan = self.clone();
+        plan.spec.debug.stop_on_exec.clone_from(&debug.on_exec);
+        plan.spec.debug.stop_in_init.clone_from(&debug.in_init);
+        plan.decided.job = Arc::new(JobContext {
+            debug,
+            ..(*self.job).clone()
+        });
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_is_directed_by_the_tool_that_says_so_in_its_environment() {
+        let variables = |text: &str| -> Vec<Variable> {
+            let pairs = text.split(' ').filter_map(|pair| pair.split_once('='));
+            pairs
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect()
+        };
+        assert_eq!(director(&variables("PMIX_SERVER_NSPACE=t:1 HOME=/")), None);
+        let uri = "PMIX_LAUNCHER_RNDZ_URI=t.0;tcp4://127.0.0.1:1 PMIX_SERVER_NSPACE=t:1 PMIX_SERVER_RANK=0";
+        let found = director(&variables(uri));
+        let server = Nspace::new("t:1").ok().zip(Some(Rank(0)));
+        let uri = Some("t.0;tcp4://127.0.0.1:1".to_owned());
+        assert_eq!(found, Some(Director { uri, server }));
+        let paused = director(&variables("PMIX_LAUNCHER_PAUSE_FOR_TOOL=t:0"));
+        assert_eq!(paused, Some(Director::default()));
+    }
+}
