@@ -114,6 +114,7 @@ fn for_debuggers(plan: &Plan) -> Vec<Info> {
     if let Some((nspace, rank)) = &debug.target {
         let target = Proc::new(nspace, ProcRank(rank.to_pmix()));
         infos.push(Info::new(keys::DEBUG_TARGET, Value::Proc(target)));
+        infos.push(Info::new(keys::DEBUG_JOB, Value::String(nspace.into())));
     }
     infos
 }

@@ -32,4 +32,4 @@ pub struct Director {
 
 /// The supported PMIx attributes for debuggers, comma separated, for queries.
 pub const SUPPORTED: &str = "pmix.dbg.exec,pmix.dbg.init,pmix.dbg.notify,pmix.debugger,\
-                             pmix.dbg.tgt,pmix.dbg.dpnd,pmix.dbg.dpproc";
+                             pmix.dbg.tgt,pmix.dbg.job,pmix.dbg.dpnd,pmix.dbg.dpproc";

@@ -238,6 +238,8 @@ keys! {
     DEBUG_STOP_IN_APP = "pmix.dbg.notify";
     /// Proc: whom a debugger's daemon debugs.
     DEBUG_TARGET = "pmix.dbg.tgt";
+    /// String: the same up to PMIx 3, a whole job.
+    DEBUG_JOB = "pmix.dbg.job";
     /// String: where processes wait for a debugger.
     BREAKPOINT = "pmix.brkpnt";
     /// String: the client's name for its request for an allocation.

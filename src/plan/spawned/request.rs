@@ -258,6 +258,12 @@ impl Wishes {
                     text(key, format!("{value:?} names neither a job nor a process"))
                 })?);
             }
+            // Its name up to PMIx 3, for a whole job.
+            "pmix.dbg.job" | "PMIX_DEBUG_JOB" => {
+                let job =
+                    Nspace::new(value).map_err(|_| text(key, format!("{value:?} names no job")))?;
+                self.target = Some((job, ProcRank::Wildcard));
+            }
             "pmix.dbg.dpnd" | "PMIX_DEBUG_DAEMONS_PER_NODE" => {
                 self.daemons_per_node = Some(number(info)?);
             }

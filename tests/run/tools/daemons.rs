@@ -79,10 +79,15 @@ fn a_daemon_that_fails_is_no_failure_of_the_launch() {
     let job = Job::start(library, &[]);
     let mut tool = Debugger::attach(&job);
     let name = job.nspace();
-    let spawn = format!("pmix.debugger pmix.dbg.tgt={name}:0 pmix.dbg.dpproc=#1 -- 0 sh: exit 3");
-    let child = tool.spawns(&spawn);
-    let ended = tool.hears(&format!("ended={child}"));
-    assert_eq!(number(&ended, "code"), 3, "{ended}");
+    // Of a process, and of a job by its older name.
+    for target in [
+        format!("pmix.dbg.tgt={name}:0 pmix.dbg.dpproc=#1"),
+        format!("pmix.dbg.job={name} pmix.dbg.dpnd=#1"),
+    ] {
+        let child = tool.spawns(&format!("pmix.debugger {target} -- 0 sh: exit 3"));
+        let ended = tool.hears(&format!("ended={child}"));
+        assert_eq!(number(&ended, "code"), 3, "{ended}");
+    }
     for (wrong, why) in [
         (
             "pmix.debugger pmix.dbg.dpnd=#1 -- 0 sh: exit 0",

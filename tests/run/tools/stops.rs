@@ -118,6 +118,7 @@ fn what_debuggers_can_ask_for_is_named() {
         "pmix.dbg.dpproc",
         "pmix.dbg.exec",
         "pmix.dbg.init",
+        "pmix.dbg.job",
         "pmix.dbg.notify",
         "pmix.dbg.tgt",
         "pmix.debugger",
