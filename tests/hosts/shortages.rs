@@ -1,10 +1,11 @@
 //! One host of two is short of something. The launch does without, or ends with a cause that names the host; nothing is
 //! left, and with enough of it the next launch succeeds.
 
+use std::fs;
 use std::process::Command;
 
 use crate::cluster::{ALICE, Cluster, is_helper};
-use crate::common::{Outcome, eventually, pmix};
+use crate::common::{MemoryGroup, Outcome, eventually, pmix};
 use crate::users::of;
 
 /// What the second host has too little of.
@@ -29,13 +30,7 @@ impl Shortage {
             Self::Descriptors => "--nofile=24",
             Self::Processes => "--nproc=1",
         };
-        // Steps are forked from it, and inherit the limit.
-        let helper = eventually("the helper", || {
-            let all = cluster.host(1).processes().into_iter();
-            all.filter(is_helper)
-                .find(|process| process.words.ends_with("wireup steps"))
-        });
-        let pid = helper.pid.to_string();
+        let pid = parent_of_steps(cluster).to_string();
         let output = Command::new("prlimit")
             .args(["--pid", &pid, limit])
             .output();
@@ -61,6 +56,16 @@ impl Shortage {
         cluster.kill_agent(1);
         cluster.start_agent(1);
     }
+}
+
+/// The process from which the second host's steps are forked: they inherit its limits.
+fn parent_of_steps(cluster: &Cluster) -> i32 {
+    let helper = eventually("the helper", || {
+        let all = cluster.host(1).processes().into_iter();
+        all.filter(is_helper)
+            .find(|process| process.words.ends_with("wireup steps"))
+    });
+    helper.pid
 }
 
 fn on_second(cluster: &Cluster, script: &str) {
@@ -110,4 +115,30 @@ fn a_host_that_is_short_of_disk_descriptors_or_processes() {
             });
         }
     });
+}
+
+#[test]
+fn a_host_whose_memory_is_used_up() {
+    let (Some(group), Some(cluster)) = (MemoryGroup::new(128 << 20), Cluster::new(2)) else {
+        return;
+    };
+    // Steps are forked from it, and are in its group.
+    let parent = parent_of_steps(&cluster).to_string();
+    fs::write(group.procs(), parent).unwrap();
+    let words = ["--hosts", "node01:1,node02:1", "-n", "1"];
+    let run = cluster.run(0, words).more(["sleep", "60", ":", "-n", "1"]);
+    let uses = run.more(["python3", "-c", "b'x' * (512 << 20)"]);
+    let outcome = of(ALICE, uses).run();
+    let err = outcome.err();
+    for word in ["rank 1 ", "host node02", "signal 9"] {
+        assert!(err.contains(word), "no {word:?}; {outcome:?}");
+    }
+    assert_eq!(outcome.code, 137, "{outcome:?}");
+    cluster.expect_clean(1);
+    let run = cluster.run(0, ["--hosts", "node01:1,node02:1", "-n", "2", "true"]);
+    let next = of(ALICE, run).run();
+    assert_eq!((next.code, next.err()), (0, String::new()));
+    // Nothing may be in the group when it is removed.
+    cluster.kill_agent(1);
+    cluster.start_agent(1);
 }

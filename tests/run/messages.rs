@@ -2,12 +2,11 @@
 //! to write instead of what they wrote.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Output, Run, executable, program, skip};
+use crate::common::{MemoryGroup, Output, Run, executable, program, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -79,44 +78,11 @@ fn a_core_dump_is_told_with_the_line_for_the_debugger() {
     assert!(!line.contains("core"), "{line}");
 }
 
-/// A memory cgroup for one test; removed at its end.
-struct Limited(PathBuf);
-
-impl Limited {
-    fn new(bytes: u64) -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let first = own.lines().find_map(|line| line.split_once(":memory:/"));
-        let (parent, limit) = match first {
-            Some((_, path)) => (
-                Path::new("/sys/fs/cgroup/memory").join(path),
-                "memory.limit_in_bytes",
-            ),
-            None => (
-                Path::new("/sys/fs/cgroup").join(own.strip_prefix("0::/")?.trim_end()),
-                "memory.max",
-            ),
-        };
-        let path = parent.join(format!("wireup-test-{}", std::process::id()));
-        fs::create_dir(&path).ok()?;
-        let group = Self(path);
-        fs::write(group.0.join(limit), bytes.to_string()).ok()?;
-        Some(group)
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn a_rank_that_the_out_of_memory_killer_ends_is_told_so() {
     const LIMIT: u64 = 96 << 20;
-    let Some(group) = Limited::new(LIMIT) else {
-        return skip(
-            "the out-of-memory killer: needs a memory cgroup of its own, and root's rights",
-        );
+    let Some(group) = MemoryGroup::new(LIMIT) else {
+        return;
     };
     let dir = tempfile::tempdir().unwrap();
     let source = "#include <stdlib.h>\n#include <string.h>\nint main(void) {\n\
@@ -124,13 +90,7 @@ fn a_rank_that_the_out_of_memory_killer_ends_is_told_so() {
     let Some(program) = executable(dir.path(), "eats", source, &["-O0"]) else {
         return;
     };
-    // Swap would let it go on for long.
-    let _ = fs::write(
-        group.0.join("memory.memsw.limit_in_bytes"),
-        LIMIT.to_string(),
-    );
-    let _ = fs::write(group.0.join("memory.swap.max"), "0");
-    let script = format!("echo $$ > {}/cgroup.procs; exec \"$@\"", group.0.display());
+    let script = format!("echo $$ > {}; exec \"$@\"", group.procs().display());
     let words = ["sh", "-c", &script, "sh", WIREUP, "run", "-n", "1"];
     let outcome = Run::command(words).more([&program]).run().expect(137);
     outcome.expect_one_line(&[

@@ -8,6 +8,7 @@ pub mod allocator;
 mod clean;
 mod compile;
 mod harness;
+mod memory_group;
 mod mpi;
 mod outcome;
 mod pmix;
@@ -26,6 +27,7 @@ pub use harness::block_on;
 pub use harness::{Case, main, not_checked, skip};
 /// For the attribute's expansion.
 pub use inventory;
+pub use memory_group::MemoryGroup;
 pub use mpi::{mpi, node_name, number};
 pub use outcome::{Outcome, field};
 pub use pmix::{Pmix, pmix};
