@@ -19,7 +19,7 @@ mod spawn;
 pub(crate) mod status;
 pub(crate) mod waiting_spawns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -160,6 +160,8 @@ pub(crate) struct Controller {
     name_server: NameServerLink,
     /// What processes have set aside.
     allotments: Allotments,
+    /// Nodes to whose servers PMIx tools are attached.
+    tools: BTreeSet<NodeId>,
     /// To the tool that has started the launcher.
     director: Option<File>,
     /// What others ask about the launch.
@@ -211,6 +213,7 @@ impl Controller {
             interrupts: 0,
             name_server: NameServerLink::default(),
             allotments: Allotments::new(parts.plan.spec.interface.allocator.clone()),
+            tools: BTreeSet::new(),
             director: None,
             requests: Requests::default(),
             pty: None,

@@ -26,6 +26,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         } => *of == node && !request.apps.is_empty(),
         FromBackend::SidecarLoaded { node: of, .. }
         | FromBackend::SidecarLostLate { node: of, .. }
+        | FromBackend::Tools { node: of, .. }
         | FromBackend::Allocate { node: of, .. } => *of == node,
         FromBackend::Directed(_) => node == HEAD,
         FromBackend::Inspected {
@@ -46,6 +47,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         // Reports of the launcher to itself.
         FromBackend::Joined { .. } | FromBackend::Refused(_) => false,
         FromBackend::Ready
+        | FromBackend::Held
         | FromBackend::Started { .. }
         | FromBackend::Connected { .. }
         | FromBackend::Finalized { .. }

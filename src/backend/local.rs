@@ -320,6 +320,7 @@ impl LocalBackend {
                     self.signal_some(&ranks, signal);
                 }
             }
+            ToBackend::LetGo { report } => self.let_go(report),
             ToBackend::Direct(debugged) => self.direct(debugged),
             ToBackend::Launched => self.feed_head(Event::Launched),
             ToBackend::Inspect(inspection) => self.inspect(inspection),

@@ -59,6 +59,10 @@ pub(crate) enum FromBackend {
         by: Spawner,
         request: Box<SpawnRequest>,
     },
+    /// The first PMIx tool has attached to a server of this node, or the last is gone.
+    Tools { node: NodeId, attached: bool },
+    /// Ranks here wait for a debugger: the answer to [`ToBackend::LetGo`].
+    Held,
     /// The tool that directs the launch has said how; answered by [`ToBackend::Direct`].
     Directed(Vec<SpawnInfo>),
     /// A request for nodes or slots; answered by [`ToBackend::Allocated`].
@@ -245,6 +249,8 @@ pub(crate) enum ToBackend {
     Inspect(Inspection),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
     Look { app: u32, ranks: Vec<GlobalRank> },
+    /// No tool is left: ranks that wait for a debugger go on, or it is reported that there are some.
+    LetGo { report: bool },
     /// The first job as the tool wants it that directs the launch.
     Direct(Debugged),
     /// All its ranks have been started, for that tool.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use super::Controller;
 use crate::backend::message::ToBackend;
 use crate::sys::poll::{Source, Token};
+use wireup_core::job::debug::OnToolLoss;
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::SpawnInfo;
 
 /// The number of a pipe that the tool reads as long as it lives: libpmix gives it to what a tool starts.
@@ -49,6 +51,33 @@ impl Controller {
                 self.warn(text);
                 self.asked_to_end(libc::SIGHUP);
             }
+        }
+    }
+
+    /// The first tool of a node has come, or the last is gone.
+    pub(super) fn tools_changed(&mut self, node: NodeId, attached: bool) {
+        if attached {
+            self.tools.insert(node);
+            return;
+        }
+        self.tools.remove(&node);
+        let report = match self.plan.spec.debug.on_tool_loss {
+            OnToolLoss::Wait => return,
+            OnToolLoss::Release => false,
+            OnToolLoss::End => true,
+        };
+        if self.tools.is_empty() {
+            self.backend.order(ToBackend::LetGo { report });
+        }
+    }
+
+    /// Ranks wait for a debugger, and no tool is left.
+    pub(super) fn held_without_tool(&mut self) {
+        if self.plan.spec.debug.on_tool_loss == OnToolLoss::End && !self.supervisor.is_ending() {
+            self.tell(
+                "ranks wait for a debugger that is gone, so the job ends (--on-tool-loss end)",
+            );
+            self.asked_to_end(libc::SIGTERM);
         }
     }
 

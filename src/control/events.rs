@@ -118,6 +118,8 @@ impl Controller {
                 by,
                 request,
             } => self.spawn_wanted((node, ticket), by, request),
+            FromBackend::Tools { node, attached } => self.tools_changed(node, attached),
+            FromBackend::Held => self.held_without_tool(),
             FromBackend::Directed(infos) => self.directed(&infos),
             FromBackend::Allocate {
                 node,

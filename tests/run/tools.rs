@@ -15,6 +15,7 @@ mod daemons;
 mod ends;
 mod io;
 mod launchers;
+mod losses;
 mod spawns;
 mod stops;
 

@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-use super::debug::{Debugged, Director};
+use super::debug::{Debugged, Director, OnToolLoss};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
@@ -113,6 +113,7 @@ fn debug() -> BoxedStrategy<DebugSpec> {
                 stop_in_init,
                 director,
                 rendezvous,
+                on_tool_loss: OnToolLoss::Release,
             },
         )
         .boxed()

@@ -21,6 +21,18 @@ pub struct Debugged {
     pub target: Option<(Nspace, ProcRank)>,
 }
 
+/// What becomes of ranks that wait for a debugger when the last PMIx tool of the launch is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum OnToolLoss {
+    /// They wait for another.
+    #[default]
+    Wait,
+    /// They go on.
+    Release,
+    /// The launch ends.
+    End,
+}
+
 /// A PMIx tool that has started the launcher, and says how the job is launched before it is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Director {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::debug::Director;
+use super::debug::{Director, OnToolLoss};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Rank};
@@ -402,6 +402,8 @@ pub struct DebugSpec {
     pub stop_in_init: Option<RankChoice>,
     /// The tool that directs the launch, if one does.
     pub director: Option<Director>,
+    /// What becomes of ranks that wait for a debugger when there is none any more.
+    pub on_tool_loss: OnToolLoss,
     /// Where the first node's PMIx server writes how it is reached, for a tool that has named that file.
     pub rendezvous: Option<String>,
 }

@@ -98,7 +98,7 @@ impl NodeCore {
                 return false;
             }
             // The server has connected to it, and libpmix does not report that.
-            self.tools.attach(source);
+            self.tools.attach(source, actions);
         }
         self.direction = Direction::Given(source.clone());
         let said = match directives {

@@ -305,6 +305,8 @@ pub enum Report {
         by: Spawner,
         request: Box<SpawnRequest>,
     },
+    /// The first tool has attached to the server here, or the last is gone.
+    Tools { attached: bool },
     /// The tool that directs the launch has said how, and lets it begin.
     Directed(Vec<SpawnInfo>),
     /// A request for nodes or slots; answered by [`Event::Allocated`].

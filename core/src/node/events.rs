@@ -48,6 +48,9 @@ impl NodeCore {
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
         self.groups_hear(event, now, actions);
+        if event.code == Status::DEBUGGER_RELEASE {
+            self.rank_released(&event.infos);
+        }
         if !self.keeps_end(event, now) {
             self.notify_now(event, now, actions);
         }

@@ -67,6 +67,8 @@ pub(super) struct Stopped {
     /// Jobs with certain ranks that wait at a place of the program's own, all of which did: 4.2 reports more
     /// then, which are none.
     settled: BTreeSet<JobNumber>,
+    /// Ranks of this node that wait in PMIx.
+    held: BTreeSet<(JobNumber, Rank)>,
 }
 
 impl NodeCore {
@@ -115,6 +117,10 @@ impl NodeCore {
             (None, _) => here,
         };
         counted.extend(waits.intersection(&awaited));
+        if place != Place::Exec {
+            let held = waits.intersection(&awaited).map(|rank| (job, *rank));
+            self.stopped.held.extend(held);
+        }
         let all_wait = !awaited.is_empty() && *counted == awaited;
         if place == Place::Init {
             for rank in waits.intersection(&others) {
@@ -138,6 +144,47 @@ impl NodeCore {
         });
         self.carry(&event, actions);
         self.node_stopped(self.node, &event, now, actions);
+    }
+
+    /// A debugger has released processes that wait in PMIx: those of the custom range, or all.
+    pub(super) fn rank_released(&mut self, infos: &[Info]) {
+        let named: Vec<&Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
+            None => return self.stopped.held.clear(),
+            Some(Value::Proc(proc)) => vec![proc],
+            Some(Value::Array(array)) => {
+                let procs = array.items().iter();
+                procs
+                    .filter_map(|value| match value {
+                        Value::Proc(proc) => Some(proc),
+                        _ => None,
+                    })
+                    .collect()
+            }
+            Some(_) => Vec::new(),
+        };
+        for proc in named {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes());
+            let job = nspace.ok().and_then(|nspace| self.job_named(nspace));
+            let Some((job, _)) = job else { continue };
+            let rank = proc.rank.rank();
+            let meant =
+                |of: JobNumber, held: Rank| of == job && rank.is_none_or(|rank| rank == held);
+            self.stopped.held.retain(|(of, held)| !meant(*of, *held));
+        }
+    }
+
+    /// Whether ranks of this node wait in PMIx for a debugger.
+    pub fn holds_ranks(&self) -> bool {
+        let mut held = self.stopped.held.iter();
+        held.any(|(job, rank)| !self.ended.contains(&self.jobs.global(*job, *rank)))
+    }
+
+    /// Lets them go on.
+    pub fn let_go(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        for (job, rank) in std::mem::take(&mut self.stopped.held) {
+            let context = Arc::clone(self.job(job));
+            self.release(&context, rank, now, actions);
+        }
     }
 
     /// A rank waits in `PMIx_Init` and is not to: up to 5.0 all clients of a job wait if one does.

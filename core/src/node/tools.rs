@@ -12,7 +12,7 @@ use super::NodeCore;
 use crate::job::clock::Moment;
 use crate::job::ids::Rank;
 use crate::job::proc;
-use crate::node::event::Action;
+use crate::node::event::{Action, Report};
 use crate::pmix::keys;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::Answer;
@@ -39,7 +39,10 @@ impl Tools {
     }
 
     /// It is attached.
-    pub(super) fn attach(&mut self, name: &Proc) {
+    pub(super) fn attach(&mut self, name: &Proc, actions: &mut Vec<Action>) {
+        if self.attached.is_empty() {
+            actions.push(Action::Report(Report::Tools { attached: true }));
+        }
         *self.attached.entry(name.clone()).or_default() += 1;
     }
 
@@ -87,7 +90,7 @@ impl NodeCore {
                 name
             }
         };
-        self.tools.attach(&name);
+        self.tools.attach(&name, actions);
         self.answer(id, &Answer::Named(name), actions);
     }
 
@@ -129,6 +132,7 @@ impl NodeCore {
             Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
             _ => None,
         });
+        let any = !self.tools.is_empty();
         for name in std::iter::once(source).chain(others) {
             if let Some(connections) = self.tools.attached.get_mut(&name) {
                 *connections -= 1;
@@ -137,6 +141,9 @@ impl NodeCore {
                     self.forward_no_more(&name, now, actions);
                 }
             }
+        }
+        if any && self.tools.is_empty() {
+            actions.push(Action::Report(Report::Tools { attached: false }));
         }
         self.pull_ended(now, actions);
     }

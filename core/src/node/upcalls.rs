@@ -83,6 +83,9 @@ impl NodeCore {
                 if code == Status::DEBUGGER_RELEASE && self.directed(&source, &infos, actions) {
                     return;
                 }
+                if code == Status::DEBUGGER_RELEASE {
+                    self.rank_released(&infos);
+                }
                 self.forward(
                     Notification {
                         code,

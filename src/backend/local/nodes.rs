@@ -258,6 +258,7 @@ impl LocalBackend {
                     self.tell(FromBackend::Tell { text });
                 }
             }
+            Report::Tools { attached } => self.tell(FromBackend::Tools { node, attached }),
             Report::Directed(infos) => self.tell(FromBackend::Directed(infos)),
             Report::Spawn {
                 ticket,

@@ -4,12 +4,15 @@
 use rustix::process::{Signal, kill_process_group};
 
 use crate::backend::local::{LocalBackend, RankSlot, raw};
+use crate::backend::message::FromBackend;
+use crate::plan::jobs::Plans as _;
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::MpiProcess;
 use crate::sys::leftovers;
 use crate::sys::procfs::{self, Process};
 use crate::sys::start_ranks::THREAD;
 use crate::sys::zombie;
+use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::GlobalRank;
 
 /// Orphans that are remembered, because of possible leftovers.
@@ -47,6 +50,36 @@ impl LocalBackend {
                 _ => self.signal_rank(rank, signal),
             }
         }
+    }
+
+    /// Ranks here that wait for a debugger go on, or it is reported that there are some.
+    pub(super) fn let_go(&mut self, report: bool) {
+        let stopped: Vec<GlobalRank> = self.part.processes(&self.jobs);
+        let stopped = stopped.into_iter().filter(|rank| self.is_stopped(*rank));
+        let stopped: Vec<GlobalRank> = stopped.collect();
+        if report {
+            if !stopped.is_empty() || self.nodes.iter().any(|node| node.core.holds_ranks()) {
+                self.tell(FromBackend::Held);
+            }
+            return;
+        }
+        self.signal_some(&stopped, Signal::CONT);
+        for index in 0..self.nodes.len() {
+            let (now, mut actions) = (Moment(self.now()), Vec::new());
+            self.nodes[index].core.let_go(now, &mut actions);
+            self.act(self.part.node_at(index), actions);
+        }
+    }
+
+    /// Whether a rank is stopped that was to be before it began.
+    fn is_stopped(&self, rank: GlobalRank) -> bool {
+        let (plan, number) = self.jobs.plan_of(rank);
+        let RankSlot::Running { child, .. } = self.slot(rank) else {
+            return false;
+        };
+        let wanted = plan.job.debug.on_exec.as_ref();
+        wanted.is_some_and(|stops| stops.holds(number))
+            && procfs::process(raw(child.pid)).is_some_and(|process| process.is_stopped())
     }
 
     /// Sends what a rank was owed before it was known to run.

@@ -1,7 +1,8 @@
 //! What is done for debuggers.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
+use wireup_core::job::debug::OnToolLoss;
 use wireup_core::job::rank_set::RankSetError;
 use wireup_core::job::spec::{DebugSpec, RankChoice};
 
@@ -25,6 +26,20 @@ pub(crate) struct DebugArgs {
     #[arg(long, value_name = "RANKS", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "all", value_parser = parse_choice)]
     stop_in_init: Option<RankChoice>,
+
+    /// When the last PMIx tool is gone and ranks still wait for a debugger: they wait for another, go
+    /// on, or the job ends
+    #[arg(long, value_enum, value_name = "wait|release|end", default_value_t = Loss::Wait)]
+    #[arg(hide_possible_values = true)]
+    on_tool_loss: Loss,
+}
+
+/// See [`OnToolLoss`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Loss {
+    Wait,
+    Release,
+    End,
 }
 
 impl From<DebugArgs> for DebugSpec {
@@ -35,6 +50,11 @@ impl From<DebugArgs> for DebugSpec {
             stacks: args.stacks,
             stop_in_init: args.stop_in_init,
             director: None,
+            on_tool_loss: match args.on_tool_loss {
+                Loss::Wait => OnToolLoss::Wait,
+                Loss::Release => OnToolLoss::Release,
+                Loss::End => OnToolLoss::End,
+            },
             rendezvous: None,
         }
     }

@@ -105,3 +105,29 @@ fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
     assert_eq!(raised, [(0, 0), (1, 0), (2, 0)]);
     assert_eq!(job.1[3..], [(0, 0)]);
 }
+
+#[test]
+fn ranks_wait_until_a_debugger_has_released_them_or_they_are_let_go() {
+    let mut job = Job(served::three_nodes(), Vec::new());
+    let holding = |job: &Job| -> Vec<bool> { job.0.iter().map(NodeCore::holds_ranks).collect() };
+    for (node, rank) in [(0, 0), (0, 1), (1, 2), (2, 4)] {
+        job.waits(node, ProcRank(rank));
+    }
+    assert_eq!(holding(&job), [true; 3]);
+    let range = |rank| {
+        let whom = Value::Proc(Proc {
+            nspace: "job".into(),
+            rank,
+        });
+        vec![Info::new(keys::EVENT_CUSTOM_RANGE, whom)]
+    };
+    job.0[0].rank_released(&range(ProcRank(0)));
+    assert!(job.0[0].holds_ranks());
+    job.0[0].rank_released(&range(ProcRank(1)));
+    job.0[1].rank_released(&range(ProcRank::WILDCARD));
+    assert_eq!(holding(&job), [false, false, true]);
+    let mut actions = Vec::new();
+    job.0[2].let_go(Moment::default(), &mut actions);
+    assert!(matches!(actions[..], [Action::SendControl(_)]));
+    assert!(!job.0[2].holds_ranks());
+}

@@ -44,8 +44,12 @@ impl Node {
         });
         self.calls += 1;
         let id = self.calls;
+        let first = self.core.tools.is_empty();
         let actions = self.call(&request, id);
-        let [Action::SendUpcall(bytes)] = &actions[..] else {
+        let (reports, answers) = actions.split_at(actions.len() - 1);
+        // Of a rank nothing is reported, nor of the next tools.
+        assert!(reports.is_empty() || first && says(reports, true));
+        let [Action::SendUpcall(bytes)] = answers else {
             panic!("one answer: {actions:?}");
         };
         let (answered, parts) = served::answers(bytes).next().unwrap();
@@ -67,6 +71,14 @@ impl Node {
             0,
         )
     }
+}
+
+/// Whether the launcher is told that the first tool has come, or the last is gone.
+fn says(actions: &[Action], came: bool) -> bool {
+    let mut reports = actions.iter();
+    reports.any(
+        |action| matches!(action, Action::Report(Report::Tools { attached }) if *attached == came),
+    )
 }
 
 #[test]
@@ -104,11 +116,13 @@ fn a_tool_is_gone_when_all_its_connections_are() {
     node.lose(name.clone(), &[]);
     assert!(!node.core.tools.is_empty());
     // A rank, a tool, and one that never was.
-    node.lose(proc("job", 2), &[other, proc("nobody", 0)]);
+    let lost = node.lose(proc("job", 2), &[other, proc("nobody", 0)]);
     assert!(!node.core.tools.is_empty());
-    node.lose(name.clone(), &[]);
+    assert!(!says(&lost, false));
+    let lost = node.lose(name.clone(), &[]);
     assert!(node.core.tools.is_empty());
-    node.lose(name, &[]);
+    assert!(says(&lost, false));
+    assert!(!says(&node.lose(name, &[]), false));
 }
 
 #[test]

@@ -1,0 +1,76 @@
+//! Tools that are lost while ranks wait for them: `--on-tool-loss`.
+
+use super::spawns::Debugger;
+use super::{Job, NODES, versions};
+use crate::common::{Output, Pmix};
+
+/// A job whose ranks wait in this way, and a tool that has seen that they do.
+fn waiting(library: &Pmix, stops: &str, options: &[&str]) -> (Job, Debugger) {
+    let libpmix = ["--libpmix", library.path(), stops];
+    let options = [&libpmix, options].concat();
+    let run = library.run(4, &options, "pmix_stop", &[]);
+    let job = Job::from(library.clone(), run);
+    let tool = Debugger::attach(&job);
+    tool.hears(&format!("ready={}", job.nspace()));
+    (job, tool)
+}
+
+#[test]
+fn ranks_that_wait_for_a_lost_tool_go_on_or_end_as_the_user_says() {
+    for library in versions() {
+        for nodes in NODES {
+            let stops = ["--stop-in-init=1-2", "--stop-on-exec"];
+            let cases = [
+                (stops[0], "release", 0),
+                (stops[1], "release", 0),
+                (stops[0], "end", 143),
+                (stops[1], "end", 143),
+            ];
+            // libpmix waits for a second before it reports losses: all at the same time.
+            let jobs = cases.map(|(stops, policy, code)| {
+                let options = [&["--on-tool-loss", policy], nodes].concat();
+                (waiting(&library, stops, &options), code)
+            });
+            let killed = jobs.map(|((job, tool), code)| {
+                tool.kill();
+                (job, code)
+            });
+            for (job, code) in killed {
+                let outcome = job.running.finish().expect(code);
+                let told = outcome.err();
+                assert_eq!(
+                    told.contains("a debugger that is gone"),
+                    code != 0,
+                    "{told}"
+                );
+                let begun = outcome.out().matches(" begun\n").count();
+                assert_eq!(begun == 4, code == 0, "{outcome:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_wait_for_another_tool_while_one_is_there_or_unless_the_user_says_otherwise() {
+    let Some(library) = versions().next() else {
+        return;
+    };
+    // Another is there.
+    let options = ["--on-tool-loss", "end"];
+    let (job, tool) = waiting(&library, "--stop-in-init", &options);
+    let mut other = Debugger::attach(&job);
+    tool.kill();
+    other.hears_many("ready=", 1);
+    let name = job.nspace();
+    other.order(&format!("release {name}"));
+    job.running.wait_for_many(Output::Stdout, " begun\n", 4);
+    other.leave();
+    job.running.finish().expect(0);
+    // None is, and none has to be.
+    let (job, tool) = waiting(&library, "--stop-in-init", &[]);
+    tool.kill();
+    let mut other = Debugger::attach(&job);
+    other.order(&format!("release {}", job.nspace()));
+    job.running.finish().expect(0);
+    other.leave();
+}
