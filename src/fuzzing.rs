@@ -23,6 +23,7 @@ use wireup_core::job::spec::EndingSpec;
 use wireup_core::link::frame::Address;
 use wireup_core::link::fuzzing::{messages, read};
 use wireup_core::node::JobContext;
+use wireup_core::node::event::FromNode;
 use wireup_core::supervisor::{Departure, Order, Supervisor};
 
 type Jobs = Roster<Arc<JobContext>>;
@@ -84,7 +85,10 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBacke
         }
         FromBackend::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
         FromBackend::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
-        FromBackend::Demanded(demand) => supervisor.demanded(demand, now, &mut orders),
+        FromBackend::Node {
+            said: FromNode::Demanded(demand),
+            ..
+        } => supervisor.demanded(demand, now, &mut orders),
         _ => {}
     }
     if let Some(rank) = supervisor.cause().and_then(|cause| cause.rank()) {

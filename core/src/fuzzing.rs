@@ -15,7 +15,7 @@ use crate::job::spec::JobSpec;
 use crate::link::control::{FromAgent, FromStep, ToAgent, ToStep};
 use crate::link::frame::Address;
 use crate::link::fuzzing::{messages, read};
-use crate::node::event::{Action, Event, PeerMessage, Report};
+use crate::node::event::{Action, Event, FromNode, PeerMessage, ToNode};
 use crate::node::{JobContext, NodeCore, Terms};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -65,7 +65,8 @@ fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
     read::<FromAgent>(body);
     read::<ToStep>(body);
     read::<FromStep>(body);
-    read::<Report>(body);
+    read::<FromNode>(body);
+    read::<ToNode>(body);
     read::<JobSpec>(body);
     read::<JobContext>(body);
     read::<ToRendezvous>(body);
@@ -106,11 +107,11 @@ pub fn link_seeds(count: usize) -> Vec<Vec<u8>> {
 
     use crate::job::arbitrary::job_spec;
     use crate::link::encode;
-    use crate::node::event::arbitrary::{job_context, peer_message, report};
+    use crate::node::event::arbitrary::{from_node, job_context, peer_message};
 
     let body = prop_oneof![
         12 => peer_message().prop_map(|message| encode(&message)),
-        1 => report().prop_map(|report| encode(&report)),
+        1 => from_node().prop_map(|told| encode(&told)),
         1 => job_context().prop_map(|job| encode(&job)),
         1 => job_spec().prop_map(|spec| encode(&spec)),
     ];

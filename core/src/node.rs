@@ -71,7 +71,7 @@ use crate::job::rank_placement::RankMap;
 use crate::job::roster::{Placed, Roster};
 use crate::job::spawn::SpawnedByTool;
 use crate::names::engine::StoreEngine;
-use crate::node::event::{Action, Event, PeerMessage};
+use crate::node::event::{Action, Event, PeerMessage, ToNode};
 use crate::pmi::collective::Collective;
 use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
@@ -281,11 +281,13 @@ impl NodeCore {
                 server,
                 processes,
             } => self.weighed(asked, server, &processes, now, actions),
-            Event::Rendezvous(message) => self.rendezvous_said(message, now, actions),
-            Event::RendezvousLost => self.rendezvous_lost(now, actions),
-            Event::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
-            Event::Allocated { ticket, result } => self.allocated(ticket, &result, actions),
-            Event::Launched => self.launched(now, actions),
+            Event::Told(told) => match told {
+                ToNode::Rendezvous(message) => self.rendezvous_said(message, now, actions),
+                ToNode::RendezvousLost => self.rendezvous_lost(now, actions),
+                ToNode::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
+                ToNode::Allocated { ticket, result } => self.allocated(ticket, &result, actions),
+                ToNode::Launched => self.launched(now, actions),
+            },
             Event::JobOver(job) => self.job_over(job, now, actions),
             Event::JobsEnded(ends) => self.tell_tools_of_ends(ends, now, actions),
             Event::LaunchEnded => self.launch_ended(now, actions),

@@ -11,6 +11,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 use wireup_core::job::roster::{Placed, Roster};
 use wireup_core::node::HEAD;
+use wireup_core::node::event::FromNode;
 use wireup_core::supervisor::Waiting;
 
 /// Whether `node` may send this report to the launcher of these jobs.
@@ -21,14 +22,9 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         return false;
     }
     match told {
-        FromBackend::Spawn {
-            node: of, request, ..
-        } => *of == node && !request.apps.is_empty(),
+        FromBackend::Node { node: of, said } => *of == node && known.said(node, said),
         FromBackend::SidecarLoaded { node: of, .. }
-        | FromBackend::SidecarLostLate { node: of, .. }
-        | FromBackend::Tools { node: of, .. }
-        | FromBackend::Allocate { node: of, .. } => *of == node,
-        FromBackend::Directed(_) => node == HEAD,
+        | FromBackend::SidecarLostLate { node: of, .. } => *of == node,
         FromBackend::Inspected {
             node: of, findings, ..
         } => *of == node && findings.iter().all(|finding| own(finding.rank)),
@@ -38,11 +34,6 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::AllStarted { job } | FromBackend::JobRefused { job, .. } => known.job(*job),
         FromBackend::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
         FromBackend::Failed { cause, .. } => known.cause(cause),
-        FromBackend::Demanded(Demand { ranks, .. }) => ranks
-            .as_ref()
-            .is_none_or(|ranks| ranks.iter().all(|rank| known.rank(*rank))),
-        FromBackend::FenceLate(late) => known.absences(&late.absences),
-        FromBackend::Log(text) => text.rank.is_none_or(|rank| known.rank(rank)),
         FromBackend::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
         // Reports of the launcher to itself.
         FromBackend::Joined { .. } | FromBackend::Refused(_) => false,
@@ -55,8 +46,6 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         | FromBackend::Judged { .. }
         | FromBackend::Output { .. }
         | FromBackend::Gone { .. }
-        | FromBackend::Rendezvous { .. }
-        | FromBackend::Syslog(_)
         | FromBackend::Tell { .. }
         | FromBackend::LoadedMpi { .. }
         | FromBackend::Over => true,
@@ -69,6 +58,23 @@ struct Known<'a, T>(&'a Roster<T>);
 impl<T: Placed> Known<'_, T> {
     fn rank(&self, rank: GlobalRank) -> bool {
         self.0.find(rank).is_some()
+    }
+
+    fn said(&self, node: NodeId, said: &FromNode) -> bool {
+        match said {
+            FromNode::Directed(_) => node == HEAD,
+            FromNode::Spawn { request, .. } => !request.apps.is_empty(),
+            FromNode::Demanded(Demand { ranks, .. }) => {
+                let mut ranks = ranks.iter().flatten();
+                ranks.all(|rank| self.rank(*rank))
+            }
+            FromNode::FenceLate(late) => self.absences(&late.absences),
+            FromNode::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
+            FromNode::Allocate { .. }
+            | FromNode::Tools { .. }
+            | FromNode::Rendezvous { .. }
+            | FromNode::Syslog(_) => true,
+        }
     }
 
     fn job(&self, job: JobNumber) -> bool {
@@ -187,15 +193,17 @@ mod tests {
             assert_eq!(admitted(FromBackend::Finalized { rank }), own, "{rank:?}");
             let cause = None;
             assert_eq!(admitted(FromBackend::NotStarted { rank, cause }), own);
-            let spawn = |node, apps: usize| FromBackend::Spawn {
+            let spawn = |node, apps: usize| FromBackend::Node {
                 node: NodeId(node),
-                ticket: SpawnTicket(1),
-                by: Spawner::Rank(rank),
-                request: Box::new(SpawnRequest {
-                    apps: vec![app.clone(); apps],
-                    infos: Vec::new(),
-                    preputs: Vec::new(),
-                }),
+                said: FromNode::Spawn {
+                    ticket: SpawnTicket(1),
+                    by: Spawner::Rank(rank),
+                    request: Box::new(SpawnRequest {
+                        apps: vec![app.clone(); apps],
+                        infos: Vec::new(),
+                        preputs: Vec::new(),
+                    }),
+                },
             };
             assert_eq!(admitted(spawn(1, 1)), own);
             assert!(!admitted(spawn(0, 1)));
@@ -234,10 +242,11 @@ mod tests {
             };
             assert_eq!(admitted(not_started), there);
             assert_eq!(admitted(FromBackend::Left { waiting, cause }), there);
-            assert_eq!(
-                admitted(FromBackend::FenceLate(late(number, &[], &[]))),
-                there
-            );
+            let said = |said| {
+                let node = NodeId(1);
+                admitted(FromBackend::Node { node, said })
+            };
+            assert_eq!(said(FromNode::FenceLate(late(number, &[], &[]))), there);
             let timeout = Cause::FenceTimeout(Box::new(late(number, &[0], &[1])));
             assert_eq!(admitted(failed(timeout)), there);
             let demand = Demand {
@@ -245,14 +254,14 @@ mod tests {
                 what: Wish::Kill,
                 ranks: Some(vec![GlobalRank(0), rank]),
             };
-            assert_eq!(admitted(FromBackend::Demanded(demand)), there);
+            assert_eq!(said(FromNode::Demanded(demand)), there);
             let text = LogText {
                 rank: Some(rank),
                 channel: Channel::Stdout,
                 once: false,
                 text: Vec::new(),
             };
-            assert_eq!(admitted(FromBackend::Log(text)), there);
+            assert_eq!(said(FromNode::Log(text)), there);
         }
         for (number, there) in [(0, true), (1, true), (2, false)] {
             let node = NodeId(number);

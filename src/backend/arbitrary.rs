@@ -13,13 +13,9 @@ use crate::backend::wait_report::Awaited;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::ids::JobNumber;
-use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
-use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest};
-use wireup_core::node::event::SpawnTicket;
-use wireup_core::node::event::arbitrary::{
-    cause, demand, job_end, late_fence, node, peer_message, process, spawner,
-};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::node::event::arbitrary::{cause, from_node, job_end, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
@@ -72,43 +68,10 @@ fn refusal() -> BoxedStrategy<Refusal> {
         .boxed()
 }
 
-fn spawn_request() -> BoxedStrategy<SpawnRequest> {
-    let info = (TEXT, TEXT, any::<bool>()).prop_map(|(key, value, required)| SpawnInfo {
-        key,
-        value,
-        required,
-    });
-    let app = (TEXT, vec(TEXT, 0..2), option::of(TEXT), any::<u32>()).prop_map(
-        |(program, words, cwd, count)| SpawnApp {
-            program: program.into(),
-            args: words.iter().map(Into::into).collect(),
-            env: words.iter().map(Into::into).collect(),
-            cwd: cwd.map(Into::into),
-            count,
-            infos: Vec::new(),
-        },
-    );
-    (vec(app, 0..3), vec(info, 0..3))
-        .prop_map(|(apps, infos)| SpawnRequest {
-            apps,
-            infos,
-            preputs: Vec::new(),
-        })
-        .boxed()
-}
-
 /// Any report of a backend, plausible or not.
 fn from_backend() -> BoxedStrategy<FromBackend> {
     let bytes = || vec(any::<u8>(), 0..20);
     let dialect = option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2]));
-    let log = (option::of(process()), any::<bool>(), bytes()).prop_map(|(rank, once, text)| {
-        FromBackend::Log(LogText {
-            rank,
-            channel: Channel::Stderr,
-            once,
-            text,
-        })
-    });
     let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
     let seen = seen.prop_map(|(app, program, loads)| {
         let [openmpi, openmpi4, mpich, pmix, pmi] = loads;
@@ -123,7 +86,6 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         };
         FromBackend::LoadedMpi { app, seen }
     });
-    let spawn = (node(), any::<u64>(), spawner(), spawn_request());
     let lost = (node(), TEXT);
     let finding = (process(), TEXT).prop_map(|(rank, text)| Finding {
         rank,
@@ -156,10 +118,8 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         (waiting(), cause()).prop_map(|(waiting, cause)| FromBackend::Left { waiting, cause }),
         (cause(), option::of(state()))
             .prop_map(|(cause, state)| FromBackend::Failed { cause, state }),
-        demand().prop_map(FromBackend::Demanded),
-        late_fence().prop_map(FromBackend::FenceLate),
+        (node(), from_node()).prop_map(|(node, said)| FromBackend::Node { node, said }),
         awaited().prop_map(FromBackend::Waits),
-        log,
     ];
     let about_others = prop_oneof![
         Just(FromBackend::Ready),
@@ -177,12 +137,6 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
             let kind = SpawnFailureKind::Failed;
             let failure = SpawnFailure { kind, text };
             FromBackend::JobRefused { job, failure }
-        }),
-        spawn.prop_map(|(node, ticket, by, request)| FromBackend::Spawn {
-            node,
-            ticket: SpawnTicket(ticket),
-            by,
-            request: Box::new(request),
         }),
         TEXT.prop_map(|text| FromBackend::Tell { text }),
         (node(), option::of(refusal()))

@@ -322,7 +322,6 @@ impl LocalBackend {
             }
             ToBackend::LetGo { report } => self.let_go(report),
             ToBackend::Direct(debugged) => self.direct(debugged),
-            ToBackend::Launched => self.feed_head(Event::Launched),
             ToBackend::Inspect(inspection) => self.inspect(inspection),
             ToBackend::Ask(awaited) => self.look_out_for(awaited),
             ToBackend::Look { app, ranks } => {
@@ -330,29 +329,14 @@ impl LocalBackend {
                     self.tell(FromBackend::LoadedMpi { app, seen });
                 }
             }
-            ToBackend::Spawned {
-                node,
-                ticket,
-                result,
-            } => {
-                if self.part.holds(node) {
-                    self.feed(node, Event::Spawned { ticket, result });
-                }
-            }
-            ToBackend::Allocated {
-                node,
-                ticket,
-                result,
-            } => {
-                if self.part.holds(node) {
-                    self.feed(node, Event::Allocated { ticket, result });
-                }
-            }
             ToBackend::DropJob(job) => self.drop_job(job),
             ToBackend::JobOver(job) => self.job_over(job),
             ToBackend::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
-            ToBackend::Rendezvous(message) => self.feed_head(Event::Rendezvous(message)),
-            ToBackend::RendezvousLost => self.feed_head(Event::RendezvousLost),
+            ToBackend::Node(node, told) => {
+                if self.part.holds(node) {
+                    self.feed(node, Event::Told(told));
+                }
+            }
             ToBackend::Finish { abnormal, ends } => self.finish(abnormal, ends),
             ToBackend::Hurry => self.hurry(),
         }

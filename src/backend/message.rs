@@ -7,19 +7,15 @@ use crate::backend::inspection::{Finding, Inspection};
 use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::MpiProcess;
 pub(crate) use wireup_core::fleet::Refusal;
-use wireup_core::job::allocation::{AllocationRequest, AllocationResult};
 use wireup_core::job::debug::Debugged;
-use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::log::{LogText, SyslogText};
 use wireup_core::job::octets;
-use wireup_core::job::outcome::{Cause, LateFence, PmiState, RankEnd};
-use wireup_core::job::spawn::{SpawnFailure, SpawnInfo, SpawnRequest, SpawnResult, Spawner};
-use wireup_core::node::event::{AllocationTicket, SpawnTicket};
+use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::spawn::SpawnFailure;
+use wireup_core::node::event::{FromNode, ToNode};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::queries::JobEnd;
 use wireup_core::record::Stream;
-use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 use wireup_core::supervisor::Waiting;
 
 /// Reports of a backend to the launcher.
@@ -51,29 +47,8 @@ pub(crate) enum FromBackend {
     },
     /// The start of every rank of a job here has been reported.
     AllStarted { job: JobNumber },
-    /// A spawn request; answered by [`ToBackend::Spawned`].
-    Spawn {
-        /// The node that waits for the answer.
-        node: NodeId,
-        ticket: SpawnTicket,
-        by: Spawner,
-        request: Box<SpawnRequest>,
-    },
-    /// The first PMIx tool has attached to a server of this node, or the last is gone.
-    Tools { node: NodeId, attached: bool },
     /// Ranks here wait for a debugger: the answer to [`ToBackend::LetGo`].
     Held,
-    /// The tool that directs the launch has said how; answered by [`ToBackend::Direct`].
-    Directed(Vec<SpawnInfo>),
-    /// A request for nodes or slots; answered by [`ToBackend::Allocated`].
-    Allocate {
-        /// The node that waits for the answer.
-        node: NodeId,
-        ticket: AllocationTicket,
-        /// The requesting process.
-        by: GlobalRank,
-        request: Box<AllocationRequest>,
-    },
     /// A spawned job cannot run here.
     JobRefused {
         /// Which.
@@ -122,10 +97,6 @@ pub(crate) enum FromBackend {
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
-    /// A rank requests an action on ranks of its job.
-    Demanded(Demand),
-    /// A fence takes longer than expected, and continues.
-    FenceLate(LateFence),
     /// A sidecar was lost that no local rank needs any more.
     SidecarLostLate {
         /// Where.
@@ -143,17 +114,8 @@ pub(crate) enum FromBackend {
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// A rank, or its MPI library, has something for the user.
-    Log(LogText),
-    /// A message of the first node to the name server of the user's launches.
-    Rendezvous {
-        /// To which one: the number of those that were lost before.
-        epoch: u32,
-        /// What.
-        message: ToRendezvous,
-    },
-    /// A rank has something for the log of the launcher's host.
-    Syslog(SyslogText),
+    /// A message of a node.
+    Node { node: NodeId, said: FromNode },
     /// A line for the user.
     Tell {
         /// Without a prefix.
@@ -201,13 +163,8 @@ impl FromBackend {
             | Self::Ended { rank, .. }
             | Self::Judged { rank, .. }
             | Self::Output { rank, .. }
-            | Self::Gone { rank }
-            | Self::Spawn {
-                by: Spawner::Rank(rank),
-                ..
-            }
-            | Self::Allocate { by: rank, .. }
-            | Self::Demanded(Demand { by: rank, .. }) => Some(*rank),
+            | Self::Gone { rank } => Some(*rank),
+            Self::Node { said, .. } => said.rank(),
             _ => None,
         }
     }
@@ -253,24 +210,6 @@ pub(crate) enum ToBackend {
     LetGo { report: bool },
     /// The first job as the tool wants it that directs the launch.
     Direct(Debugged),
-    /// All its ranks have been started, for that tool.
-    Launched,
-    /// What became of a request to start processes.
-    Spawned {
-        node: NodeId,
-        /// Its name for the request.
-        ticket: SpawnTicket,
-        /// What became of it.
-        result: SpawnResult,
-    },
-    /// What became of a request for nodes or slots.
-    Allocated {
-        node: NodeId,
-        /// Its name for the request.
-        ticket: AllocationTicket,
-        /// What became of it.
-        result: AllocationResult,
-    },
     /// A spawned job has failed: none of its ranks may be started any more, and those that run are
     /// to be killed.
     DropJob(JobNumber),
@@ -289,10 +228,8 @@ pub(crate) enum ToBackend {
         /// How the jobs ended that ended last, for tools.
         ends: Vec<JobEnd>,
     },
-    /// A message of the name server to the first node.
-    Rendezvous(FromRendezvous),
-    /// The rendezvous is lost, or there is none; for the first node.
-    RendezvousLost,
+    /// A message to a node.
+    Node(NodeId, ToNode),
     /// The user is impatient.
     Hurry,
 }

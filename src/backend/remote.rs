@@ -41,6 +41,7 @@ use wireup_core::link::control::FromAgent;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::Envelope;
+use wireup_core::node::event::FromNode;
 use wireup_core::node::{HEAD, JobContext};
 use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
@@ -153,7 +154,10 @@ impl RemoteBackend {
             }
             FromBackend::Over => return self.conclude(|fleet, _, out| fleet.node_over(node, out)),
             // It keeps the names.
-            FromBackend::Rendezvous { .. } if node != HEAD => return,
+            FromBackend::Node {
+                said: FromNode::Rendezvous { .. },
+                ..
+            } if node != HEAD => return,
             FromBackend::Output {
                 stream, ref bytes, ..
             } => {
@@ -303,12 +307,7 @@ impl Backend for RemoteBackend {
             _ => {}
         }
         let to = match &order {
-            ToBackend::Spawned { node, .. } | ToBackend::Allocated { node, .. } => {
-                Address::Node(*node)
-            }
-            ToBackend::Rendezvous(_) | ToBackend::RendezvousLost | ToBackend::Launched => {
-                Address::Node(HEAD)
-            }
+            ToBackend::Node(node, _) => Address::Node(*node),
             _ => Address::EveryNode,
         };
         self.send(to, &Carried::Order(order));

@@ -15,7 +15,7 @@ use wireup_core::job::allocation::{
     AllocationResult, Directive, Share,
 };
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::node::event::AllocationTicket;
+use wireup_core::node::event::{AllocationTicket, ToNode};
 
 /// A waiter for an answer: a node, and its ticket for the request.
 type Asker = (NodeId, AllocationTicket);
@@ -225,11 +225,8 @@ impl Controller {
                 }
             }
         }
-        self.backend.order(ToBackend::Allocated {
-            node,
-            ticket,
-            result,
-        });
+        let said = ToNode::Allocated { ticket, result };
+        self.backend.order(ToBackend::Node(node, said));
     }
 
     /// All processes of a job have ended: their allocations are free.

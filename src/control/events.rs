@@ -4,10 +4,11 @@ use crate::backend::message::FromBackend;
 use crate::control::{Controller, Life, Loaded};
 use crate::report::{failures, missing_ranks};
 use crate::sys::poll::Source;
-use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spec::PmiChoice;
+use wireup_core::node::event::FromNode;
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::{RankState, kind_of};
 use wireup_core::supervisor::{Departure, JOB_ENDED};
@@ -71,19 +72,6 @@ impl Controller {
                 self.supervisor.rank_left(waiting, cause, now);
             }
             FromBackend::Failed { cause, .. } => self.fail_by(cause),
-            FromBackend::Demanded(demand) => {
-                let mut orders = Vec::new();
-                let now = self.now();
-                self.supervisor.demanded(demand, now, &mut orders);
-                self.carry_out(orders);
-            }
-            FromBackend::FenceLate(late) => {
-                if !std::mem::replace(&mut self.late_told, true) {
-                    let text = missing_ranks::note(&self.jobs, &late, &|rank| self.pid_of(rank));
-                    self.warn(&text);
-                    self.show_stacks_of_late_fence();
-                }
-            }
             FromBackend::SidecarLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
@@ -101,32 +89,12 @@ impl Controller {
                 self.streams.take(stream, speaker, &bytes, now)?;
                 self.regulate()?;
             }
-            FromBackend::Log(text) => self.log(text),
-            FromBackend::Rendezvous { epoch, message } => self.tell_rendezvous(epoch, message),
-            FromBackend::Syslog(text) => {
-                if let Some(text) = self.syslog.log(&text) {
-                    self.warn(&text);
-                }
-            }
+            FromBackend::Node { node, said } => self.node_said(node, said),
             FromBackend::Tell { text } => self.tell(&text),
             FromBackend::LoadedMpi { app, seen } => self.alone.saw(app as usize, seen),
             // Handled between the remote and the local backends.
             FromBackend::Waits(_) => {}
-            FromBackend::Spawn {
-                node,
-                ticket,
-                by,
-                request,
-            } => self.spawn_wanted((node, ticket), by, request),
-            FromBackend::Tools { node, attached } => self.tools_changed(node, attached),
             FromBackend::Held => self.held_without_tool(),
-            FromBackend::Directed(infos) => self.directed(&infos),
-            FromBackend::Allocate {
-                node,
-                ticket,
-                by,
-                request,
-            } => self.allocation_wanted((node, ticket), by, &request),
             FromBackend::JobRefused { job, failure } => self.spawn_failed(job, failure),
             FromBackend::Gone { rank } => {
                 let now = self.now();
@@ -149,6 +117,43 @@ impl Controller {
             FromBackend::Over => self.over = true,
         }
         Ok(())
+    }
+
+    fn node_said(&mut self, node: NodeId, said: FromNode) {
+        match said {
+            FromNode::Demanded(demand) => {
+                let mut orders = Vec::new();
+                let now = self.now();
+                self.supervisor.demanded(demand, now, &mut orders);
+                self.carry_out(orders);
+            }
+            FromNode::FenceLate(late) => {
+                if !std::mem::replace(&mut self.late_told, true) {
+                    let text = missing_ranks::note(&self.jobs, &late, &|rank| self.pid_of(rank));
+                    self.warn(&text);
+                    self.show_stacks_of_late_fence();
+                }
+            }
+            FromNode::Log(text) => self.log(text),
+            FromNode::Syslog(text) => {
+                if let Some(text) = self.syslog.log(&text) {
+                    self.warn(&text);
+                }
+            }
+            FromNode::Rendezvous { epoch, message } => self.tell_rendezvous(epoch, message),
+            FromNode::Spawn {
+                ticket,
+                by,
+                request,
+            } => self.spawn_wanted((node, ticket), by, request),
+            FromNode::Tools { attached } => self.tools_changed(node, attached),
+            FromNode::Directed(infos) => self.directed(&infos),
+            FromNode::Allocate {
+                ticket,
+                by,
+                request,
+            } => self.allocation_wanted((node, ticket), by, &request),
+        }
     }
 
     /// Shows a text of a rank, unless it is one to be shown once and has been.

@@ -10,6 +10,8 @@ use crate::plan::jobs::Plans;
 use crate::sys::mpir;
 use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::node::HEAD;
+use wireup_core::node::event::ToNode;
 
 impl Controller {
     /// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
@@ -40,7 +42,8 @@ impl Controller {
         if job == JobNumber(0) {
             self.release();
             if self.plan.spec.debug.director.is_some() {
-                self.backend.order(ToBackend::Launched);
+                let launched = ToBackend::Node(HEAD, ToNode::Launched);
+                self.backend.order(launched);
             }
         }
     }

@@ -22,6 +22,8 @@ use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
 use wireup_core::link::{DecodeError, decode};
+use wireup_core::node::HEAD;
+use wireup_core::node::event::ToNode;
 use wireup_core::rendezvous::MEET_MAX;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
@@ -203,7 +205,10 @@ impl Controller {
                     self.name_server.attempts = 0;
                     self.name_server.unheard = Vec::new();
                 }
-                Ok(message) => self.backend.order(ToBackend::Rendezvous(message)),
+                Ok(message) => {
+                    let said = ToNode::Rendezvous(message);
+                    self.backend.order(ToBackend::Node(HEAD, said));
+                }
                 Err(error) => return self.lose_rendezvous(&Lost::Garbage(error)),
             }
         }
@@ -261,7 +266,8 @@ impl Controller {
         self.name_server.unheard = Vec::new();
         self.name_server.silent_until = None;
         self.name_server.attempts = 0;
-        self.backend.order(ToBackend::RendezvousLost);
+        self.backend
+            .order(ToBackend::Node(HEAD, ToNode::RendezvousLost));
         if !std::mem::replace(&mut self.name_server.told, true) && !self.supervisor.is_over() {
             self.warn(&format!(
                 "the rendezvous of your launches is lost ({lost}); names that were published \

@@ -22,7 +22,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
 use wireup_core::job::outcome::{Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, RankEnd};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnResult, Spawner};
 use wireup_core::job::spec::Children;
-use wireup_core::node::event::SpawnTicket;
+use wireup_core::node::event::{SpawnTicket, ToNode};
 use wireup_core::queries::{self, JobEnd};
 
 /// A waiter for an answer: a node, and its ticket for the request.
@@ -173,11 +173,8 @@ impl Controller {
             );
             self.warn(&text);
         }
-        self.backend.order(ToBackend::Spawned {
-            node,
-            ticket,
-            result,
-        });
+        let said = ToNode::Spawned { ticket, result };
+        self.backend.order(ToBackend::Node(node, said));
     }
 
     /// Some part of a job that is being started cannot run.

@@ -9,7 +9,7 @@ use crate::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
     Directive,
 };
-use crate::node::event::{Action, AllocationTicket, Report};
+use crate::node::event::{Action, AllocationTicket, FromNode};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
@@ -56,7 +56,7 @@ impl NodeCore {
             infos: infos.iter().map(said).collect(),
             timeout: super::upcalls::timeout(infos),
         });
-        actions.push(Action::Report(Report::Allocate {
+        actions.push(Action::Tell(FromNode::Allocate {
             ticket,
             by,
             request,

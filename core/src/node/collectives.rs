@@ -16,7 +16,7 @@ use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::job::rank_placement::RankMap;
 use crate::link::{decode, encode};
-use crate::node::event::{Action, PeerMessage, Report};
+use crate::node::event::{Action, FromNode, PeerMessage};
 use crate::node::{HEAD, NodeCore};
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::Answer;
@@ -84,7 +84,7 @@ impl NodeCore {
 
     pub(super) fn tell_rendezvous(&self, message: ToRendezvous, actions: &mut Vec<Action>) {
         let epoch = self.collectives.epoch;
-        actions.push(Action::Report(Report::Rendezvous { epoch, message }));
+        actions.push(Action::Tell(FromNode::Rendezvous { epoch, message }));
     }
 
     /// Processes of this node take part in something together with those of other launches.

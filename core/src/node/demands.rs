@@ -6,7 +6,7 @@ use crate::job::allocation::Directive;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
-use crate::node::event::{Action, Report};
+use crate::node::event::{Action, FromNode, Report};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
@@ -85,18 +85,18 @@ impl NodeCore {
         let waits = targets.is_empty() || ranks.is_none();
         let by = self.named(proc).unwrap_or_default();
         let message = message.to_string();
-        actions.push(Action::Report(match ranks {
-            None => Report::Failed(Cause::Aborted {
+        actions.push(match ranks {
+            None => Action::Report(Report::Failed(Cause::Aborted {
                 rank: by,
                 code,
                 message,
-            }),
-            ranks => Report::Demanded(Demand {
+            })),
+            ranks => Action::Tell(FromNode::Demanded(Demand {
                 by,
                 what: Wish::Abort { code, message },
                 ranks,
-            }),
-        }));
+            })),
+        });
         match waits {
             true => self.aborts.push(id),
             false => self.answer(id, &Answer::Status(Status::SUCCESS), actions),
@@ -162,7 +162,7 @@ impl NodeCore {
         let by = self.named(proc).unwrap_or_default();
         actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
-            Action::Report(Report::Demanded(Demand { by, what, ranks }))
+            Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
         }));
         self.answer(id, &Answer::Status(Status::SUCCESS), actions);
     }

@@ -18,7 +18,7 @@ use super::{JobContext, NodeCore};
 use crate::job::clock::Moment;
 use crate::job::debug::Director;
 use crate::job::ids::{JobNumber, Rank};
-use crate::node::event::{Action, Report};
+use crate::node::event::{Action, FromNode};
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Value, find};
@@ -105,7 +105,7 @@ impl NodeCore {
             Some(Value::Infos(infos)) => infos.iter().map(said).collect(),
             _ => Vec::new(),
         };
-        actions.push(Action::Report(Report::Directed(said)));
+        actions.push(Action::Tell(FromNode::Directed(said)));
         true
     }
 

@@ -94,24 +94,8 @@ pub enum Event<'a> {
         /// By process, bytes of memory it uses; without those that have ended.
         processes: BTreeMap<u32, u64>,
     },
-    /// At the head node: a message of the name server of this user's launches.
-    Rendezvous(FromRendezvous),
-    /// At the head node: the rendezvous is lost, or there is none.
-    RendezvousLost,
-    /// The launcher's answer to [`Report::Spawn`].
-    Spawned {
-        ticket: SpawnTicket,
-        /// What became of it.
-        result: SpawnResult,
-    },
-    /// The launcher's answer to [`Report::Allocate`].
-    Allocated {
-        ticket: AllocationTicket,
-        /// What became of it.
-        result: AllocationResult,
-    },
-    /// All ranks of the first job have been started, for a tool that directs the launch.
-    Launched,
+    /// A message of the launcher.
+    Told(ToNode),
     /// All ranks of a job have ended, on all nodes, and others still run: the job is removed,
     /// unless it is the first one, whose settings apply to all.
     JobOver(JobNumber),
@@ -237,8 +221,10 @@ pub enum Action {
         /// What; nothing at the end of the input.
         bytes: Vec<u8>,
     },
-    /// Tell the launcher.
+    /// Tell the backend that runs this core.
     Report(Report),
+    /// Tell the launcher.
+    Tell(FromNode),
 }
 
 /// Names a node's request to the launcher.
@@ -249,8 +235,8 @@ pub struct SpawnTicket(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct AllocationTicket(pub u64);
 
-/// Reports to the launcher.
-#[derive(Debug, Serialize, Deserialize)]
+/// Reports about the node's sidecar, ranks and job to the backend that runs its core.
+#[derive(Debug)]
 pub enum Report {
     /// The sidecar has loaded its libraries.
     SidecarLoaded(Hello),
@@ -268,6 +254,8 @@ pub enum Report {
     },
     /// The sidecar failed, or ended without being asked to.
     SidecarLost { error: String },
+    /// A warning of the sidecar for the user; the sidecar continues.
+    SidecarWarning { text: String },
     /// A rank made contact with a process-management interface.
     RankConnected {
         /// Which.
@@ -278,12 +266,15 @@ pub enum Report {
         /// Which.
         rank: NodeRank,
     },
-    /// A warning of the sidecar for the user; the sidecar continues.
-    SidecarWarning { text: String },
-    /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
-    FenceLate(LateFence),
     /// The job has failed.
     Failed(Cause),
+}
+
+/// Messages of a node to the launcher.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum FromNode {
+    /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
+    FenceLate(LateFence),
     /// A rank requests an action on ranks of its job.
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
@@ -299,7 +290,7 @@ pub enum Report {
         /// What.
         message: ToRendezvous,
     },
-    /// A spawn request; answered by [`Event::Spawned`].
+    /// A spawn request; answered by [`ToNode::Spawned`].
     Spawn {
         ticket: SpawnTicket,
         by: Spawner,
@@ -309,13 +300,56 @@ pub enum Report {
     Tools { attached: bool },
     /// The tool that directs the launch has said how, and lets it begin.
     Directed(Vec<SpawnInfo>),
-    /// A request for nodes or slots; answered by [`Event::Allocated`].
+    /// A request for nodes or slots; answered by [`ToNode::Allocated`].
     Allocate {
         ticket: AllocationTicket,
         /// The requesting process.
         by: GlobalRank,
         request: Box<AllocationRequest>,
     },
+}
+
+/// Messages of the launcher to a node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ToNode {
+    /// The answer to [`FromNode::Spawn`].
+    Spawned {
+        ticket: SpawnTicket,
+        result: SpawnResult,
+    },
+    /// The answer to [`FromNode::Allocate`].
+    Allocated {
+        ticket: AllocationTicket,
+        result: AllocationResult,
+    },
+    /// To the head node: a message of the name server of this user's launches.
+    Rendezvous(FromRendezvous),
+    /// To the head node: the name server is lost, or there is none.
+    RendezvousLost,
+    /// To the head node: all ranks of the first job have been started, for a tool that directs the
+    /// launch.
+    Launched,
+}
+
+impl FromNode {
+    /// The rank it is about, if it is about one.
+    pub fn rank(&self) -> Option<GlobalRank> {
+        match self {
+            Self::Spawn {
+                by: Spawner::Rank(by),
+                ..
+            }
+            | Self::Allocate { by, .. }
+            | Self::Demanded(Demand { by, .. }) => Some(*by),
+            Self::Spawn { .. }
+            | Self::Tools { .. }
+            | Self::Directed(_)
+            | Self::FenceLate(_)
+            | Self::Log(_)
+            | Self::Syslog(_)
+            | Self::Rendezvous { .. } => None,
+        }
+    }
 }
 
 #[cfg(any(test, feature = "testing"))]

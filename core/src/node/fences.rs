@@ -19,7 +19,7 @@ use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
 use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, OnFailure, SpreadSpec};
 use crate::link::spawn_tree::Shape;
-use crate::node::event::{Action, Report};
+use crate::node::event::{Action, FromNode, Report};
 use crate::pmi::collective::{Collective, Scope};
 
 /// How the nodes of a job meet.
@@ -247,7 +247,7 @@ impl NodeCore {
             ranks: self.size_of(&id.series.participants),
             absences,
         };
-        actions.push(Action::Report(Report::FenceLate(late)));
+        actions.push(Action::Tell(FromNode::FenceLate(late)));
     }
 
     /// Why the job fails when a fence does; `None` if that is the program's business, or follows

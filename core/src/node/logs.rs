@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::NodeCore;
 use crate::job::log::{Channel, LogText, PRIORITY_DEFAULT, SyslogPlace, SyslogText};
 use crate::job::wall::WallClock;
-use crate::node::event::{Action, Report};
+use crate::node::event::{Action, FromNode};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Answer;
@@ -114,7 +114,7 @@ impl NodeCore {
             let system = syslog(&info.key);
             lost |= shown.is_none() && system.is_none() && !recorded;
             if let Some((channel, name)) = shown {
-                reports.push(Report::Log(LogText {
+                reports.push(FromNode::Log(LogText {
                     rank,
                     channel,
                     once: manner.once,
@@ -122,7 +122,7 @@ impl NodeCore {
                 }));
             }
             if let Some(place) = system {
-                reports.push(Report::Syslog(SyslogText {
+                reports.push(FromNode::Syslog(SyslogText {
                     place,
                     priority: manner.priority,
                     at: manner.at,
@@ -132,7 +132,7 @@ impl NodeCore {
                 }));
             }
             if recorded {
-                reports.push(Report::Log(LogText {
+                reports.push(FromNode::Log(LogText {
                     rank,
                     channel: Channel::Record,
                     once: manner.once,
@@ -149,7 +149,7 @@ impl NodeCore {
             (false, true) => Status::ERR_PARTIAL_SUCCESS,
             (_, false) => Status::SUCCESS,
         };
-        actions.extend(reports.into_iter().map(Action::Report));
+        actions.extend(reports.into_iter().map(Action::Tell));
         self.answer(id, &Answer::Status(status), actions);
     }
 }

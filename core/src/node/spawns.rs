@@ -19,7 +19,7 @@ use crate::job::proc;
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
 };
-use crate::node::event::{Action, Report, SpawnTicket};
+use crate::node::event::{Action, FromNode, SpawnTicket};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{Answer, App};
@@ -95,7 +95,7 @@ impl NodeCore {
     ) {
         let ticket = self.spawns.ask(asker);
         let request = Box::new(request);
-        actions.push(Action::Report(Report::Spawn {
+        actions.push(Action::Tell(FromNode::Spawn {
             ticket,
             by,
             request,

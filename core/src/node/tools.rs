@@ -12,7 +12,7 @@ use super::NodeCore;
 use crate::job::clock::Moment;
 use crate::job::ids::Rank;
 use crate::job::proc;
-use crate::node::event::{Action, Report};
+use crate::node::event::{Action, FromNode};
 use crate::pmix::keys;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::Answer;
@@ -41,7 +41,7 @@ impl Tools {
     /// It is attached.
     pub(super) fn attach(&mut self, name: &Proc, actions: &mut Vec<Action>) {
         if self.attached.is_empty() {
-            actions.push(Action::Report(Report::Tools { attached: true }));
+            actions.push(Action::Tell(FromNode::Tools { attached: true }));
         }
         *self.attached.entry(name.clone()).or_default() += 1;
     }
@@ -143,7 +143,7 @@ impl NodeCore {
             }
         }
         if any && self.tools.is_empty() {
-            actions.push(Action::Report(Report::Tools { attached: false }));
+            actions.push(Action::Tell(FromNode::Tools { attached: false }));
         }
         self.pull_ended(now, actions);
     }

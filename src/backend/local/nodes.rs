@@ -12,8 +12,8 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use wireup_core::job::log::SyslogPlace;
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::frame::Address;
-use wireup_core::node::event::{Action, Event, PeerMessage, Report};
-use wireup_core::node::{HEAD, NodeCore};
+use wireup_core::node::NodeCore;
+use wireup_core::node::event::{Action, Event, FromNode, PeerMessage, Report};
 use wireup_core::pmix::control::Hello;
 use wireup_core::queries::Asked;
 use wireup_core::supervisor::first_failure;
@@ -62,13 +62,6 @@ impl LocalBackend {
             let event = Event::Peer { from, message };
             self.node_mut(to).core.handle(event, now, &mut actions);
             self.act(to, actions);
-        }
-    }
-
-    /// Backend an event to the node that keeps the launch's names, if it is here.
-    pub(super) fn feed_head(&mut self, event: Event<'_>) {
-        if self.part.holds(HEAD) {
-            self.feed(HEAD, event);
         }
     }
 
@@ -158,6 +151,7 @@ impl LocalBackend {
                     bytes,
                 } => self.push_input(node, number, ranks, &bytes),
                 Action::Report(report) => self.report(node, report),
+                Action::Tell(said) => self.node_said(node, said),
             }
         }
     }
@@ -229,9 +223,14 @@ impl LocalBackend {
                     self.tell_of(rank, FromBackend::Finalized { rank });
                 }
             }
-            Report::FenceLate(late) => self.tell(FromBackend::FenceLate(late)),
             Report::Failed(cause) => self.happened(first_failure::Event::Failed(cause)),
-            Report::Demanded(Demand {
+        }
+    }
+
+    /// A message of a node to the launcher; some are handled here.
+    fn node_said(&mut self, node: NodeId, said: FromNode) {
+        match said {
+            FromNode::Demanded(Demand {
                 by: rank,
                 what: Wish::Abort { code, message },
                 ..
@@ -243,43 +242,14 @@ impl LocalBackend {
                 };
                 self.happened(first_failure::Event::Failed(cause));
             }
-            Report::Demanded(demand) => self.tell(FromBackend::Demanded(demand)),
-            Report::Rendezvous { epoch, message } => {
-                self.tell(FromBackend::Rendezvous { epoch, message });
-            }
-            Report::Log(text) => self.tell(FromBackend::Log(text)),
-            Report::Syslog(text) if text.place == SyslogPlace::Launcher => {
-                self.tell(FromBackend::Syslog(text));
-            }
-            Report::Syslog(text) => {
+            FromNode::Syslog(text) if text.place == SyslogPlace::Node => {
                 if let Some(problem) = self.syslog.log(&text) {
                     let name = &self.plan.node_names[node.index()];
                     let text = format!("warning: {name}: {problem}");
                     self.tell(FromBackend::Tell { text });
                 }
             }
-            Report::Tools { attached } => self.tell(FromBackend::Tools { node, attached }),
-            Report::Directed(infos) => self.tell(FromBackend::Directed(infos)),
-            Report::Spawn {
-                ticket,
-                by,
-                request,
-            } => self.tell(FromBackend::Spawn {
-                node,
-                ticket,
-                by,
-                request,
-            }),
-            Report::Allocate {
-                ticket,
-                by,
-                request,
-            } => self.tell(FromBackend::Allocate {
-                node,
-                ticket,
-                by,
-                request,
-            }),
+            said => self.tell(FromBackend::Node { node, said }),
         }
     }
 }

@@ -14,7 +14,7 @@ use wireup_core::job::roster::Roster;
 use wireup_core::link::frame::Address;
 use wireup_core::link::message::gathered;
 use wireup_core::link::spawn_tree::Tree;
-use wireup_core::node::event::{Action, Event, PeerMessage, Report};
+use wireup_core::node::event::{Action, Event, FromNode, PeerMessage, Report};
 use wireup_core::node::{JobContext, NodeCore, Terms};
 use wireup_core::record::Stream;
 use wireup_core::step::{Duty, Last};
@@ -193,11 +193,8 @@ impl Step {
                 Action::Report(Report::Failed(cause)) => {
                     self.happened(first_failure::Event::Failed(cause), now);
                 }
-                Action::Report(
-                    Report::RankConnected { .. }
-                    | Report::RankFinalized { .. }
-                    | Report::FenceLate(_),
-                ) => {}
+                Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. })
+                | Action::Tell(FromNode::FenceLate(_)) => {}
                 other => self.broken = Some(format!("{:?} orders {other:?}", self.node)),
             }
         }

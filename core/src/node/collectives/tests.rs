@@ -1,5 +1,5 @@
 use super::*;
-use crate::node::event::Event;
+use crate::node::event::{Event, ToNode};
 use crate::node::served;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv};
@@ -56,7 +56,7 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
 
     actions.clear();
     let gone = FromRendezvous::Gone(vec![far()]);
-    cores[0].handle(Event::Rendezvous(gone), now, &mut actions);
+    cores[0].handle(Event::Told(ToNode::Rendezvous(gone)), now, &mut actions);
     bring(&mut cores[1], &mut actions);
     assert!(cores[1].collectives.known.is_empty());
 }

@@ -7,7 +7,7 @@ use crate::pmix::upcall::{Request, Upcall};
 
 /// What rank 1 of a job on three nodes wants done with a session: what the launcher hears of it, and
 /// the status that the rank gets unless somebody else is asked.
-fn control(session: u32, directives: Vec<Info>) -> (Vec<Report>, Option<Status>) {
+fn control(session: u32, directives: Vec<Info>) -> (Vec<FromNode>, Option<Status>) {
     let upcall = Upcall::Request(Request::SessionControl {
         proc: Proc::new(&Nspace::new("job").unwrap(), Rank(1)),
         session,
@@ -19,7 +19,7 @@ fn control(session: u32, directives: Vec<Info>) -> (Vec<Report>, Option<Status>)
     let event = Event::UpcallReceived(&frame);
     for (node, action) in served::deliver(&mut cores, 0, event, Moment::default()) {
         match action {
-            Action::Report(report) => reports.push(report),
+            Action::Tell(told) => reports.push(told),
             Action::SendUpcall(bytes) => {
                 assert_eq!(node, 0);
                 status = served::answers(&bytes)
@@ -49,7 +49,7 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
     ] {
         let id = Info::new(keys::SESSION_CTRL_ID, Value::String("mine".into()));
         let (reports, status) = control(OWN_SESSION, vec![id, info]);
-        let [Report::Demanded(demand)] = &reports[..] else {
+        let [FromNode::Demanded(demand)] = &reports[..] else {
             panic!("{reports:?}");
         };
         let ranks = None;
@@ -63,7 +63,7 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
 fn more_for_a_session_is_asked_of_who_allocates() {
     let nodes = Info::new(keys::ALLOC_NUM_NODES, Value::Uint64(2));
     let (reports, status) = control(OWN_SESSION, vec![nodes, yes(keys::SESSION_EXTEND)]);
-    let [Report::Allocate { by, request, .. }] = &reports[..] else {
+    let [FromNode::Allocate { by, request, .. }] = &reports[..] else {
         panic!("{reports:?}");
     };
     assert_eq!((*by, request.directive), (GlobalRank(1), Directive::Extend));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Notification, PeerMessage, Report};
+use super::{FromNode, Notification, PeerMessage, SpawnTicket};
 use crate::collective::arbitrary::collective_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
 use crate::fence::{
@@ -18,19 +18,18 @@ use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{debugged, process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, NodeRank, Nspace, Rank, UserId};
+use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, Nspace, Rank, UserId};
 use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
-use crate::job::spawn::{SpawnedByTool, Spawner};
+use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnedByTool, Spawner};
 use crate::names::engine::StoreMessage;
 use crate::names::request::{
     Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
     Wait,
 };
 use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
-use crate::pmix::arbitrary::{infos, proc as pmix_proc, text};
-use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
 use crate::queries::{JobEnd, Life, Part, Process, QueryMessage, Question};
 
@@ -716,27 +715,39 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
         .boxed()
 }
 
-/// Any report of a node's core to the launcher.
-pub fn report() -> BoxedStrategy<Report> {
-    let variables = || vec((text(), text()), 0..4);
-    let local = || any::<u32>().prop_map(NodeRank);
-    let env = (variables(), vec((rank(), variables()), 0..4));
+/// Any message of a node to the launcher, but for allocations and those to the name server.
+pub fn from_node() -> BoxedStrategy<FromNode> {
+    let text = || "\\PC{0,9}".prop_map(String::from);
+    let infos = || {
+        let info = (text(), text(), any::<bool>()).prop_map(|(key, value, required)| SpawnInfo {
+            key,
+            value,
+            required,
+        });
+        vec(info, 0..3)
+    };
+    let app =
+        (text(), vec(text(), 0..2), any::<u32>()).prop_map(|(program, words, count)| SpawnApp {
+            program: program.into(),
+            args: words.iter().map(Into::into).collect(),
+            env: words.iter().map(Into::into).collect(),
+            cwd: words.first().map(Into::into),
+            count,
+            infos: Vec::new(),
+        });
+    let request = (vec(app, 0..3), infos()).prop_map(|(apps, infos)| SpawnRequest {
+        apps,
+        infos,
+        preputs: Vec::new(),
+    });
     prop_oneof![
-        (text(), vec(text(), 0..3))
-            .prop_map(|(libpmix, warnings)| Report::SidecarLoaded(Hello { libpmix, warnings })),
-        (any::<u32>().prop_map(JobNumber), env).prop_map(|(job, (common, clients))| {
-            let env = ForkEnv { common, clients };
-            Report::SidecarReady { job, env }
+        (any::<u64>(), spawner(), request).prop_map(|(ticket, by, request)| FromNode::Spawn {
+            ticket: SpawnTicket(ticket),
+            by,
+            request: Box::new(request),
         }),
-        (any::<u32>().prop_map(JobNumber), "\\PC{0,9}")
-            .prop_map(|(job, error)| Report::JobRefused { job, error }),
-        "\\PC{0,9}".prop_map(|error| Report::SidecarLost { error }),
-        local().prop_map(|rank| Report::RankConnected { rank }),
-        local().prop_map(|rank| Report::RankFinalized { rank }),
-        "\\PC{0,9}".prop_map(|text| Report::SidecarWarning { text }),
-        cause().prop_map(Report::Failed),
-        demand().prop_map(Report::Demanded),
-        late_fence().prop_map(Report::FenceLate),
+        demand().prop_map(FromNode::Demanded),
+        late_fence().prop_map(FromNode::FenceLate),
         (
             proptest::option::of(process()),
             proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
@@ -750,7 +761,7 @@ pub fn report() -> BoxedStrategy<Report> {
                     once,
                     text,
                 };
-                Report::Log(text)
+                FromNode::Log(text)
             }),
         (
             proptest::sample::select(vec![SyslogPlace::Node, SyslogPlace::Launcher]),
@@ -769,7 +780,7 @@ pub fn report() -> BoxedStrategy<Report> {
                     once,
                     text,
                 };
-                Report::Syslog(text)
+                FromNode::Syslog(text)
             }),
     ]
     .boxed()

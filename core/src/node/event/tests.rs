@@ -5,8 +5,8 @@ use proptest::test_runner::TestCaseResult;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::arbitrary::{job_context, peer_message, report};
-use super::{PeerMessage, Report};
+use super::arbitrary::{from_node, job_context, peer_message};
+use super::{FromNode, PeerMessage};
 use crate::collective::Packet;
 use crate::collective::arbitrary::packet;
 use crate::job::arbitrary::job_spec;
@@ -35,8 +35,8 @@ proptest! {
     }
 
     #[test]
-    fn what_the_launcher_is_told_comes_through(report in report()) {
-        comes_through::<Report>(&report)?;
+    fn what_the_launcher_is_told_comes_through(told in from_node()) {
+        comes_through::<FromNode>(&told)?;
     }
 
     #[test]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
-use crate::node::event::{Event, Report};
+use crate::node::event::{Event, FromNode, ToNode};
 use crate::node::served;
 use crate::pmix::keys;
 use crate::pmix::upcall::{Parts, Request, Upcall};
@@ -49,12 +49,12 @@ impl Job {
                     let line = String::from_utf8(bytes).unwrap();
                     self.lines.push((node, rank.0, line.trim_end().to_owned()));
                 }
-                Action::Report(Report::Rendezvous { epoch: 0, message }) => {
+                Action::Tell(FromNode::Rendezvous { epoch: 0, message }) => {
                     let mut said = Vec::new();
                     self.rendezvous
                         .said(ClientId(1), message, self.now, &mut said);
                     for (_, message) in said {
-                        self.feed(0, Event::Rendezvous(message));
+                        self.feed(0, Event::Told(ToNode::Rendezvous(message)));
                     }
                 }
                 Action::SendPeer { .. }
@@ -63,6 +63,7 @@ impl Job {
                 | Action::AwaitStarts { .. }
                 | Action::Weigh { .. }
                 | Action::Report(_)
+                | Action::Tell(_)
                 | Action::HoldOutput { .. }
                 | Action::Feed { .. }
                 | Action::KillSidecar

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, RankEnd};
-use crate::node::event::{Doing, Event};
+use crate::node::event::{Doing, Event, FromNode};
 use crate::node::{Terms, served};
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
@@ -349,7 +349,7 @@ fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
     assert!(
         matches!(
             actions[..],
-            [Action::Report(Report::Demanded(_)), Action::SendUpcall(_)]
+            [Action::Tell(FromNode::Demanded(_)), Action::SendUpcall(_)]
         ),
         "{actions:?}"
     );

@@ -77,7 +77,7 @@ impl Node {
 fn says(actions: &[Action], came: bool) -> bool {
     let mut reports = actions.iter();
     reports.any(
-        |action| matches!(action, Action::Report(Report::Tools { attached }) if *attached == came),
+        |action| matches!(action, Action::Tell(FromNode::Tools { attached }) if *attached == came),
     )
 }
 
