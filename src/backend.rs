@@ -12,6 +12,7 @@ pub mod cleanup_record;
 pub mod guard;
 pub(crate) mod inspection;
 pub mod job_label;
+pub mod launch_agents;
 pub(crate) mod link_message;
 pub(crate) mod local;
 pub mod local_agent;

@@ -12,6 +12,7 @@ use std::path::Path;
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::program::{Kind, Program};
 
+pub(crate) mod agent_file;
 mod constants;
 pub mod elf;
 mod finding;

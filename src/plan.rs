@@ -47,6 +47,7 @@ pub mod allocations;
 mod app;
 pub mod direction;
 pub mod directory;
+pub(crate) mod engines;
 pub mod environment;
 mod growth;
 pub mod hostfile;

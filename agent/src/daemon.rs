@@ -150,6 +150,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         scheduled: Arc::default(),
         peers: Arc::new(peers),
         name_servers: Arc::new(NameServers::new(settings.names, budgets.clone())),
+        launch_agents: None,
         silence: settings.heartbeat.silence,
         budgets,
         refusals: Arc::default(),

@@ -18,6 +18,7 @@
 //! - [`peer`]: calls to other agents
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`scheduled`]: launches that schedulers have started
+//! - [`launch_agents`]: where the agents of one launch listen
 //! - [`state`]: what all services of an agent share
 //! - [`name_client`]: a launch of this machine that uses the name server
 //! - [`launch_task`]: the task that runs one launch here
@@ -25,15 +26,20 @@
 //! - [`local`]: the socket for launchers of this machine
 //! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`
+//! - [`for_launch`]: agents that serve one launch and end with it
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
-// `user::accounts`, `user::spawn::child`, `launch::step`, `node_agent::process`, `daemon::separate`.
+// `user::accounts`, `user::spawn::child`, `launch::step`, `node_agent::process`, `daemon::separate`,
+// `for_launch::entry`.
 #![deny(unsafe_code)]
 
 pub mod budget;
 pub mod daemon;
+#[allow(unsafe_code, reason = "descriptors that the launcher passes")]
+pub mod for_launch;
 pub mod identity;
 pub mod launch;
+pub mod launch_agents;
 pub mod launch_task;
 pub mod local;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]

@@ -9,9 +9,11 @@ pub mod client;
 mod slots;
 pub mod socket;
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
@@ -31,6 +33,7 @@ use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::registry;
 use crate::launch::router::TreePosition;
+use crate::launch_agents::{START_LIMIT, StartError};
 use crate::launch_task::{Above, run_launch};
 use crate::name_client;
 use crate::origin::LocalCaller;
@@ -40,6 +43,7 @@ use crate::user::{User, UserError};
 use wireup_core::link::control::{
     FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION, version_in,
 };
+use wireup_core::link::liveness::Sign;
 use wireup_core::link::{decode, encode};
 use wireup_core::rendezvous::MEET_MAX;
 
@@ -85,6 +89,12 @@ pub async fn serve(agent: Arc<Agent>, socket: &Socket, clients: Clients) {
     }
 }
 
+/// Serves the launcher at the other end of a connection, and nothing else.
+pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
+    let (clients, _) = tokio::sync::mpsc::channel(1);
+    caller(agent, Arc::default(), connection, uid, clients).await;
+}
+
 /// One connection.
 async fn caller(
     agent: Arc<Agent>,
@@ -106,6 +116,12 @@ async fn caller(
     };
     let account = agent.budgets.of(uid);
     let (mut reader, mut writer) = link(connection, &account);
+    if agent.launch_agents.is_some() {
+        // They take longer to start than an agent that runs may be silent.
+        let silence = Some(START_LIMIT);
+        let _ = writer.sign(Sign::Alive { silence });
+        let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
+    }
     let refusal = match slot {
         Some(slot) => match wanted(&agent, &slot, &mut reader, &account, uid).await {
             Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer, root) {
@@ -200,6 +216,8 @@ enum Refusal {
     #[error(transparent)]
     User(#[from] UserError),
     #[error(transparent)]
+    Agents(#[from] StartError),
+    #[error(transparent)]
     Opening(#[from] OpeningError),
     #[error("the agent of {name}: {refusal}")]
     Registry {
@@ -249,9 +267,12 @@ async fn wanted(
             version: _,
             launch,
             scheduled,
-            spread,
+            mut spread,
             description,
         } => {
+            if let Some(agents) = &agent.launch_agents {
+                agents.reach(&mut spread.members).await?;
+            }
             let opening =
                 Opening::of_launcher((launch, scheduled), uid, spread, description, account)?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))

@@ -9,6 +9,7 @@ use tokio::task::spawn_blocking;
 
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
+use crate::launch_agents::LaunchAgents;
 use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::refusals::Refusals;
@@ -45,6 +46,8 @@ pub struct Agent {
     pub peers: Arc<Peers>,
     /// Where launches meet that know nothing of each other.
     pub name_servers: Arc<NameServers>,
+    /// The agents of its launch, if it serves only one and has started them.
+    pub launch_agents: Option<LaunchAgents>,
     /// How long a process on this machine may be silent that takes part in a launch.
     pub silence: Duration,
     /// What each user has of it.

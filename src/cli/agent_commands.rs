@@ -9,17 +9,13 @@ pub mod pki;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use clap::{FromArgMatches, Subcommand};
 
 use crate::cli::{answer, usage_errors};
 use crate::failure::RunFailure;
-use crate::inspect::sidecar_files::LIBRARY_DIRECTORY;
-
-/// The executable.
-const PROGRAM: &str = "wireup-agent";
+use crate::inspect::agent_file;
 
 /// What `wireup-agent` does.
 #[derive(Debug, Subcommand)]
@@ -49,7 +45,7 @@ pub fn parse(args: Vec<OsString>) -> Result<Handed, Result<u8, RunFailure>> {
 
 /// Becomes `wireup-agent` with the same arguments; returns only if that fails.
 pub(super) fn become_it(args: &[OsString]) -> RunFailure {
-    let program = match find() {
+    let program = match agent_file::find() {
         Ok(program) => program,
         Err(error) => return RunFailure::refused(error.to_string()),
     };
@@ -59,32 +55,4 @@ pub(super) fn become_it(args: &[OsString]) -> RunFailure {
     }
     let error = command.exec();
     RunFailure::refused(format!("cannot execute {}: {error}", program.display()))
-}
-
-/// Why `wireup-agent` is not found.
-#[derive(Debug, thiserror::Error)]
-enum FindError {
-    #[error("cannot find the executable of wireup: {0}")]
-    NoPath(std::io::Error),
-    #[error(
-        "this command needs {PROGRAM}, which is neither {} nor {}; install it there (cargo build \
-         --workspace makes it)",
-        .0[0].display(),
-        .0[1].display()
-    )]
-    NotInstalled([PathBuf; 2]),
-}
-
-/// Beside the executable, or where libraries are installed.
-fn find() -> Result<PathBuf, FindError> {
-    let own = std::env::current_exe().map_err(FindError::NoPath)?;
-    let directory = own.parent().unwrap_or(&own);
-    let places = [
-        directory.join(PROGRAM),
-        directory.join(LIBRARY_DIRECTORY).join(PROGRAM),
-    ];
-    match places.iter().find(|path| path.is_file()) {
-        Some(found) => Ok(found.clone()),
-        None => Err(FindError::NotInstalled(places)),
-    }
 }

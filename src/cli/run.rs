@@ -258,6 +258,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let layout = args.layout.resolve(args.hosts).inspect_err(told)?;
     if says
         && !given
+        && layout.hosts.is_empty()
         && let Some(line) = allocation::other_nodes()
     {
         eprintln!("wireup: {line}");

@@ -88,6 +88,15 @@ pub(crate) fn reach(plan: &Plan) -> String {
 
 /// Through which socket the launch goes.
 pub(crate) fn agent(plan: &Plan) -> String {
+    if let Some(starter) = &plan.spec.layout.spread.starter {
+        let hosts = starter.hosts.first().map(String::as_str);
+        let command = starter.command_for(hosts.filter(|_| starter.is_for_each()));
+        return format!(
+            "agents of this launch alone ({}): {}",
+            starter.name,
+            command.join(" ")
+        );
+    }
     if let Some(path) = &plan.spec.layout.spread.agent {
         return format!("{} (--agent)", path.display());
     }

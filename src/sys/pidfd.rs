@@ -21,6 +21,16 @@ pub(crate) fn wait_for(child: &std::process::Child, most: Duration) -> bool {
     pidfd.is_some_and(|pidfd| Held(pidfd).wait(most))
 }
 
+/// Waits for the end of a process, at most so long; whether it has ended.
+pub(crate) fn ended_within(pidfd: &OwnedFd, most: Duration) -> bool {
+    let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
+    let most = Timespec {
+        tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(most.subsec_nanos()),
+    };
+    poll(&mut ready, Some(&most)).is_ok_and(|count| count > 0)
+}
+
 /// One process, living or not.
 #[derive(Debug)]
 pub struct Held(OwnedFd);
@@ -57,12 +67,7 @@ impl Held {
 
     /// Waits for its end, at most so long; whether it has ended.
     pub fn wait(&self, most: Duration) -> bool {
-        let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
-        let most = Timespec {
-            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(most.subsec_nanos()),
-        };
-        poll(&mut ready, Some(&most)).is_ok_and(|count| count > 0)
+        ended_within(&self.0, most)
     }
 }
 

@@ -22,6 +22,7 @@ mod grow;
 mod hostile;
 mod jobs;
 mod killed;
+mod launch_agents;
 mod load;
 mod lost;
 mod mpi;

@@ -253,7 +253,7 @@ impl Settings {
 }
 
 /// What this host calls itself.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let system = rustix::system::uname();
     system.nodename().to_string_lossy().into_owned()
 }
@@ -315,7 +315,7 @@ fn names(list: Option<HostList>) -> Result<Vec<Member>, SettingsError> {
 }
 
 /// The lean executable: beside this one, or in `bin` when this one is in `lib/wireup`.
-fn step() -> Result<PathBuf, SettingsError> {
+pub(crate) fn step() -> Result<PathBuf, SettingsError> {
     let own = std::env::current_exe().map_err(SettingsError::Own)?;
     let beside = own.with_file_name("wireup");
     let directory = own.parent().unwrap_or(&own);

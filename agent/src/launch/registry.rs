@@ -51,6 +51,8 @@ struct Launches {
     /// Launchers that this agent started itself.
     launchers: usize,
     draining: bool,
+    /// Drains as soon as it has a launch.
+    only_one: bool,
 }
 
 /// The launches of an agent.
@@ -88,6 +90,13 @@ impl Registry {
         }
     }
 
+    /// For one launch: takes no other, and is drained when it has ended.
+    pub fn for_one(budgets: Arc<Budgets>) -> Self {
+        let registry = Self::new(budgets);
+        registry.lock().only_one = true;
+        registry
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Launches> {
         // Every change under the lock is one that cannot panic half-way.
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,6 +128,7 @@ impl Registry {
                     member,
                 };
                 launches.known.insert(launch.to_owned(), known);
+                launches.draining |= launches.only_one;
             }
             // A launcher's name for its launch is not to be one that is in use.
             Some(_) if entry => return Err(Refusal::Twice(launch.to_owned())),

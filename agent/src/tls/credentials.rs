@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::life::{Life, Lives};
 use super::verify::{self, Receipts};
 use crate::identity::{Certificate, Identity, IdentityError};
+use crate::pki::authority::Pair;
 use crate::pki::store::{self, StoreError};
 use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, dates};
 use crate::revoked::Revoked;
@@ -88,6 +89,8 @@ struct State {
 #[derive(Debug)]
 pub struct Tls {
     dir: PathBuf,
+    /// It has no files.
+    in_memory: bool,
     /// Opens the files, once this process may not.
     opener: OnceLock<Arc<Steps>>,
     // Held for a look at four files, never over an await.
@@ -111,12 +114,42 @@ impl Tls {
         warn_of_expiry(&loaded, dir);
         Ok(Arc::new(Self {
             dir: dir.to_owned(),
+            in_memory: false,
             opener: OnceLock::new(),
             state: Mutex::new(State {
                 loaded,
                 stamps,
                 looked: Instant::now(),
             }),
+            lives: Lives::default(),
+        }))
+    }
+
+    /// Credentials that are in no file, in PEM: the authority's certificate, and this node's with its key.
+    ///
+    /// # Errors
+    /// [`CredentialsError`], as for files.
+    pub fn in_memory(authority: &str, own: &Pair) -> Result<Arc<Self>, CredentialsError> {
+        let dir = PathBuf::from("memory");
+        let chain = |pem: &str| {
+            let all = CertificateDer::pem_slice_iter(pem.as_bytes());
+            all.filter_map(Result::ok).collect()
+        };
+        let contents = Contents {
+            authorities: chain(authority),
+            chain: chain(&own.certificate),
+            key: own.key.as_bytes().to_vec(),
+            revoked: Arc::default(),
+        };
+        Ok(Arc::new(Self {
+            state: Mutex::new(State {
+                loaded: Arc::new(loaded(&dir, contents)?),
+                stamps: [None; 4],
+                looked: Instant::now(),
+            }),
+            dir,
+            in_memory: true,
+            opener: OnceLock::new(),
             lives: Lives::default(),
         }))
     }
@@ -191,7 +224,7 @@ impl Tls {
 
     fn look(&self, after: Duration) -> Arc<Loaded> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() < after {
+        if self.in_memory || state.looked.elapsed() < after {
             return state.loaded.clone();
         }
         state.looked = Instant::now();
@@ -278,18 +311,47 @@ fn warn_of_expiry(loaded: &Loaded, dir: &Path) {
     }
 }
 
+/// What is in the files.
+struct Contents {
+    authorities: Vec<CertificateDer<'static>>,
+    chain: Vec<CertificateDer<'static>>,
+    /// In PEM.
+    key: Vec<u8>,
+    revoked: Arc<Revoked>,
+}
+
 /// Reads and checks everything.
 fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
     let [ca, certificate, key, list] = paths(dir);
     let [ca_file, certificate_file, key_file, list_file] = files;
     let missing = |error| missing(dir, error);
-    let key_pem = key_file.and_then(|file| store::read_secret_of(file, &key));
-    let key_pem = key_pem.map_err(missing)?;
+    let key = key_file.and_then(|file| store::read_secret_of(file, &key));
+    let key = key.map_err(missing)?;
+    let chain = certificates(certificate_file, &certificate).map_err(missing)?;
+    let authorities = certificates(ca_file, &ca).map_err(missing)?;
+    let revoked = Arc::new(revoked(list_file, list, &authorities)?);
+    let contents = Contents {
+        authorities,
+        chain,
+        key: key.to_vec(),
+        revoked,
+    };
+    loaded(dir, contents)
+}
+
+/// Checks everything; errors name the files.
+fn loaded(dir: &Path, contents: Contents) -> Result<Loaded, CredentialsError> {
+    let [ca, certificate, key, _] = paths(dir);
+    let Contents {
+        authorities,
+        chain,
+        key: key_pem,
+        revoked,
+    } = contents;
     let wrong = |path: &Path, reason: String| CredentialsError::Content {
         path: path.to_owned(),
         reason,
     };
-    let chain = certificates(certificate_file, &certificate).map_err(missing)?;
     let Some(own) = chain.first() else {
         return Err(wrong(
             &certificate,
@@ -300,7 +362,6 @@ fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);
     let identity = identity.map_err(|error| wrong(&certificate, error.to_string()))?;
     let mut roots = RootCertStore::empty();
-    let authorities = certificates(ca_file, &ca).map_err(missing)?;
     for authority in &authorities {
         let added = roots.add(authority.clone());
         added.map_err(|error| wrong(&ca, error.to_string()))?;
@@ -310,7 +371,6 @@ fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
     }
     let private = PrivateKeyDer::from_pem_slice(&key_pem)
         .map_err(|_| wrong(&key, "there is no private key in it (PEM)".into()))?;
-    let revoked = Arc::new(revoked(list_file, list, &authorities)?);
     let verifiers = verify::Verifiers::new(roots, revoked.clone());
     let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
     // Others would refuse it: better said here, where the remedy is.

@@ -18,8 +18,8 @@ use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
-    AppSpec, Children, DebugSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec, JobSpec,
-    LayoutSpec, MapBy, OnFailure, PmiChoice, Preload, RankChoice, SpreadSpec, StatusSpec,
+    AgentStarter, AppSpec, Children, DebugSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec,
+    JobSpec, LayoutSpec, MapBy, OnFailure, PmiChoice, Preload, RankChoice, SpreadSpec, StatusSpec,
     StatusTarget, StdinTarget, StdioSpec, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
@@ -170,6 +170,18 @@ fn app() -> BoxedStrategy<AppSpec> {
         .boxed()
 }
 
+fn starter() -> BoxedStrategy<AgentStarter> {
+    let words = || vec("[a-z{}-]{0,9}", 0..4);
+    ("[a-z]{1,9}", words(), words(), words())
+        .prop_map(|(name, command, hosts, without)| AgentStarter {
+            name,
+            command,
+            hosts,
+            without,
+        })
+        .boxed()
+}
+
 fn layout() -> BoxedStrategy<LayoutSpec> {
     let host = ("[a-z0-9]{1,9}", "[a-z0-9:]{1,9}", any::<[Option<u32>; 2]>());
     let hosts = vec(
@@ -184,12 +196,13 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
     (
         hosts,
         of(path()),
+        of(starter()),
         any::<[u32; 3]>(),
         any::<(Option<u32>, bool, Option<u32>, bool)>(),
         vec((any::<u32>(), any::<u32>()), 0..3),
     )
         .prop_map(
-            |(hosts, agent, numbers, (ppn, by_node, slots, oversubscribe), runs)| {
+            |(hosts, agent, starter, numbers, (ppn, by_node, slots, oversubscribe), runs)| {
                 let [star_limit, tree_width, virtual_nodes] = numbers;
                 LayoutSpec {
                     hosts,
@@ -197,6 +210,7 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
                         star_limit,
                         tree_width,
                         agent,
+                        starter,
                     },
                     virtual_nodes,
                     ppn,

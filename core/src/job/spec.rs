@@ -156,6 +156,39 @@ pub struct SpreadSpec {
     /// Socket of this machine's agent, instead of the one found.
     #[serde(with = "octets")]
     pub agent: Option<PathBuf>,
+    /// Agents of this launch alone, instead of those that run on the hosts.
+    pub starter: Option<AgentStarter>,
+}
+
+/// How the agents of one launch are started on its hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AgentStarter {
+    /// The batch system, or the option that gives the command.
+    pub name: String,
+    /// The words that come before those of the agent. In each, `{host}` is the name of a host, `{hosts}` those of
+    /// all with commas, and `{count}` their number.
+    pub command: Vec<String>,
+    /// All hosts that the command can reach, and on which it starts agents.
+    pub hosts: Vec<String>,
+    /// Variables that the command must not have.
+    pub without: Vec<String>,
+}
+
+impl AgentStarter {
+    /// Whether the command is executed once for each host.
+    pub fn is_for_each(&self) -> bool {
+        self.command.iter().any(|word| word.contains("{host}"))
+    }
+
+    /// The command for a host, or for all hosts.
+    pub fn command_for(&self, host: Option<&str>) -> Vec<String> {
+        let (all, count) = (self.hosts.join(","), self.hosts.len().to_string());
+        let filled = |word: &String| {
+            let word = word.replace("{hosts}", &all).replace("{count}", &count);
+            word.replace("{host}", host.unwrap_or_default())
+        };
+        self.command.iter().map(filled).collect()
+    }
 }
 
 /// Placement of the ranks.
@@ -185,6 +218,7 @@ impl Default for SpreadSpec {
             star_limit: STAR_LIMIT,
             tree_width: TREE_WIDTH,
             agent: None,
+            starter: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::RemoteBackend;
 use crate::backend::job_label::JobLabel;
+use crate::backend::launch_agents;
 use crate::backend::link_message::Description;
 use crate::backend::local_agent::find;
 use crate::failure::RunFailure;
@@ -33,7 +34,13 @@ impl RemoteBackend {
         let staged_files = plan.pack()?;
         let given = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let socket = find(given, plan.job.user, runtime)?;
+        let (socket, entry) = match &plan.spec.layout.spread.starter {
+            Some(starter) => {
+                let (socket, entry) = launch_agents::start(starter)?;
+                (socket, Some(entry))
+            }
+            None => (find(given, plan.job.user, runtime)?, None),
+        };
         let own = |errno| RunFailure::own("cannot wait for events", errno);
         let poll = Poll::new().map_err(own)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(own)?;
@@ -48,6 +55,7 @@ impl RemoteBackend {
             poll,
             wake,
             link,
+            _entry: entry,
             cut: None,
             fleet: Fleet::new(ranks.nodes(), ranks.size(), window(ranks.nodes())),
             states: Default::default(),

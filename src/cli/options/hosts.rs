@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 
 use crate::cli::ps::nodes::own_node;
 use crate::failure::RunFailure;
-use crate::plan::hostfile;
+use crate::plan::{engines, hostfile};
 use wireup_core::job::hosts::{self, HostList, HostSpec};
-use wireup_core::job::spec::SpreadSpec;
+use wireup_core::job::spec::{AgentStarter, SpreadSpec};
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
 /// The hosts of the ranks, and how they are contacted.
@@ -26,6 +26,26 @@ pub(crate) struct HostsArgs {
     #[arg(conflicts_with = "virtual_nodes")]
     hostfile: Option<PathBuf>,
 
+    /// Start agents for this launch alone with this command, to which that of the agent is added. {host} stands for
+    /// the name of a host: the command is executed for each; {hosts} for those of all, with commas
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        conflicts_with = "agent",
+        hide_short_help = true
+    )]
+    launch_agents: Option<String>,
+
+    /// The batch system whose allocation is used where no hosts are named: auto, slurm, or none
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME",
+        default_value_t,
+        hide_short_help = true
+    )]
+    engine: Engine,
+
     /// Up to this number of hosts, the first contacts all others; more hosts form a tree
     #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
     star_limit: u32,
@@ -40,6 +60,16 @@ pub(crate) struct HostsArgs {
     agent: Option<PathBuf>,
 }
 
+/// The batch system whose allocation is used.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum Engine {
+    /// that which the environment describes
+    #[default]
+    Auto,
+    Slurm,
+    None,
+}
+
 impl HostsArgs {
     /// Whether the line, or a defaults file, names hosts.
     pub(crate) fn are_given(&self) -> bool {
@@ -50,18 +80,70 @@ impl HostsArgs {
     ///
     /// # Errors
     /// [`RunFailure`] with the file and line that are wrong.
-    pub(super) fn resolve(self) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
-        let spread = SpreadSpec {
+    pub(super) fn resolve(
+        mut self,
+        is_virtual: bool,
+    ) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
+        let given = self.are_given();
+        let mut starter = None;
+        if !given && !is_virtual && self.agent.is_none() && self.launch_agents.is_none() {
+            starter = self.allocation()?;
+        }
+        let mut spread = SpreadSpec {
             star_limit: self.star_limit,
             tree_width: self.tree_width,
             agent: self.agent,
+            starter,
         };
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = spread.agent.is_some();
         let own = || own_node(spread.agent.as_deref());
         let hosts = listed(self.hosts, self.hostfile.as_deref(), alone, own)?;
+        if let Some(command) = &self.launch_agents {
+            spread.starter = Some(by_command(command, &hosts)?);
+        }
         Ok((hosts, spread))
     }
+
+    /// Uses the hosts of the batch system's allocation, if there is one.
+    fn allocation(&mut self) -> Result<Option<AgentStarter>, RunFailure> {
+        if self.engine == Engine::None {
+            return Ok(None);
+        }
+        let found = engines::find(|name| std::env::var(name).ok())
+            .map_err(|error| RunFailure::refused(error.to_string()))?;
+        match found {
+            Some(allocation) => {
+                self.hosts = vec![allocation.hosts];
+                Ok(Some(allocation.starter))
+            }
+            None if self.engine == Engine::Slurm => Err(RunFailure::refused(
+                "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1".to_owned(),
+            )),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Agents that a command starts on these hosts.
+fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFailure> {
+    let words: Vec<String> = command
+        .split_ascii_whitespace()
+        .map(str::to_owned)
+        .collect();
+    let names = ["{host}", "{hosts}"];
+    if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
+        return Err(RunFailure::refused(
+            "--launch-agents needs {host} or {hosts} in its command, and --hosts or --hostfile"
+                .to_owned(),
+        ));
+    }
+    Ok(AgentStarter {
+        name: "--launch-agents".to_owned(),
+        command: words,
+        hosts: hosts.iter().map(|host| host.name.clone()).collect(),
+        without: Vec::new(),
+    })
 }
 
 /// The hosts of `--hosts` and `--hostfile`; `alone` and `own` as [`hosts::name_here`] has them.

@@ -77,11 +77,12 @@ impl LayoutArgs {
     /// # Errors
     /// [`RunFailure`] for hosts that cannot be used.
     pub(crate) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
-        let (mut hosts, spread) = hosts.resolve()?;
+        let (mut hosts, spread) = hosts.resolve(self.is_virtual())?;
         let mut slots = None;
         if let [only] = &hosts[..]
             && only.is_here()
             && spread.agent.is_none()
+            && spread.starter.is_none()
         {
             slots = only.slots.filter(|slots| *slots > 0);
             hosts.clear();

@@ -1,0 +1,86 @@
+//! Agents that serve one launch of their own user and end with it: no socket in the file system, no files, no
+//! administrator.
+//!
+//! ```text
+//!  wireup run ── socketpair ── wireup-agent launch-entry ── stdin, stdout ── srun ── wireup-agent for-launch, on each host
+//! ```
+//!
+//! - [`entry`]: beside the launcher; makes an authority for the launch and starts the agents
+//! - [`node`]: on each host; gets the authority on its standard input, and issues its own certificate
+//!
+//! Rule: the authority's key is on no command line, in no environment and in no file: it is sent to the agents'
+//! standard input. All of them belong to the same user and the same launch, so none gains by it.
+//! Rule: an agent's standard input stays open as long as the launch. Its end ends the agent.
+
+mod authority;
+pub mod entry;
+pub mod node;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::budget::Budgets;
+use crate::daemon::settings;
+use crate::launch::registry::Registry;
+use crate::launch_agents::LaunchAgents;
+use crate::peer::connection::Peers;
+use crate::rendezvous::NameServers;
+use crate::state::{Advertised, Agent};
+use crate::tls::{Heartbeat, Tls};
+use crate::user::spawn::steps::Steps;
+use crate::user::{Served, files};
+use wireup::failure::RunFailure;
+use wireup::sys::descriptors;
+
+/// What an agent prints when it is ready: this word, its host and its port.
+const READY: &str = "wireup-agent-ready";
+
+/// Runs one of them until its launch has ended.
+fn run<F: Future<Output = Result<(), RunFailure>>>(
+    serve: impl FnOnce(Handle) -> F,
+) -> Result<u8, RunFailure> {
+    descriptors::reserve_low()
+        .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+    // A small limit is enough for small launches.
+    let _ = files::raise();
+    let runtime = |error| RunFailure::own("cannot make a runtime", error);
+    let main = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+        .map_err(runtime)?;
+    let network = crate::work::network().map_err(runtime)?;
+    let served = main.block_on(serve(network.handle().clone()));
+    network.shutdown_background();
+    main.shutdown_background();
+    served.map(|()| 0)
+}
+
+/// An agent for one launch of this process's user.
+fn agent(
+    name: String,
+    tls: Arc<Tls>,
+    others: Option<LaunchAgents>,
+    network: Handle,
+) -> Result<Arc<Agent>, RunFailure> {
+    let budgets = Arc::<Budgets>::default();
+    let heartbeat = Heartbeat::default();
+    let step = settings::step().map_err(|error| RunFailure::refused(error.to_string()))?;
+    Ok(Arc::new(Agent {
+        advertise: Advertised::Assumed(name.clone()),
+        name,
+        steps: Arc::new(Steps::new(step)),
+        socket: PathBuf::new(),
+        registry: Arc::new(Registry::for_one(budgets.clone())),
+        scheduled: Arc::default(),
+        peers: Arc::new(Peers::new(tls, heartbeat, network)),
+        name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
+        launch_agents: others,
+        silence: heartbeat.silence,
+        budgets,
+        refusals: Arc::default(),
+        served: Served::Only(rustix::process::geteuid().as_raw()),
+    }))
+}

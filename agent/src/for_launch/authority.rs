@@ -1,0 +1,87 @@
+//! The authority of one launch, as text for the agents' standard input.
+
+use std::io::{self, BufRead};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::identity::{Identity, Role};
+use crate::pki::authority::{Authority, Pair, Validity};
+use crate::tls::Tls;
+use wireup::failure::RunFailure;
+
+/// Longer than a launch lasts. Certificates are checked when a connection is made.
+const DAYS: u32 = 3650;
+
+/// The last line.
+const END: &str = "end";
+
+/// What the agents of a launch get.
+pub(super) struct Bundle {
+    pub(super) hosts: Vec<String>,
+    pair: Pair,
+}
+
+fn failed(error: impl std::fmt::Display) -> RunFailure {
+    RunFailure::own(
+        "cannot make a certificate",
+        io::Error::other(error.to_string()),
+    )
+}
+
+fn validity() -> Validity {
+    Validity::days(SystemTime::now(), DAYS)
+}
+
+impl Bundle {
+    /// A new authority, for a launch that may use these hosts.
+    pub(super) fn new(hosts: Vec<String>) -> Result<Self, RunFailure> {
+        let pair = Authority::init("launch", validity()).map_err(failed)?;
+        Ok(Self { hosts, pair })
+    }
+
+    /// As it is sent.
+    pub(super) fn text(&self) -> String {
+        let Pair { certificate, key } = &self.pair;
+        format!("{}\n{key}\n{certificate}\n{END}\n", self.hosts.join(","))
+    }
+
+    /// Reads what was sent, and no byte that follows its last line.
+    pub(super) fn read(mut from: impl BufRead) -> io::Result<Self> {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            if from.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if line.trim_end() == END {
+                break;
+            }
+            lines.push(line);
+        }
+        let hosts = lines
+            .first()
+            .map(|line| line.trim_end())
+            .unwrap_or_default();
+        let rest = lines.get(1..).unwrap_or_default().concat();
+        let at = rest.find("-----BEGIN CERTIFICATE").unwrap_or(0);
+        let (key, certificate) = rest.split_at(at);
+        Ok(Self {
+            hosts: hosts.split(',').map(str::to_owned).collect(),
+            pair: Pair {
+                certificate: certificate.to_owned(),
+                key: key.to_owned(),
+            },
+        })
+    }
+
+    /// The credentials of one agent, which exist in its memory only.
+    pub(super) fn credentials(&self, name: &str) -> Result<Arc<Tls>, RunFailure> {
+        let Pair { certificate, key } = &self.pair;
+        let authority = Authority::load(certificate, key).map_err(failed)?;
+        let identity = Identity::new(name, Role::Node).map_err(failed)?;
+        let own = authority
+            .issue(&identity, &[], validity())
+            .map_err(failed)?;
+        Tls::in_memory(certificate, &own).map_err(failed)
+    }
+}

@@ -1,0 +1,197 @@
+//! The agent beside the launcher: makes the launch's authority, starts the agents of all hosts, and serves the one
+//! connection that it inherits.
+
+use std::io::{self, Read as _};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::authority::Bundle;
+use super::{READY, agent, run};
+use crate::launch_agents::{Known, LaunchAgents};
+use crate::local;
+use wireup::backend::launch_agents::LINK;
+use wireup::failure::RunFailure;
+use wireup_core::job::spec::AgentStarter;
+use wireup_core::link::decode;
+
+/// How long the agents' commands may take to end after their standard input has.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same after SIGTERM.
+const TERM_LIMIT: Duration = Duration::from_secs(2);
+
+/// Serves the launcher that has started this process: its link is [`LINK`], and an encoded [`AgentStarter`] comes on
+/// standard input.
+///
+/// # Errors
+/// One line.
+pub fn inherited() -> Result<u8, RunFailure> {
+    let failed = |error| RunFailure::own("cannot read the launch", error);
+    let mut orders = Vec::new();
+    io::stdin().read_to_end(&mut orders).map_err(failed)?;
+    // SAFETY: the launcher passes this descriptor, and nothing here has opened or taken any before.
+    let link = unsafe { OwnedFd::from_raw_fd(LINK) };
+    // The agents' commands must not have it: its end is the launch's.
+    rustix::io::fcntl_setfd(&link, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| failed(errno.into()))?;
+    main(link, &orders)
+}
+
+/// Serves the launcher at the other end of `link`.
+///
+/// # Errors
+/// One line.
+fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
+    let starter: AgentStarter = decode(orders)
+        .map_err(|error| RunFailure::own("cannot read the launch", io::Error::other(error)))?;
+    run(async |network| {
+        let failed = |error| RunFailure::own("cannot serve the launch", error);
+        // The launcher decides on them, and ends the launch.
+        let mut ignored = Vec::new();
+        for kind in [
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+        ] {
+            ignored.push(signal(kind).map_err(failed)?);
+        }
+        let link = std::os::unix::net::UnixStream::from(link);
+        link.set_nonblocking(true).map_err(failed)?;
+        let link = UnixStream::from_std(link).map_err(failed)?;
+        let uid = link.peer_cred().map_err(failed)?.uid();
+        let bundle = Bundle::new(starter.hosts.clone())?;
+        let own = format!("launcher-{}", std::process::id());
+        let (known, agents) = watch::channel(Known::default());
+        let tls = bundle.credentials(&own)?;
+        let agent = agent(own, tls, Some(LaunchAgents(agents)), network)?;
+        let mut commands = start(&starter, bundle.text(), Arc::new(known));
+        local::serve_one(agent, link, uid).await;
+        for command in &mut commands {
+            command.input.abort();
+        }
+        for command in commands {
+            command.end().await;
+        }
+        drop(ignored);
+        Ok(())
+    })
+}
+
+/// A command that starts agents, and keeps them as long as it has its input.
+struct Running {
+    child: Option<Child>,
+    input: tokio::task::JoinHandle<()>,
+}
+
+/// Starts all of them at once.
+fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>) -> Vec<Running> {
+    let own = std::env::current_exe().unwrap_or_else(|_| "wireup-agent".into());
+    let targets: Vec<Option<&String>> = match starter.is_for_each() {
+        true => starter.hosts.iter().map(Some).collect(),
+        false => vec![None],
+    };
+    let text: Arc<str> = text.into();
+    let one = |host: Option<&String>| {
+        let words = starter.command_for(host.map(String::as_str));
+        let name = words.first().cloned().unwrap_or_default();
+        let mut command = Command::new(&name);
+        command.args(words.get(1..).unwrap_or_default());
+        command.arg(&own).arg(super::node::COMMAND).args(host);
+        for variable in &starter.without {
+            command.env_remove(variable);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        match command.spawn() {
+            Ok(child) => running(child, name, text.clone(), known.clone()),
+            Err(error) => {
+                known.send_modify(|known| known.ended = Some(format!("{name}: {error}")));
+                let input = tokio::spawn(async {});
+                Running { child: None, input }
+            }
+        }
+    };
+    targets.into_iter().map(one).collect()
+}
+
+fn running(
+    mut child: Child,
+    name: String,
+    text: Arc<str>,
+    known: Arc<watch::Sender<Known>>,
+) -> Running {
+    let stdin = child.stdin.take();
+    let input = tokio::spawn(async move {
+        if let Some(mut stdin) = stdin {
+            // A command that has ended is noticed by its output.
+            let _ = stdin.write_all(text.as_bytes()).await;
+            let _ = stdin.flush().await;
+            // Open as long as the launch.
+            std::future::pending::<()>().await;
+        }
+    });
+    let stdout = child.stdout.take();
+    tokio::spawn(async move {
+        if let Some(stdout) = stdout {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Some((host, port)) = ready(&line) {
+                    known.send_modify(|known| {
+                        known.ports.insert(host, port);
+                    });
+                }
+            }
+        }
+        known.send_modify(|known| known.ended = Some(format!("{name} has ended")));
+    });
+    Running {
+        child: Some(child),
+        input,
+    }
+}
+
+impl Running {
+    /// Waits for the command, whose input has ended; one that does not end is terminated.
+    async fn end(self) {
+        let Some(mut child) = self.child else { return };
+        if timeout(END_LIMIT, child.wait()).await.is_ok() {
+            return;
+        }
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        if timeout(TERM_LIMIT, child.wait()).await.is_err() {
+            let _ = child.kill().await;
+        }
+    }
+}
+
+/// The host and port in a line, which a command may have put words in front of.
+fn ready(line: &str) -> Option<(String, u16)> {
+    let (_, found) = line.split_once(READY)?;
+    let (host, port) = found.trim().split_once(' ')?;
+    Some((host.to_owned(), port.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_an_agent_is_found_behind_a_label() {
+        let found = Some(("n1".to_owned(), 4711));
+        assert_eq!(ready("wireup-agent-ready n1 4711"), found);
+        assert_eq!(ready("0: wireup-agent-ready n1 4711 "), found);
+        assert_eq!(ready("wireup-agent-ready n1"), None);
+        assert_eq!(ready("motd"), None);
+    }
+}

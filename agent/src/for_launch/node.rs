@@ -1,0 +1,126 @@
+//! The agent of one host, for one launch.
+
+use std::io::{self, BufReader, Read, Write};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::authority::Bundle;
+use super::{READY, agent, run};
+use crate::daemon::settings::host_name;
+use crate::peer::MESSAGE_MAX;
+use crate::peer_service::PeerService;
+use crate::proto::v1::peer_server::PeerServer;
+use crate::tls::{self, Heartbeat};
+use wireup::failure::RunFailure;
+
+/// How long a launch may take to end when it is to.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// The command of this process.
+pub const COMMAND: &str = "for-launch";
+
+/// What Slurm calls this host.
+const SLURM_NAME: &str = "SLURMD_NODENAME";
+
+/// Serves until the launch has ended, or standard input has. `name` is the host's name in the launch, if the command
+/// that started this process knows it.
+///
+/// # Errors
+/// One line.
+pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
+    run(async |network| {
+        let mut input = BufReader::new(io::stdin());
+        let bundle = Bundle::read(&mut input)
+            .map_err(|error| RunFailure::own("cannot read the launch's authority", error))?;
+        let name = own_name(&bundle.hosts, name)?;
+        // A read that no signal ends: the process ends without waiting for it.
+        let (ended, input_ended) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut rest = [0; 64];
+            while input.read(&mut rest).is_ok_and(|length| length > 0) {}
+            drop(ended);
+        });
+        serve(&bundle, name, input_ended, network).await
+    })
+}
+
+async fn serve(
+    bundle: &Bundle,
+    name: String,
+    input_ended: oneshot::Receiver<()>,
+    network: Handle,
+) -> Result<(), RunFailure> {
+    let failed = |error| RunFailure::own("cannot serve", error);
+    // The ranks of the launch get it as well when a job is cancelled, and the launch ends in order.
+    let mut ignored = signal(SignalKind::terminate()).map_err(failed)?;
+    let tls = bundle.credentials(&name)?;
+    let listener = match std::net::TcpListener::bind("[::]:0") {
+        Ok(listener) => listener,
+        Err(_) => std::net::TcpListener::bind("0.0.0.0:0").map_err(failed)?,
+    };
+    listener.set_nonblocking(true).map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    let agent = agent(name.clone(), tls.clone(), None, network.clone())?;
+    let service =
+        PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
+    let refusals = agent.refusals.clone();
+    let server =
+        tls::server(Heartbeat::default(), refusals.clone(), Handle::current()).add_service(service);
+    network.spawn(async move {
+        let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
+        let incoming = tls::server_incoming(listener, tls, refusals);
+        let served = server.serve_with_incoming(incoming);
+        served.await.map_err(io::Error::other)
+    });
+    let mut out = io::stdout();
+    writeln!(out, "{READY} {name} {port}")
+        .and_then(|()| out.flush())
+        .map_err(failed)?;
+    let ignore = async { while ignored.recv().await.is_some() {} };
+    tokio::select! {
+        () = agent.registry.drained() => {}
+        () = ignore => {}
+        _ = input_ended => {
+            agent.registry.drain();
+            let _ = timeout(END_LIMIT, agent.registry.drained()).await;
+        }
+    }
+    Ok(())
+}
+
+/// This host among those of the launch.
+fn own_name(hosts: &[String], given: Option<String>) -> Result<String, RunFailure> {
+    let slurm = std::env::var(SLURM_NAME).ok();
+    let names = [given, slurm, Some(host_name())];
+    let label = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
+    let found = names.iter().flatten().find_map(|name| {
+        let same = hosts.iter().find(|host| *host == name);
+        same.or_else(|| hosts.iter().find(|host| label(host) == label(name)))
+    });
+    found.cloned().ok_or_else(|| {
+        RunFailure::refused(format!(
+            "the agent of {} is not on a host of the launch ({})",
+            host_name(),
+            hosts.join(",")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_name;
+
+    #[test]
+    fn a_host_is_known_by_what_started_the_agent_or_with_another_domain() {
+        let hosts = ["a1".to_owned(), "a2.cluster".to_owned()];
+        let found = |name: &str| own_name(&hosts, Some(name.to_owned())).unwrap();
+        assert_eq!(found("a1"), "a1");
+        assert_eq!(found("a1.example"), "a1");
+        assert_eq!(found("a2"), "a2.cluster");
+    }
+}

@@ -1,0 +1,90 @@
+//! Agents of one launch: starts the process that starts and serves them (`wireup-agent launch-entry`), and
+//! waits for its end.
+
+use std::ffi::CString;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::failure::RunFailure;
+use crate::inspect::agent_file;
+use crate::sys::descriptors::FIRST_FREE;
+use crate::sys::pidfd::ended_within;
+use crate::sys::spawn::{self, Child, Command, Spawner};
+use wireup_core::job::spec::AgentStarter;
+use wireup_core::link::encode;
+
+/// The command of that process.
+pub const COMMAND: &str = "launch-entry";
+
+/// Its link to the launcher.
+pub const LINK: RawFd = 3;
+
+/// How long it may take to end. It ends the agents first, and those that do not end by themselves by force.
+const END_LIMIT: Duration = Duration::from_secs(15);
+
+/// The process; waited for when this is dropped, which must be after the link.
+#[derive(Debug)]
+pub(crate) struct Entry(Child);
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if !ended_within(&self.0.pidfd, END_LIMIT) {
+            let _ =
+                rustix::process::pidfd_send_signal(&self.0.pidfd, rustix::process::Signal::KILL);
+        }
+        let _ = spawn::wait(&self.0.pidfd);
+    }
+}
+
+/// Starts the process, and returns the launch's link with it.
+///
+/// # Errors
+/// [`RunFailure`] if it cannot be started.
+pub(crate) fn start(starter: &AgentStarter) -> Result<(OwnedFd, Entry), RunFailure> {
+    let program = agent_file::find().map_err(|error| RunFailure::refused(error.to_string()))?;
+    let begun = begin(program.as_os_str().as_bytes(), starter);
+    begun.map_err(|error| RunFailure::own("cannot start wireup-agent", error))
+}
+
+fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, Entry)> {
+    let program = CString::new(program)?;
+    let (own, link) = UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    let (mut orders, input) = UnixStream::pair()?;
+    let high = |fd: &dyn AsFd| rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), FIRST_FREE);
+    let (link, input) = (high(&link)?, high(&input)?);
+    let (stdout, stderr) = (high(&io::stdout())?, high(&io::stderr())?);
+    let entries = std::env::vars_os().map(|(name, value)| {
+        CString::new([&name.into_vec()[..], b"=", &value.into_vec()].concat())
+    });
+    let env = entries.collect::<Result<Vec<_>, _>>()?;
+    let argv = [program.clone(), CString::new(COMMAND)?];
+    let command = Command {
+        program: &program,
+        argv: &argv,
+        env: &[&env],
+        cwd: None,
+        descriptors: &[
+            (input.as_fd(), 0),
+            (stdout.as_fd(), 1),
+            (stderr.as_fd(), 2),
+            (link.as_fd(), LINK),
+        ],
+        terminal: false,
+        limits: &[],
+        umask: None,
+        reset_signals: &[libc::SIGPIPE],
+        namespaces: None,
+        group: None,
+        crowded: false,
+        stopped: false,
+    };
+    let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+    drop(input);
+    let entry = Entry(child);
+    orders.write_all(&encode(starter))?;
+    Ok((own.into(), entry))
+}

@@ -1,0 +1,180 @@
+//! Batch systems: the hosts of an allocation, and the command that starts agents on them.
+//!
+//! Rule: Slurm describes an allocation in `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`, where `2(x3),1` is a number
+//! for each node. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+
+use wireup_core::job::hosts::{self, HostList, Problem};
+use wireup_core::job::spec::AgentStarter;
+
+/// Slurm, whose `srun` reaches all nodes of a job at once.
+const SRUN: [&str; 13] = [
+    "srun",
+    "--overlap",
+    "--nodes={count}",
+    "--ntasks={count}",
+    "--ntasks-per-node=1",
+    "--nodelist={hosts}",
+    "--mpi=none",
+    "--cpu-bind=none",
+    "--mem=0",
+    "--kill-on-bad-exit=0",
+    "--no-kill",
+    "--wait=0",
+    "--quiet",
+];
+
+/// Variables with which a job's script was started that `srun` takes for options of the step.
+const WITHOUT: [&str; 9] = [
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_HINT",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_DISTRIBUTION",
+    "SLURM_OVERCOMMIT",
+];
+
+/// Why an allocation cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EngineError {
+    #[error("Slurm's SLURM_JOB_NODELIST: {0}; name the hosts (--hosts)")]
+    Nodes(Problem),
+    #[error(
+        "Slurm's {name}={text} does not have a number for each of {nodes} nodes; name the hosts (--hosts)"
+    )]
+    Slots {
+        name: &'static str,
+        text: String,
+        nodes: usize,
+    },
+}
+
+/// An allocation in which this process runs.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) hosts: HostList,
+    pub(crate) starter: AgentStarter,
+}
+
+/// The allocation that these variables describe. A step of several tasks is none: each task would start the launch.
+///
+/// # Errors
+/// [`EngineError`] if they are not as documented.
+pub(crate) fn find(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Allocation>, EngineError> {
+    let Some(list) = variable("SLURM_JOB_NODELIST").filter(|list| !list.is_empty()) else {
+        return Ok(None);
+    };
+    if variable("SLURM_JOB_ID").is_none() || variable("WIREUP_RANK").is_some() {
+        return Ok(None);
+    }
+    let tasks = variable("SLURM_STEP_NUM_TASKS").filter(|_| variable("SLURM_STEP_ID").is_some());
+    if tasks.is_some_and(|tasks| tasks != "1") {
+        return Ok(None);
+    }
+    let names = hosts::expand(&list).map_err(EngineError::Nodes)?;
+    let slots = slots(&variable, names.len())?;
+    let entries = names.iter().zip(slots);
+    let text: Vec<String> = entries
+        .map(|(name, slots)| format!("{name}:{slots}"))
+        .collect();
+    let hosts = text.join(",").parse().map_err(EngineError::Nodes)?;
+    let starter = AgentStarter {
+        name: "Slurm".to_owned(),
+        command: SRUN.map(str::to_owned).to_vec(),
+        hosts: names,
+        without: WITHOUT.map(str::to_owned).to_vec(),
+    };
+    Ok(Some(Allocation { hosts, starter }))
+}
+
+/// The number of ranks for each node. In a step, the variable of tasks is the step's, whose nodes may be others: there
+/// the CPUs of the job count.
+fn slots(variable: impl Fn(&str) -> Option<String>, nodes: usize) -> Result<Vec<u32>, EngineError> {
+    let in_step = variable("SLURM_STEP_ID").is_some();
+    let (name, each) = match variable("SLURM_TASKS_PER_NODE") {
+        Some(_) if !in_step => ("SLURM_TASKS_PER_NODE", 1),
+        _ => {
+            let each = variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok());
+            ("SLURM_JOB_CPUS_PER_NODE", each.unwrap_or(1))
+        }
+    };
+    let text = variable(name).unwrap_or_default();
+    match numbers(&text) {
+        Some(all) if all.len() == nodes => Ok(all
+            .into_iter()
+            .map(|number| (number / each).max(1))
+            .collect()),
+        _ => Err(EngineError::Slots { name, text, nodes }),
+    }
+}
+
+/// `2(x3),1` as 2, 2, 2, 1.
+fn numbers(text: &str) -> Option<Vec<u32>> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (number, times) = match part.split_once("(x") {
+            Some((number, times)) => (number, times.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1),
+        };
+        let number = number.parse::<u32>().ok()?;
+        all.extend(std::iter::repeat_n(number, times));
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(variables: &[(&str, &str)]) -> Result<Option<Allocation>, EngineError> {
+        let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-3],m")];
+        let all = [&job[..], variables].concat();
+        find(|name| {
+            let found = all.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn nodes_and_slots_are_those_of_the_allocation() {
+        let all = found(&[("SLURM_TASKS_PER_NODE", "2(x3),1")])
+            .unwrap()
+            .unwrap();
+        assert_eq!(all.hosts, "n[1-3]:2,m:1".parse().unwrap());
+        let command = all.starter.command_for(None);
+        assert!(
+            command.contains(&"--nodelist=n1,n2,n3,m".to_owned()),
+            "{command:?}"
+        );
+        assert!(command.contains(&"--nodes=4".to_owned()), "{command:?}");
+        let step = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "1"),
+            ("SLURM_TASKS_PER_NODE", "1"),
+            ("SLURM_JOB_CPUS_PER_NODE", "8(x4)"),
+            ("SLURM_CPUS_PER_TASK", "4"),
+        ];
+        let all = found(&step).unwrap().unwrap();
+        assert_eq!(all.hosts, "n[1-3]:2,m:2".parse().unwrap());
+    }
+
+    #[test]
+    fn what_is_not_one_launch_in_an_allocation_stays_on_its_machine() {
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
+        assert!(found(&step).unwrap().is_none());
+        assert!(found(&[("WIREUP_RANK", "0")]).unwrap().is_none());
+        assert!(find(|_| None).unwrap().is_none());
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_the_nodes_are_refused() {
+        for text in ["2(x3)", "", "2(x", "a(x4)"] {
+            let error = found(&[("SLURM_TASKS_PER_NODE", text)]).unwrap_err();
+            assert!(error.to_string().contains("each of 4 nodes"), "{error}");
+        }
+    }
+}
