@@ -13,6 +13,7 @@
 //! Rule: an agent's standard input stays open as long as the launch. Its end ends the agent.
 
 mod authority;
+#[allow(unsafe_code, reason = "a descriptor that the launcher passes")]
 pub mod entry;
 pub mod node;
 

@@ -35,7 +35,6 @@
 
 pub mod budget;
 pub mod daemon;
-#[allow(unsafe_code, reason = "descriptors that the launcher passes")]
 pub mod for_launch;
 pub mod identity;
 pub mod launch;

@@ -30,7 +30,7 @@ fn line(list: &str, own: &str) -> Option<String> {
     let plural = if others.len() == 1 { "" } else { "s" };
     Some(format!(
         "this launch uses this machine only; the allocation has {} other node{plural} ({}): to use them too, \
-         write --hosts \"${NODES}\"",
+         start it as one task and without --engine none, or, where agents run, write --hosts \"${NODES}\"",
         others.len(),
         compress(&others),
     ))
