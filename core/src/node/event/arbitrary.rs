@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{FromNode, Notification, PeerMessage, SpawnTicket};
+use super::{AllocationTicket, FromNode, Notification, PeerMessage, SpawnTicket};
 use crate::collective::arbitrary::collective_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
 use crate::fence::{
@@ -15,6 +15,7 @@ use crate::fence::{
 };
 use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
 use crate::job::absence::{Absences, Absent, SomeNodes};
+use crate::job::allocation::{AllocationRequest, Directive};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{debugged, process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
@@ -32,6 +33,7 @@ use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
 use crate::queries::{JobEnd, Life, Part, Process, QueryMessage, Question};
+use crate::rendezvous::message::ToRendezvous;
 
 fn bytes() -> BoxedStrategy<Arc<[u8]>> {
     vec(any::<u8>(), 0..40).prop_map(Arc::from).boxed()
@@ -715,7 +717,7 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
         .boxed()
 }
 
-/// Any message of a node to the launcher, but for allocations and those to the name server.
+/// Any message of a node to the launcher; of those to the name server, relays alone.
 pub fn from_node() -> BoxedStrategy<FromNode> {
     let text = || "\\PC{0,9}".prop_map(String::from);
     let infos = || {
@@ -740,7 +742,31 @@ pub fn from_node() -> BoxedStrategy<FromNode> {
         infos,
         preputs: Vec::new(),
     });
+    let allocation = (
+        proptest::sample::select(vec![Directive::New, Directive::Release]),
+        infos(),
+        wait(),
+    )
+        .prop_map(|(directive, infos, timeout)| AllocationRequest {
+            directive,
+            infos,
+            timeout,
+        });
+    let relay = (vec(nspace(), 0..3), nspace(), vec(any::<u8>(), 0..30));
     prop_oneof![
+        (any::<u64>(), process(), allocation).prop_map(|(ticket, by, request)| {
+            FromNode::Allocate {
+                ticket: AllocationTicket(ticket),
+                by,
+                request: Box::new(request),
+            }
+        }),
+        (any::<u32>(), relay).prop_map(|(epoch, (own, to, body))| FromNode::Rendezvous {
+            epoch,
+            message: ToRendezvous::Relay { own, to, body },
+        }),
+        any::<bool>().prop_map(|attached| FromNode::Tools { attached }),
+        infos().prop_map(FromNode::Directed),
         (any::<u64>(), spawner(), request).prop_map(|(ticket, by, request)| FromNode::Spawn {
             ticket: SpawnTicket(ticket),
             by,
