@@ -315,7 +315,6 @@ fn a_rank_that_dies_while_others_are_in_a_fence_ends_the_job() {
             6,
             "exited with code 6 after MPI_Finalize",
         ),
-        (&["later", "fence", "exit", "4"], 4, "exited with code 4 "),
         (
             &["close", "wait"],
             1,
@@ -327,6 +326,14 @@ fn a_rank_that_dies_while_others_are_in_a_fence_ends_the_job() {
         };
         blamed(&run.run(), code, &[words]);
     }
+    // The fence completes: the others must stay until the rank that has sent its part exits.
+    let steps = [
+        "init", "for", "1", "later", "fence", "exit", "4", "for", "all", "fence", "wait",
+    ];
+    let Some(run) = ranks(3, &[], &steps) else {
+        return;
+    };
+    blamed(&run.run(), 4, &["exited with code 4 "]);
     let Some(run) = ranks(
         3,
         &[],
