@@ -25,8 +25,8 @@
 //! that comes earlier is answered "not found".
 //!
 //! Rule: the server answers with all that the rank has published, as soon as it has published
-//! anything, and cannot wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes none. A
-//! requester that misses a key asks again. Source: `PMIx_server_dmodex_request`.
+//! anything, and cannot wait for a certain key (`PMIX_REQUIRED_KEY`): its function takes none. So the
+//! asking node requests the data again while the key is missing. Source: `PMIx_server_dmodex_request`.
 //!
 //! Left to others: which node owns a rank, encoding of messages.
 
@@ -38,7 +38,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use asking::Asking;
+use asking::{Asking, Sending, Waiter};
 use owning::{Owning, Taken};
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +71,9 @@ pub enum ModexInput<T> {
         owner: Option<NodeId>,
         /// How long to wait; `None` to leave that to the owner.
         timeout: Option<Duration>,
+        /// A key of the rank that the data has to contain, without the zero byte that ends it. Without
+        /// a `timeout`, data that lacks it is the answer after two seconds.
+        key: Option<Box<[u8]>>,
         ticket: T,
     },
     /// The answer to an [`Output::AskHost`].
@@ -200,27 +203,29 @@ impl<T> ModexEngine<T> {
             ModexInput::NspaceAdded { nspace, local } => self.owning.add(nspace, local),
             ModexInput::NspaceRemoved { nspace } => {
                 for (proc, askers) in self.owning.remove(&nspace) {
-                    self.reply_all(&proc, askers, &Err(ModexFailure::NotFound), out);
+                    self.reply_all((&proc, askers), &Err(ModexFailure::NotFound), now, out);
                 }
             }
             ModexInput::RankGone { proc } => {
                 let askers = self.owning.rank_gone(&proc);
-                self.reply_all(&proc, askers, &Err(ModexFailure::RankGone), out);
+                self.reply_all((&proc, askers), &Err(ModexFailure::RankGone), now, out);
             }
             ModexInput::RankConnected { proc } => self.owning.connected(proc, now),
             ModexInput::Ask {
                 proc,
                 owner,
                 timeout,
+                key,
                 ticket,
-            } => self.ask(
-                proc,
-                owner,
-                timeout.map(|wait| now + wait),
-                ticket,
-                now,
-                out,
-            ),
+            } => {
+                let waiter = Waiter {
+                    ticket,
+                    since: now,
+                    deadline: timeout.map(|wait| now + wait),
+                    key: key.map(terminated),
+                };
+                self.ask(proc, owner, waiter, now, out);
+            }
             ModexInput::SidecarAnswered { proc, result } => {
                 let result = match result {
                     Ok(data) if data.len() > MODEX_DATA_MAX => {
@@ -229,7 +234,7 @@ impl<T> ModexEngine<T> {
                     other => other.map_err(ModexFailure::Host),
                 };
                 let askers = self.owning.answered(&proc);
-                self.reply_all(&proc, askers, &result, out);
+                self.reply_all((&proc, askers), &result, now, out);
             }
             ModexInput::Message { from, message } if from != self.node => match message {
                 ModexMessage::Request { serial, proc } => {
@@ -239,7 +244,7 @@ impl<T> ModexEngine<T> {
                     serial,
                     proc,
                     result,
-                } => self.replied(from, serial, &proc, &result, out),
+                } => self.replied((from, serial, &proc), &result, now, out),
             },
             ModexInput::Message { .. } => {}
             ModexInput::PeerLost { node, reason } if node != self.node => {
@@ -257,10 +262,17 @@ impl<T> ModexEngine<T> {
                 let owner = self.node;
                 for (proc, askers, waited) in self.owning.expire(now) {
                     let result = Err(ModexFailure::Timeout { owner, waited });
-                    self.reply_all(&proc, askers, &result, out);
+                    self.reply_all((&proc, askers), &result, now, out);
+                }
+                for (ticket, data) in self.asking.without_key(now) {
+                    let result = Ok(data);
+                    out.push(Output::Complete { ticket, result });
+                }
+                for request in self.asking.resume(now) {
+                    self.send(request, now, out);
                 }
             }
-            ModexInput::Teardown => self.tear_down(out),
+            ModexInput::Teardown => self.tear_down(now, out),
         }
     }
 
@@ -281,22 +293,41 @@ impl<T> ModexEngine<T> {
         &mut self,
         proc: Proc,
         owner: Option<NodeId>,
-        deadline: Option<Moment>,
-        ticket: T,
+        waiter: Waiter<T>,
         now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
-        let Some(owner) = owner else {
-            let result = Err(ModexFailure::NotFound);
-            return out.push(Output::Complete { ticket, result });
+        let reachable = match owner {
+            Some(owner) => self.asking.lost(owner).map_or(Ok(owner), Err),
+            None => Err(ModexFailure::NotFound),
         };
-        if let Some(failure) = self.asking.lost(owner) {
-            let result = Err(failure);
-            return out.push(Output::Complete { ticket, result });
+        match reachable {
+            Ok(owner) => {
+                if let Some(serial) = self.asking.join(&proc, owner, waiter) {
+                    self.send(
+                        Sending {
+                            proc,
+                            owner,
+                            serial,
+                        },
+                        now,
+                        out,
+                    );
+                }
+            }
+            Err(failure) => {
+                let (ticket, result) = (waiter.ticket, Err(failure));
+                out.push(Output::Complete { ticket, result });
+            }
         }
-        let Some(serial) = self.asking.join(&proc, owner, ticket, now, deadline) else {
-            return;
-        };
+    }
+
+    fn send(&mut self, request: Sending, now: Moment, out: &mut Vec<Output<T>>) {
+        let Sending {
+            proc,
+            owner,
+            serial,
+        } = request;
         if owner == self.node {
             return self.request(owner, serial, proc, now, out);
         }
@@ -319,32 +350,31 @@ impl<T> ModexEngine<T> {
         match self.owning.request(&proc, from, serial, now) {
             Taken::Parked => {}
             Taken::First => out.push(Output::AskHost { proc }),
-            Taken::Refused(failure) => self.reply(from, serial, &proc, &Err(failure), out),
+            Taken::Refused(failure) => self.reply((from, serial, &proc), &Err(failure), now, out),
         }
     }
 
     fn reply_all(
         &mut self,
-        proc: &Proc,
-        askers: impl IntoIterator<Item = (NodeId, u64)>,
+        (proc, askers): (&Proc, impl IntoIterator<Item = (NodeId, u64)>),
         result: &ModexResult,
+        now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
         for (asker, serial) in askers {
-            self.reply(asker, serial, proc, result, out);
+            self.reply((asker, serial, proc), result, now, out);
         }
     }
 
     fn reply(
         &mut self,
-        to: NodeId,
-        serial: u64,
-        proc: &Proc,
+        (to, serial, proc): (NodeId, u64, &Proc),
         result: &ModexResult,
+        now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
         if to == self.node {
-            return self.replied(to, serial, proc, result, out);
+            return self.replied((to, serial, proc), result, now, out);
         }
         let message = ModexMessage::Reply {
             serial,
@@ -356,13 +386,12 @@ impl<T> ModexEngine<T> {
 
     fn replied(
         &mut self,
-        from: NodeId,
-        serial: u64,
-        proc: &Proc,
+        request: (NodeId, u64, &Proc),
         result: &ModexResult,
+        now: Moment,
         out: &mut Vec<Output<T>>,
     ) {
-        complete_all(self.asking.replied(from, serial, proc), result, out);
+        complete_all(self.asking.replied(request, result, now), result, out);
     }
 
     /// After the end, every request fails.
@@ -385,14 +414,21 @@ impl<T> ModexEngine<T> {
         }
     }
 
-    fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+    fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
         let torn_down = Err(ModexFailure::TornDown { node: self.node });
         for (proc, askers) in self.owning.tear_down() {
-            self.reply_all(&proc, askers, &torn_down, out);
+            self.reply_all((&proc, askers), &torn_down, now, out);
         }
         complete_all(self.asking.tear_down(), &torn_down, out);
         self.torn_down = true;
     }
+}
+
+/// A key as libpmix packs it.
+fn terminated(key: Box<[u8]>) -> Box<[u8]> {
+    let mut key = key.into_vec();
+    key.push(0);
+    key.into()
 }
 
 fn complete_all<T>(

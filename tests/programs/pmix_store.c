@@ -13,6 +13,8 @@
  *   partial   some of several keys
  *   ended     rank 3 ends while it waits, and what it published for its lifetime goes
  *   app       as two programs, ranks 0 and 1 and the rest: what lives as long as the second one
+ *   put       what a rank puts after a fence that has brought everything put before, from another
+ *             rank, which may be late
  *   stuck     everybody waits for what nobody publishes, and for the end
  *   meet      with others that publish "pmi1" and "pmi2": publishes "pmix", waits until both have
  *             seen everything ("pmi1.done", "pmi2.done"), publishes "end"
@@ -358,6 +360,33 @@ static void meet(void)
     must(publish("end", "yes", NO_RANGE, NO_PERSISTENCE), "publish of the end");
 }
 
+static void put_text(const char *key)
+{
+    pmix_value_t value;
+    PMIX_VALUE_LOAD(&value, key, PMIX_STRING);
+    must(PMIx_Put(PMIX_GLOBAL, key, &value), "PMIx_Put");
+    must(PMIx_Commit(), "PMIx_Commit");
+    PMIX_VALUE_DESTRUCT(&value);
+}
+
+static void put(void)
+{
+    const struct timespec while_others_ask = {0, 200000000};
+    pmix_proc_t other;
+    pmix_value_t *value = NULL;
+    put_text("first");
+    fence(true);
+    if (me.rank % 2 == 1)
+        nanosleep(&while_others_ask, NULL);
+    put_text("second");
+    PMIX_LOAD_PROCID(&other, me.nspace, (me.rank + size - 1) % size);
+    must(PMIx_Get(&other, "second", NULL, 0, &value), "the second value");
+    hold(value->type == PMIX_STRING, "a text");
+    snprintf(got, sizeof got, "%s", value->data.string);
+    PMIX_VALUE_RELEASE(value);
+    barrier();
+}
+
 static void stuck(void)
 {
     start_waiting("never");
@@ -370,13 +399,13 @@ int main(int argc, char **argv)
 {
     static const struct mode modes[] = {
         {"types", types}, {"wait", wait_mode}, {"once", once}, {"ranges", ranges}, {"partial", partial},
-        {"ended", ended}, {"app", app}, {"stuck", stuck}, {"meet", meet}, {NULL, NULL}};
+        {"ended", ended}, {"app", app}, {"put", put}, {"stuck", stuck}, {"meet", meet}, {NULL, NULL}};
     const struct mode *mode = find_mode(modes, argc > 1 ? argv[1] : "");
     alarm(LAST_RESORT_SECONDS);
     must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     size = size_of(me.nspace);
     if (mode == NULL)
-        fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|stuck|meet");
+        fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|put|stuck|meet");
     mode->run();
     must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     report("pmix_store rank=%u size=%u mode=%s got=\"%s\"", me.rank, size, mode->name, got);

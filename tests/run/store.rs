@@ -107,6 +107,13 @@ fn a_lookup_waits_for_a_late_publisher_and_no_longer_than_it_was_told() {
 }
 
 #[test]
+fn what_a_rank_puts_late_is_waited_for_by_its_key() {
+    everywhere("put", |outcome, _| {
+        assert_eq!(got(outcome), ["second"; 4], "{outcome:?}");
+    });
+}
+
+#[test]
 fn a_value_for_one_reader_reaches_exactly_one() {
     everywhere("once", |outcome, _| {
         let got: BTreeSet<String> = got(outcome).into_iter().collect();

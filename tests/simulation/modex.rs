@@ -201,6 +201,7 @@ impl World {
             proc,
             owner,
             timeout,
+            key: None,
             ticket: self.asked.len() - 1,
         };
         self.input(node, input);

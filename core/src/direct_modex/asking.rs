@@ -1,32 +1,78 @@
 //! The requesting side: which local requesters wait for which rank, and the one pending request per
 //! rank.
+//!
+//! A requester that needs a certain key waits for it: while the data lacks it, the request is sent
+//! again, first soon and then less often. The key is searched for in the data's bytes, which
+//! are libpmix's packed key-value pairs: a value that happens to contain the key with the zero byte
+//! after it ends the wait too early, and the requester then finds no such key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ModexFailure;
+use memchr::memmem;
+
+use super::{ModexFailure, ModexResult};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 
-struct Waiter<T> {
-    ticket: T,
-    since: Moment,
-    deadline: Option<Moment>,
+/// How long a requester that has set no limit waits for a key that the data lacks: as long as
+/// libpmix waits for one of a rank of its own node.
+const KEY_WAIT: Duration = Duration::from_secs(2);
+
+/// The first and the longest time until data that lacks a key is requested again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// A local requester.
+pub(super) struct Waiter<T> {
+    pub(super) ticket: T,
+    pub(super) since: Moment,
+    pub(super) deadline: Option<Moment>,
+    /// What the data must contain, with the zero byte that ends it.
+    pub(super) key: Option<Box<[u8]>>,
 }
 
 impl<T> Waiter<T> {
     fn is_late(&self, now: Moment) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
+
+    /// Until when its key is waited for, once there is data.
+    fn key_until(&self) -> Moment {
+        self.deadline.unwrap_or(self.since + KEY_WAIT)
+    }
+
+    /// Whether the data has what it needs, or does not get it any more.
+    fn is_served(&self, data: &[u8], now: Moment) -> bool {
+        self.key
+            .as_deref()
+            .is_none_or(|key| memmem::find(data, key).is_some())
+            || self.key_until() <= now
+    }
 }
 
-/// A request under way; has at least one waiter.
+/// The wait between two requests, for a key that the last data lacked.
+struct Pause {
+    data: Arc<[u8]>,
+    until: Moment,
+}
+
+/// A request under way, or one that will be sent again; has at least one waiter.
 struct InFlight<T> {
     serial: u64,
     owner: NodeId,
     waiters: Vec<Waiter<T>>,
+    /// The length of the next pause.
+    again: Duration,
+    pause: Option<Pause>,
+}
+
+/// A request that has to be sent, to a node.
+pub(super) struct Sending {
+    pub(super) proc: Proc,
+    pub(super) owner: NodeId,
+    pub(super) serial: u64,
 }
 
 /// See the module.
@@ -46,43 +92,93 @@ impl<T> Asking<T> {
     }
 
     /// Adds a waiter. Gives the serial of the request to send, or `None` if one is under way.
-    pub(super) fn join(
-        &mut self,
-        proc: &Proc,
-        owner: NodeId,
-        ticket: T,
-        since: Moment,
-        deadline: Option<Moment>,
-    ) -> Option<u64> {
-        let waiter = Waiter {
-            ticket,
-            since,
-            deadline,
-        };
+    pub(super) fn join(&mut self, proc: &Proc, owner: NodeId, waiter: Waiter<T>) -> Option<u64> {
+        let serial = self.next_serial;
         if let Some(request) = self.in_flight.get_mut(proc) {
             request.waiters.push(waiter);
-            return None;
+            request.pause.take()?;
+            request.serial = serial;
+        } else {
+            let request = InFlight {
+                serial,
+                owner,
+                waiters: vec![waiter],
+                again: AGAIN.0,
+                pause: None,
+            };
+            self.in_flight.insert(proc.clone(), request);
         }
-        let serial = self.next_serial;
         self.next_serial += 1;
-        let request = InFlight {
-            serial,
-            owner,
-            waiters: vec![waiter],
-        };
-        self.in_flight.insert(proc.clone(), request);
         Some(serial)
     }
 
-    /// Ends the request of a reply; returns no waiters if the reply is late, repeated or from the
-    /// wrong node.
-    pub(super) fn replied(&mut self, from: NodeId, serial: u64, proc: &Proc) -> Vec<T> {
-        match self.in_flight.get(proc) {
-            Some(request) if request.serial == serial && request.owner == from => {}
-            _ => return Vec::new(),
+    /// Ends the wait of those whom a reply serves; of no one if the reply is late, repeated or from
+    /// the wrong node.
+    pub(super) fn replied(
+        &mut self,
+        (from, serial, proc): (NodeId, u64, &Proc),
+        result: &ModexResult,
+        now: Moment,
+    ) -> Vec<T> {
+        match self.in_flight.get_mut(proc) {
+            Some(request)
+                if request.serial == serial && request.owner == from && request.pause.is_none() =>
+            {
+                let Ok(data) = result else {
+                    return tickets(self.in_flight.remove(proc));
+                };
+                let served = request
+                    .waiters
+                    .extract_if(.., |waiter| waiter.is_served(data, now));
+                let served = served.map(|waiter| waiter.ticket).collect();
+                if request.waiters.is_empty() {
+                    self.in_flight.remove(proc);
+                } else {
+                    request.pause = Some(Pause {
+                        data: Arc::clone(data),
+                        until: now + request.again,
+                    });
+                    request.again = AGAIN.1.min(request.again * 2);
+                }
+                served
+            }
+            _ => Vec::new(),
         }
-        let request = self.in_flight.remove(proc);
-        tickets(request)
+    }
+
+    /// Ends the pauses that are over: returns the requests to send.
+    pub(super) fn resume(&mut self, now: Moment) -> Vec<Sending> {
+        let mut sending = Vec::new();
+        for (proc, request) in &mut self.in_flight {
+            if request.pause.take_if(|pause| pause.until <= now).is_some() {
+                request.serial = self.next_serial;
+                self.next_serial += 1;
+                sending.push(Sending {
+                    proc: proc.clone(),
+                    owner: request.owner,
+                    serial: request.serial,
+                });
+            }
+        }
+        sending
+    }
+
+    /// Removes the waiters that have data without their key and have waited for it long enough, and
+    /// have set no limit themselves.
+    pub(super) fn without_key(&mut self, now: Moment) -> Vec<(T, Arc<[u8]>)> {
+        let mut done = Vec::new();
+        self.in_flight.retain(|_, request| {
+            let Some(pause) = &request.pause else {
+                return true;
+            };
+            let over = |waiter: &mut Waiter<T>| {
+                waiter.deadline.is_none() && waiter.is_served(&pause.data, now)
+            };
+            let over = request.waiters.extract_if(.., over);
+            done.extend(over.map(|waiter| (waiter.ticket, Arc::clone(&pause.data))));
+            !request.waiters.is_empty()
+        });
+        done
     }
 
     /// Ends all requests to a node, and remembers that it is gone.
@@ -114,8 +210,12 @@ impl<T> Asking<T> {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let waiters = self.in_flight.values().flat_map(|request| &request.waiters);
-        waiters.filter_map(|waiter| waiter.deadline).min()
+        let requests = self.in_flight.values();
+        let deadlines = requests.flat_map(|request| {
+            let waiters = request.waiters.iter().filter_map(|waiter| waiter.deadline);
+            waiters.chain(request.pause.as_ref().map(|pause| pause.until))
+        });
+        deadlines.min()
     }
 
     pub(super) fn tear_down(&mut self) -> Vec<T> {

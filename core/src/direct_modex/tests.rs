@@ -62,6 +62,18 @@ impl Cluster {
             proc: proc(rank),
             owner: Some(NodeId(rank)),
             timeout: timeout.map(Duration::from_secs),
+            key: None,
+            ticket,
+        };
+        self.input(at, input);
+    }
+
+    fn ask_for_key(&mut self, at: u32, rank: u32, timeout: Option<u64>, ticket: &'static str) {
+        let input = ModexInput::Ask {
+            proc: proc(rank),
+            owner: Some(NodeId(rank)),
+            timeout: timeout.map(Duration::from_secs),
+            key: Some(Box::from(*b"key-2")),
             ticket,
         };
         self.input(at, input);
@@ -166,6 +178,7 @@ fn unknown_ranks_and_jobs_are_not_found_and_never_reach_the_host() {
             proc,
             owner,
             timeout: None,
+            key: None,
             ticket,
         };
         c.input(0, input);
@@ -413,4 +426,64 @@ fn a_rank_that_has_connected_and_publishes_nothing_is_given_up_by_its_own_node()
     assert_eq!(c.asked_host.len(), 1);
     assert_eq!(c.engines[1].next_deadline(), None);
     assert!(c.engines[1].is_idle());
+}
+
+#[test]
+fn data_without_the_required_key_is_requested_again_until_it_has_it() {
+    let mut c = Cluster::new(2);
+    c.ask_for_key(0, 1, None, "a");
+    c.deliver();
+    c.ask(0, 1, "any");
+    c.host_answers(1, Ok("key-1\0x key-22\0y"));
+    c.deliver();
+    assert_eq!(c.answered(), [("any", Ok(data("key-1\0x key-22\0y")))]);
+    assert!(c.engines[0].next_deadline().is_some());
+    c.advance(1);
+    c.deliver();
+    assert_eq!(c.asked_host, [(1, proc(1)), (1, proc(1))]);
+    c.host_answers(1, Ok("key-1\0x key-2\0y"));
+    c.deliver();
+    assert_eq!(c.answered(), [("a", Ok(data("key-1\0x key-2\0y")))]);
+    c.assert_idle();
+}
+
+#[test]
+fn a_key_that_never_comes_is_waited_for_two_seconds_or_until_the_timeout() {
+    let mut c = Cluster::new(2);
+    c.ask_for_key(0, 1, None, "default");
+    c.ask_for_key(0, 1, Some(5), "limited");
+    c.deliver();
+    c.host_answers(1, Ok("x"));
+    c.deliver();
+    for second in 1..=5 {
+        assert_eq!(c.answered(), [], "second {second}");
+        c.advance(1);
+        c.deliver();
+        c.host_answers(1, Ok("x"));
+        c.deliver();
+        if second == 2 {
+            assert_eq!(c.answered(), [("default", Ok(data("x")))]);
+        }
+    }
+    let (owner, waited) = (NodeId(1), Duration::from_secs(5));
+    let timeout = ModexFailure::Timeout { owner, waited };
+    assert_eq!(c.answered(), [("limited", Err(timeout))]);
+    c.deliver();
+    c.assert_idle();
+}
+
+#[test]
+fn a_request_that_comes_in_a_pause_is_sent_at_once() {
+    let mut c = Cluster::new(2);
+    c.ask_for_key(0, 1, None, "a");
+    c.deliver();
+    c.host_answers(1, Ok("x"));
+    c.deliver();
+    c.ask(0, 1, "b");
+    c.deliver();
+    c.host_answers(1, Ok("key-2\0"));
+    c.deliver();
+    let found = Ok(data("key-2\0"));
+    assert_eq!(c.answered(), [("a", found.clone()), ("b", found)]);
+    c.assert_idle();
 }

@@ -304,6 +304,7 @@ impl NodeCore {
                     proc,
                     owner,
                     timeout: None,
+                    key: None,
                     ticket: ModexTicket::Far { to, serial },
                 };
                 self.modex(ask, now, actions);

@@ -133,6 +133,7 @@ impl NodeCore {
                         proc,
                         owner,
                         timeout,
+                        key: required_key(&infos),
                         ticket: ModexTicket::Pmix(id),
                     },
                     now,
@@ -349,6 +350,16 @@ pub(super) fn local_status(infos: &[Info]) -> i32 {
         _ => None,
     });
     status.unwrap_or(0)
+}
+
+/// The key for which a client waits; not one of those that only the host gives (`pmix…`), since the
+/// rank does not publish them.
+fn required_key(infos: &[Info]) -> Option<Box<[u8]>> {
+    let required = infos.iter().find(|info| info.key == keys::REQUIRED_KEY)?;
+    match &required.value {
+        Value::String(key) if !key.as_bytes().starts_with(b"pmix") => Some(key.as_bytes().into()),
+        _ => None,
+    }
 }
 
 /// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
