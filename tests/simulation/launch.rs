@@ -1,8 +1,9 @@
 //! Whole launches in one process: the launcher's fleet and supervisor, agents with their routers, steps with their
-//! nodes' cores, and ranks that speak PMI-1, under one seeded scheduler.
+//! nodes' cores, PMIx servers, and ranks that speak PMI-1 or PMIx, under one seeded scheduler.
 //!
-//! Each stream keeps its order, and they do not wait for each other. A rank, a step, a host, a link or the launcher
-//! fails, a host is paused, or output is not taken for some time. Checked all the time: no rank leaves a barrier early,
+//! Ranks meet in barriers and fences, fetch data, make groups, publish and look up names, and spawn a job. Each stream
+//! keeps its order, and they do not wait for each other. A rank, a step, a PMIx server, a host, a link or the launcher
+//! fails, a host is paused, or output is not taken for some time. Checked all the time: nothing is answered early,
 //! each request has one answer, which is right, deadlines are kept, no node gets more credit than it has sent or
 //! sends more than it may, and queues are bounded. Checked at the end: nothing is left, and the cause is what failed.
 //!
@@ -14,6 +15,7 @@ mod message;
 mod mutation;
 mod plan;
 mod rank;
+mod sidecar;
 mod step;
 mod world;
 
@@ -62,7 +64,7 @@ fn check(seed: u64) {
 #[test]
 fn launches_end_with_the_failure_that_was_injected_and_leave_nothing() {
     let traced = std::env::var_os("WIREUP_SIM_TRACE").is_some();
-    for_each_seed(1500, |seed| {
+    for_each_seed(10_000, |seed| {
         check(seed);
         if traced {
             println!("{}", trace(&Plan::of(seed), None));
@@ -79,45 +81,56 @@ fn a_launch_on_many_nodes_ends_the_same_way() {
     });
 }
 
-fn caught(fault: Fault) {
-    let found = (0..400).find(|seed| run(&Plan::of(*seed), Some(fault)).is_err());
-    let seed = found.unwrap_or_else(|| panic!("no seed finds {fault:?}"));
-    let smallest = shrink(Plan::of(seed), Some(fault));
-    assert!(run(&smallest, Some(fault)).is_err());
-    assert!(run(&smallest, None).is_ok(), "{fault:?} is not what fails");
+/// A seed finds the fault, of ranks that speak PMIx and of others; and without it nothing fails.
+fn caught(fault: Fault, interfaces: &[bool]) {
+    for pmix in interfaces {
+        let plans = (0..1000).map(Plan::of).filter(|plan| plan.pmix == *pmix);
+        let found = plans
+            .into_iter()
+            .find(|plan| run(plan, Some(fault)).is_err());
+        let plan = found.unwrap_or_else(|| panic!("no seed finds {fault:?}, PMIx: {pmix}"));
+        let smallest = shrink(plan, Some(fault));
+        assert!(run(&smallest, Some(fault)).is_err());
+        assert!(run(&smallest, None).is_ok(), "{fault:?} is not what fails");
+    }
 }
 
 #[test]
 fn a_generation_that_is_not_checked_is_found() {
-    caught(Fault::GenerationDropped);
+    caught(Fault::GenerationDropped, &[false, true]);
 }
 
 #[test]
 fn an_answer_that_is_given_twice_is_found() {
-    caught(Fault::AnsweredTwice);
+    caught(Fault::AnsweredTwice, &[false, true]);
 }
 
 #[test]
 fn a_waiter_that_is_forgotten_is_found() {
-    caught(Fault::WaiterForgotten);
+    caught(Fault::WaiterForgotten, &[false, true]);
 }
 
 #[test]
 fn credit_that_is_lost_is_found() {
-    caught(Fault::CreditLeaked);
+    caught(Fault::CreditLeaked, &[false, true]);
+}
+
+#[test]
+fn a_spawn_that_is_not_answered_is_found() {
+    caught(Fault::SpawnForgotten, &[false, true]);
 }
 
 #[test]
 fn a_wrong_parent_is_found() {
-    caught(Fault::WrongParent);
+    caught(Fault::WrongParent, &[false, true]);
 }
 
 #[test]
 fn consequences_that_are_not_withheld_are_found() {
-    caught(Fault::NothingWithheld);
+    caught(Fault::NothingWithheld, &[false, true]);
 }
 
 #[test]
 fn a_step_that_goes_on_without_its_launcher_is_found() {
-    caught(Fault::OrphanKept);
+    caught(Fault::OrphanKept, &[false, true]);
 }

@@ -11,10 +11,12 @@ mod modex;
 mod net;
 mod pmi;
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs a scenario with many seeds, or with those that the environment names.
-fn for_each_seed(seeds: u64, scenario: impl Fn(u64)) {
+/// Runs a scenario with many seeds, or with those that the environment names, on all processors.
+fn for_each_seed(seeds: u64, scenario: impl Fn(u64) + Sync) {
     let number = |name| {
         std::env::var(name)
             .ok()
@@ -24,9 +26,23 @@ fn for_each_seed(seeds: u64, scenario: impl Fn(u64)) {
         (Some(seed), None) => return scenario(seed),
         (first, count) => (first.unwrap_or(0), count.unwrap_or(seeds)),
     };
-    for seed in first..first + count {
-        if catch_unwind(AssertUnwindSafe(|| scenario(seed))).is_err() {
-            panic!("failed with seed {seed}: WIREUP_SIM_SEED={seed} runs it alone");
+    let next = AtomicU64::new(first);
+    let run = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            if catch_unwind(AssertUnwindSafe(|| scenario(seed))).is_err() {
+                next.store(first + count, Ordering::Relaxed);
+                panic!("failed with seed {seed}: WIREUP_SIM_SEED={seed} runs it alone");
+            }
         }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(run);
+        }
+    });
 }

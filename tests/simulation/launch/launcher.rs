@@ -1,6 +1,11 @@
 //! The launcher: its fleet, what it withholds, and its supervisor.
 
+mod spawns;
+
+use std::sync::Arc;
 use std::time::Duration;
+
+use spawns::Spawns;
 
 use super::message::{Carried, Told};
 use super::mutation::{Fault, Mutation};
@@ -8,17 +13,18 @@ use super::step::{GRACE, SIGKILL};
 use wireup_core::fleet::{Conclusion, Fleet};
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
-use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::roster::Roster;
 use wireup_core::job::spec::EndingSpec;
 use wireup_core::link::frame::Address;
+use wireup_core::node::JobContext;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
 use wireup_core::supervisor::{Departure, Order, Supervisor};
 
 pub(super) struct Launcher {
     fleet: Fleet,
-    jobs: Roster<RankMap>,
+    pub(super) jobs: Roster<Arc<JobContext>>,
+    spawns: Spawns,
     across: AcrossHosts<Told>,
     pub(super) supervisor: Supervisor,
     /// Some node could not take part.
@@ -34,7 +40,8 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    pub(super) fn new(map: &RankMap, window: u32, mutation: Mutation) -> Self {
+    pub(super) fn new(job: &Arc<JobContext>, window: u32, mutation: Mutation) -> Self {
+        let map = &job.ranks;
         let ending = EndingSpec {
             grace: GRACE,
             kill_on_bad_exit: true,
@@ -42,7 +49,8 @@ impl Launcher {
         };
         Self {
             fleet: Fleet::new(map.nodes(), map.size(), window),
-            jobs: Roster::new(map.clone()),
+            jobs: Roster::new(Arc::clone(job)),
+            spawns: Spawns::new(map.size()),
             across: AcrossHosts::default(),
             supervisor: Supervisor::new(map.size(), &ending),
             refused: false,
@@ -59,7 +67,7 @@ impl Launcher {
     fn conclude(
         &mut self,
         now: Duration,
-        event: impl FnOnce(&mut Fleet, &Roster<RankMap>, &mut Vec<Conclusion>),
+        event: impl FnOnce(&mut Fleet, &Roster<Arc<JobContext>>, &mut Vec<Conclusion>),
     ) {
         let mut out = Vec::new();
         event(&mut self.fleet, &self.jobs, &mut out);
@@ -70,7 +78,8 @@ impl Launcher {
                     self.refused = true;
                     self.sends.push((Address::EveryNode, Carried::Skip));
                 }
-                Conclusion::AllStarted(_) => self.all_started = true,
+                Conclusion::AllStarted(JobNumber(0)) => self.all_started = true,
+                Conclusion::AllStarted(job) => self.job_started(job),
                 Conclusion::HostFailed(node, error) => {
                     let cause = match self.cut {
                         true => Cause::CutOff { error },
@@ -82,7 +91,10 @@ impl Launcher {
                         self.hear(told, now);
                     }
                 }
-                Conclusion::Gone(rank) => self.supervisor.rank_lost(rank, None, now),
+                Conclusion::Gone(rank) => {
+                    self.supervisor.rank_lost(rank, None, now);
+                    self.rank_over(rank);
+                }
                 Conclusion::NodesLost(nodes, reason) => {
                     let order = Carried::NodesLost { nodes, reason };
                     self.sends.push((Address::EveryNode, order));
@@ -110,8 +122,8 @@ impl Launcher {
     pub(super) fn told(&mut self, node: NodeId, told: Told, now: Duration) {
         match &told {
             Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(node, out)),
-            Told::AllStarted => {
-                let job = JobNumber(0);
+            Told::AllStarted(job) => {
+                let job = *job;
                 return self.conclude(now, |fleet, _, out| fleet.started(node, job, out));
             }
             Told::Over => return self.conclude(now, |fleet, _, out| fleet.node_over(node, out)),
@@ -124,6 +136,8 @@ impl Launcher {
             }
             Told::NotStarted(rank) | Told::Judged(rank, ..) => self.fleet.rank_done(*rank),
             Told::Ended(rank, _) => self.fleet.rank_ended(*rank),
+            Told::JobRefused(job) => return self.spawn_failed(*job, now),
+            Told::Node(said) => return self.spawn(node, said),
             Told::Started(_) | Told::Failed(_) => {}
         }
         let follows = match &told {
@@ -144,16 +158,20 @@ impl Launcher {
             Told::Judged(rank, end, state) => {
                 let gone = Departure {
                     rank,
-                    job: JobNumber(0),
+                    job: self.jobs.identity(rank).0,
                     end,
                     pmi: &state,
                     joinable: true,
                     alone: None,
                 };
                 self.supervisor.rank_ended(gone, now, &mut orders);
+                self.rank_over(rank);
             }
             Told::Failed(cause) => self.supervisor.fail(cause, now, &mut orders),
-            Told::NotStarted(_) => self.supervisor.rank_skipped(),
+            Told::NotStarted(rank) => {
+                self.supervisor.rank_skipped();
+                self.rank_over(rank);
+            }
             _ => {}
         }
         self.carry_out(orders, now);
@@ -163,6 +181,7 @@ impl Launcher {
         if self.supervisor.is_ending() && self.fleet.end() {
             self.settle(now);
             self.sends.push((Address::EveryNode, Carried::Ending));
+            self.drop_births(now);
         }
         for order in orders {
             if let Order::Signal(signal) = order {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use super::sidecar::{Ask, Reply};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::link::router::{Loss, Packet};
-use wireup_core::node::event::PeerMessage;
+use wireup_core::node::JobContext;
+use wireup_core::node::event::{FromNode, PeerMessage, ToNode};
 
 /// One end of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -14,7 +16,13 @@ pub(super) enum End {
     /// Of a node; of none where only the launcher is.
     Agent(Option<NodeId>),
     Step(NodeId),
-    /// A rank's PMI socket.
+    /// A node's PMIx server: its control socket, and that of its ranks.
+    Sidecar(NodeId),
+    /// Its upcall socket.
+    Upcalls(NodeId),
+    /// What tells that its process has ended.
+    SidecarProcess(NodeId),
+    /// A rank's PMI socket, or its connection with its PMIx server.
     Rank(GlobalRank),
     /// What tells that a rank's process has ended.
     Process(GlobalRank),
@@ -33,6 +41,14 @@ pub(super) enum Message {
     Lost(Loss),
     Orphaned,
     Pmi(Vec<u8>),
+    /// Of a rank to its PMIx server.
+    Ask(Ask),
+    /// Of a PMIx server to a rank.
+    Reply(Reply),
+    /// Between a step and its PMIx server, on either socket.
+    Pmix(Vec<u8>),
+    /// A PMIx server's process has ended, in order or not.
+    SidecarEnded(bool),
     Exited(RankEnd),
     Printed(u32),
     /// The stream has ended.
@@ -51,6 +67,10 @@ pub(super) enum Carried {
     Signal(i32),
     NodesLost { nodes: Vec<NodeId>, reason: String },
     Credit(u32),
+    AddJob(Arc<JobContext>),
+    DropJob(JobNumber),
+    JobOver(JobNumber),
+    Node(ToNode),
     Finish,
     Told(Vec<Told>),
     Peer(PeerMessage),
@@ -62,11 +82,13 @@ pub(super) enum Told {
     Ready,
     Started(GlobalRank),
     NotStarted(GlobalRank),
-    AllStarted,
+    AllStarted(JobNumber),
+    JobRefused(JobNumber),
     Ended(GlobalRank, RankEnd),
     Judged(GlobalRank, RankEnd, PmiState),
     Failed(Cause),
     Printed(u32),
+    Node(FromNode),
     Over,
 }
 

@@ -3,6 +3,8 @@
 use wireup_core::fence::FenceMessage;
 use wireup_core::job::ids::NodeId;
 use wireup_core::node::event::PeerMessage;
+use wireup_core::pmix::upcall::UpcallKind;
+use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +19,8 @@ pub(super) enum Fault {
     CreditLeaked,
     /// A node takes another one for its parent.
     WrongParent,
+    /// The launcher does not answer who has spawned a job.
+    SpawnForgotten,
     /// Reports of other hosts are believed in the order in which they come.
     NothingWithheld,
     /// A step that nobody leads goes on.
@@ -50,6 +54,26 @@ impl Mutation {
         }
         let released = answer.starts_with(b"cmd=barrier_out");
         usize::from(!(released && self.strikes(Fault::WaiterForgotten)))
+    }
+
+    /// How often an answer to a PMIx server is sent.
+    pub(super) fn times_served(&mut self, answer: &[u8]) -> usize {
+        if self.strikes(Fault::AnsweredTwice) {
+            return 2;
+        }
+        let mut frames = Vec::new();
+        let read = FrameDecoder::default().push(answer, &mut frames);
+        let waits = |frame: &Frame| {
+            let kinds = [
+                UpcallKind::Fence,
+                UpcallKind::DirectModex,
+                UpcallKind::Group,
+                UpcallKind::Lookup,
+            ];
+            UpcallKind::of_op(frame.op).is_some_and(|kind| kinds.contains(&kind))
+        };
+        let waits = read.is_ok() && frames.iter().any(waits);
+        usize::from(!(waits && self.strikes(Fault::WaiterForgotten)))
     }
 
     /// To whom a message goes.

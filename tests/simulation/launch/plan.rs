@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::rank::Act;
+use super::rank::{Act, Group};
 use crate::net::Rng;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::link::spawn_tree::Shape;
 
@@ -23,6 +23,10 @@ pub(super) enum Trouble {
     /// A link between two agents ends.
     LinkCut,
     LauncherKilled,
+    /// A PMIx server dies; its ranks may exit then.
+    SidecarKilled,
+    /// A PMIx server is stopped.
+    SidecarStopped,
     /// A host does nothing for some time.
     HostPaused,
     /// Output is not taken for some time.
@@ -37,7 +41,15 @@ pub(super) struct Plan {
     pub(super) shape: Shape,
     /// The launcher's host is not among the nodes.
     pub(super) elsewhere: bool,
+    /// Ranks speak PMIx, and not PMI-1.
+    pub(super) pmix: bool,
     pub(super) rounds: u32,
+    /// Groups that ranks make with PMIx.
+    pub(super) groups: u32,
+    /// Ranks publish names and look some up, with PMIx.
+    pub(super) names: bool,
+    /// Ranks of the job that the first rank spawns, if it does.
+    pub(super) children: u32,
     pub(super) prints: u32,
     pub(super) trouble: Trouble,
     /// After how many steps.
@@ -58,9 +70,12 @@ impl Plan {
             Trouble::HostLost,
             Trouble::LinkCut,
             Trouble::LauncherKilled,
+            Trouble::SidecarKilled,
+            Trouble::SidecarStopped,
             Trouble::HostPaused,
             Trouble::SlowReader,
         ];
+        let pmix = rng.percent(60);
         Self {
             seed,
             nodes: (0..nodes).map(|_| rng.between(1, 3) as u32).collect(),
@@ -69,7 +84,17 @@ impl Plan {
                 width: rng.between(2, 4) as u32,
             },
             elsewhere: rng.percent(25),
+            pmix,
             rounds: rng.between(1, 4) as u32,
+            groups: match pmix {
+                true => rng.between(0, 2) as u32,
+                false => 0,
+            },
+            names: pmix && rng.percent(40),
+            children: match rng.percent(35) {
+                true => rng.between(1, 4) as u32,
+                false => 0,
+            },
             prints: rng.between(0, 6) as u32,
             trouble: *rng.pick(&troubles),
             at: rng.below(300),
@@ -106,6 +131,16 @@ impl Plan {
         with(&|plan| plan.prints = plan.prints.min(3));
         with(&|plan| plan.rounds = 1);
         with(&|plan| plan.rounds = plan.rounds.min(2));
+        with(&|plan| plan.groups = 0);
+        with(&|plan| plan.groups = plan.groups.min(1));
+        with(&|plan| plan.names = false);
+        with(&|plan| plan.children = 0);
+        with(&|plan| plan.children = plan.children.min(1));
+        with(&|plan| {
+            plan.pmix = false;
+            plan.groups = 0;
+            plan.names = false;
+        });
         with(&|plan| plan.elsewhere = false);
         with(&|plan| plan.at /= 2);
         for at in 0..self.nodes.len() {
@@ -121,21 +156,49 @@ impl Plan {
         RankMap::from_runs((0..).map(NodeId).zip(self.nodes.iter().copied()))
     }
 
-    /// What each rank does.
+    /// What each rank of the first job does.
     pub(super) fn program(&self, rank: u32, rng: &mut Rng) -> VecDeque<Act> {
-        let size: u32 = self.nodes.iter().sum();
-        let mut acts = VecDeque::from([Act::Init]);
-        for _ in 0..self.rounds {
-            acts.extend([Act::Put, Act::Barrier]);
-            let first = rank + rng.below(size as usize) as u32;
-            let gets = (0..3.min(size)).map(|n| Act::Get(GlobalRank((first + n) % size)));
-            acts.extend(gets);
+        let size = self.nodes.iter().sum();
+        let mut acts = self.rounds_of(rank, size, rng);
+        let groups = (0..self.groups).map(|number| Group {
+            number,
+            step: 1 + number,
+        });
+        for group in groups.filter(|group| group.has(rank)) {
+            // In the order of all others.
+            acts.push_back(Act::Enter(group));
+            acts.push_back(Act::Leave(group));
+        }
+        if self.names {
+            acts.insert(1, Act::Publish);
+            let of = rng.below(size as usize) as u32;
+            acts.insert(rng.between(2, acts.len()), Act::LookUp(of));
+        }
+        if rank == 0 && self.children > 0 {
+            acts.insert(rng.between(1, acts.len()), Act::Spawn(self.children));
         }
         for _ in 0..self.prints {
             let at = rng.between(1, acts.len());
             acts.insert(at, Act::Print(rng.between(1, 32) as u32));
         }
         acts.extend([Act::Finalize, Act::Exit(0)]);
+        acts
+    }
+
+    /// What each rank of a spawned job does.
+    pub(super) fn child(&self, rank: u32, rng: &mut Rng) -> VecDeque<Act> {
+        let mut acts = self.rounds_of(rank, self.children, rng);
+        acts.extend([Act::Finalize, Act::Exit(0)]);
+        acts
+    }
+
+    fn rounds_of(&self, rank: u32, size: u32, rng: &mut Rng) -> VecDeque<Act> {
+        let mut acts = VecDeque::from([Act::Init]);
+        for _ in 0..self.rounds {
+            acts.extend([Act::Put, Act::Barrier]);
+            let first = rank + rng.below(size as usize) as u32;
+            acts.extend((0..3.min(size)).map(|n| Act::Get((first + n) % size)));
+        }
         acts
     }
 }

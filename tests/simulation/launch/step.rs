@@ -1,5 +1,7 @@
 //! A step: the core of its node, the decisions about failures and about its launcher, and what lies in between.
 
+mod serving;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::sync::Arc;
@@ -8,14 +10,18 @@ use std::time::Duration;
 use super::message::{Carried, Told};
 use super::mutation::{Fault, Mutation};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use wireup_core::job::outcome::{PmiState, RankEnd};
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace};
+use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::job::roster::Roster;
 use wireup_core::link::frame::Address;
 use wireup_core::link::message::gathered;
 use wireup_core::link::spawn_tree::Tree;
 use wireup_core::node::event::{Action, Event, FromNode, PeerMessage, Report};
 use wireup_core::node::{JobContext, NodeCore, Terms};
+use wireup_core::pmix::control::{Control, Init};
+use wireup_core::pmix::upcall::UpcallKind;
+use wireup_core::queries::Asked;
 use wireup_core::record::Stream;
 use wireup_core::step::{Duty, Last};
 use wireup_core::supervisor::first_failure::{self, Decision, Host, HostFailures};
@@ -37,8 +43,32 @@ enum Life {
 pub(super) enum Does {
     Send(Address, Carried),
     Pmi(GlobalRank, Vec<u8>),
+    /// To the PMIx server, on its control socket or the other one.
+    Pmix(bool, Vec<u8>),
+    KillSidecar,
+    /// Look whether the PMIx server is stopped.
+    Look,
     Start(GlobalRank),
     Signal(GlobalRank, i32),
+}
+
+/// What a step knows of its PMIx server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Server {
+    /// There is none.
+    Absent,
+    Runs,
+    /// It was lost before it ended.
+    Lost,
+    Ended,
+}
+
+/// A spawned job.
+#[derive(Clone, Copy, Default, Debug)]
+struct Spawned {
+    started: bool,
+    /// None of its ranks is to be started any more.
+    dropped: bool,
 }
 
 pub(super) struct Step {
@@ -58,9 +88,17 @@ pub(super) struct Step {
     ending: bool,
     finishing: bool,
     pub(super) over: bool,
+    server: Server,
+    server_gone: bool,
+    ready_told: bool,
+    spawned: BTreeMap<JobNumber, Spawned>,
+    /// Questions of the core that are answered when the ranks of these jobs have been started.
+    awaited: Vec<(Asked, Vec<JobNumber>)>,
     /// Bytes that were told, and those that credit came for.
     pub(super) printed: u64,
     pub(super) credited: u64,
+    /// When it has something to do next, as after its last turn.
+    pub(super) deadline: Option<Duration>,
     mutation: Mutation,
     entered: u64,
     does: Vec<Does>,
@@ -76,8 +114,8 @@ impl Host for Step {
         self.ranks[&rank] == Life::Runs
     }
 
-    fn job_of(&self, _rank: GlobalRank) -> JobNumber {
-        JobNumber(0)
+    fn job_of(&self, rank: GlobalRank) -> JobNumber {
+        self.jobs.identity(rank).0
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
@@ -89,7 +127,7 @@ impl Host for Step {
     }
 
     fn sidecars_are_done(&self) -> bool {
-        self.core.ranks_are_done()
+        self.ready_told && self.core.ranks_are_done()
     }
 
     fn is_ending(&self) -> bool {
@@ -104,9 +142,9 @@ impl Step {
         tree: Tree,
         terms: Terms,
         window: u32,
-        mutation: Mutation,
+        (pmix, mutation): (bool, Mutation),
     ) -> Self {
-        let core = NodeCore::new(node, Arc::clone(job), true, false, terms);
+        let core = NodeCore::new(node, Arc::clone(job), !pmix, pmix, terms);
         let jobs = Roster::new(Arc::clone(job));
         let ranks = jobs.processes_on(node).map(|rank| (rank, Life::Planned));
         Self {
@@ -114,7 +152,7 @@ impl Step {
             node,
             core: core.expect("a fine job"),
             jobs,
-            failures: HostFailures::new(false),
+            failures: HostFailures::new(pmix),
             duty: Duty::new(window),
             children: tree.first_children(node).collect(),
             exiting: BTreeSet::new(),
@@ -125,8 +163,17 @@ impl Step {
             ending: false,
             finishing: false,
             over: false,
+            server: match pmix {
+                true => Server::Runs,
+                false => Server::Absent,
+            },
+            server_gone: !pmix,
+            ready_told: false,
+            spawned: BTreeMap::new(),
+            awaited: Vec::new(),
             printed: 0,
             credited: 0,
+            deadline: None,
             mutation,
             entered: 0,
             does: Vec::new(),
@@ -142,13 +189,47 @@ impl Step {
         self.ranks.values().all(|life| *life == Life::Over) && self.failures.ends_are_judged()
     }
 
-    /// Whether some fence of the core still waits for a rank.
-    pub(super) fn keeps_something(&self) -> bool {
-        let all = 0..self.jobs.size();
-        all.map(GlobalRank).any(|rank| self.core.waits_for(rank))
+    /// What is left in the core: a fence that waits for a rank, or an upcall that has no answer.
+    pub(super) fn left(&self) -> Option<String> {
+        let mut all = (0..self.jobs.size()).map(GlobalRank);
+        if let Some(rank) = all.find(|rank| self.core.waits_for(*rank)) {
+            return Some(format!("it waits for rank {rank}"));
+        }
+        let upcalls = [
+            UpcallKind::Fence,
+            UpcallKind::DirectModex,
+            UpcallKind::Group,
+            UpcallKind::Publish,
+            UpcallKind::Lookup,
+            UpcallKind::Spawn,
+        ];
+        let open = upcalls.into_iter().find(|kind| {
+            let count = self.core.upcalls(*kind);
+            count.received != count.answered
+        });
+        open.filter(|_| self.server == Server::Ended)
+            .map(|kind| format!("{kind:?} is not answered"))
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, now: Duration) {
+        if self.server == Server::Absent {
+            return self.ready();
+        }
+        let init = Control::Init(Init {
+            nspace: Nspace::new("sim.server").expect("a fine name"),
+            rank: wireup_core::job::ids::Rank(self.node.0),
+            hostname: "host".into(),
+            tmpdir: "/tmp".into(),
+        });
+        let requests = [init, self.registers(&Arc::clone(self.jobs.first()))];
+        let mut actions = Vec::new();
+        self.core
+            .start_sidecar(&requests, Moment(now), &mut actions);
+        self.act(actions, now);
+    }
+
+    fn ready(&mut self) {
+        self.ready_told = true;
         self.tell(Told::Ready);
     }
 
@@ -190,10 +271,45 @@ impl Step {
                 Action::SendEveryPeer(message) => {
                     self.outbound.push((Address::EveryNode, message));
                 }
+                Action::SendControl(bytes) => self.does.push(Does::Pmix(true, bytes)),
+                Action::SendUpcall(bytes) => {
+                    let times = self.mutation.times_served(&bytes);
+                    let sent = (0..times).map(|_| Does::Pmix(false, bytes.clone()));
+                    self.does.extend(sent);
+                }
+                Action::AwaitStarts { asked, jobs } => self.awaited.push((asked, jobs)),
+                Action::LookAtSidecar => self.does.push(Does::Look),
+                Action::KillSidecar => self.does.push(Does::KillSidecar),
                 Action::Report(Report::Failed(cause)) => {
                     self.happened(first_failure::Event::Failed(cause), now);
                 }
-                Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. })
+                Action::Report(Report::SidecarReady { job, .. }) => match job {
+                    JobNumber(0) => self.ready(),
+                    job => self.start_spawned(job, now),
+                },
+                Action::Report(Report::SidecarLost { error }) => {
+                    self.server = Server::Lost;
+                    let node = self.node;
+                    self.happened(first_failure::Event::SidecarLost { node, error }, now);
+                }
+                Action::Tell(FromNode::Demanded(Demand {
+                    by: rank,
+                    what: Wish::Abort { code, message },
+                    ..
+                })) => {
+                    let cause = Cause::Aborted {
+                        rank,
+                        code,
+                        message,
+                    };
+                    self.happened(first_failure::Event::Failed(cause), now);
+                }
+                Action::Tell(said @ FromNode::Spawn { .. }) => self.tell(Told::Node(said)),
+                Action::Report(
+                    Report::RankConnected { .. }
+                    | Report::RankFinalized { .. }
+                    | Report::SidecarLoaded(_),
+                )
                 | Action::Tell(FromNode::FenceLate(_)) => {}
                 other => self.broken = Some(format!("{:?} orders {other:?}", self.node)),
             }
@@ -217,6 +333,12 @@ impl Step {
                     self.tell(Told::Failed(cause));
                     self.ending = true;
                 }
+                Decision::ProbeSidecars => {
+                    let mut actions = Vec::new();
+                    self.core.probe_sidecar(Moment(now), &mut actions);
+                    self.act(actions, now);
+                }
+                Decision::SidecarUnneeded { .. } => {}
                 other => self.broken = Some(format!("{:?} decides {other:?}", self.node)),
             }
         }
@@ -288,14 +410,13 @@ impl Step {
                         *rank
                     })
                     .collect();
-                for rank in started {
-                    self.does.push(Does::Start(rank));
-                    self.tell(Told::Started(rank));
-                    let (rank, pid) = (self.place(rank), 1000 + rank.0);
-                    self.feed(Event::RankStarted { rank, pid }, now);
-                }
-                self.tell(Told::AllStarted);
+                self.start(started, now);
+                self.tell(Told::AllStarted(JobNumber(0)));
             }
+            (Address::Launcher, Carried::AddJob(job)) => self.add_job(job, now),
+            (Address::Launcher, Carried::DropJob(job)) => self.drop_job(*job),
+            (Address::Launcher, Carried::JobOver(job)) => self.feed(Event::JobOver(*job), now),
+            (Address::Launcher, Carried::Node(told)) => self.feed(Event::Told(told.clone()), now),
             (Address::Launcher, Carried::Skip) => {
                 if self.duty.begin() {
                     self.skip();
@@ -335,11 +456,17 @@ impl Step {
         if self.duty.begin() {
             self.skip();
         }
+        let spawned: Vec<JobNumber> = self.spawned.keys().copied().collect();
+        for job in spawned {
+            if !self.planned(job).is_empty() {
+                self.drop_job(job);
+            }
+        }
         self.order_signal(SIGTERM);
         self.paused = false;
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
+    fn next_deadline(&self) -> Option<Duration> {
         let core = self.core.next_deadline().map(|at| at.0);
         let deadlines = [
             core,
@@ -354,6 +481,14 @@ impl Step {
         if self.core.next_deadline().is_some_and(|at| at.0 <= now) {
             self.feed(Event::Tick, now);
         }
+        let awaited = take(&mut self.awaited).into_iter();
+        let planned = |job: &JobNumber| !self.planned(*job).is_empty();
+        let (later, known): (Vec<_>, Vec<_>) =
+            awaited.partition(|(_, jobs)| jobs.iter().any(planned));
+        self.awaited = later;
+        for (asked, _) in known {
+            self.feed(Event::StartsKnown(asked), now);
+        }
         self.happened(first_failure::Event::Tick, now);
         for last in self.duty.last(self.ranks_are_over(), now) {
             match last {
@@ -361,7 +496,8 @@ impl Step {
                 Last::Finish => self.finish(now),
             }
         }
-        if self.finishing && self.ranks_are_over() && empty && !self.over {
+        let ended = self.ranks_are_over() && self.server_gone;
+        if self.finishing && ended && empty && !self.over {
             self.over = true;
             self.tell(Told::Over);
         }
@@ -374,6 +510,7 @@ impl Step {
             let told = take(&mut self.untold);
             does.push(Does::Send(Address::Launcher, Carried::Told(told)));
         }
+        self.deadline = self.next_deadline();
         does
     }
 }

@@ -16,12 +16,13 @@ use super::message::{End, Message};
 use super::mutation::{Fault, Mutation};
 use super::plan::{Plan, Trouble};
 use super::rank::{JOB, Rank};
+use super::sidecar::Sidecar;
 use super::step::Step;
 use crate::net::Rng;
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, Rank as Number, UserId};
+use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use wireup_core::job::outcome::{Cause, RankEnd};
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::roster::Roster;
 use wireup_core::link::control::NO_SIGN;
 use wireup_core::link::spawn_tree::Tree;
 use wireup_core::node::JobContext;
@@ -42,9 +43,9 @@ pub(super) struct World {
     pub(super) plan: Plan,
     rng: Rng,
     now: Duration,
-    map: RankMap,
     tree: Tree,
-    job: Arc<JobContext>,
+    /// The jobs that the launcher has made.
+    jobs: Roster<Arc<JobContext>>,
     mutation: Mutation,
     streams: BTreeMap<(End, End), VecDeque<(Duration, Message)>>,
     launcher: Option<Launcher>,
@@ -52,6 +53,11 @@ pub(super) struct World {
     left: bool,
     agents: BTreeMap<Option<NodeId>, Agent>,
     steps: BTreeMap<NodeId, Step>,
+    sidecars: BTreeMap<NodeId, Sidecar>,
+    /// One that is stopped.
+    stopped: Option<NodeId>,
+    /// What was answered to the members of groups.
+    contexts: BTreeMap<u32, usize>,
     ranks: Vec<Rank>,
     dead: BTreeSet<NodeId>,
     cut: BTreeSet<(End, End)>,
@@ -85,23 +91,29 @@ impl World {
             offset: GlobalRank::default(),
             preputs: Vec::new(),
         });
-        let ranks =
-            (0..map.size()).map(|rank| Rank::new(GlobalRank(rank), plan.program(rank, &mut rng)));
+        let rank = |number| {
+            let of = (job.nspace.clone(), number, map.size());
+            let acts = plan.program(number, &mut rng);
+            Rank::new(GlobalRank(number), of, plan.pmix, acts)
+        };
+        let ranks: Vec<Rank> = (0..map.size()).map(rank).collect();
         let mutation = Mutation::of(fault);
         Self {
-            ranks: ranks.collect(),
-            launcher: Some(Launcher::new(&map, WINDOW, mutation)),
+            ranks,
+            launcher: Some(Launcher::new(&job, WINDOW, mutation)),
             plan,
             rng,
             now: Duration::ZERO,
             tree,
-            map,
-            job,
+            jobs: Roster::new(job),
             mutation,
             streams: BTreeMap::new(),
             left: false,
             agents: BTreeMap::new(),
             steps: BTreeMap::new(),
+            sidecars: BTreeMap::new(),
+            stopped: None,
+            contexts: BTreeMap::new(),
             dead: BTreeSet::new(),
             cut: BTreeSet::new(),
             paused: None,
@@ -133,10 +145,11 @@ impl World {
         match end {
             End::Launcher => None,
             End::Agent(node) => node,
-            End::Step(node) => Some(node),
-            End::Rank(rank) | End::Process(rank) | End::Pipe(rank) => {
-                self.map.node_of(Number(rank.0))
-            }
+            End::Step(node)
+            | End::Sidecar(node)
+            | End::Upcalls(node)
+            | End::SidecarProcess(node) => Some(node),
+            End::Rank(rank) | End::Process(rank) | End::Pipe(rank) => self.jobs.node_of(rank),
         }
     }
 
@@ -145,8 +158,10 @@ impl World {
     }
 
     fn is_paused(&self, end: End) -> bool {
+        let server = |node| matches!(end, End::Sidecar(of) | End::Upcalls(of) if of == node);
         self.paused
             .is_some_and(|(node, _)| self.host(end) == Some(node))
+            || self.stopped.is_some_and(server)
     }
 
     fn push(&mut self, from: End, to: End, message: Message) {
@@ -173,7 +188,8 @@ impl World {
             End::Step(node) => !self.steps.contains_key(&node),
             End::Agent(node) => self.agents.get(&node).is_some_and(|agent| agent.over),
             End::Rank(rank) => !self.ranks[rank.index()].runs,
-            End::Process(_) | End::Pipe(_) => false,
+            End::Sidecar(node) | End::Upcalls(node) => !self.sidecars.contains_key(&node),
+            End::SidecarProcess(_) | End::Process(_) | End::Pipe(_) => false,
         }
     }
 
@@ -186,7 +202,8 @@ impl World {
                 }
                 _ => false,
             };
-            !held && !self.is_paused(*from) && !self.is_paused(*to)
+            let out = matches!(from, End::Sidecar(_) | End::Upcalls(_));
+            !held && (out || !self.is_paused(*from)) && !self.is_paused(*to)
         };
         let waiting = self.streams.iter().filter(|(_, queue)| !queue.is_empty());
         waiting.map(|(ends, _)| *ends).filter(ready).collect()
@@ -199,7 +216,7 @@ impl World {
             .steps
             .iter()
             .filter(running)
-            .filter_map(|(_, step)| step.next_deadline());
+            .filter_map(|(_, step)| step.deadline);
         let launcher = self.launcher.as_ref().filter(|_| !self.left);
         let launcher = launcher.and_then(Launcher::next_deadline);
         let pauses = self
@@ -228,14 +245,14 @@ impl World {
             .iter()
             .filter(|(node, step)| {
                 let paused = self.paused.is_some_and(|(paused, _)| **node == paused);
-                !paused && step.next_deadline().is_some_and(|at| at <= self.now)
+                !paused && step.deadline.is_some_and(|at| at <= self.now)
             })
             .map(|(node, _)| *node)
             .collect();
         for node in due {
             self.note(|| format!("a deadline of step {node:?}"));
             self.step_turn(node);
-            let after = self.steps.get(&node).and_then(Step::next_deadline);
+            let after = self.steps.get(&node).and_then(|step| step.deadline);
             if after.is_some_and(|after| after <= self.now) {
                 self.violate(format!("a deadline of {node:?} was not kept"));
             }
@@ -323,6 +340,9 @@ impl World {
         if let Some(node) = node {
             return Err(format!("step {node:?} is left"));
         }
+        if let Some(node) = self.sidecars.keys().next() {
+            return Err(format!("the PMIx server of {node:?} is left"));
+        }
         if let Some((node, _)) = self.agents.iter().find(|(_, agent)| !agent.over) {
             return Err(format!("the launch is left at the agent of {node:?}"));
         }
@@ -344,6 +364,10 @@ impl World {
             .cloned()
             .map(|cause| match cause {
                 Cause::NodeFailed { node, .. } => Cause::NodeFailed {
+                    node,
+                    error: String::new(),
+                },
+                Cause::SidecarFailed { node, .. } => Cause::SidecarFailed {
                     node,
                     error: String::new(),
                 },

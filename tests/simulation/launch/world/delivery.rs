@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use super::super::agent::Agent;
 use super::super::message::{Carried, End, Frame, Message};
-use super::super::rank;
+use super::super::rank::{self, Act, Rank};
+use super::super::sidecar::{self, Reply, Sidecar};
 use super::super::step::{self, SIGKILL, SIGTERM, Step};
 use super::{WINDOW, World, short};
-use wireup_core::job::ids::{GlobalRank, NodeId, Rank as Number};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::node::JobContext;
+
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::link::frame::Address;
 use wireup_core::link::router::TreePosition;
@@ -16,8 +19,14 @@ use wireup_core::node::Terms;
 
 impl World {
     pub(super) fn deliver(&mut self, from: End, to: End) {
-        let stream = self.streams.get_mut(&(from, to));
-        let Some((_, message)) = stream.and_then(VecDeque::pop_front) else {
+        let Some(stream) = self.streams.get_mut(&(from, to)) else {
+            return;
+        };
+        let message = stream.pop_front();
+        if stream.is_empty() {
+            self.streams.remove(&(from, to));
+        }
+        let Some((_, message)) = message else {
             return;
         };
         if self.gone(to) && !matches!(message, Message::Open | Message::Begin) {
@@ -54,15 +63,25 @@ impl World {
                     shape: self.plan.shape,
                     ..Terms::default()
                 };
-                let mut step = Step::new(node, &self.job, self.tree, terms, WINDOW, self.mutation);
-                step.begin();
+                let ways = (self.plan.pmix, self.mutation);
+                let job = self.jobs.first();
+                let mut step = Step::new(node, job, self.tree, terms, WINDOW, ways);
+                step.begin(now);
                 self.steps.insert(node, step);
+                if self.plan.pmix {
+                    self.sidecars.insert(node, Sidecar::new());
+                    self.sidecar_turn(node);
+                }
                 self.step_turn(node);
             }
             (End::Step(node), message) => {
                 if let Message::Exited(end) = message {
                     let End::Process(rank) = from else { return };
                     self.read_pmi(node, rank, end);
+                    self.read_sidecar(node);
+                }
+                if let Message::SidecarEnded(_) = message {
+                    self.read_sidecar(node);
                 }
                 let Some(step) = self.steps.get_mut(&node) else {
                     return;
@@ -75,6 +94,9 @@ impl World {
                         self.ranks[rank.index()].in_pipe -= bytes;
                         step.printed(bytes);
                     }
+                    (End::Sidecar(_), Message::Pmix(bytes)) => step.served(true, &bytes, now),
+                    (End::Upcalls(_), Message::Pmix(bytes)) => step.served(false, &bytes, now),
+                    (_, Message::SidecarEnded(in_order)) => step.sidecar_ended(in_order, now),
                     (End::Agent(_), Message::Orphaned | Message::Closed(_)) => step.orphaned(now),
                     (from, message) => {
                         let text = format!("step {node:?} got {message:?} of {from:?}");
@@ -84,6 +106,21 @@ impl World {
                 self.step_turn(node);
             }
             (End::Rank(rank), Message::Pmi(bytes)) => self.answered(rank, &bytes),
+            (End::Rank(rank), Message::Reply(reply)) => self.served(rank, &reply),
+            (End::Sidecar(node) | End::Upcalls(node), message) => {
+                let Some(sidecar) = self.sidecars.get_mut(&node) else {
+                    return;
+                };
+                match (from, to, message) {
+                    (End::Rank(rank), _, Message::Ask(ask)) => sidecar.asked(rank, ask),
+                    (_, End::Sidecar(_), Message::Pmix(bytes)) => sidecar.controlled(&bytes),
+                    (_, End::Upcalls(_), Message::Pmix(bytes)) => sidecar.answered(&bytes),
+                    (from, _, message) => {
+                        self.violate(format!("the server got {message:?} of {from:?}"));
+                    }
+                }
+                self.sidecar_turn(node);
+            }
             (to, message) => self.violate(format!("{to:?} got {message:?}")),
         }
     }
@@ -97,8 +134,8 @@ impl World {
     /// Before an end is reported, everything is read that the rank has sent; after an exit code, also what the
     /// others have.
     pub(super) fn read_pmi(&mut self, node: NodeId, rank: GlobalRank, end: RankEnd) {
-        let all = self.map.ranks_on(node).map(|rank| GlobalRank(rank.0));
         let bad = !matches!(end, RankEnd::Code(0) | RankEnd::Signal(_));
+        let all = self.jobs.processes_on(node);
         let others: Vec<GlobalRank> = all.filter(|other| *other != rank && bad).collect();
         let own = self.streams.get(&(End::Rank(rank), End::Step(node)));
         let own = vec![rank; own.map_or(0, VecDeque::len)];
@@ -113,19 +150,111 @@ impl World {
         }
     }
 
-    pub(super) fn answered(&mut self, rank: GlobalRank, bytes: &[u8]) {
-        let entered = self
+    /// Everything is read that a PMIx server has sent.
+    fn read_sidecar(&mut self, node: NodeId) {
+        for (control, from) in [(true, End::Sidecar(node)), (false, End::Upcalls(node))] {
+            let stream = self.streams.remove(&(from, End::Step(node)));
+            for (_, message) in stream.into_iter().flatten() {
+                if let (Message::Pmix(bytes), Some(step)) = (message, self.steps.get_mut(&node)) {
+                    step.served(control, &bytes, self.now);
+                }
+            }
+        }
+    }
+
+    /// Whether all have done what the answer that a rank waits for has to wait for.
+    fn all_have(&self, rank: &Rank, spawned: Option<&str>) -> bool {
+        let mut job = self
             .ranks
             .iter()
-            .map(|rank| rank.entered)
-            .min()
-            .unwrap_or(0);
+            .filter(|other| other.nspace == rank.nspace);
+        match rank.asked {
+            Some(Act::Barrier) => job.all(|other| other.entered > rank.left),
+            Some(act @ (Act::Enter(group) | Act::Leave(group))) => {
+                let mut members = job.filter(|other| group.has(other.number));
+                members.all(|other| other.called.contains(&act))
+            }
+            Some(Act::Spawn(_)) => {
+                let named = |rank: &&Rank| Some(rank.nspace.as_str()) == spawned;
+                self.ranks.iter().filter(named).all(|rank| rank.started)
+            }
+            _ => true,
+        }
+    }
+
+    pub(super) fn answered(&mut self, rank: GlobalRank, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes).into_owned();
         for line in text.lines() {
-            let heard = self.ranks[rank.index()].hear(line, entered, self.broken);
+            let all = self.all_have(&self.ranks[rank.index()], None);
+            let heard = self.ranks[rank.index()].hear(line, all, self.broken);
             if let Err(what) = heard {
                 self.violate(what);
             }
+        }
+    }
+
+    /// A PMIx server answers a rank.
+    fn served(&mut self, rank: GlobalRank, reply: &Reply) {
+        let spawned = std::str::from_utf8(&reply.data).ok();
+        let all = self.all_have(&self.ranks[rank.index()], spawned);
+        if let (Some(Act::Enter(group)), Some(context)) =
+            (self.ranks[rank.index()].asked, reply.context)
+        {
+            let known = self.contexts.insert(group.number, context);
+            let others = self.contexts.iter().filter(|(_, other)| **other == context);
+            if known.is_some_and(|known| known != context) || others.count() != 1 {
+                self.violate(format!("{context} is not the one number of {group:?}"));
+            }
+        }
+        if let Err(what) = self.ranks[rank.index()].served(reply, all, self.broken) {
+            self.violate(what);
+        }
+    }
+
+    /// Does what a PMIx server wants to be done.
+    pub(super) fn sidecar_turn(&mut self, node: NodeId) {
+        let Some(sidecar) = self.sidecars.get_mut(&node) else {
+            return;
+        };
+        let (does, broken) = (sidecar.take_does(), sidecar.broken.take());
+        if let Some(broken) = broken {
+            self.violate(format!("{node:?}: {broken}"));
+        }
+        for does in does {
+            let step = End::Step(node);
+            match does {
+                sidecar::Does::Control(bytes) => {
+                    self.push(End::Sidecar(node), step, Message::Pmix(bytes));
+                }
+                sidecar::Does::Upcall(bytes) => {
+                    self.push(End::Upcalls(node), step, Message::Pmix(bytes));
+                }
+                sidecar::Does::Reply(rank, reply) => {
+                    self.push(End::Sidecar(node), End::Rank(rank), Message::Reply(reply));
+                }
+                sidecar::Does::End => self.end_sidecar(node, true),
+            }
+        }
+    }
+
+    /// A PMIx server's process ends.
+    pub(super) fn end_sidecar(&mut self, node: NodeId, in_order: bool) {
+        if self.sidecars.remove(&node).is_some() {
+            self.note(|| format!("the PMIx server of {node:?} ends"));
+            let ended = Message::SidecarEnded(in_order);
+            self.push(End::SidecarProcess(node), End::Step(node), ended);
+        }
+        self.stopped.take_if(|stopped| *stopped == node);
+    }
+
+    /// The launcher has made a job.
+    fn job_made(&mut self, job: &Arc<JobContext>) {
+        self.jobs.add(Arc::clone(job));
+        for number in 0..job.ranks.size() {
+            let acts = self.plan.child(number, &mut self.rng);
+            let of = (job.nspace.clone(), number, job.ranks.size());
+            let rank = GlobalRank(self.ranks.len() as u32);
+            self.ranks.push(Rank::new(rank, of, self.plan.pmix, acts));
         }
     }
 
@@ -165,6 +294,9 @@ impl World {
         let (over, came) = (launcher.over, launcher.came.clone());
         let entry = self.entry();
         for (to, carried) in sends {
+            if let Carried::AddJob(job) = &carried {
+                self.job_made(job);
+            }
             let frame = Frame {
                 to,
                 from: Address::Launcher,
@@ -187,10 +319,8 @@ impl World {
     }
 
     pub(super) fn step_turn(&mut self, node: NodeId) {
-        let pipes = self
-            .map
-            .ranks_on(node)
-            .map(|rank| self.ranks[rank.0 as usize].in_pipe);
+        let here = self.jobs.processes_on(node);
+        let pipes = here.map(|rank| self.ranks[rank.index()].in_pipe);
         let empty = pipes.sum::<u32>() == 0;
         let Some(step) = self.steps.get_mut(&node) else {
             return;
@@ -221,7 +351,25 @@ impl World {
                 step::Does::Pmi(rank, bytes) => {
                     self.push(own, End::Rank(rank), Message::Pmi(bytes))
                 }
-                step::Does::Start(rank) => self.ranks[rank.index()].runs = true,
+                step::Does::Pmix(control, bytes) => {
+                    let to = match control {
+                        true => End::Sidecar(node),
+                        false => End::Upcalls(node),
+                    };
+                    self.push(own, to, Message::Pmix(bytes));
+                }
+                step::Does::KillSidecar => self.end_sidecar(node, false),
+                step::Does::Look => {
+                    let (stopped, now) = (self.stopped == Some(node), self.now);
+                    if let Some(step) = self.steps.get_mut(&node) {
+                        step.sidecar_seen(stopped, now);
+                    }
+                    self.step_turn(node);
+                }
+                step::Does::Start(rank) => {
+                    self.ranks[rank.index()].runs = true;
+                    self.ranks[rank.index()].started = true;
+                }
                 step::Does::Signal(rank, signal) => self.signal(rank, signal),
             }
         }
@@ -232,9 +380,10 @@ impl World {
 
     pub(super) fn end_step(&mut self, node: NodeId, reason: &str) {
         if let Some(step) = self.steps.remove(&node) {
-            if step.over && step.keeps_something() {
-                self.violate(format!("something is left in the core of {node:?}"));
+            if let Some(left) = step.left().filter(|_| step.over) {
+                self.violate(format!("left in the core of {node:?}: {left}"));
             }
+            self.end_sidecar(node, false);
             self.push(
                 End::Step(node),
                 End::Agent(Some(node)),
@@ -257,7 +406,7 @@ impl World {
             return;
         }
         self.note(|| format!("rank {rank} ends: {end}"));
-        let node = self.map.node_of(Number(rank.0)).expect("a rank of the job");
+        let node = self.jobs.home_of(rank);
         if let Some(step) = self.steps.get_mut(&node) {
             step.exiting.insert(rank);
         }
@@ -265,7 +414,7 @@ impl World {
     }
 
     pub(super) fn act(&mut self, rank: GlobalRank) {
-        let node = self.map.node_of(Number(rank.0)).expect("a rank of the job");
+        let node = self.jobs.home_of(rank);
         match self.ranks[rank.index()].act() {
             rank::Does::Says(text) => {
                 self.push(
@@ -273,6 +422,9 @@ impl World {
                     End::Step(node),
                     Message::Pmi(text.into_bytes()),
                 );
+            }
+            rank::Does::Asks(ask) => {
+                self.push(End::Rank(rank), End::Sidecar(node), Message::Ask(ask));
             }
             rank::Does::Prints(bytes) => {
                 self.push(End::Pipe(rank), End::Step(node), Message::Printed(bytes));

@@ -7,7 +7,7 @@ use super::super::plan::Trouble;
 use super::super::rank::Act;
 use super::super::step::SIGKILL;
 use super::World;
-use wireup_core::job::ids::{GlobalRank, NodeId, Rank as Number};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::link::control::NO_SIGN;
 
@@ -16,7 +16,7 @@ impl World {
     pub(super) fn strike(&mut self) {
         let in_session = self.ranks.iter().filter(|rank| rank.runs && rank.session);
         let in_session: Vec<GlobalRank> = in_session.map(|rank| rank.rank).collect();
-        let nodes: Vec<NodeId> = self.map.node_ids().collect();
+        let nodes: Vec<NodeId> = self.jobs.node_ids().collect();
         let node = *self.rng.pick(&nodes);
         let rank = (!in_session.is_empty()).then(|| *self.rng.pick(&in_session));
         let trouble = self.plan.trouble;
@@ -28,8 +28,8 @@ impl World {
                 let end = RankEnd::Signal(SIGKILL);
                 self.may = vec![Some(Cause::RankFailed { rank, end })];
                 self.ends(rank, end);
-                let own = self.map.node_of(Number(rank.0));
-                let elsewhere = |other: &&GlobalRank| self.map.node_of(Number(other.0)) != own;
+                let own = self.jobs.node_of(rank);
+                let elsewhere = |other: &&GlobalRank| self.jobs.node_of(**other) != own;
                 self.follow = in_session.iter().filter(elsewhere).copied().collect();
             }
             (Trouble::RankExits, Some(rank)) => {
@@ -52,8 +52,8 @@ impl World {
             (Trouble::RankKilled | Trouble::RankExits | Trouble::RankAborts, None) => {}
             (Trouble::StepKilled, _) => {
                 self.host_may_fail(&[node]);
-                for rank in self.map.ranks_on(node) {
-                    self.ranks[rank.0 as usize].runs = false;
+                for rank in self.jobs.processes_on(node) {
+                    self.ranks[rank.index()].runs = false;
                 }
                 self.end_step(node, "killed");
             }
@@ -73,6 +73,33 @@ impl World {
                 let entry = self.entry();
                 self.push(End::Launcher, entry, Message::Closed("it died".to_owned()));
             }
+            (Trouble::SidecarKilled | Trouble::SidecarStopped, _) => {
+                if !self.sidecars.contains_key(&node) {
+                    return;
+                }
+                self.broken = true;
+                // Of one that leaves the server may have said so, and cannot tell it.
+                let leaves =
+                    |rank: &GlobalRank| self.ranks[rank.index()].asked == Some(Act::Finalize);
+                let needs = |rank| !self.ranks[GlobalRank::index(rank)].finalized && !leaves(&rank);
+                let error = String::new();
+                self.may = vec![Some(Cause::SidecarFailed { node, error })];
+                if !self.jobs.processes_on(node).any(needs) {
+                    self.may.push(None);
+                }
+                let leaving = self.jobs.processes_on(node).filter(leaves);
+                let end = RankEnd::Code(1);
+                let failed = leaving.map(|rank| Some(Cause::RankFailed { rank, end }));
+                self.may.extend(failed);
+                match trouble {
+                    Trouble::SidecarStopped => self.stopped = Some(node),
+                    _ => {
+                        self.end_sidecar(node, false);
+                        let here = self.jobs.processes_on(node);
+                        self.follow = here.collect();
+                    }
+                }
+            }
             (Trouble::HostPaused, _) => {
                 self.paused = Some((node, self.now + Duration::from_secs(3)))
             }
@@ -90,9 +117,9 @@ impl World {
     pub(super) fn host_may_fail(&mut self, nodes: &[NodeId]) {
         self.broken = true;
         let runs = |node: &NodeId| {
-            self.map
-                .ranks_on(*node)
-                .any(|rank| !self.ranks[rank.0 as usize].finalized)
+            self.jobs
+                .processes_on(*node)
+                .any(|rank| !self.ranks[rank.index()].finalized)
         };
         let certain = nodes.iter().any(runs);
         let node = nodes[0];
@@ -111,10 +138,12 @@ impl World {
 
     pub(super) fn lose(&mut self, node: NodeId) {
         self.dead.insert(node);
-        for rank in self.map.ranks_on(node) {
-            self.ranks[rank.0 as usize].runs = false;
+        for rank in self.jobs.processes_on(node) {
+            self.ranks[rank.index()].runs = false;
         }
         self.steps.remove(&node);
+        self.sidecars.remove(&node);
+        self.stopped.take_if(|stopped| *stopped == node);
         self.agents.remove(&Some(node));
         let parent = self
             .tree
@@ -128,12 +157,14 @@ impl World {
         for other in neighbours {
             self.cut_link(End::Agent(Some(node)), other);
         }
-        let map = &self.map;
+        let jobs = &self.jobs;
         let here = |end: &End| match end {
             End::Rank(rank) | End::Process(rank) | End::Pipe(rank) => {
-                map.node_of(Number(rank.0)) == Some(node)
+                jobs.node_of(*rank) == Some(node)
             }
-            End::Step(of) => *of == node,
+            End::Step(of) | End::Sidecar(of) | End::Upcalls(of) | End::SidecarProcess(of) => {
+                *of == node
+            }
             _ => false,
         };
         self.streams

@@ -1,0 +1,166 @@
+//! Jobs that ranks spawn: from the request to the answer, and to their end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Launcher;
+use crate::launch::message::Carried;
+use crate::launch::mutation::Fault;
+use wireup_core::job::appnums::Appnums;
+use wireup_core::job::demand::{Demand, Wish};
+use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, UserId};
+use wireup_core::job::proc::Proc;
+use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult, Spawner};
+use wireup_core::link::frame::Address;
+use wireup_core::node::JobContext;
+use wireup_core::node::event::{FromNode, SpawnTicket, ToNode};
+
+/// A job whose spawner waits for an answer.
+struct Birth {
+    asker: (NodeId, SpawnTicket),
+    failed: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Spawns {
+    births: BTreeMap<JobNumber, Birth>,
+    /// By job, ranks of which more is to be heard.
+    remaining: Vec<u32>,
+}
+
+impl Spawns {
+    pub(super) fn new(size: u32) -> Self {
+        Self {
+            births: BTreeMap::new(),
+            remaining: vec![size],
+        }
+    }
+}
+
+fn ending() -> SpawnResult {
+    Err(SpawnFailure {
+        kind: SpawnFailureKind::Ending,
+        text: String::new(),
+    })
+}
+
+impl Launcher {
+    /// A rank wants a job.
+    pub(super) fn spawn(&mut self, node: NodeId, said: &FromNode) {
+        let FromNode::Spawn {
+            ticket,
+            by: Spawner::Rank(by),
+            request,
+        } = said
+        else {
+            return;
+        };
+        let asker = (node, *ticket);
+        if self.supervisor.is_ending() {
+            return self.answer_spawn(asker, ending());
+        }
+        let size = request.apps.iter().map(|app| app.count).sum();
+        let nodes = self.jobs.nodes();
+        let placed = (0..size).map(|rank| NodeId((node.0 + 1 + rank) % nodes));
+        let map = RankMap::from_runs(placed.map(|node| (node, 1))).over(nodes);
+        let (parent_job, parent) = self.jobs.identity(*by);
+        let parent_job = self.jobs.get(parent_job).expect("it is in the roster");
+        let parent = Proc::new(parent_job.nspace.clone(), parent);
+        let name = format!("sim.{}", self.jobs.count());
+        let context = Arc::new(JobContext {
+            nspace: Nspace::new(&name).expect("a fine name"),
+            ranks: map,
+            appnums: Appnums::from_sizes([size]),
+            universe_size: size,
+            user: UserId(1000),
+            psets: Vec::new(),
+            parent: Some(parent),
+            tool: None,
+            debug: Default::default(),
+            offset: GlobalRank(self.jobs.size()),
+            preputs: Vec::new(),
+        });
+        let job = self.jobs.add(Arc::clone(&context));
+        self.supervisor.grow(size);
+        self.fleet.add_job(job, self.jobs.size());
+        self.spawns.remaining.push(size);
+        let birth = Birth {
+            asker,
+            failed: false,
+        };
+        self.spawns.births.insert(job, birth);
+        self.sends
+            .push((Address::EveryNode, Carried::AddJob(context)));
+    }
+
+    fn answer_spawn(&mut self, (node, ticket): (NodeId, SpawnTicket), result: SpawnResult) {
+        if self.mutation.fault == Some(Fault::SpawnForgotten) {
+            return;
+        }
+        let told = Carried::Node(ToNode::Spawned { ticket, result });
+        self.sends.push((Address::Node(node), told));
+    }
+
+    pub(super) fn spawn_failed(&mut self, job: JobNumber, now: Duration) {
+        match self.spawns.births.get_mut(&job) {
+            Some(birth) if !birth.failed => birth.failed = true,
+            _ => return,
+        }
+        self.sends.push((Address::EveryNode, Carried::DropJob(job)));
+        // That they are killed is no failure.
+        let demand = Demand {
+            by: self.jobs.first_of(job),
+            what: Wish::Kill,
+            ranks: Some(self.jobs.processes_of(job).collect()),
+        };
+        self.supervisor.demanded(demand, now, &mut Vec::new());
+        self.job_may_be_over(job);
+    }
+
+    /// The launch ends.
+    pub(super) fn drop_births(&mut self, now: Duration) {
+        let births: Vec<JobNumber> = self.spawns.births.keys().copied().collect();
+        for job in births {
+            self.spawn_failed(job, now);
+        }
+    }
+
+    /// All ranks of a job have been started, as far as they could be.
+    pub(super) fn job_started(&mut self, job: JobNumber) {
+        if self
+            .spawns
+            .births
+            .get(&job)
+            .is_some_and(|birth| !birth.failed)
+            && let Some(birth) = self.spawns.births.remove(&job)
+        {
+            let name = self.jobs.get(job).expect("it was added").nspace.clone();
+            self.answer_spawn(birth.asker, Ok(name));
+        }
+        self.job_may_be_over(job);
+    }
+
+    /// Nothing more is to be heard of a rank.
+    pub(super) fn rank_over(&mut self, rank: GlobalRank) {
+        let job = self.jobs.identity(rank).0;
+        let remaining = &mut self.spawns.remaining[job.index()];
+        *remaining = remaining.saturating_sub(1);
+        self.job_may_be_over(job);
+    }
+
+    fn job_may_be_over(&mut self, job: JobNumber) {
+        let births = &self.spawns.births;
+        let born = births.get(&job).is_none_or(|birth| birth.failed);
+        if self.spawns.remaining[job.index()] > 0 || !born {
+            return;
+        }
+        if let Some(birth) = self.spawns.births.remove(&job) {
+            self.answer_spawn(birth.asker, ending());
+        }
+        if !self.supervisor.is_over() && !self.supervisor.is_ending() {
+            self.sends.push((Address::EveryNode, Carried::JobOver(job)));
+        }
+    }
+}

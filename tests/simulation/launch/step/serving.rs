@@ -1,0 +1,141 @@
+//! A step's PMIx server, and the jobs that are spawned.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Does, Life, SIGKILL, Server, Spawned, Step, Told};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::node::JobContext;
+use wireup_core::node::event::{Doing, Event};
+use wireup_core::pmix::control::{Client, Control};
+
+impl Step {
+    pub(super) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {
+        for rank in ranks {
+            self.does.push(Does::Start(rank));
+            self.tell(Told::Started(rank));
+            let (rank, pid) = (self.place(rank), 1000 + rank.0);
+            self.feed(Event::RankStarted { rank, pid }, now);
+        }
+    }
+
+    pub(super) fn add_job(&mut self, job: &Arc<JobContext>, now: Duration) {
+        let number = self.jobs.add(Arc::clone(job));
+        for rank in self.jobs.processes_of(number) {
+            if self.jobs.node_of(rank) == Some(self.node) {
+                self.ranks.insert(rank, Life::Planned);
+            }
+        }
+        self.spawned.insert(number, Spawned::default());
+        let served = self.server != Server::Absent;
+        let requests: Vec<Control> = served.then(|| self.registers(job)).into_iter().collect();
+        let mut actions = Vec::new();
+        let added = self.core.add_job(
+            Arc::clone(job),
+            !served,
+            &requests,
+            Moment(now),
+            &mut actions,
+        );
+        added.expect("a fine job");
+        self.act(actions, now);
+        if self.ending {
+            self.tell(Told::JobRefused(number));
+            self.drop_job(number);
+        } else if !served {
+            self.start_spawned(number, now);
+        }
+    }
+
+    pub(super) fn start_spawned(&mut self, job: JobNumber, now: Duration) {
+        if self.ending && self.spawned[&job].started {
+            return;
+        }
+        if self.ending {
+            self.tell(Told::JobRefused(job));
+            return self.drop_job(job);
+        }
+        let spawned = self.spawned.get_mut(&job).expect("it was added");
+        if spawned.dropped {
+            return;
+        }
+        spawned.started = true;
+        let here = self.planned(job);
+        self.ranks
+            .extend(here.iter().map(|rank| (*rank, Life::Runs)));
+        self.start(here, now);
+        self.tell(Told::AllStarted(job));
+    }
+
+    /// Ranks of a job that are not started.
+    pub(super) fn planned(&self, job: JobNumber) -> Vec<GlobalRank> {
+        let of_job = self.jobs.processes_of(job);
+        of_job
+            .filter(|rank| self.ranks.get(rank) == Some(&Life::Planned))
+            .collect()
+    }
+
+    /// Nothing of a spawned job is to be started any more, or to go on.
+    pub(super) fn drop_job(&mut self, job: JobNumber) {
+        let Some(spawned) = self.spawned.get_mut(&job) else {
+            return;
+        };
+        let told = spawned.started || spawned.dropped;
+        spawned.dropped = true;
+        for rank in self.planned(job) {
+            self.ranks.insert(rank, Life::Over);
+            self.tell(Told::NotStarted(rank));
+        }
+        if !told {
+            self.tell(Told::AllStarted(job));
+        }
+        let runs = |rank: &GlobalRank| self.ranks.get(rank) == Some(&Life::Runs);
+        let runs = self.jobs.processes_of(job).filter(runs);
+        let kills: Vec<Does> = runs.map(|rank| Does::Signal(rank, SIGKILL)).collect();
+        self.does.extend(kills);
+    }
+
+    /// Something came of the PMIx server.
+    pub(in crate::launch) fn served(&mut self, control: bool, bytes: &[u8], now: Duration) {
+        let event = match control {
+            true => Event::ControlReceived(bytes),
+            false => Event::UpcallReceived(bytes),
+        };
+        self.feed(event, now);
+    }
+
+    /// Its process has ended, and everything that it sent was read.
+    pub(in crate::launch) fn sidecar_ended(&mut self, in_order: bool, now: Duration) {
+        let how = "it has ended".to_owned();
+        self.feed(Event::SidecarEnded { how, in_order }, now);
+        self.server = match self.server {
+            Server::Lost => Server::Lost,
+            _ => Server::Ended,
+        };
+        self.server_gone = true;
+    }
+
+    /// What the PMIx server's process was seen to do.
+    pub(in crate::launch) fn sidecar_seen(&mut self, stopped: bool, now: Duration) {
+        let doing = match stopped {
+            true => Doing::Stopped,
+            false => Doing::Works,
+        };
+        self.feed(Event::SidecarSeen(doing), now);
+    }
+
+    /// The request that makes a job known to the PMIx server.
+    pub(super) fn registers(&self, job: &Arc<JobContext>) -> Control {
+        let client = |rank| Client {
+            rank,
+            uid: 1000,
+            gid: 1000,
+        };
+        Control::RegisterJob {
+            nspace: job.nspace.clone(),
+            infos: Vec::new(),
+            clients: job.ranks.ranks_on(self.node).map(client).collect(),
+        }
+    }
+}
