@@ -13,6 +13,7 @@ mod config;
 mod debug;
 pub mod exit;
 pub(crate) mod foreign_options;
+mod impi;
 mod kill;
 mod launch;
 mod line;
@@ -35,6 +36,7 @@ use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 use crate::backend::{rendezvous, step};
 use crate::detached;
 use crate::failure::RunFailure;
+use crate::inspect::agent_file::AGENT;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,6 +64,8 @@ enum Other {
     Wait(attach::WaitArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
+    /// Interoperable MPI: join jobs of several launchers, and test implementations
+    Impi(impi::ImpiArgs),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
@@ -131,7 +135,8 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Core(args)) => look::write_cores(args),
         Ok(Other::Attach(args)) => attach::attach(&args),
         Ok(Other::Wait(args)) => attach::wait(&args),
-        Ok(Other::Handed(_)) => Err(agent_commands::become_it(&args)),
+        Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
+        Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),

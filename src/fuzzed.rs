@@ -23,11 +23,12 @@ const LONGEST: usize = 16 * 1024;
 type Target = fn(&[u8]);
 
 /// Every decoder of untrusted bytes. The names are those of `fuzz/fuzz_targets`.
-const TARGETS: [(&str, Target); 7] = [
+const TARGETS: [(&str, Target); 8] = [
     ("carried", crate::fuzzing::carried),
     ("elf", crate::inspect::elf::fuzzing::elf),
     ("files", crate::fuzzing::files),
     ("frame", wireup_core::pmix::fuzzing::frame),
+    ("impi", wireup_impi_core::fuzzing::impi),
     ("link", wireup_core::fuzzing::link),
     ("pmi1", wireup_core::pmi::fuzzing::pmi1),
     ("pmi2", wireup_core::pmi::fuzzing::pmi2),
@@ -131,6 +132,11 @@ fn no_bytes_break_the_link_with_a_pmix_host() {
 #[test]
 fn no_bytes_of_another_host_break_a_node() {
     run("link");
+}
+
+#[test]
+fn no_bytes_break_the_protocols_of_impi() {
+    run("impi");
 }
 
 #[test]

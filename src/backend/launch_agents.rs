@@ -44,7 +44,8 @@ impl Drop for Entry {
 /// # Errors
 /// [`RunFailure`] if it cannot be started.
 pub(crate) fn start(starter: &AgentStarter) -> Result<(OwnedFd, Entry), RunFailure> {
-    let program = agent_file::find().map_err(|error| RunFailure::refused(error.to_string()))?;
+    let program = agent_file::find(agent_file::AGENT)
+        .map_err(|error| RunFailure::refused(error.to_string()))?;
     let begun = begin(program.as_os_str().as_bytes(), starter);
     begun.map_err(|error| RunFailure::own("cannot start wireup-agent", error))
 }

@@ -43,9 +43,9 @@ pub fn parse(args: Vec<OsString>) -> Result<Handed, Result<u8, RunFailure>> {
     parsed.map_err(|error| answer(&error, || usage_errors::one_line(&error)))
 }
 
-/// Becomes `wireup-agent` with the same arguments; returns only if that fails.
-pub(super) fn become_it(args: &[OsString]) -> RunFailure {
-    let program = match agent_file::find() {
+/// Becomes another program of wireup with these arguments, its name included; returns only if that fails.
+pub(super) fn become_it(program: &'static str, args: &[OsString]) -> RunFailure {
+    let program = match agent_file::find(program) {
         Ok(program) => program,
         Err(error) => return RunFailure::refused(error.to_string()),
     };

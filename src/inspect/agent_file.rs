@@ -1,36 +1,42 @@
-//! Finds `wireup-agent`.
+//! Finds the other programs of wireup: `wireup-agent`, `wireup-impi`.
 
 use std::path::PathBuf;
 
 use super::sidecar_files::LIBRARY_DIRECTORY;
 
-/// The executable.
-const PROGRAM: &str = "wireup-agent";
+/// The daemon.
+pub(crate) const AGENT: &str = "wireup-agent";
 
-/// Why `wireup-agent` is not found.
+/// What speaks Interoperable MPI.
+pub(crate) const IMPI: &str = "wireup-impi";
+
+/// Why a program is not found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FindError {
     #[error("cannot find the executable of wireup: {0}")]
     NoPath(std::io::Error),
     #[error(
-        "this command needs {PROGRAM}, which is neither {} nor {}; install it there (cargo build \
+        "this command needs {program}, which is neither {} nor {}; install it there (cargo build \
          --workspace makes it)",
-        .0[0].display(),
-        .0[1].display()
+        .places[0].display(),
+        .places[1].display()
     )]
-    NotInstalled([PathBuf; 2]),
+    NotInstalled {
+        program: &'static str,
+        places: [PathBuf; 2],
+    },
 }
 
 /// Beside the executable, or where libraries are installed.
-pub(crate) fn find() -> Result<PathBuf, FindError> {
+pub(crate) fn find(program: &'static str) -> Result<PathBuf, FindError> {
     let own = std::env::current_exe().map_err(FindError::NoPath)?;
     let directory = own.parent().unwrap_or(&own);
     let places = [
-        directory.join(PROGRAM),
-        directory.join(LIBRARY_DIRECTORY).join(PROGRAM),
+        directory.join(program),
+        directory.join(LIBRARY_DIRECTORY).join(program),
     ];
     match places.iter().find(|path| path.is_file()) {
         Some(found) => Ok(found.clone()),
-        None => Err(FindError::NotInstalled(places)),
+        None => Err(FindError::NotInstalled { program, places }),
     }
 }

@@ -1,0 +1,429 @@
+//! The rendezvous server: many connections, one or several sessions of `count` clients each.
+//!
+//! ```text
+//! connection   Greeting ── AUTH ok ──▶ Authenticated ── IMPI rank ──▶ Member ── FINI ──▶ gone
+//! session      gathering ── all ranks ──▶ collecting ── all DONE ──▶ running ── all FINI ──▶ over
+//! ```
+//!
+//! The server interprets no label. What it decides about errors, where the text is silent: input that breaks the
+//! protocol before a client is a member ends that connection; later it ends the session. A member that is lost
+//! before all are DONE ends the session; later the others go on and the session counts as failed.
+//! Source: IMPI 2.3.2 to 2.3.7.
+
+mod connection;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::auth::{CHALLENGE, Method, Secrets};
+use connection::{Connection, Request};
+pub use connection::{MAX_COLL, Violation};
+use session::Session;
+
+/// As many clients as `client_mask` has bits.
+pub const MAX_CLIENTS: u32 = 32;
+
+/// Connections that have not joined a session yet; more are refused.
+pub const MAX_STRANGERS: usize = 128;
+
+/// A connection, numbered by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnectionId(pub u64);
+
+/// A session, in the order in which they began.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SessionId(pub u64);
+
+/// What one server offers.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Clients of each session, 1 to [`MAX_CLIENTS`].
+    pub count: u32,
+    /// Sessions after which the server is finished; `None` for no end.
+    pub sessions: Option<u64>,
+    /// Methods, best first.
+    pub preference: Vec<Method>,
+    /// What they need.
+    pub secrets: Secrets,
+    /// From the connection to its IMPI command.
+    pub greeting_timeout: Duration,
+    /// From the first client of a session to the end of its start-up.
+    pub startup_timeout: Option<Duration>,
+}
+
+/// An order to the caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Write these bytes.
+    Send(ConnectionId, Vec<u8>),
+    /// Write what is left and close; the server has forgotten the connection.
+    Close(ConnectionId),
+    /// Say this to the user.
+    Report(Report),
+    /// Nothing more will come of it.
+    Ended {
+        /// Which one.
+        session: SessionId,
+        /// Whether every client sent FINI and nothing went wrong.
+        success: bool,
+    },
+}
+
+/// What the user should know, with the address of the client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// The specification wants this said.
+    Unauthenticated {
+        /// Address of the client.
+        peer: String,
+    },
+    /// A connection ended before it was a member.
+    Refused {
+        /// Address of the client.
+        peer: String,
+        /// Why.
+        why: Violation,
+    },
+    /// A session is over because of one of its clients, or goes on without it.
+    Broken {
+        /// The session.
+        session: SessionId,
+        /// The client's rank.
+        rank: u32,
+        /// Address of the client.
+        peer: String,
+        /// Why.
+        why: Violation,
+    },
+    /// Not all clients came in time.
+    TimedOut {
+        /// The session.
+        session: SessionId,
+        /// Ranks that have not come, or are not done.
+        missing: Vec<u32>,
+    },
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unauthenticated { peer } => {
+                write!(
+                    f,
+                    "warning: {peer} joined without authentication (IMPI_AUTH_NONE)"
+                )
+            }
+            Self::Refused { peer, why } => write!(f, "{peer}: {why}"),
+            Self::Broken {
+                session,
+                rank,
+                peer,
+                why,
+            } => {
+                write!(f, "session {}: client {rank} ({peer}): {why}", session.0)
+            }
+            Self::TimedOut { session, missing } => {
+                write!(
+                    f,
+                    "session {}: start-up timed out; not there or not done: clients {missing:?}",
+                    session.0
+                )
+            }
+        }
+    }
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Server {
+    settings: Settings,
+    connections: BTreeMap<ConnectionId, Connection>,
+    sessions: BTreeMap<SessionId, Session>,
+    begun: u64,
+    ended: u64,
+    failed: u64,
+    actions: Vec<Action>,
+}
+
+impl Server {
+    /// A server without connections.
+    ///
+    /// # Panics
+    /// When the number of clients is not in 1 to [`MAX_CLIENTS`].
+    pub fn new(settings: Settings) -> Self {
+        assert!(
+            (1..=MAX_CLIENTS).contains(&settings.count),
+            "the caller checks the number of clients"
+        );
+        Self {
+            settings,
+            connections: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            begun: 0,
+            ended: 0,
+            failed: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// A client has connected. `challenge` is random.
+    pub fn connected(
+        &mut self,
+        id: ConnectionId,
+        peer: String,
+        challenge: [u8; CHALLENGE],
+        now: Duration,
+    ) {
+        let strangers = self
+            .connections
+            .values()
+            .filter(|known| known.member.is_none())
+            .count();
+        if strangers >= MAX_STRANGERS {
+            self.actions.push(Action::Report(Report::Refused {
+                peer,
+                why: Violation::TooMany,
+            }));
+            self.actions.push(Action::Close(id));
+            return;
+        }
+        let until = now + self.settings.greeting_timeout;
+        self.connections
+            .insert(id, Connection::new(peer, challenge, until));
+    }
+
+    /// Bytes have arrived.
+    pub fn received(&mut self, id: ConnectionId, bytes: &[u8], now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.inbox.extend(bytes);
+        while let Some(connection) = self.connections.get_mut(&id) {
+            let request = match connection.next(&self.settings.preference, &self.settings.secrets) {
+                Ok(Some(request)) => request,
+                Ok(None) => return,
+                Err(why) => return self.violated(id, why),
+            };
+            if let Err(why) = self.serve(id, request, now) {
+                return self.violated(id, why);
+            }
+        }
+    }
+
+    /// The client has closed its end, or the connection is broken.
+    pub fn closed(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        self.violated(id, connection.lost());
+    }
+
+    /// Ends what has taken too long.
+    pub fn tick(&mut self, now: Duration) {
+        let late = |connection: &Connection| connection.until.is_some_and(|until| until <= now);
+        let late: Vec<ConnectionId> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| late(connection))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.violated(id, Violation::Silent);
+        }
+        let late = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.until.is_some_and(|until| until <= now));
+        let late: Vec<(SessionId, Vec<u32>)> =
+            late.map(|(id, session)| (*id, session.missing())).collect();
+        for (session, missing) in late {
+            self.actions
+                .push(Action::Report(Report::TimedOut { session, missing }));
+            self.end(session, false);
+        }
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let connections = self
+            .connections
+            .values()
+            .filter_map(|connection| connection.until);
+        connections
+            .chain(self.sessions.values().filter_map(|session| session.until))
+            .min()
+    }
+
+    /// The orders since the last call.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether all sessions are over, and if so, whether all succeeded.
+    pub fn finished(&self) -> Option<bool> {
+        (self.settings.sessions == Some(self.ended)).then_some(self.failed == 0)
+    }
+
+    /// Connections and sessions that it holds, and bytes that wait in them.
+    pub fn held(&self) -> (usize, usize, usize) {
+        let waiting = self
+            .connections
+            .values()
+            .map(|connection| connection.inbox.len())
+            .sum::<usize>();
+        let stored = self.sessions.values().map(Session::stored).sum::<usize>();
+        (
+            self.connections.len(),
+            self.sessions.len(),
+            waiting + stored,
+        )
+    }
+
+    fn serve(
+        &mut self,
+        id: ConnectionId,
+        request: Request,
+        now: Duration,
+    ) -> Result<(), Violation> {
+        let connection = self.connections.get_mut(&id).expect("the caller has it");
+        match request {
+            Request::Send(bytes) => self.actions.push(Action::Send(id, bytes)),
+            Request::Accepted(Method::None) => {
+                let peer = connection.peer.clone();
+                self.actions
+                    .push(Action::Report(Report::Unauthenticated { peer }));
+            }
+            Request::Accepted(_) => {}
+            Request::Join(rank) => self.join(id, rank, now)?,
+            Request::Coll(label, data) => {
+                let member = connection.member.ok_or(Violation::Early("COLL"))?;
+                let session = self
+                    .sessions
+                    .get_mut(&member.0)
+                    .expect("a member's session exists");
+                session.submit(member.1, label, data)?;
+                session.advance(&mut self.actions);
+            }
+            Request::Done => {
+                let member = connection.member.ok_or(Violation::Early("DONE"))?;
+                let session = self
+                    .sessions
+                    .get_mut(&member.0)
+                    .expect("a member's session exists");
+                session.done(member.1)?;
+                session.advance(&mut self.actions);
+            }
+            Request::Fini => {
+                let member = connection.member.ok_or(Violation::Early("FINI"))?;
+                let session = self
+                    .sessions
+                    .get_mut(&member.0)
+                    .expect("a member's session exists");
+                session.fini(member.1)?;
+                let over = session.over();
+                self.connections.remove(&id);
+                self.actions.push(Action::Close(id));
+                if let Some(success) = over {
+                    self.end(member.0, success);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest session that still lacks this rank, or a new one.
+    fn join(&mut self, id: ConnectionId, rank: i32, now: Duration) -> Result<(), Violation> {
+        let rank = u32::try_from(rank)
+            .ok()
+            .filter(|rank| *rank < self.settings.count);
+        let rank = rank.ok_or(Violation::Rank {
+            count: self.settings.count,
+        })?;
+        let open = self
+            .sessions
+            .iter()
+            .find(|(_, session)| session.lacks(rank))
+            .map(|(id, _)| *id);
+        let session = match open {
+            Some(session) => session,
+            None if self
+                .settings
+                .sessions
+                .is_some_and(|limit| self.begun >= limit) =>
+            {
+                let mut holders = self
+                    .sessions
+                    .values()
+                    .filter_map(|session| session.holder(rank));
+                let holder = holders.next_back().and_then(|id| self.connections.get(&id));
+                let holder = holder.map_or_else(
+                    || "a client that has left".into(),
+                    |known| known.peer.clone(),
+                );
+                return Err(Violation::Taken { rank, holder });
+            }
+            None => {
+                self.begun += 1;
+                let until = self.settings.startup_timeout.map(|timeout| now + timeout);
+                let session = SessionId(self.begun);
+                self.sessions
+                    .insert(session, Session::new(self.settings.count, until));
+                session
+            }
+        };
+        let connection = self.connections.get_mut(&id).expect("the caller has it");
+        connection.member = Some((session, rank));
+        connection.until = None;
+        let session = self.sessions.get_mut(&session).expect("found or inserted");
+        session.join(rank, id, &mut self.actions);
+        Ok(())
+    }
+
+    /// Ends a connection, and its session if that cannot go on.
+    fn violated(&mut self, id: ConnectionId, why: Violation) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        self.actions.push(Action::Close(id));
+        let peer = connection.peer;
+        let Some((session, rank)) = connection.member else {
+            if !matches!(why, Violation::Unfinished { greeted: false }) {
+                self.actions
+                    .push(Action::Report(Report::Refused { peer, why }));
+            }
+            return;
+        };
+        self.actions.push(Action::Report(Report::Broken {
+            session,
+            rank,
+            peer,
+            why,
+        }));
+        let Some(state) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        state.lose(rank);
+        match state.over() {
+            Some(success) => self.end(session, success),
+            None if !state.started() => self.end(session, false),
+            None => {}
+        }
+    }
+
+    fn end(&mut self, session: SessionId, success: bool) {
+        let Some(state) = self.sessions.remove(&session) else {
+            return;
+        };
+        for id in state.connections() {
+            self.connections.remove(&id);
+            self.actions.push(Action::Close(id));
+        }
+        self.ended += 1;
+        self.failed += u64::from(!success);
+        self.actions.push(Action::Ended { session, success });
+    }
+}

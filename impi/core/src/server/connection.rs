@@ -1,0 +1,287 @@
+//! One connection: from bytes to requests, authentication included.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::SessionId;
+use crate::auth::{CHALLENGE, Method, Secrets, choose};
+use crate::command::{Command, Inbox, int4};
+
+/// Bytes of one COLL command, and of all that a client has waiting.
+pub const MAX_COLL: usize = 16 << 20;
+
+/// Words of the mask: 2,048 methods.
+const MAX_AUTH: usize = 256;
+
+/// What a client did that the server does not accept, or did not do.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Violation {
+    /// The connections that have not joined are too many.
+    #[error("refused: too many connections have not joined")]
+    TooMany,
+    /// AUTH must be the first command.
+    #[error("the first command is not AUTH")]
+    NotAuth,
+    /// AUTH comes once.
+    #[error("a second AUTH command")]
+    SecondAuth,
+    /// IMPI comes once.
+    #[error("a second IMPI command")]
+    SecondImpi,
+    /// A payload of a length that the command does not have.
+    #[error("{command} with a payload of {length} bytes")]
+    Length {
+        /// The command's name.
+        command: &'static str,
+        /// As sent.
+        length: i32,
+    },
+    /// Masks have nothing in common.
+    #[error("no authentication method in common")]
+    NoMethod,
+    /// The answer to the method is wrong.
+    #[error("authentication failed: wrong key or token")]
+    Wrong,
+    /// A rank outside the job.
+    #[error("rank out of range: the job has {count} clients")]
+    Rank {
+        /// Clients of the job.
+        count: u32,
+    },
+    /// Two clients with one rank.
+    #[error("rank {rank} is taken by {holder}")]
+    Taken {
+        /// The rank.
+        rank: u32,
+        /// Address of the first.
+        holder: String,
+    },
+    /// A command that needs an earlier one.
+    #[error("{0} before IMPI")]
+    Early(&'static str),
+    /// Labels ascend.
+    #[error("label {label:#x} after {before:#x}: labels must ascend")]
+    Order {
+        /// As sent.
+        label: i32,
+        /// The last before it.
+        before: i32,
+    },
+    /// COLL or DONE after DONE.
+    #[error("{0} after DONE")]
+    Late(&'static str),
+    /// FINI needs DONE.
+    #[error("FINI before DONE of all clients")]
+    EarlyFini,
+    /// More than the server stores for one client.
+    #[error("more than 16 MiB wait for other clients")]
+    Flood,
+    /// Nothing came in time.
+    #[error("did not join in time")]
+    Silent,
+    /// The connection ended.
+    #[error("disconnected before FINI")]
+    Lost,
+    /// The connection ended before it joined.
+    #[error("disconnected before it joined")]
+    Unfinished {
+        /// Whether it had sent anything: port scanners do not.
+        greeted: bool,
+    },
+}
+
+/// What a connection asks for.
+#[derive(Debug)]
+pub(super) enum Request {
+    Send(Vec<u8>),
+    Accepted(Method),
+    Join(i32),
+    Coll(i32, Vec<u8>),
+    Done,
+    Fini,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Greeting,
+    /// The reply with this method is on its way; its answer has so many bytes.
+    Proving(Method, usize),
+    Authenticated,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) peer: String,
+    pub(super) inbox: Inbox,
+    /// Its session and rank, once it has joined.
+    pub(super) member: Option<(SessionId, u32)>,
+    /// Until when it must have joined.
+    pub(super) until: Option<Duration>,
+    phase: Phase,
+    challenge: [u8; CHALLENGE],
+    greeted: bool,
+}
+
+impl Connection {
+    pub(super) fn new(peer: String, challenge: [u8; CHALLENGE], until: Duration) -> Self {
+        Self {
+            peer,
+            inbox: Inbox::default(),
+            member: None,
+            until: Some(until),
+            phase: Phase::Greeting,
+            challenge,
+            greeted: false,
+        }
+    }
+
+    /// How its end is to be understood.
+    pub(super) fn lost(&self) -> Violation {
+        match (&self.member, &self.phase) {
+            (Some(_), _) => Violation::Lost,
+            (None, _) => Violation::Unfinished {
+                greeted: self.greeted,
+            },
+        }
+    }
+
+    /// The next request, once all its bytes have arrived.
+    pub(super) fn next(
+        &mut self,
+        preference: &[Method],
+        secrets: &Secrets,
+    ) -> Result<Option<Request>, Violation> {
+        self.greeted |= !self.inbox.is_empty();
+        match self.phase {
+            Phase::Greeting => self.greeting(preference, secrets),
+            Phase::Proving(Method::None, _) => {
+                self.phase = Phase::Authenticated;
+                Ok(Some(Request::Accepted(Method::None)))
+            }
+            Phase::Proving(method, bytes) => {
+                let Some(proof) = self.inbox.take(bytes) else {
+                    return Ok(None);
+                };
+                let right = match method {
+                    Method::Key => secrets.is_key(&proof),
+                    _ => secrets.answers(&self.challenge, &proof),
+                };
+                if !right {
+                    return Err(Violation::Wrong);
+                }
+                self.phase = Phase::Authenticated;
+                Ok(Some(Request::Accepted(method)))
+            }
+            Phase::Authenticated => self.command(),
+        }
+    }
+
+    fn greeting(
+        &mut self,
+        preference: &[Method],
+        secrets: &Secrets,
+    ) -> Result<Option<Request>, Violation> {
+        // A first byte that is none of AUTH is answered without waiting for the rest.
+        if self.inbox.peek::<1>().is_some_and(|first| first != *b"A") {
+            return Err(Violation::NotAuth);
+        }
+        let Some(header) = self.inbox.header() else {
+            return Ok(None);
+        };
+        if header.command != Command::Auth {
+            return Err(Violation::NotAuth);
+        }
+        let wrong = Violation::Length {
+            command: "AUTH",
+            length: header.length,
+        };
+        let length = usize::try_from(header.length).map_err(|_| wrong.clone())?;
+        if length == 0 || length % 4 != 0 || length > MAX_AUTH {
+            return Err(wrong);
+        }
+        let Some(unit) = self.inbox.take(8 + length) else {
+            return Ok(None);
+        };
+        let words = unit[8..].chunks_exact(4);
+        let masks: Vec<u32> = words
+            .map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]))
+            .collect();
+        let method = choose(preference, secrets, &masks).ok_or(Violation::NoMethod)?;
+        let follows: &[u8] = if method == Method::Token {
+            &self.challenge
+        } else {
+            &[]
+        };
+        let mut reply = method.number().to_be_bytes().to_vec();
+        reply.extend_from_slice(
+            &u32::try_from(follows.len())
+                .expect("32 bytes at most")
+                .to_be_bytes(),
+        );
+        reply.extend_from_slice(follows);
+        let proof = match method {
+            Method::None => 0,
+            Method::Key => 8,
+            Method::Token => CHALLENGE,
+        };
+        self.phase = Phase::Proving(method, proof);
+        Ok(Some(Request::Send(reply)))
+    }
+
+    fn command(&mut self) -> Result<Option<Request>, Violation> {
+        loop {
+            let Some(header) = self.inbox.header() else {
+                return Ok(None);
+            };
+            let wrong = |command| Violation::Length {
+                command,
+                length: header.length,
+            };
+            let length = usize::try_from(header.length);
+            let exactly = |command, wanted| match length {
+                Ok(length) if length == wanted => Ok(()),
+                _ => Err(wrong(command)),
+            };
+            match header.command {
+                Command::Auth => return Err(Violation::SecondAuth),
+                Command::Impi => {
+                    exactly("IMPI", 4)?;
+                    let Some(unit) = self.inbox.take(12) else {
+                        return Ok(None);
+                    };
+                    if self.member.is_some() {
+                        return Err(Violation::SecondImpi);
+                    }
+                    return Ok(int4(&unit[8..]).map(Request::Join));
+                }
+                Command::Coll => {
+                    if self.member.is_none() {
+                        return Err(Violation::Early("COLL"));
+                    }
+                    let fits = length.ok().filter(|length| (4..=MAX_COLL).contains(length));
+                    let length = fits.ok_or_else(|| wrong("COLL"))?;
+                    let Some(mut unit) = self.inbox.take(8 + length) else {
+                        return Ok(None);
+                    };
+                    let data = unit.split_off(12);
+                    return Ok(int4(&unit[8..]).map(|label| Request::Coll(label, data)));
+                }
+                Command::Done => {
+                    exactly("DONE", 0)?;
+                    self.inbox.skip(8);
+                    return Ok(Some(Request::Done));
+                }
+                Command::Fini => {
+                    exactly("FINI", 0)?;
+                    self.inbox.skip(8);
+                    return Ok(Some(Request::Fini));
+                }
+                Command::Unknown(_) => {
+                    let length = length.map_err(|_| wrong("an unknown command"))?;
+                    self.inbox.skip(8 + length);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The command line. Nothing below this module knows a flag.
+
+mod server;
+mod single_dash;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "wireup impi",
+    version,
+    about = "Interoperable MPI: jobs of different launchers form one world"
+)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST]`
+    Server(server::ServerArgs),
+}
+
+/// Parses the arguments (program name included), runs the command and returns its exit code.
+pub fn main(args: Vec<OsString>) -> u8 {
+    let line = match Line::try_parse_from(single_dash::respell(args)) {
+        Ok(line) => line,
+        Err(error) => {
+            // Help goes to stdout, complaints to stderr; either may be gone.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    let result = match line.command {
+        Command::Server(args) => server::execute(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("wireup impi: {error:#}");
+        1
+    })
+}

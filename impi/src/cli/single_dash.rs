@@ -1,0 +1,41 @@
+//! The specification's spelling: `-server COUNT -port PORT -auth LIST`. Source: IMPI 2.2.1, 2.3.3.
+
+use std::ffi::OsString;
+
+/// The same words as clap reads them.
+pub(super) fn respell(args: Vec<OsString>) -> Vec<OsString> {
+    if args
+        .get(1)
+        .is_none_or(|word| word != "-server" && word != "--server")
+    {
+        return args;
+    }
+    let words = args
+        .into_iter()
+        .enumerate()
+        .map(|(at, word)| match word.to_str() {
+            Some("-server" | "--server") if at == 1 => "server".into(),
+            Some("-port") => "--port".into(),
+            Some("-auth") => "--auth".into(),
+            _ => word,
+        });
+    words.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_of_the_specification_is_read() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(
+            respell(words("wireup -server 2 -port 5678 -auth 3,1-0")),
+            words("wireup server 2 --port 5678 --auth 3,1-0")
+        );
+        assert_eq!(
+            respell(words("wireup decode -port")),
+            words("wireup decode -port")
+        );
+    }
+}

@@ -1,0 +1,7 @@
+//! The `wireup-impi` command, which `wireup impi` becomes.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(wireup_impi::cli::main(std::env::args_os().collect()))
+}

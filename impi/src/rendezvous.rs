@@ -1,0 +1,211 @@
+//! The rendezvous server on TCP: one thread, which polls. A client that does not read or says nothing delays no other.
+
+mod link;
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Write};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wireup_impi_core::server::{Action, ConnectionId, Server, Settings};
+
+use crate::secrets::challenge;
+use link::{Link, Progress};
+
+/// Descriptors that connections may occupy: members, strangers, and those that still have to read.
+const MAX_LINKS: usize = 4096;
+
+/// Serves until all sessions are over; whether all succeeded. Reports go to `words`, one line each.
+///
+/// # Errors
+/// When the listener or the poll fails.
+pub fn serve(
+    listener: &TcpListener,
+    settings: Settings,
+    tls: Option<&Arc<rustls::ServerConfig>>,
+    words: &mut dyn Write,
+) -> io::Result<bool> {
+    listener.set_nonblocking(true)?;
+    let mut driver = Driver {
+        server: Server::new(settings),
+        links: BTreeMap::new(),
+        next: 0,
+        start: Instant::now(),
+        words,
+    };
+    loop {
+        driver.act();
+        if let Some(success) = driver.server.finished() {
+            // Those that never joined are left.
+            driver.links.retain(|_, link| link.is_finishing());
+            if driver.links.is_empty() {
+                return Ok(success);
+            }
+        }
+        let (accept, ready) = driver.wait(listener)?;
+        for (id, flags) in ready {
+            driver.move_bytes(id, flags);
+        }
+        if accept {
+            driver.accept(listener, tls)?;
+        }
+        let now = driver.now();
+        driver.server.tick(now);
+        driver.links.retain(|_, link| !link.expired());
+    }
+}
+
+struct Driver<'a> {
+    server: Server,
+    links: BTreeMap<ConnectionId, Link>,
+    next: u64,
+    start: Instant,
+    words: &'a mut dyn Write,
+}
+
+impl Driver<'_> {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn act(&mut self) {
+        for action in self.server.take_actions() {
+            match action {
+                Action::Send(id, bytes) => {
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.queue(&bytes);
+                    }
+                }
+                Action::Close(id) => {
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.finish();
+                    }
+                }
+                // A reader that is gone is no reason to stop: `impirun -server 2 | head -1`.
+                Action::Report(report) => drop(writeln!(self.words, "wireup impi: {report}")),
+                Action::Ended { .. } => {}
+            }
+        }
+        let ids: Vec<ConnectionId> = self.links.keys().copied().collect();
+        for id in ids {
+            self.flush(id);
+        }
+    }
+
+    /// Waits for the sockets; says whether somebody connects, and which links have something.
+    fn wait(
+        &mut self,
+        listener: &TcpListener,
+    ) -> io::Result<(bool, Vec<(ConnectionId, PollFlags)>)> {
+        let mut until = self.server.next_deadline();
+        if self.links.values().any(Link::is_finishing) {
+            let last = self.now() + link::LINGER;
+            until = Some(until.map_or(last, |at| at.min(last)));
+        }
+        let timeout = until.map(|at| at.saturating_sub(self.now()) + Duration::from_millis(1));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let listens = self.links.len() < MAX_LINKS && self.server.finished().is_none();
+        let interest = if listens {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
+        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), interest)];
+        let ids: Vec<ConnectionId> = self.links.keys().copied().collect();
+        fds.extend(
+            self.links
+                .values()
+                .map(|link| PollFd::from_borrowed_fd(link.as_fd(), link.interest())),
+        );
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok((false, Vec::new())),
+            Err(error) => return Err(error.into()),
+        }
+        let accept = listens && !fds[0].revents().is_empty();
+        let ready = ids
+            .into_iter()
+            .zip(&fds[1..])
+            .map(|(id, fd)| (id, fd.revents()));
+        Ok((
+            accept,
+            ready.filter(|(_, flags)| !flags.is_empty()).collect(),
+        ))
+    }
+
+    fn accept(
+        &mut self,
+        listener: &TcpListener,
+        tls: Option<&Arc<rustls::ServerConfig>>,
+    ) -> io::Result<()> {
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            // Gone again, or no descriptor is left: neither ends the sessions.
+            Err(_) => return Ok(()),
+        };
+        let Ok(link) = Link::new(stream, tls) else {
+            return Ok(());
+        };
+        let id = ConnectionId(self.next);
+        self.next += 1;
+        self.links.insert(id, link);
+        let now = self.now();
+        self.server
+            .connected(id, peer.to_string(), challenge()?, now);
+        Ok(())
+    }
+
+    fn move_bytes(&mut self, id: ConnectionId, flags: PollFlags) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            let mut bytes = Vec::new();
+            let progress = link.read(&mut bytes);
+            if !bytes.is_empty() {
+                let now = self.start.elapsed();
+                self.server.received(id, &bytes, now);
+            }
+            if progress == Progress::Ended {
+                self.server.closed(id);
+                // What the peer no longer reads is not kept.
+                self.links.remove(&id);
+            }
+        }
+    }
+
+    fn flush(&mut self, id: ConnectionId) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        match link.write() {
+            Ok(Progress::Going) => {}
+            Ok(Progress::Ended) => drop(self.links.remove(&id)),
+            Err(_) => {
+                self.links.remove(&id);
+                self.server.closed(id);
+            }
+        }
+    }
+}
+
+/// Binds the first free port of a range.
+///
+/// # Errors
+/// When none is free, with the error of the last.
+pub fn bind(
+    address: std::net::IpAddr,
+    ports: std::ops::RangeInclusive<u16>,
+) -> io::Result<TcpListener> {
+    let mut last = io::Error::from(ErrorKind::InvalidInput);
+    for port in ports {
+        match TcpListener::bind((address, port)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,337 @@
+//! `wireup-impi server` as clients on real sockets see it.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const NONE: &[u8] = b"AUTH\0\0\0\x04\0\0\0\x01";
+
+/// A server; killed if the test fails.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+    _stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
+            .args(arguments)
+            .args(["--address", "127.0.0.1"])
+            .env_remove("IMPI_AUTH_KEY")
+            .env_remove("WIREUP_IMPI_TOKEN")
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let address = line
+            .trim_end()
+            .parse()
+            .unwrap_or_else(|_| panic!("{line:?}"));
+        Self {
+            child,
+            address,
+            _stdout: stdout,
+        }
+    }
+
+    fn open(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+    }
+
+    /// Waits for its end; what it said.
+    fn end(mut self) -> (ExitStatus, String) {
+        let until = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < until, "the server does not end");
+            std::thread::yield_now();
+        };
+        let mut said = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        (status, said)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unit(command: &[u8; 4], payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap();
+    [&command[..], &length.to_be_bytes(), payload].concat()
+}
+
+fn join(rank: u32) -> Vec<u8> {
+    [NONE, &unit(b"IMPI", &rank.to_be_bytes())].concat()
+}
+
+fn coll(label: u32, data: &[u8]) -> Vec<u8> {
+    unit(b"COLL", &[&label.to_be_bytes(), data].concat())
+}
+
+fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, bytes);
+}
+
+fn expect_end(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    // A connection with unread input ends with a reset.
+    let _ = stream.read_to_end(&mut rest);
+    assert_eq!(rest, b"", "the server closes");
+}
+
+/// One session of two clients, which exchange one label.
+fn session(server: &Server) {
+    let mut clients = [server.open(), server.open()];
+    for (rank, client) in (0..).zip(&mut clients) {
+        client.write_all(&join(rank)).unwrap();
+    }
+    for client in &mut clients {
+        expect(
+            client,
+            &[&[0; 8][..], &unit(b"IMPI", &2_u32.to_be_bytes())].concat(),
+        );
+        client.write_all(&coll(0x1100, b"abcd")).unwrap();
+    }
+    for client in &mut clients {
+        expect(client, &coll(0x1100, b"\0\0\0\x03abcdabcd"));
+        client.write_all(&unit(b"DONE", b"")).unwrap();
+    }
+    for client in &mut clients {
+        expect(client, &unit(b"DONE", b""));
+        client.write_all(&unit(b"FINI", b"")).unwrap();
+    }
+}
+
+const OPEN: &[(&str, &str)] = &[("IMPI_AUTH_NONE", "")];
+
+#[test]
+fn the_command_line_of_the_specification_serves_a_job() {
+    let server = Server::start(&["-server", "2", "-port", "0", "-auth", "1-0"], OPEN);
+    session(&server);
+    let (status, said) = server.end();
+    assert!(status.success());
+    assert_eq!(said.matches("without authentication").count(), 2, "{said}");
+}
+
+#[test]
+fn a_reader_of_one_line_does_not_end_the_server() {
+    let mut server = Server::start(&["-server", "1"], OPEN);
+    // As in `hostport=$(impirun -server 1 | head -1)`, and nobody reads what it says either.
+    drop(server.child.stderr.take());
+    let mut client = server.open();
+    client
+        .write_all(&[&join(0)[..], &unit(b"DONE", b"")].concat())
+        .unwrap();
+    expect(
+        &mut client,
+        &[
+            &[0; 8][..],
+            &unit(b"IMPI", &1_u32.to_be_bytes()),
+            &unit(b"DONE", b""),
+        ]
+        .concat(),
+    );
+    client.write_all(&unit(b"FINI", b"")).unwrap();
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn a_thousand_sessions_leave_nothing_behind() {
+    let mut server = Server::start(&["server", "2", "--sessions", "1000"], OPEN);
+    // Nobody reads its 2,000 warnings.
+    drop(server.child.stderr.take());
+    let descriptors = || {
+        std::fs::read_dir(format!("/proc/{}/fd", server.child.id()))
+            .unwrap()
+            .count()
+    };
+    session(&server);
+    let before = descriptors();
+    for _ in 1..999 {
+        session(&server);
+    }
+    // Those of the last session may still be open.
+    assert!(
+        descriptors() <= before + 2,
+        "{} descriptors, {before} before",
+        descriptors()
+    );
+    session(&server);
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn garbage_and_slow_clients_delay_nobody() {
+    let server = Server::start(&["server", "2", "--join-timeout", "2"], OPEN);
+    let mut scanner = server.open();
+    scanner.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    expect_end(&mut scanner);
+    let mut slow = server.open();
+    slow.write_all(b"AUTH").unwrap();
+    let silent = server.open();
+    let mut rank = server.open();
+    rank.write_all(&join(9)).unwrap();
+    expect(&mut rank, &[0; 8]);
+    expect_end(&mut rank);
+    session(&server);
+    let (status, said) = server.end();
+    assert!(status.success(), "{said}");
+    assert!(said.contains("the first command is not AUTH"), "{said}");
+    assert!(
+        said.contains("rank out of range: the job has 2 clients"),
+        "{said}"
+    );
+    drop((slow, silent));
+}
+
+#[test]
+fn a_client_that_says_nothing_is_given_up() {
+    let server = Server::start(
+        &["server", "2", "--join-timeout", "1", "--timeout", "2"],
+        OPEN,
+    );
+    let mut slow = server.open();
+    slow.write_all(b"AUT").unwrap();
+    expect_end(&mut slow);
+    let mut first = server.open();
+    first.write_all(&join(0)).unwrap();
+    expect(&mut first, &[0; 8]);
+    expect_end(&mut first);
+    let (status, said) = server.end();
+    assert!(!status.success());
+    assert!(said.contains("did not join in time"), "{said}");
+    assert!(
+        said.contains("start-up timed out; not there or not done: clients [0, 1]"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_client_that_dies_is_named_in_each_phase() {
+    // Before AUTH, after it, after IMPI, after COLL, after DONE, while the job runs.
+    let steps: [Vec<u8>; 5] = [
+        NONE.to_vec(),
+        unit(b"IMPI", &1_u32.to_be_bytes()),
+        coll(1, b""),
+        unit(b"DONE", b""),
+        Vec::new(),
+    ];
+    for phase in 0..=steps.len() {
+        let server = Server::start(&["server", "2", "--timeout", "2"], OPEN);
+        let mut other = server.open();
+        other
+            .write_all(&[&join(0)[..], &coll(1, b""), &unit(b"DONE", b"")].concat())
+            .unwrap();
+        expect(&mut other, &[0; 8]);
+        let mut dying = server.open();
+        for step in &steps[..phase] {
+            dying.write_all(step).unwrap();
+        }
+        if phase >= 4 {
+            // From DONE on the others go on.
+            let mut reply = [&[0; 8][..], &unit(b"IMPI", &2_u32.to_be_bytes())].concat();
+            reply.extend([coll(1, b"\0\0\0\x03"), unit(b"DONE", b"")].concat());
+            expect(&mut dying, &reply);
+            expect(&mut other, &reply[8..]);
+            other.write_all(&unit(b"FINI", b"")).unwrap();
+        }
+        drop(dying);
+        let (status, said) = server.end();
+        assert_eq!(status.code(), Some(1), "phase {phase}: {said}");
+        let words = if phase < 2 {
+            "not there or not done: clients [1]"
+        } else {
+            "client 1 (127.0.0.1:"
+        };
+        assert!(said.contains(words), "phase {phase}: {said}");
+    }
+}
+
+#[test]
+fn without_a_method_the_server_does_not_start() {
+    for (arguments, key, words) in [
+        (
+            &["-server", "2"][..],
+            "",
+            "no authentication methods available for negotiation",
+        ),
+        (
+            &["-server", "2", "-auth", "0"],
+            "5",
+            "no authentication methods available for negotiation",
+        ),
+        (
+            &["-server", "2"],
+            "0x5",
+            "IMPI_AUTH_KEY is not a decimal number",
+        ),
+        (&["-server", "33"], "5", "33 is not in 1..=32"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
+            .args(arguments)
+            .env_remove("IMPI_AUTH_NONE")
+            .env("IMPI_AUTH_KEY", key)
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(words), "{said}");
+        assert_eq!(output.stdout, b"");
+    }
+}
+
+#[test]
+fn a_wrong_key_is_told_by_the_end_of_the_connection() {
+    let server = Server::start(&["server", "1"], &[("IMPI_AUTH_KEY", "5678")]);
+    for (key, right) in [(1234_u64, false), (5678, true)] {
+        let mut client = server.open();
+        client.write_all(b"AUTH\0\0\0\x04\0\0\0\x03").unwrap();
+        expect(&mut client, &[0, 0, 0, 1, 0, 0, 0, 0]);
+        client.write_all(&key.to_be_bytes()).unwrap();
+        if !right {
+            expect_end(&mut client);
+            continue;
+        }
+        client
+            .write_all(
+                &[
+                    unit(b"IMPI", &[0; 4]),
+                    unit(b"DONE", b""),
+                    unit(b"FINI", b""),
+                ]
+                .concat(),
+            )
+            .unwrap();
+        expect(&mut client, &unit(b"IMPI", &1_u32.to_be_bytes()));
+    }
+    // FINI before the client has read DONE is not in order: the reply counts, not its reading.
+    let (status, said) = server.end();
+    assert!(status.success(), "{said}");
+    assert!(said.contains("wrong key or token"), "{said}");
+    assert!(!said.contains("5678") && !said.contains("1234"), "{said}");
+}
