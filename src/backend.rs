@@ -127,8 +127,8 @@ pub(crate) trait Backend {
     /// What a rank has done with its process-management interfaces, as far as is known.
     fn pmi_state(&self, rank: GlobalRank) -> PmiState;
 
-    /// Whether the kernel is known to have dumped a rank's memory when it was killed.
-    fn dumped(&self, rank: GlobalRank) -> bool;
+    /// Where the kernel is known to have dumped a rank's memory when it was killed.
+    fn dumped(&self, rank: GlobalRank) -> Option<String>;
 
     /// Nodes that are not ready.
     fn late(&self) -> Vec<NodeId>;
@@ -220,7 +220,7 @@ impl Backend for LocalBackend {
         LocalBackend::pmi_state(self, rank)
     }
 
-    fn dumped(&self, rank: GlobalRank) -> bool {
+    fn dumped(&self, rank: GlobalRank) -> Option<String> {
         self.has_dumped(rank)
     }
 

@@ -59,7 +59,7 @@ use sidecar::SidecarLife;
 
 use crate::direct_modex;
 use crate::direct_modex::{ModexEngine, ModexInput};
-use crate::fence::{self, FenceEngine, FenceInput};
+use crate::fence::{self, FenceEngine, FenceInput, FenceResult};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::debug::Debugged;
@@ -152,6 +152,8 @@ pub struct NodeCore {
     jobs: Roster<Member>,
     terms: Terms,
     fences: FenceEngine<FenceTicket>,
+    /// Fences that have failed the job, whose ranks are looked at before it ends.
+    held_fences: Vec<(FenceTicket, FenceResult)>,
     modex: ModexEngine<ModexTicket>,
     collectives: CollectiveState,
     store: StoreEngine<Asker>,
@@ -212,6 +214,7 @@ impl NodeCore {
                 true => fences.surviving(),
                 false => fences,
             },
+            held_fences: Vec::new(),
             terms,
             heard: vec![None; local_size],
             modex,

@@ -17,6 +17,8 @@ pub(crate) enum Look {
     },
     /// Memory is dumped into this directory of each host.
     Core(#[serde(with = "octets")] PathBuf),
+    /// What the kernel has dumped of a rank that has ended.
+    Dump,
 }
 
 /// A request to look into ranks.
@@ -35,6 +37,6 @@ pub(crate) struct Inspection {
 pub(crate) struct Finding {
     /// Which.
     pub(crate) rank: GlobalRank,
-    /// Frames, the outermost first; or the file of a core. Otherwise why there is nothing.
+    /// Frames, the outermost first, for a dump behind what is known of it; or the file of a core. Otherwise why there is nothing.
     pub(crate) found: Result<Vec<String>, String>,
 }

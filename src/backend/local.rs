@@ -119,8 +119,8 @@ pub(crate) struct LocalBackend {
     pushed: Pushed,
     /// Decides which of the ranks' failures was first.
     failures: HostFailures,
-    /// Ranks whose memory the kernel dumped when they were killed.
-    dumped: BTreeSet<GlobalRank>,
+    /// Ranks whose memory the kernel dumped when they were killed: their pid, and the signal.
+    dumped: BTreeMap<GlobalRank, (i32, i32)>,
     /// Processes whose exit has an owner.
     owned: BTreeSet<i32>,
     /// To and from nodes that are here.
@@ -217,7 +217,7 @@ impl LocalBackend {
             stdin_pipes: Vec::new(),
             pushed: Pushed::default(),
             failures: HostFailures::new(parts.plan.offer.pmix),
-            dumped: BTreeSet::new(),
+            dumped: BTreeMap::new(),
             owned: BTreeSet::new(),
             peers: VecDeque::new(),
             outbound: Vec::new(),

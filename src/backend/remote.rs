@@ -374,9 +374,9 @@ impl Backend for RemoteBackend {
         self.states.get(&rank).cloned().unwrap_or_default()
     }
 
-    /// Hosts report how a rank ended, not whether its memory was dumped there.
-    fn dumped(&self, _rank: GlobalRank) -> bool {
-        false
+    /// Hosts report how a rank ended. They are asked for dumps at the end ([`Look::Dump`](super::inspection::Look)).
+    fn dumped(&self, _rank: GlobalRank) -> Option<String> {
+        None
     }
 
     fn late(&self) -> Vec<NodeId> {

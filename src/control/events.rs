@@ -71,7 +71,11 @@ impl Controller {
                 let now = self.now();
                 self.supervisor.rank_left(waiting, cause, now);
             }
-            FromBackend::Failed { cause, .. } => self.fail_by(cause),
+            FromBackend::Failed { cause, .. } => {
+                if !self.shows_stacks_before(&cause) {
+                    self.fail_by(cause);
+                }
+            }
             FromBackend::SidecarLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {

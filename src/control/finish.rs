@@ -5,10 +5,8 @@ use std::time::Duration;
 use crate::backend::message::ToBackend;
 use crate::control::{Controller, Life};
 use crate::failure::RunFailure;
-use crate::plan::jobs::Plans;
 use crate::report::failures;
 use crate::report::status::{PATIENCE, Status};
-use crate::sys::core_dump::{self, Dumped};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::outcome::{Cause, RankEnd};
 
@@ -26,6 +24,7 @@ pub(crate) fn finish(
     }
     explain(&mut controller);
     if result.is_ok() {
+        look_for_dump(&mut controller);
         tell_failures(&mut controller);
         controller.tell_singletons();
     }
@@ -62,6 +61,43 @@ pub(crate) fn finish(
     controller.leave_terminal();
     result.map(|()| code)
 }
+
+/// Finds out where the rank was that was killed by a signal, if the kernel dumped its memory.
+fn look_for_dump(controller: &mut Controller) {
+    let Some(Cause::RankFailed {
+        rank,
+        end: RankEnd::Signal(signal),
+    }) = controller.supervisor.cause()
+    else {
+        return;
+    };
+    let (rank, signal) = (*rank, *signal);
+    let across = controller.plan.spec.layout.across_hosts();
+    if !DUMPING.contains(&signal) || !across && controller.backend.dumped(rank).is_none() {
+        return;
+    }
+    let before = controller.interrupts;
+    controller.look_for_dump(rank);
+    let known = |controller: &Controller| {
+        controller.requests.dump_of(rank).is_some() || controller.interrupts > before
+    };
+    // If waiting fails, the report does without.
+    let _ = controller.run_until(known);
+}
+
+/// Signals for which the kernel dumps memory. Source: signal(7).
+const DUMPING: [i32; 10] = [
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSYS,
+];
 
 /// Looks whether the cause is known better by now.
 fn explain(controller: &mut Controller) {
@@ -189,16 +225,9 @@ fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option
     if signal == libc::SIGKILL {
         return controller.memory.as_ref()?.describe();
     }
-    if !controller.backend.dumped(rank) {
-        return None;
+    match controller.requests.dump_of(rank) {
+        Some([]) => None,
+        Some([text, frames @ ..]) => Some(failures::dump(text, frames)),
+        None => controller.backend.dumped(rank),
     }
-    let (plan, local) = controller.jobs.plan_of(rank);
-    let app = &plan.apps[plan.app_of(local)];
-    Some(core_dump::describe(&Dumped {
-        pid: controller.pid_of(rank)?,
-        signal,
-        program: app.program.path(),
-        directory: app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd),
-        host: controller.jobs.host_of(rank),
-    }))
 }

@@ -17,11 +17,22 @@ impl Controller {
     /// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
     /// the time to attach.
     pub(super) fn show_to_debuggers(&mut self, job: JobNumber) {
+        let daemons = |job: JobNumber| {
+            let job = self.jobs.get(job);
+            job.is_some_and(|plan| plan.job.debug.daemons)
+        };
+        // A debugger's own processes are none that it debugs.
+        if daemons(job) {
+            return;
+        }
         let own = rustix::system::uname();
         let own = own.nodename().to_string_lossy();
         let across = self.plan.spec.layout.across_hosts();
+        let all = (0..self.jobs.size()).map(GlobalRank);
         // Debuggers count processes: those that are not there have a number all the same.
-        let processes: Vec<GlobalRank> = (0..self.jobs.size()).map(GlobalRank).collect();
+        let processes: Vec<GlobalRank> = all
+            .filter(|process| !daemons(self.jobs.identity(*process).0))
+            .collect();
         let programs: Vec<PathBuf> = processes
             .iter()
             .map(|process| {

@@ -26,6 +26,7 @@ use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Ready, Source, Token};
 use message::{Answer, ProcessRecord, REQUEST_MAX, Request, Wish, address};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::outcome::Cause;
 
 /// Who may ask at the same time.
 const CALLERS_MAX: usize = 16;
@@ -38,6 +39,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// The same for what the end of the job waits for.
 const LIMIT_AT_END: Duration = Duration::from_secs(90);
+
+/// The same for the dump of a rank, which the report of its end waits for.
+const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
 
 /// Somebody who asks.
 struct Caller {
@@ -58,6 +62,10 @@ enum Asker {
     LateFence,
     /// The user, at the end of the job's time, which waits for it.
     Timeout,
+    /// The user, of ranks that have not come to a fence, which then fails the job.
+    FailedFence,
+    /// The launcher, of the rank whose end it reports.
+    Dump,
 }
 
 /// A look into ranks that is under way.
@@ -79,11 +87,22 @@ pub(super) struct Requests {
     last_ticket: u32,
     /// The stacks at the end of the job's time have been asked for.
     timeout_seen: bool,
+    /// A fence has failed; the job does when it is known where the ranks are.
+    failure: Option<Cause>,
+    failure_seen: bool,
+    /// What was found in the dump of a rank, the text about it first; nothing if there is none.
+    dump: Option<(GlobalRank, Vec<String>)>,
 }
 
 impl Requests {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.open.values().map(|open| open.until).min()
+    }
+
+    /// What was found in the dump of a rank, once that is known.
+    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<&[String]> {
+        let (of, found) = self.dump.as_ref()?;
+        (*of == rank).then_some(found)
     }
 
     /// Whether the end of the job's time waits for what is found.
@@ -248,7 +267,11 @@ impl Controller {
     /// Has every host look into those of these ranks that run there.
     fn look_into(&mut self, asker: Asker, ranks: Vec<GlobalRank>, look: Look, limit: Duration) {
         let running = |rank: &GlobalRank| self.lives[rank.index()].runs();
-        let ranks: Vec<GlobalRank> = ranks.into_iter().filter(running).collect();
+        let ranks = ranks.into_iter().filter(running).collect();
+        self.order_look(asker, ranks, look, limit);
+    }
+
+    fn order_look(&mut self, asker: Asker, ranks: Vec<GlobalRank>, look: Look, limit: Duration) {
         let across = self.plan.spec.layout.across_hosts();
         // One machine answers at once for all the nodes that it is.
         let homes = ranks.iter().map(|rank| match across {
@@ -315,13 +338,30 @@ impl Controller {
         let records: Vec<ProcessRecord> = records.collect();
         match open.asker {
             Asker::Caller(number) => self.answer(number, &Answer::Processes(records)),
-            Asker::LateFence | Asker::Timeout => {
+            Asker::Dump => {
+                let found = records.into_iter().find_map(|record| record.found);
+                self.requests.dump = open
+                    .ranks
+                    .first()
+                    .map(|rank| (*rank, found.unwrap_or_default()));
+            }
+            Asker::LateFence | Asker::Timeout | Asker::FailedFence => {
                 let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
                 for line in stacks::lines(&seen) {
                     self.tell(&line);
                 }
+                if open.asker == Asker::FailedFence
+                    && let Some(cause) = self.requests.failure.take()
+                {
+                    self.fail_by(cause);
+                }
             }
         }
+    }
+
+    /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
+    pub(super) fn look_for_dump(&mut self, rank: GlobalRank) {
+        self.order_look(Asker::Dump, vec![rank], Look::Dump, LIMIT_FOR_DUMP);
     }
 
     /// A fence has waited for long: shows where the ranks are, if the user wants that.
@@ -331,6 +371,22 @@ impl Controller {
             let look = Look::Stacks { python: false };
             self.look_into(Asker::LateFence, ranks, look, LIMIT);
         }
+    }
+
+    /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
+    pub(super) fn shows_stacks_before(&mut self, cause: &Cause) -> bool {
+        let late = matches!(cause, Cause::FenceTimeout(_));
+        if !late || !self.plan.spec.debug.stacks || self.supervisor.is_ending() {
+            return false;
+        }
+        if !std::mem::replace(&mut self.requests.failure_seen, true) {
+            self.requests.failure = Some(cause.clone());
+            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let look = Look::Stacks { python: false };
+            self.look_into(Asker::FailedFence, ranks, look, LIMIT_AT_END);
+            return true;
+        }
+        self.requests.failure.is_some()
     }
 
     /// Whether the job's time has come and its end waits until it is known where the ranks are.

@@ -97,7 +97,11 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
             Arc::clone(&plan.job),
             plan.offer.pmi,
             plan.offer.pmix,
-            Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+            Terms::of(
+                &plan.spec.layout.spread,
+                &plan.spec.ending,
+                &plan.spec.debug,
+            ),
         )
         .map_err(|error| RunFailure::own("cannot serve this job", error))?;
         if plan.offer.pmix {

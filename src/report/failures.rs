@@ -192,6 +192,20 @@ pub(crate) fn unended(jobs: &Jobs, unended: &Unended, what: &str, pid_of: PidOf<
     )
 }
 
+/// The dump of a rank, and where it was: `frames` have the outermost first. Both may come from another host.
+pub fn dump(text: &str, frames: &[String]) -> String {
+    const MOST: usize = 8;
+    let known = frames.iter().any(|frame| !frame.starts_with("??"));
+    let frames = frames.iter().rev().take(MOST).filter(|_| known);
+    let frames: Vec<String> = frames.map(|frame| plain(frame).collect()).collect();
+    let mut line: String = plain(text).collect();
+    if !frames.is_empty() {
+        line.push_str("; it was in ");
+        line.push_str(&frames.join(" < "));
+    }
+    line
+}
+
 /// The line about a failed job. `None` if the exit code is enough.
 pub fn failure(
     jobs: &Jobs,

@@ -14,24 +14,36 @@ pub struct Dumped<'a> {
     pub host: &'a str,
 }
 
-/// The file if the kernel's settings name it, and the debugger's command line.
-pub fn describe(dumped: &Dumped<'_>) -> String {
+/// What is known of a dump.
+pub struct Found {
+    /// The file if the kernel's settings name it, and the debugger's command line.
+    pub text: String,
+    /// The file, if it is there.
+    pub file: Option<PathBuf>,
+}
+
+/// Looks for the dump of a process.
+pub fn find(dumped: &Dumped<'_>) -> Found {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
     let pattern = read("core_pattern").unwrap_or_default();
     let adds_pid = read("core_uses_pid").is_ok_and(|text| text.trim() != "0");
     let program = dumped.program.display();
+    let nowhere = |text| Found { text, file: None };
     match place(pattern.trim_end(), adds_pid, dumped) {
         DumpLocation::File(path) if path.is_file() => {
-            let path = path.display();
-            format!("core dump in {path}, to look at it: gdb {program} {path}")
+            let shown = path.display();
+            let text = format!("core dump in {shown}, to look at it: gdb {program} {shown}");
+            let file = Some(path);
+            Found { text, file }
         }
-        DumpLocation::Systemd => {
-            format!("core dumped, to look at it: coredumpctl gdb {}", dumped.pid)
-        }
-        DumpLocation::File(_) | DumpLocation::Unknown => format!(
+        DumpLocation::Systemd => nowhere(format!(
+            "core dumped, to look at it: coredumpctl gdb {}",
+            dumped.pid
+        )),
+        DumpLocation::File(_) | DumpLocation::Unknown => nowhere(format!(
             "core dumped, /proc/sys/kernel/core_pattern has the location ({})",
             pattern.trim_end()
-        ),
+        )),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, eventually, field, number, program, repository};
+use crate::common::{Output, eventually, executable, field, number, program, repository, skip};
 
 /// What gdb takes to read wireup, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -156,4 +156,38 @@ fn stacks_of_both_hosts_are_one_tree() {
     assert_eq!(hosts, ["node01", "node01", "node02", "node02"]);
     running.signal(rustix::process::Signal::TERM);
     running.finish().expect(143);
+}
+
+#[test]
+fn the_dump_of_a_rank_on_another_host_is_told_with_where_it_was() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.trim_end() != "core" {
+        return skip("where a core dump is: needs core as the kernel's core_pattern");
+    }
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let source = "#include <stdlib.h>\n#include <unistd.h>\nvoid solve(void) { abort(); }\n\
+                  int main(void) { if (getenv(\"WIREUP_RANK\")[0] == '1') solve(); sleep(100); }\n";
+    let options = [
+        "--hosts",
+        "node01:1,node02:1",
+        "-n",
+        "2",
+        "--rlimit",
+        "core=unlimited",
+    ];
+    let run = cluster.run(0, options);
+    let flags = ["-g", "-O0", "-fno-omit-frame-pointer"];
+    let Some(program) = executable(run.dir(), "aborts", source, &flags) else {
+        return;
+    };
+    let outcome = run.more([program]).deadline(PATIENCE).run().expect(134);
+    let words = [
+        "rank 1 (",
+        "node02",
+        "core dump in ",
+        "solve (aborts.c:3) < main (aborts.c:4)",
+    ];
+    outcome.expect_one_line(&words);
 }

@@ -61,8 +61,10 @@ fn a_core_dump_is_told_with_the_line_for_the_debugger() {
         return skip("where a core dump is: needs core as the kernel's core_pattern");
     }
     let dir = tempfile::tempdir().unwrap();
-    let source = "#include <stdlib.h>\nint main(void) { abort(); }\n";
-    let Some(program) = executable(dir.path(), "aborts", source, &[]) else {
+    let source = "#include <stdlib.h>\nvoid solve(void) { abort(); }\n\
+                  int main(void) { solve(); return 0; }\n";
+    let flags = ["-g", "-O0", "-fno-omit-frame-pointer"];
+    let Some(program) = executable(dir.path(), "aborts", source, &flags) else {
         return;
     };
     let run = Run::new(["-n", "1", "--rlimit", "core=unlimited"]).more([&program]);
@@ -73,6 +75,10 @@ fn a_core_dump_is_told_with_the_line_for_the_debugger() {
         .expect_one_line(&["(SIGABRT)", "core dump in "]);
     let command = format!("gdb {} {}/core", program.display(), work.display());
     assert!(line.contains(&command), "{line}");
+    if Command::new("gdb").arg("--version").output().is_ok() {
+        let frames = "< solve (aborts.c:2) < main (aborts.c:3)";
+        assert!(line.ends_with(frames), "{line}");
+    }
     let without = Run::new(["-n", "1", "--rlimit", "core=0"]).more([&program]);
     let line = without.run().expect(134).expect_one_line(&["(SIGABRT)"]);
     assert!(!line.contains("core"), "{line}");

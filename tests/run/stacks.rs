@@ -232,6 +232,33 @@ fn stacks_are_shown_when_the_time_is_over_and_then_the_job_ends() {
     assert!(odd.is_some() && odd < end, "{outcome:?}");
 }
 
+#[test]
+fn stacks_are_shown_when_a_fence_is_late_and_then_the_job_fails_by_it() {
+    if !has("gdb") {
+        return;
+    }
+    // The first rank waits for standard input, the other for it in MPI_Finalize.
+    for name in ["mpich5", "openmpi5"] {
+        let Some(mpi) = mpi(name) else {
+            return;
+        };
+        let options = ["--stacks", "--virtual-nodes", "2", "--fence-timeout", "1"];
+        let run = mpi.run(2, &options, "patient", &[]).deadline(PATIENCE);
+        let running = run.stdin_held().start();
+        running.wait_for(Output::Stderr, "timeout: ");
+        let outcome = running.finish().expect(1);
+        let err = outcome.err();
+        let line = |words: &str, more: &str| {
+            let mut lines = err.lines();
+            lines.position(|line| line.contains(words) && line.contains(more))
+        };
+        let (reads, waits) = (line("main (patient.c:", ""), line("inalize", "[rank 1]"));
+        let end = line("fence timeout: ", "");
+        assert!(reads.is_some() && reads < end, "{name}: {outcome:?}");
+        assert!(waits.is_some() && waits < end, "{name}: {outcome:?}");
+    }
+}
+
 /// The abstract name of the socket at which a launcher takes requests.
 fn control_address(launcher: i32) -> String {
     let descriptors = std::fs::read_dir(format!("/proc/{launcher}/fd")).unwrap();

@@ -17,7 +17,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
-use crate::job::spec::{EndingSpec, FENCE_TIMEOUT, FenceLimit, OnFailure, SpreadSpec};
+use crate::job::spec::{DebugSpec, EndingSpec, FENCE_TIMEOUT, FenceLimit, OnFailure, SpreadSpec};
 use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, FromNode, Report};
 use crate::pmi::collective::{Collective, Scope};
@@ -33,11 +33,13 @@ pub struct Terms {
     pub tolerant: bool,
     /// And what its processes do together completes without the dead, also when a node is lost.
     pub survives: bool,
+    /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
+    pub shown: bool,
 }
 
 impl Terms {
     /// The user's setting.
-    pub fn of(spread: &SpreadSpec, ending: &EndingSpec) -> Self {
+    pub fn of(spread: &SpreadSpec, ending: &EndingSpec, debug: &DebugSpec) -> Self {
         Self {
             shape: Shape {
                 star_limit: spread.star_limit,
@@ -46,6 +48,7 @@ impl Terms {
             limit: ending.fence,
             tolerant: !ending.kill_on_bad_exit,
             survives: ending.on_failure == OnFailure::Continue,
+            shown: debug.stacks,
         }
     }
 
@@ -330,8 +333,29 @@ impl NodeCore {
                 _ => self.jobs.size(),
             };
             let cause = self.fence_cause(&ticket, ranks, failure);
+            let late = matches!(cause, Some(Cause::FenceTimeout(_)));
             actions.extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
+            if late && self.terms.shown {
+                return self.held_fences.push((ticket, result));
+            }
         }
+        self.answer_fence(ticket, result, now, actions);
+    }
+
+    /// The launch ends: those that wait in fences that have failed it are answered.
+    pub(super) fn answer_held_fences(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        for (ticket, result) in std::mem::take(&mut self.held_fences) {
+            self.answer_fence(ticket, result, now, actions);
+        }
+    }
+
+    fn answer_fence(
+        &mut self,
+        ticket: FenceTicket,
+        result: FenceResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         match ticket {
             FenceTicket::Pmi(job, collective) => {
                 self.pmi_released((job, &collective), result, now, actions);

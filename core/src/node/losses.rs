@@ -61,6 +61,7 @@ impl NodeCore {
     /// All pending work on this node ends.
     pub(super) fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
         self.fence(FenceInput::Teardown, now, actions);
+        self.answer_held_fences(now, actions);
         self.modex(ModexInput::Teardown, now, actions);
         self.store_tear_down(now, actions);
         self.collectives_tear_down(actions);

@@ -48,9 +48,23 @@ struct Gdb {
     printed: Vec<u8>,
     /// What it looks into, and whether that was stopped before.
     ranks: Vec<(GlobalRank, i32, bool)>,
+    /// What is known of the dump that it looks into.
+    dump: Option<String>,
     /// When it is asked to end, and then killed.
     until: Duration,
     asked: bool,
+}
+
+/// What a gdb is started for.
+struct What {
+    ticket: u32,
+    /// As the script names it.
+    look: &'static str,
+    /// Where cores go, or where the dump is, and its program.
+    place: Option<PathBuf>,
+    program: Option<PathBuf>,
+    /// What is known of the dump.
+    dump: Option<String>,
 }
 
 /// By ticket.
@@ -85,6 +99,9 @@ impl LocalBackend {
     /// Looks into ranks. [`FromBackend::Inspected`] follows, once.
     pub(super) fn inspect(&mut self, inspection: Inspection) {
         let ticket = inspection.ticket;
+        if inspection.look == Look::Dump {
+            return self.inspect_dump(&inspection);
+        }
         let running = inspection.ranks.iter().filter_map(|rank| {
             let node = self.jobs.node_of(*rank)?;
             if !self.part.holds(node) {
@@ -100,7 +117,19 @@ impl LocalBackend {
         let failure = if running.is_empty() {
             String::new()
         } else if let Some(gdb) = find_gdb(path.as_deref()) {
-            match self.start_gdb(gdb, path, &running, &inspection) {
+            let (look, directory) = match inspection.look {
+                Look::Stacks { python: false } | Look::Dump => ("stacks", None),
+                Look::Stacks { python: true } => ("python", None),
+                Look::Core(directory) => ("core", Some(directory)),
+            };
+            let what = What {
+                ticket,
+                look,
+                place: directory,
+                program: None,
+                dump: None,
+            };
+            match self.start_gdb(gdb, path, &running, what) {
                 Ok(()) => return,
                 Err(errno) => format!("gdb cannot be started: {errno}"),
             }
@@ -115,29 +144,50 @@ impl LocalBackend {
         self.tell_found(ticket, findings);
     }
 
+    /// Looks into the dump of a rank, if there is one here.
+    fn inspect_dump(&mut self, inspection: &Inspection) {
+        let ticket = inspection.ticket;
+        let mut ranks = inspection.ranks.iter();
+        let found = ranks.find_map(|rank| Some((*rank, self.dump_of(*rank)?)));
+        let Some((rank, (dump, program))) = found else {
+            return self.tell_found(ticket, Vec::new());
+        };
+        let path = std::env::var_os("PATH");
+        if let (Some(file), Some(gdb)) = (dump.file, find_gdb(path.as_deref())) {
+            let what = What {
+                ticket,
+                look: "dump",
+                place: Some(file),
+                program: Some(program),
+                dump: Some(dump.text.clone()),
+            };
+            if self.start_gdb(gdb, path, &[(rank, 0)], what).is_ok() {
+                return;
+            }
+        }
+        let found = Ok(vec![dump.text]);
+        self.tell_found(ticket, vec![Finding { rank, found }]);
+    }
+
     fn start_gdb(
         &mut self,
         gdb: PathBuf,
         path: Option<OsString>,
         running: &[(GlobalRank, i32)],
-        inspection: &Inspection,
+        what: What,
     ) -> Result<(), Errno> {
         let ranks = running.iter().map(|(rank, pid)| format!("{rank}:{pid}"));
         let ranks: Vec<String> = ranks.collect();
-        let (look, directory) = match &inspection.look {
-            Look::Stacks { python: false } => ("stacks", None),
-            Look::Stacks { python: true } => ("python", None),
-            Look::Core(directory) => ("core", Some(directory.as_os_str().to_owned())),
-        };
         let home = std::env::var_os("HOME");
-        let variables: [(&str, Option<OsString>); 8] = [
+        let variables: [(&str, Option<OsString>); 9] = [
             ("PATH", path),
             ("HOME", home),
             ("LC_ALL", Some("C.UTF-8".into())),
-            ("WIREUP_LOOK", Some(look.into())),
+            ("WIREUP_LOOK", Some(what.look.into())),
             ("WIREUP_RANKS", Some(ranks.join(",").into())),
             ("WIREUP_LINES", Some(LINES_FD.to_string().into())),
-            ("WIREUP_DIRECTORY", directory),
+            ("WIREUP_PLACE", what.place.map(PathBuf::into_os_string)),
+            ("WIREUP_PROGRAM", what.program.map(PathBuf::into_os_string)),
             ("WIREUP_SCRIPT", Some(SCRIPT.into())),
         ];
         let set = variables.into_iter().filter_map(|(name, value)| {
@@ -180,7 +230,7 @@ impl LocalBackend {
         let child = child.map_err(|error| error.errno)?;
         let watched = self
             .poll
-            .add(&lines, Token::new(Source::Inspection, inspection.ticket));
+            .add(&lines, Token::new(Source::Inspection, what.ticket));
         let stopped = |pid: i32| procfs::process(pid).is_some_and(|process| process.is_stopped());
         let ranks = running
             .iter()
@@ -192,12 +242,13 @@ impl LocalBackend {
             lines,
             printed: Vec::new(),
             ranks: ranks.collect(),
+            dump: what.dump,
             until: self.now() + limit,
             asked: false,
         };
-        self.inspections.0.insert(inspection.ticket, gdb);
+        self.inspections.0.insert(what.ticket, gdb);
         if let Err(errno) = watched {
-            self.end_gdb(inspection.ticket);
+            self.end_gdb(what.ticket);
             return Err(errno);
         }
         Ok(())
@@ -288,9 +339,15 @@ fn findings(gdb: &Gdb) -> Vec<Finding> {
         .map(|line| (line.rank, line.error.map_or(Ok(line.found), Err)))
         .collect();
     let late = || Err("gdb did not come to it, or ended before".to_owned());
-    let ranks = gdb.ranks.iter().map(|(rank, _, _)| Finding {
-        rank: *rank,
-        found: found.remove(&rank.0).unwrap_or_else(late),
+    let ranks = gdb.ranks.iter().map(|(rank, _, _)| {
+        let found = found.remove(&rank.0).unwrap_or_else(late);
+        let found = match &gdb.dump {
+            Some(text) => Ok(std::iter::once(text.clone())
+                .chain(found.unwrap_or_default())
+                .collect()),
+            None => found,
+        };
+        Finding { rank: *rank, found }
     });
     ranks.collect()
 }

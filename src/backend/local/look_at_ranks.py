@@ -1,8 +1,8 @@
 # Runs in gdb. Looks at processes one after another and prints a line of JSON for each: attaches, does
 # what is asked for and lets go.
 #
-# WIREUP_LOOK is "stacks", "python" or "core", WIREUP_RANKS a list of RANK:PID with commas between them, and
-# WIREUP_DIRECTORY where cores go.
+# WIREUP_LOOK is "stacks", "python", "core" or "dump", WIREUP_RANKS a list of RANK:PID with commas between them, and
+# WIREUP_PLACE where cores go, or the file of the dump, whose program is WIREUP_PROGRAM.
 
 import json
 import os
@@ -78,12 +78,23 @@ def python_stack_of_gdb():
 
 
 def dump(rank, pid):
-    path = os.path.join(os.environ["WIREUP_DIRECTORY"], f"core.{rank}.{pid}")
+    path = os.path.join(os.environ["WIREUP_PLACE"], f"core.{rank}.{pid}")
     gdb.execute(f"generate-core-file {path}", to_string=True)
     return [path]
 
 
+def stack_of_dump():
+    try:
+        gdb.execute(f"file {os.environ['WIREUP_PROGRAM']}", to_string=True)
+    except gdb.error:
+        pass  # A script: the core is its interpreter's.
+    gdb.execute(f"core-file {os.environ['WIREUP_PLACE']}", to_string=True)
+    return stack()
+
+
 def look(what, rank, pid):
+    if what == "dump":
+        return stack_of_dump()
     if what == "python":
         frames = python_stack(pid)
         if frames is not None:

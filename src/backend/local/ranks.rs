@@ -1,6 +1,7 @@
 //! The ranks' processes: from the report of a starting thread to the judgement of their end.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::process::kill_process_group;
 use tracing::{debug, debug_span, trace};
@@ -11,6 +12,7 @@ use crate::plan::jobs::Plans;
 use crate::report::failures;
 use crate::stdio::stdin;
 use crate::sys::channel::{Backlog, Channel, Received};
+use crate::sys::core_dump::{self, Dumped};
 use crate::sys::poll::{Source, Token};
 use crate::sys::spawn::{self, ExitStatus};
 use crate::sys::start_ranks::{PACE, Process, StartError};
@@ -236,7 +238,7 @@ impl LocalBackend {
             ExitStatus::Code(code) => RankEnd::Code(code),
             ExitStatus::Signal { number, dumped } => {
                 if dumped {
-                    self.dumped.insert(rank);
+                    self.dumped.insert(rank, (raw(child.pid), number));
                 }
                 RankEnd::Signal(number)
             }
@@ -266,8 +268,25 @@ impl LocalBackend {
         self.reap_orphans();
     }
 
-    /// Whether the kernel dumped a rank's memory when it was killed.
-    pub(crate) fn has_dumped(&self, rank: GlobalRank) -> bool {
-        self.dumped.contains(&rank)
+    /// What the kernel dumped of a rank that was killed, and its program.
+    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(core_dump::Found, PathBuf)> {
+        let (pid, signal) = *self.dumped.get(&rank)?;
+        let (plan, local) = self.jobs.plan_of(rank);
+        let app = &plan.apps[plan.app_of(local)];
+        let directory = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
+        let program = app.program.path();
+        let found = core_dump::find(&Dumped {
+            pid,
+            signal,
+            program,
+            directory,
+            host: self.jobs.host_of(rank),
+        });
+        Some((found, directory.join(program)))
+    }
+
+    /// What is known of the dump of a rank.
+    pub(crate) fn has_dumped(&self, rank: GlobalRank) -> Option<String> {
+        Some(self.dump_of(rank)?.0.text)
     }
 }

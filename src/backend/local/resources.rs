@@ -67,7 +67,11 @@ impl Made {
                     Arc::clone(&plan.job),
                     plan.offer.pmi,
                     plan.offer.pmix,
-                    Terms::of(&plan.spec.layout.spread, &plan.spec.ending),
+                    Terms::of(
+                        &plan.spec.layout.spread,
+                        &plan.spec.ending,
+                        &plan.spec.debug,
+                    ),
                 )
                 .map(|core| {
                     let core = core.impatient_after(parts.silence);

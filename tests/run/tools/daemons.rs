@@ -2,7 +2,7 @@
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
-use crate::common::{field, number, program};
+use crate::common::{Run, field, number, program, repository, skip};
 
 /// The lines of the daemons, and the order that spawns them.
 fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
@@ -105,5 +105,52 @@ fn a_daemon_that_fails_is_no_failure_of_the_launch() {
         job.running.wait_for(crate::common::Output::Stderr, why);
     }
     tool.leave();
+    job.end();
+}
+
+#[test]
+fn debuggers_that_know_mpir_do_not_see_daemons() {
+    let Some(library) = versions().next() else {
+        return;
+    };
+    if std::process::Command::new("gdb")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        return skip("gdb is not installed: run scripts/setup");
+    }
+    let job = Job::start(library.clone(), &[]);
+    let mut tool = Debugger::attach(&job);
+    let daemon = library.dir.join("pmix_daemon");
+    let target = job.nspace();
+    let how = format!("pmix.debugger pmix.dbg.tgt={target}:-2 pmix.dbg.dpnd=#1");
+    let daemons = tool.spawns(&format!("{how} -- 0 {}", daemon.display()));
+    lines(&tool, &daemons, 1);
+    tool.spawns("-- 1 sleep 1000");
+    let script = repository().join("tests/programs/mpir.py");
+    let gdb = [
+        "gdb",
+        "-nx",
+        "-q",
+        "-batch",
+        "-x",
+        script.to_str().unwrap(),
+        "-p",
+    ];
+    let gdb = Run::command(gdb).more([job.running.pid().to_string()]);
+    let outcome = gdb
+        .deadline(std::time::Duration::from_secs(180))
+        .run()
+        .expect(0);
+    let text = outcome.out();
+    let shown: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("process="))
+        .collect();
+    assert_eq!(shown.len(), 5, "{text}");
+    assert!(shown[4].contains("sleep"), "{text}");
+    assert!(!text.contains("pmix_daemon"), "{text}");
+    tool.kill();
     job.end();
 }
