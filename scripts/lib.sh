@@ -17,7 +17,8 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
-    libpmix-bin numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck)
+    libpmix-bin numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck
+    slurmctld slurmd slurm-client)
 
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)

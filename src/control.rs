@@ -15,6 +15,7 @@ pub(crate) mod requests;
 pub mod run;
 mod signals;
 pub(crate) mod singletons;
+mod slurm_job;
 mod spawn;
 pub(crate) mod status;
 pub(crate) mod waiting_spawns;

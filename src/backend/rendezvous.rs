@@ -12,8 +12,9 @@
 mod private;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,8 +25,10 @@ use rustix::net::{
 };
 
 use self::private::Hidden;
+use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
+use crate::sys::spawn::{Command, Spawner};
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
@@ -147,6 +150,45 @@ struct Process {
     /// The connections of launches that have just left. After the listening socket: a launch that sees
     /// its own closed knows that nothing is left if it was the last one.
     left: Vec<LinkEnd>,
+}
+
+/// Starts the process, in a session of its own and without an environment. Nobody waits for it before this process
+/// ends: for launches that have no guard to do it.
+///
+/// # Errors
+/// When the system cannot start it.
+pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
+    let high = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE);
+    let listener = high(listener.as_fd())?;
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    let null = high(null.as_fd())?;
+    let null = null.as_fd();
+    let command = Command {
+        program: c"/proc/self/exe",
+        argv: &[c"wireup", c"rendezvous"].map(CStr::to_owned),
+        env: &[],
+        cwd: Some(c"/"),
+        descriptors: &[
+            (null, 0),
+            (null, 1),
+            (null, 2),
+            (listener.as_fd(), LISTENER),
+        ],
+        terminal: false,
+        limits: &[],
+        umask: None,
+        reset_signals: &[],
+        namespaces: None,
+        group: None,
+        crowded: false,
+        stopped: false,
+    };
+    let started = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+    drop(started);
+    Ok(())
 }
 
 /// Serves until the last launch has gone.

@@ -49,9 +49,8 @@ pub(crate) fn finish(
     if !known && result.is_ok() {
         // The ranks had ended; a host was lost before its last report.
         explain(&mut controller);
-        if let Some(line) = failure_line(&controller, controller.supervisor.cause()) {
-            controller.tell(&line);
-        }
+        let line = failure_line(&controller, controller.supervisor.cause());
+        tell_of_slurm(&mut controller, line);
     }
     let code = controller.supervisor.exit_code();
     controller.streams.end_lines();
@@ -168,9 +167,16 @@ fn tell_failures(controller: &mut Controller) {
             controller.tell(&format!("{failed} of {size} ranks failed"));
         }
     }
-    let supervisor = &controller.supervisor;
-    if let Some(line) = failure_line(controller, supervisor.cause()) {
-        controller.tell(&line);
+    let line = failure_line(controller, controller.supervisor.cause());
+    tell_of_slurm(controller, line);
+}
+
+/// Tells what has ended the job: in an allocation, what Slurm says comes first.
+fn tell_of_slurm(controller: &mut Controller, line: Option<String>) {
+    let slurm = line.as_ref().and_then(|_| controller.ended_by_slurm());
+    let lines: Vec<String> = slurm.into_iter().chain(line).collect();
+    if !lines.is_empty() {
+        controller.tell(&lines.join("; "));
     }
 }
 

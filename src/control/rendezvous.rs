@@ -45,8 +45,6 @@ const VARIABLE: &str = "WIREUP_MEET";
 /// Why a launch has no rendezvous, or none any more.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
-    #[error("there is no agent any more")]
-    NoGuard,
     #[error("it cannot be started: {0}")]
     NotStarted(io::Error),
     #[error(transparent)]
@@ -125,10 +123,11 @@ impl Controller {
                     connection,
                     listener,
                 }) => {
-                    let guard = self.backend.guard().ok_or(Lost::NoGuard)?;
-                    guard
-                        .start_rendezvous(&listener)
-                        .map_err(Lost::NotStarted)?;
+                    let started = match self.backend.guard() {
+                        Some(guard) => guard.start_rendezvous(&listener),
+                        None => rendezvous::start(&listener),
+                    };
+                    started.map_err(Lost::NotStarted)?;
                     connection
                 }
                 Err(errno) => return Err(errno.into()),

@@ -7,6 +7,8 @@ use wireup_core::job::hosts::{self, HostList, Problem};
 use wireup_core::job::spec::AgentStarter;
 
 /// Slurm, whose `srun` reaches all nodes of a job at once.
+/// Rule: the components of a heterogeneous job need one each, because it gives its standard input to one component
+/// only. Seen with Slurm 22.05.
 const SRUN: [&str; 13] = [
     "srun",
     "--overlap",
@@ -55,7 +57,8 @@ pub(crate) enum EngineError {
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) hosts: HostList,
-    pub(crate) starter: AgentStarter,
+    /// None where the allocation is this machine alone.
+    pub(crate) starter: Option<AgentStarter>,
 }
 
 /// The allocation that these variables describe. A step of several tasks is none: each task would start the launch.
@@ -65,9 +68,6 @@ pub(crate) struct Allocation {
 pub(crate) fn find(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Allocation>, EngineError> {
-    let Some(list) = variable("SLURM_JOB_NODELIST").filter(|list| !list.is_empty()) else {
-        return Ok(None);
-    };
     if variable("SLURM_JOB_ID").is_none() || variable("WIREUP_RANK").is_some() {
         return Ok(None);
     }
@@ -75,26 +75,70 @@ pub(crate) fn find(
     if tasks.is_some_and(|tasks| tasks != "1") {
         return Ok(None);
     }
-    let names = hosts::expand(&list).map_err(EngineError::Nodes)?;
-    let slots = slots(&variable, names.len())?;
-    let entries = names.iter().zip(slots);
+    let components = variable("SLURM_HET_SIZE").and_then(|text| text.parse::<u32>().ok());
+    let suffixes = match components {
+        Some(count) => (0..count).map(|at| format!("_HET_GROUP_{at}")).collect(),
+        None => vec![String::new()],
+    };
+    let (mut entries, mut parts) = (Vec::new(), Vec::new());
+    for suffix in suffixes {
+        let of_component = |name: &str| variable(&format!("{name}{suffix}"));
+        let Some(list) = of_component("SLURM_JOB_NODELIST").filter(|list| !list.is_empty()) else {
+            return Ok(None);
+        };
+        let names = hosts::expand(&list).map_err(EngineError::Nodes)?;
+        let slots = slots(
+            of_component,
+            variable("SLURM_STEP_ID").is_some(),
+            names.len(),
+        )?;
+        parts.push(names.clone());
+        entries.extend(names.into_iter().zip(slots));
+    }
     let text: Vec<String> = entries
+        .iter()
         .map(|(name, slots)| format!("{name}:{slots}"))
         .collect();
+    if let [(name, slots)] = &entries[..]
+        && is_here(&variable, name)
+    {
+        let hosts = format!("localhost:{slots}").parse();
+        return Ok(Some(Allocation {
+            hosts: hosts.map_err(EngineError::Nodes)?,
+            starter: None,
+        }));
+    }
     let hosts = text.join(",").parse().map_err(EngineError::Nodes)?;
-    let starter = AgentStarter {
+    let mut command: Vec<String> = SRUN.map(str::to_owned).to_vec();
+    if components.is_some() {
+        command.push("--het-group={part}".to_owned());
+    }
+    let starter = Some(AgentStarter {
         name: "Slurm".to_owned(),
-        command: SRUN.map(str::to_owned).to_vec(),
-        hosts: names,
+        command,
+        parts,
         without: WITHOUT.map(str::to_owned).to_vec(),
-    };
+    });
     Ok(Some(Allocation { hosts, starter }))
+}
+
+/// Whether Slurm has started this process on that node, the only one of the job, with all its CPUs: a step may have
+/// fewer.
+fn is_here(variable: impl Fn(&str) -> Option<String>, node: &str) -> bool {
+    let whole = match variable("SLURM_STEP_ID") {
+        Some(_) => variable("SLURM_CPUS_ON_NODE") == variable("SLURM_JOB_CPUS_PER_NODE"),
+        None => true,
+    };
+    whole && variable("SLURMD_NODENAME").is_some_and(|name| name == node)
 }
 
 /// The number of ranks for each node. In a step, the variable of tasks is the step's, whose nodes may be others: there
 /// the CPUs of the job count.
-fn slots(variable: impl Fn(&str) -> Option<String>, nodes: usize) -> Result<Vec<u32>, EngineError> {
-    let in_step = variable("SLURM_STEP_ID").is_some();
+fn slots(
+    variable: impl Fn(&str) -> Option<String>,
+    in_step: bool,
+    nodes: usize,
+) -> Result<Vec<u32>, EngineError> {
     let (name, each) = match variable("SLURM_TASKS_PER_NODE") {
         Some(_) if !in_step => ("SLURM_TASKS_PER_NODE", 1),
         _ => {
@@ -134,7 +178,7 @@ mod tests {
         let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-3],m")];
         let all = [&job[..], variables].concat();
         find(|name| {
-            let found = all.iter().find(|(known, _)| *known == name);
+            let found = all.iter().rfind(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
     }
@@ -145,7 +189,7 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(all.hosts, "n[1-3]:2,m:1".parse().unwrap());
-        let command = all.starter.command_for(None);
+        let command = all.starter.unwrap().command_for(0);
         assert!(
             command.contains(&"--nodelist=n1,n2,n3,m".to_owned()),
             "{command:?}"
@@ -160,6 +204,45 @@ mod tests {
         ];
         let all = found(&step).unwrap().unwrap();
         assert_eq!(all.hosts, "n[1-3]:2,m:2".parse().unwrap());
+    }
+
+    #[test]
+    fn one_node_on_which_the_launch_runs_needs_no_agent() {
+        let batch = [
+            ("SLURM_JOB_NODELIST", "n1"),
+            ("SLURM_TASKS_PER_NODE", "3"),
+            ("SLURM_JOB_CPUS_PER_NODE", "6"),
+            ("SLURMD_NODENAME", "n1"),
+        ];
+        let all = found(&batch).unwrap().unwrap();
+        assert_eq!(all.hosts, "localhost:3".parse().unwrap());
+        assert!(all.starter.is_none());
+        let step = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "1"),
+            ("SLURM_CPUS_ON_NODE", "2"),
+        ];
+        let all = found(&[&batch[..], &step].concat()).unwrap().unwrap();
+        assert!(all.starter.is_some(), "{all:?}");
+    }
+
+    #[test]
+    fn a_heterogeneous_job_is_one_launch() {
+        let variables = [
+            ("SLURM_HET_SIZE", "2"),
+            ("SLURM_JOB_NODELIST_HET_GROUP_0", "m"),
+            ("SLURM_TASKS_PER_NODE_HET_GROUP_0", "1"),
+            ("SLURM_JOB_NODELIST_HET_GROUP_1", "n[1-2]"),
+            ("SLURM_TASKS_PER_NODE_HET_GROUP_1", "4(x2)"),
+        ];
+        let all = found(&variables).unwrap().unwrap();
+        assert_eq!(all.hosts, "m:1,n[1-2]:4".parse().unwrap());
+        let command = all.starter.unwrap().command_for(1);
+        assert_eq!(command.last().unwrap(), "--het-group=1");
+        assert!(
+            command.contains(&"--nodelist=n1,n2".to_owned()),
+            "{command:?}"
+        );
     }
 
     #[test]

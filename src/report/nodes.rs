@@ -89,8 +89,7 @@ pub(crate) fn reach(plan: &Plan) -> String {
 /// Through which socket the launch goes.
 pub(crate) fn agent(plan: &Plan) -> String {
     if let Some(starter) = &plan.spec.layout.spread.starter {
-        let hosts = starter.hosts.first().map(String::as_str);
-        let command = starter.command_for(hosts.filter(|_| starter.is_for_each()));
+        let command = starter.command_for(0);
         return format!(
             "agents of this launch alone ({}): {}",
             starter.name,

@@ -120,48 +120,21 @@ impl Builder {
     /// Starts it; `None`, and the test is ignored, when hosts are not possible here.
     #[track_caller]
     pub(crate) fn start(self) -> Option<Cluster> {
-        if let Err(why) = wireup_lab::available() {
-            skip(&format!("runs on several hosts: {why}"));
-            return None;
-        }
-        let dir = tempfile::Builder::new().prefix("wireup-hosts-").tempdir();
-        let dir = dir.unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let users = [
-            ("alice", ALICE),
-            ("bob", BOB),
-            ("mallory", MALLORY),
-            ("agent", AGENT),
-        ];
-        let accounts = users.map(|(name, uid)| format!("{name}:x:{uid}:{uid}::/tmp:/bin/sh\n"));
-        let groups = users.map(|(name, uid)| format!("{name}:x:{uid}:\n"));
-        let groups = groups.concat() + &format!("project:x:{GROUP}:alice\n");
-        let machines = |file| fs::read_to_string(file).unwrap();
-        let mut builder = Lab::builder(self.count)
-            .share(dir.path())
-            .file("/etc/passwd", machines("/etc/passwd") + &accounts.concat())
-            .file("/etc/group", machines("/etc/group") + &groups);
+        let mut site = Site::new(self.count)?;
         if self.name_servers {
-            builder = builder.file("/etc/resolv.conf", "nameserver 127.0.0.1\n");
+            site.builder = site
+                .builder
+                .file("/etc/resolv.conf", "nameserver 127.0.0.1\n");
         }
-        // A repository and its surroundings may be below /tmp.
-        let wireup = PathBuf::from(env!("CARGO_BIN_EXE_wireup"));
-        for path in programs(&wireup) {
-            builder = builder.share(path);
-        }
-        // What ordinary users run must be where they can read it.
-        let bin = dir.path().join("bin");
-        fs::create_dir(&bin).unwrap();
-        fs::set_permissions(&bin, fs::Permissions::from_mode(0o755)).unwrap();
-        for part in PARTS {
-            let from = wireup.with_file_name(part);
-            assert!(from.exists(), "no {part}: run cargo build --workspace");
-            link_or_copy(&from, &bin.join(part));
-        }
+        let Site {
+            dir,
+            builder,
+            wireup,
+        } = site;
         let hosts = Arc::new(Hosts {
             lab: builder.start().unwrap(),
             dir: dir.path().to_owned(),
-            wireup: bin.join("wireup"),
+            wireup,
             user: self.user,
             options: self.options,
             names: self.names,
@@ -180,6 +153,61 @@ impl Builder {
             cluster.await_agent(host);
         }
         Some(cluster)
+    }
+}
+
+/// What hosts are made of, before there are any: a directory that all see, accounts, and all that is installed.
+pub(crate) struct Site {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) builder: wireup_lab::Builder,
+    /// `wireup` as it is installed on the hosts.
+    pub(crate) wireup: PathBuf,
+}
+
+impl Site {
+    /// For so many hosts; `None`, and the test is ignored, when hosts are not possible here.
+    #[track_caller]
+    pub(crate) fn new(count: usize) -> Option<Self> {
+        if let Err(why) = wireup_lab::available() {
+            skip(&format!("runs on several hosts: {why}"));
+            return None;
+        }
+        let dir = tempfile::Builder::new().prefix("wireup-hosts-").tempdir();
+        let dir = dir.unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let users = [
+            ("alice", ALICE),
+            ("bob", BOB),
+            ("mallory", MALLORY),
+            ("agent", AGENT),
+        ];
+        let accounts = users.map(|(name, uid)| format!("{name}:x:{uid}:{uid}::/tmp:/bin/sh\n"));
+        let groups = users.map(|(name, uid)| format!("{name}:x:{uid}:\n"));
+        let groups = groups.concat() + &format!("project:x:{GROUP}:alice\n");
+        let machines = |file| fs::read_to_string(file).unwrap();
+        let mut builder = Lab::builder(count)
+            .share(dir.path())
+            .file("/etc/passwd", machines("/etc/passwd") + &accounts.concat())
+            .file("/etc/group", machines("/etc/group") + &groups);
+        // A repository and its surroundings may be below /tmp.
+        let wireup = PathBuf::from(env!("CARGO_BIN_EXE_wireup"));
+        for path in programs(&wireup) {
+            builder = builder.share(path);
+        }
+        // What ordinary users run must be where they can read it.
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::set_permissions(&bin, fs::Permissions::from_mode(0o755)).unwrap();
+        for part in PARTS {
+            let from = wireup.with_file_name(part);
+            assert!(from.exists(), "no {part}: run cargo build --workspace");
+            link_or_copy(&from, &bin.join(part));
+        }
+        Some(Self {
+            wireup: bin.join("wireup"),
+            dir,
+            builder,
+        })
     }
 }
 

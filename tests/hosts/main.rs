@@ -36,6 +36,8 @@ mod separated;
 mod setup;
 mod shortages;
 mod slow_names;
+mod slurm;
+mod slurm_cluster;
 mod spawn;
 mod squatters;
 mod stopped;

@@ -68,7 +68,7 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
         link.set_nonblocking(true).map_err(failed)?;
         let link = UnixStream::from_std(link).map_err(failed)?;
         let uid = link.peer_cred().map_err(failed)?.uid();
-        let bundle = Bundle::new(starter.hosts.clone())?;
+        let bundle = Bundle::new(starter.hosts())?;
         let own = format!("launcher-{}", std::process::id());
         let (known, agents) = watch::channel(Known::default());
         let tls = bundle.credentials(&own)?;
@@ -95,13 +95,14 @@ struct Running {
 /// Starts all of them at once.
 fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>) -> Vec<Running> {
     let own = std::env::current_exe().unwrap_or_else(|_| "wireup-agent".into());
-    let targets: Vec<Option<&String>> = match starter.is_for_each() {
-        true => starter.hosts.iter().map(Some).collect(),
-        false => vec![None],
-    };
     let text: Arc<str> = text.into();
-    let one = |host: Option<&String>| {
-        let words = starter.command_for(host.map(String::as_str));
+    let one = |part: usize| {
+        let words = starter.command_for(part);
+        // An agent that is alone in its part need not find out its name.
+        let host = match &starter.parts[part][..] {
+            [only] => Some(only),
+            _ => None,
+        };
         let name = words.first().cloned().unwrap_or_default();
         let mut command = Command::new(&name);
         command.args(words.get(1..).unwrap_or_default());
@@ -119,7 +120,7 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
             }
         }
     };
-    targets.into_iter().map(one).collect()
+    (0..starter.parts.len()).map(one).collect()
 }
 
 fn running(

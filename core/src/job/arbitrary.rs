@@ -172,11 +172,11 @@ fn app() -> BoxedStrategy<AppSpec> {
 
 fn starter() -> BoxedStrategy<AgentStarter> {
     let words = || vec("[a-z{}-]{0,9}", 0..4);
-    ("[a-z]{1,9}", words(), words(), words())
-        .prop_map(|(name, command, hosts, without)| AgentStarter {
+    ("[a-z]{1,9}", words(), vec(words(), 0..3), words())
+        .prop_map(|(name, command, parts, without)| AgentStarter {
             name,
             command,
-            hosts,
+            parts,
             without,
         })
         .boxed()

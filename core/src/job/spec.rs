@@ -165,27 +165,44 @@ pub struct SpreadSpec {
 pub struct AgentStarter {
     /// The batch system, or the option that gives the command.
     pub name: String,
-    /// The words that come before those of the agent. In each, `{host}` is the name of a host, `{hosts}` those of
-    /// all with commas, and `{count}` their number.
+    /// The words that come before those of the agent. In each, `{host}` is the name of the only host of a part,
+    /// `{hosts}` those of all its hosts with commas, `{count}` their number, and `{part}` the part's own number.
     pub command: Vec<String>,
-    /// All hosts that the command can reach, and on which it starts agents.
-    pub hosts: Vec<String>,
+    /// All hosts, in parts: the command is executed once for each part, and starts agents on its hosts.
+    pub parts: Vec<Vec<String>>,
     /// Variables that the command must not have.
     pub without: Vec<String>,
 }
 
 impl AgentStarter {
-    /// Whether the command is executed once for each host.
-    pub fn is_for_each(&self) -> bool {
-        self.command.iter().any(|word| word.contains("{host}"))
+    /// For hosts which the command reaches one by one if it has `{host}`, and otherwise all at once.
+    pub fn new(name: &str, command: Vec<String>, hosts: Vec<String>) -> Self {
+        let each = command.iter().any(|word| word.contains("{host}"));
+        Self {
+            name: name.to_owned(),
+            command,
+            parts: match each {
+                true => hosts.into_iter().map(|host| vec![host]).collect(),
+                false => vec![hosts],
+            },
+            without: Vec::new(),
+        }
     }
 
-    /// The command for a host, or for all hosts.
-    pub fn command_for(&self, host: Option<&str>) -> Vec<String> {
-        let (all, count) = (self.hosts.join(","), self.hosts.len().to_string());
+    /// All hosts.
+    pub fn hosts(&self) -> Vec<String> {
+        self.parts.concat()
+    }
+
+    /// The command for a part.
+    pub fn command_for(&self, part: usize) -> Vec<String> {
+        let hosts = self.parts.get(part).map(Vec::as_slice).unwrap_or_default();
+        let only = hosts.first().map(String::as_str).unwrap_or_default();
         let filled = |word: &String| {
-            let word = word.replace("{hosts}", &all).replace("{count}", &count);
-            word.replace("{host}", host.unwrap_or_default())
+            let word = word.replace("{hosts}", &hosts.join(","));
+            let word = word.replace("{count}", &hosts.len().to_string());
+            let word = word.replace("{part}", &part.to_string());
+            word.replace("{host}", only)
         };
         self.command.iter().map(filled).collect()
     }

@@ -115,7 +115,7 @@ impl HostsArgs {
         match found {
             Some(allocation) => {
                 self.hosts = vec![allocation.hosts];
-                Ok(Some(allocation.starter))
+                Ok(allocation.starter)
             }
             None if self.engine == Engine::Slurm => Err(RunFailure::refused(
                 "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1".to_owned(),
@@ -138,12 +138,8 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
                 .to_owned(),
         ));
     }
-    Ok(AgentStarter {
-        name: "--launch-agents".to_owned(),
-        command: words,
-        hosts: hosts.iter().map(|host| host.name.clone()).collect(),
-        without: Vec::new(),
-    })
+    let names = hosts.iter().map(|host| host.name.clone()).collect();
+    Ok(AgentStarter::new("--launch-agents", words, names))
 }
 
 /// The hosts of `--hosts` and `--hostfile`; `alone` and `own` as [`hosts::name_here`] has them.

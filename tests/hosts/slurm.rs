@@ -1,0 +1,166 @@
+//! Launches in allocations of a real Slurm.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::time::Duration;
+
+use crate::common::{Mpi, Outcome, Output, field};
+use crate::slurm_cluster::Slurm;
+
+/// One test for each MPI.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn programs_and_spawns_run_in_an_allocation() {
+                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::programs(&mpi.able_to_spawn()));
+            }
+        })*
+    };
+}
+
+for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi);
+
+fn programs(mpi: &Mpi) {
+    let Some(slurm) = Slurm::new(3) else {
+        return;
+    };
+    let run = |ranks: &str, program: &str| {
+        let run = slurm.salloc("-N 3 --ntasks-per-node=2");
+        let run = run.more(["-n", ranks]).more([mpi.program(program)]);
+        mpi.env
+            .iter()
+            .fold(run, |run, (name, value)| run.env(name, value))
+    };
+    let outcome = run("6", "hello").run().expect_success();
+    for (rank, line) in outcome.by_rank("hello", 6).iter().enumerate() {
+        let host = format!("node{:02}", rank / 2 + 1);
+        assert_eq!(field(line, "host"), Some(&*host), "{line}");
+    }
+    if mpi.name == "mpich4" {
+        // It hangs between hosts, under its own launcher too, when it merges.
+        return;
+    }
+    let outcome = run("2", "spawn").run().expect_success();
+    assert_eq!(
+        outcome.out().matches("spawned rank=").count(),
+        2,
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn an_allocation_is_used_without_options() {
+    let Some(slurm) = Slurm::new(3) else {
+        return;
+    };
+    let names = ["sh", "-c", "echo $WIREUP_RANK $(hostname)"];
+    let expect = |outcome: Outcome, expected: &[&str]| {
+        assert_eq!(
+            outcome.clone().expect(0).sorted_lines(),
+            expected,
+            "{outcome:?}"
+        );
+    };
+    for (options, expected) in [
+        ("-N 2 -n 3", &["0 node01", "1 node01", "2 node02"][..]),
+        (
+            "-w node02,node03 -N 2 --ntasks-per-node=1",
+            &["0 node02", "1 node03"],
+        ),
+        ("-N 2 -n 2 -c 2", &["0 node01", "1 node02"]),
+        ("-w node03 -n 2", &["0 node03", "1 node03"]),
+        (
+            "-N 1 -n 1 : -N 2 --ntasks-per-node=1",
+            &["0 node01", "1 node02", "2 node03"],
+        ),
+    ] {
+        expect(slurm.salloc(options).more(names).run(), expected);
+    }
+    // A step of one task.
+    let step = slurm.command(["srun", "-N", "1", "-n", "1", "-c", "3"]);
+    let step = step.more([slurm.wireup().as_os_str(), OsStr::new("run")]);
+    expect(step.more(names).run(), &["0 node01"]);
+    let script = slurm.dir().join("script");
+    let run = format!("{} run", slurm.wireup().display());
+    let ranks = "sh -c 'echo $WIREUP_RANK $(hostname)'";
+    let text = format!("#!/bin/sh\n{run} {ranks}\n");
+    fs::write(&script, text).unwrap();
+    let batch = |options: &str| {
+        let words = ["sbatch", "--wait", "--quiet", "--output=out", "--error=err"].into_iter();
+        let words = words.chain(options.split(' ')).map(OsStr::new);
+        slurm
+            .command(words.chain([script.as_os_str()]))
+            .run()
+            .expect(0);
+        fs::read_to_string(slurm.dir().join("out")).unwrap()
+    };
+    let mut lines: Vec<String> = batch("-N 3 --ntasks-per-node=1")
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    assert_eq!(lines, ["0 node01", "1 node02", "2 node03"]);
+    // On its only node the launch needs no agent.
+    let children = "ps -o comm= --ppid $(ps -o ppid= $$)";
+    fs::write(
+        &script,
+        format!("#!/bin/sh\n{run} -n 1 sh -c '{children}'\n"),
+    )
+    .unwrap();
+    let out = batch("-N 1 -n 2");
+    assert!(!out.contains("wireup-agent") && out.contains("sh"), "{out}");
+}
+
+/// Ranks that do not end by themselves.
+const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 100"];
+
+#[test]
+fn what_ends_the_job_ends_the_launch_and_is_told() {
+    let Some(slurm) = Slurm::new(4) else {
+        return;
+    };
+    let started = |options: &str| {
+        let running = slurm.salloc(options).more(WAIT);
+        let running = running.deadline(Duration::from_secs(150)).start();
+        running.wait_for_many(Output::Stdout, "up", 2);
+        running
+    };
+    // Slurm's smallest time limit is a minute, and it looks twice a minute.
+    let limited = started("-N 2 -n 2 -t 1 -J limited");
+    let job = |name: &str| {
+        let name = format!("--name={name}");
+        let id = slurm.ask(&["squeue", "--noheader", "--format=%A", &name]);
+        id.trim().to_owned()
+    };
+
+    let cancelled = started("-N 2 -n 2 -J cancelled");
+    let id = job("cancelled");
+    slurm.ask(&["scancel", &id]);
+    let outcome = cancelled.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&[&format!("Slurm ended its job {id}: it was cancelled")]);
+
+    let lost = started("-N 2 -n 2 -J lost");
+    slurm.ask(&[
+        "scontrol",
+        "update",
+        "nodename=node04",
+        "state=down",
+        "reason=test",
+    ]);
+    let outcome = lost.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["a node has failed"]);
+    slurm.ask(&["scontrol", "update", "nodename=node04", "state=resume"]);
+
+    let crashed = started("-N 2 -n 2 -w node03,node04");
+    slurm.lab().crash(slurm.host(3)).unwrap();
+    let outcome = crashed.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["node04"]);
+
+    let outcome = limited.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["it has reached its time limit"]);
+}
