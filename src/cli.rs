@@ -104,8 +104,8 @@ pub fn main(args: Vec<OsString>) -> u8 {
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wireup: {}", failure.message);
-            failure.code
+            eprintln!("wireup: {}", failure);
+            failure.code()
         }
     }
 }
@@ -113,7 +113,8 @@ pub fn main(args: Vec<OsString>) -> u8 {
 /// Started by a launch for itself and others.
 fn rendezvous_process() -> Result<u8, RunFailure> {
     let served = rendezvous::serve();
-    served.map_err(|error| RunFailure::own("`wireup rendezvous` is started by launches", error))?;
+    served
+        .map_err(|error| RunFailure::system("`wireup rendezvous` is started by launches", error))?;
     Ok(0)
 }
 
@@ -151,10 +152,10 @@ fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunF
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             print(error.render().to_string().as_bytes())
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Err(RunFailure::refused(format!(
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Err(RunFailure::request(format!(
             "no command is given\n\n{error}"
         ))),
-        _ => Err(RunFailure::refused(line())),
+        _ => Err(RunFailure::request(line())),
     }
 }
 
@@ -163,7 +164,7 @@ fn print(text: &[u8]) -> Result<u8, RunFailure> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(RunFailure::own("cannot write to standard output", error))
+            Err(RunFailure::system("cannot write to standard output", error))
         }
         _ => Ok(0),
     }

@@ -1,32 +1,84 @@
 //! Errors with which wireup refuses a run or gives it up.
 
-use wireup_core::job::outcome::EXIT_WIREUP;
+use std::borrow::Cow;
+use std::error::Error;
+
+use wireup_core::job::outcome::{EXIT_FAILURE, EXIT_WIREUP};
 use wireup_core::job::shortage;
 
-/// A run that wireup refused or could not carry out.
-#[derive(Debug)]
-pub struct RunFailure {
-    /// Exit code.
-    pub code: u8,
-    /// The problem and the remedy, without a prefix.
-    pub message: String,
+/// An error of any module.
+pub type AnyError = Box<dyn Error + Send + Sync>;
+
+/// An error that is the user's fault wherever it occurs: a [`RunFailure::Request`].
+pub trait RequestError: Error + Send + Sync + 'static {}
+
+impl<E: RequestError> From<E> for RunFailure {
+    fn from(error: E) -> Self {
+        Self::request(error)
+    }
+}
+
+/// Why a command of wireup fails. The variant says whose fault it is and decides the exit code; the text is that of
+/// the error in it: the problem and the remedy, without a prefix.
+#[derive(Debug, thiserror::Error)]
+pub enum RunFailure {
+    /// The user's: a command line, a file or a host that cannot be used.
+    #[error(transparent)]
+    Request(AnyError),
+    /// The user's: a program that does not exist or cannot be executed, with the exit code that shells give for it.
+    #[error("{error}")]
+    Program {
+        /// What is wrong with it.
+        error: AnyError,
+        /// `EXIT_NOT_FOUND` or `EXIT_NOT_EXECUTABLE`.
+        code: u8,
+    },
+    /// A job that a command asks for does not exist, or does not do what the command wants.
+    #[error(transparent)]
+    Job(AnyError),
+    /// The system refuses something, or another process of wireup is lost or broken.
+    #[error("{doing}: {error}{}", shortage::remedy(&error.to_string()))]
+    System {
+        /// What failed.
+        doing: Cow<'static, str>,
+        /// Why.
+        error: AnyError,
+    },
+    /// The failure of another process of wireup, with the text and the code that it sent.
+    #[error("{message}")]
+    Reported {
+        /// The code it gave.
+        code: u8,
+        /// Its text.
+        message: String,
+    },
 }
 
 impl RunFailure {
-    /// A command line or file that cannot be used.
-    pub fn refused(message: String) -> Self {
-        Self {
-            code: EXIT_WIREUP,
-            message,
+    /// A [`Request`](Self::Request).
+    pub fn request(error: impl Into<AnyError>) -> Self {
+        Self::Request(error.into())
+    }
+
+    /// A [`Job`](Self::Job).
+    pub fn job(error: impl Into<AnyError>) -> Self {
+        Self::Job(error.into())
+    }
+
+    /// A [`System`](Self::System).
+    pub fn system(doing: impl Into<Cow<'static, str>>, error: impl Into<AnyError>) -> Self {
+        Self::System {
+            doing: doing.into(),
+            error: error.into(),
         }
     }
 
-    /// A failure of wireup's own.
-    pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
-        let error = error.to_string();
-        Self {
-            code: EXIT_WIREUP,
-            message: format!("{what}: {error}{}", shortage::remedy(&error)),
+    /// The exit code of a command that fails so.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Request(_) | Self::System { .. } => EXIT_WIREUP,
+            Self::Job(_) => EXIT_FAILURE,
+            Self::Program { code, .. } | Self::Reported { code, .. } => *code,
         }
     }
 }

@@ -13,7 +13,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::io::ErrorKind;
 use std::ops::{Deref, Range};
 use std::os::unix::fs::FileTypeExt as _;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::RunFailure;
+use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::Loader;
 use crate::inspect::program::Program;
 use crate::inspect::sidecar_files::HostParts;
@@ -38,7 +37,6 @@ use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::octets;
-use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spec::{Inherited, JobSpec, PmiChoice};
 use wireup_core::node::JobContext;
@@ -177,18 +175,37 @@ impl Deref for Plan {
     }
 }
 
-fn wrong(message: impl Display) -> RunFailure {
-    RunFailure {
-        code: EXIT_WIREUP,
-        message: message.to_string(),
-    }
+/// Options that this machine or the job's programs do not allow.
+#[derive(Debug, thiserror::Error)]
+enum OptionError {
+    #[error(
+        "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
+    )]
+    StopInInit,
+    #[error("--allocator {} {problem}; start the allocator first", path.display())]
+    Allocator {
+        path: PathBuf,
+        problem: SocketProblem,
+    },
+}
+
+impl RequestError for OptionError {}
+
+#[derive(Debug, thiserror::Error)]
+enum SocketProblem {
+    #[error("is no socket")]
+    NoSocket,
+    #[error("does not exist")]
+    Absent,
+    #[error("cannot be looked at: {0}")]
+    Unreadable(std::io::Error),
 }
 
 /// A random secret.
 fn secret() -> Result<LaunchKey, RunFailure> {
     let mut random = [0; 32];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| wrong(format!("no random numbers from the system: {errno}")))?;
+        .map_err(|errno| RunFailure::system("no random numbers from the system", errno))?;
     Ok(LaunchKey::new(random))
 }
 
@@ -226,7 +243,7 @@ impl Plan {
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         size::check(&spec, size, descriptors)?;
         let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(RunFailure::request)?;
         let stand = if across {
             Stand::Launcher
         } else {
@@ -261,17 +278,14 @@ impl Plan {
                 if matches!(offer.why, OfferWhy::Unknown(_))
                     && !apps.iter().any(|app| app.finding.wants == Wants::Pmix) =>
             {
-                offer.without_pmix = Some(failure.message);
+                offer.without_pmix = Some(failure.to_string());
                 None
             }
             Err(failure) => return Err(failure),
         };
         offer.pmix &= across || host.is_some();
         if spec.debug.stop_in_init.is_some() && !offer.pmix {
-            return Err(wrong(
-                "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
-                    .to_owned(),
-            ));
+            return Err(OptionError::StopInInit.into());
         }
         let universe = match across {
             true => slots_of_hosts::universe(
@@ -351,7 +365,7 @@ impl Plan {
         staged_files: &[StagedFiles],
         descriptors: u64,
     ) -> Result<Self, RunFailure> {
-        decided.check(&spec, node).map_err(wrong)?;
+        decided.check(&spec, node)?;
         let slots = Slots::detect();
         let ranks = decided.job.ranks.local_size(node);
         size::check_node(&spec, node, ranks, &slots, descriptors)?;
@@ -386,7 +400,7 @@ impl Plan {
         let (host, without_host) = match host {
             Some(Ok(host)) => (Some(host), None),
             // Processes spawned here may notice.
-            Some(Err(failure)) if ranks == 0 => (None, Some(failure.message)),
+            Some(Err(failure)) if ranks == 0 => (None, Some(failure.to_string())),
             Some(Err(failure)) => return Err(failure),
             None => (None, None),
         };
@@ -425,6 +439,8 @@ impl Plan {
 )]
 struct Contradiction;
 
+impl RequestError for Contradiction {}
+
 impl Decided {
     /// The application context of the first job whose settings apply to a rank, and to the jobs
     /// that it spawns.
@@ -462,15 +478,13 @@ impl Decided {
 pub(crate) mod tests;
 
 /// Whether an allocator may listen there.
-fn check_allocator(path: &Path) -> Result<(), RunFailure> {
-    let what = match std::fs::metadata(path) {
+fn check_allocator(path: &Path) -> Result<(), OptionError> {
+    let problem = match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => return Ok(()),
-        Ok(_) => "is no socket".to_owned(),
-        Err(error) if error.kind() == ErrorKind::NotFound => "does not exist".to_owned(),
-        Err(error) => format!("cannot be looked at: {error}"),
+        Ok(_) => SocketProblem::NoSocket,
+        Err(error) if error.kind() == ErrorKind::NotFound => SocketProblem::Absent,
+        Err(error) => SocketProblem::Unreadable(error),
     };
-    let path = path.display();
-    Err(RunFailure::refused(format!(
-        "--allocator {path} {what}; start the allocator first"
-    )))
+    let path = path.to_owned();
+    Err(OptionError::Allocator { path, problem })
 }

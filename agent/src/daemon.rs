@@ -57,13 +57,12 @@ const DESCRIPTORS: u64 = 4096;
 /// # Errors
 /// One line: why it cannot.
 pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
-    let refused = |error: &dyn std::fmt::Display| RunFailure::refused(error.to_string());
-    let args = with_file(args).map_err(|error| refused(&error))?;
-    log::start(&LogSettings::new(&args)).map_err(|error| refused(&error))?;
-    let settings = Settings::new(args).map_err(|error| refused(&error))?;
+    let args = with_file(args).map_err(RunFailure::request)?;
+    log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
+    let settings = Settings::new(args).map_err(RunFailure::request)?;
     // Before anything is opened: steps get their descriptors by number.
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
     if let Err(error) = files::raise() {
         warn!("cannot raise the limit of open files: {error}");
     }
@@ -73,7 +72,7 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
         .enable_all()
         .max_blocking_threads(8)
         .build()
-        .map_err(|error| RunFailure::own("cannot make a runtime", error))?;
+        .map_err(|error| RunFailure::system("cannot make a runtime", error))?;
     runtime.block_on(start(settings))?;
     Ok(0)
 }
@@ -92,25 +91,25 @@ struct Ready {
 async fn start(settings: Settings) -> Result<(), RunFailure> {
     // Before there is anything that a signal would leave behind.
     let signals =
-        Signals::take().map_err(|error| RunFailure::own("cannot wait for signals", error))?;
+        Signals::take().map_err(|error| RunFailure::system("cannot wait for signals", error))?;
     let listener = listen(settings.listen).await?;
     // It is watched by the network's thread.
     let listener = listener
         .into_std()
-        .map_err(|error| RunFailure::own("cannot listen", error))?;
+        .map_err(|error| RunFailure::system("cannot listen", error))?;
     let bound = listener
         .local_addr()
-        .map_err(|error| RunFailure::own("cannot listen", error))?;
+        .map_err(|error| RunFailure::system("cannot listen", error))?;
     let served = Served::by_this_process();
-    let socket = Socket::bind(&settings.socket, served == Served::Everybody)
-        .map_err(|error| RunFailure::refused(error.to_string()))?;
+    let socket =
+        Socket::bind(&settings.socket, served == Served::Everybody).map_err(RunFailure::request)?;
     let steps = Arc::new(Steps::new(settings.step.clone()));
     if let Some(account) = &settings.user {
         separate::give_up(&settings, account, &steps, &socket)?;
     }
     // Not before: a thread would keep root's rights.
     let network = work::network()
-        .map_err(|error| RunFailure::own("cannot make a thread for the network", error))?;
+        .map_err(|error| RunFailure::system("cannot make a thread for the network", error))?;
     let ready = Ready {
         settings,
         signals,
@@ -195,7 +194,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     };
     let local = async { local.await.map_err(io::Error::other) };
     let mut serving = pin!(async { tokio::try_join!(remote, local) });
-    let failed = |error| RunFailure::own("cannot serve", error);
+    let failed = |error| RunFailure::system("cannot serve", error);
     notify("READY=1\n");
     tokio::select! {
         served = &mut serving => {
@@ -223,6 +222,21 @@ async fn drained(registry: Arc<Registry>) {
     registry.drained().await;
 }
 
+/// An address on which the agent cannot listen.
+#[derive(Debug, thiserror::Error)]
+enum ListenError {
+    #[error(
+        "cannot listen on {0}: another process, perhaps another agent, already does; end it, or name another port \
+         (--listen)"
+    )]
+    InUse(SocketAddr),
+    #[error("cannot listen on {address}: {error}; name an address of this node (--listen)")]
+    Address {
+        address: SocketAddr,
+        error: io::Error,
+    },
+}
+
 async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> {
     let addresses = match &address {
         Some(address) => std::slice::from_ref(address),
@@ -234,18 +248,14 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
             Ok(listener) => return Ok(listener),
             // A port that is in use is in use for both.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(RunFailure::refused(format!(
-                    "cannot listen on {address}: another process, perhaps another agent, already does; end it, or \
-                     name another port (--listen)"
-                )));
+                return Err(RunFailure::request(ListenError::InUse(*address)));
             }
             Err(error) => failure = Some((address, error)),
         }
     }
     let (address, error) = failure.expect("there is an address");
-    Err(RunFailure::refused(format!(
-        "cannot listen on {address}: {error}; name an address of this node (--listen)"
-    )))
+    let address = *address;
+    Err(RunFailure::request(ListenError::Address { address, error }))
 }
 
 /// The signals an agent heeds.

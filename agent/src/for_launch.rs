@@ -43,10 +43,10 @@ fn run<F: Future<Output = Result<(), RunFailure>>>(
     serve: impl FnOnce(Handle) -> F,
 ) -> Result<u8, RunFailure> {
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::own("cannot reserve descriptors", error))?;
+        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
     // A small limit is enough for small launches.
     let _ = files::raise();
-    let runtime = |error| RunFailure::own("cannot make a runtime", error);
+    let runtime = |error| RunFailure::system("cannot make a runtime", error);
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -68,7 +68,7 @@ fn agent(
 ) -> Result<Arc<Agent>, RunFailure> {
     let budgets = Arc::<Budgets>::default();
     let heartbeat = Heartbeat::default();
-    let step = settings::step().map_err(|error| RunFailure::refused(error.to_string()))?;
+    let step = settings::step().map_err(RunFailure::request)?;
     Ok(Arc::new(Agent {
         advertise: Advertised::Assumed(name.clone()),
         name,

@@ -23,8 +23,8 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("wireup: {}", failure.message);
-            ExitCode::from(failure.code)
+            eprintln!("wireup: {}", failure);
+            ExitCode::from(failure.code())
         }
     }
 }

@@ -172,8 +172,16 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
     }
 }
 
+/// Certificates that could not be renewed; the reasons are printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{failed} not renewed, {done} renewed")]
+struct NotAllRenewed {
+    failed: usize,
+    done: usize,
+}
+
 fn refused(error: PkiError) -> RunFailure {
-    RunFailure::refused(error.to_string())
+    RunFailure::request(error)
 }
 
 /// Prints the new certificate and its validity.
@@ -442,9 +450,7 @@ fn renew_some(
         }
     }
     if failed > 0 {
-        return Err(RunFailure::refused(format!(
-            "{failed} not renewed, {done} renewed"
-        )));
+        return Err(RunFailure::request(NotAllRenewed { failed, done }));
     }
     if done == 0 {
         eprintln!("wireup: nothing expires within {within} days");

@@ -44,10 +44,9 @@ impl Drop for Entry {
 /// # Errors
 /// [`RunFailure`] if it cannot be started.
 pub(crate) fn start(starter: &AgentStarter) -> Result<(OwnedFd, Entry), RunFailure> {
-    let program = agent_file::find(agent_file::AGENT)
-        .map_err(|error| RunFailure::refused(error.to_string()))?;
+    let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
     let begun = begin(program.as_os_str().as_bytes(), starter);
-    begun.map_err(|error| RunFailure::own("cannot start wireup-agent", error))
+    begun.map_err(|error| RunFailure::system("cannot start wireup-agent", error))
 }
 
 fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, Entry)> {

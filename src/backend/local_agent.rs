@@ -15,10 +15,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
 
-use crate::failure::RunFailure;
+use crate::failure::{RequestError, RunFailure};
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::ids::UserId;
-use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::link::socket;
 
 /// How long an agent may take to accept a connection.
@@ -44,6 +43,18 @@ pub(crate) enum NoAgent {
     Directory { path: String },
 }
 
+/// No agent was found.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no agent serves this machine ({}); start one with `wireup agent`, or name its socket with --agent",
+    tried.iter().map(NoAgent::to_string).collect::<Vec<_>>().join(", ")
+)]
+struct NoneServes {
+    tried: Vec<NoAgent>,
+}
+
+impl RequestError for NoneServes {}
+
 /// Connects to the agent of this machine: the one with the socket `given`, or the user's own, or
 /// the system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
 ///
@@ -57,17 +68,7 @@ pub fn find(
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, RunFailure> {
-    look(given, user, runtime, ACCEPT_LIMIT).map_err(|failures| {
-        let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        RunFailure {
-            code: EXIT_WIREUP,
-            message: format!(
-                "no agent serves this machine ({}); start one with `wireup agent`, or name its socket \
-                 with --agent",
-                failures.join(", ")
-            ),
-        }
-    })
+    look(given, user, runtime, ACCEPT_LIMIT).map_err(|tried| NoneServes { tried }.into())
 }
 
 /// The agent that [`find`] finds, if there is one that does not keep others waiting.

@@ -102,12 +102,12 @@ pub fn serve() -> Result<u8, RunFailure> {
 
 /// Sets the name by which steps are found: one that the helper has forked has the helper's command line.
 fn show_name() -> Result<(), RunFailure> {
-    set_name(NAME).map_err(|errno| RunFailure::own("cannot set the process's name", errno))
+    set_name(NAME).map_err(|errno| RunFailure::system("cannot set the process's name", errno))
 }
 
 fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     let ignored = ignored_at_start();
-    descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
+    descriptors::reserve_low().map_err(|errno| RunFailure::system("out of descriptors", errno))?;
     let surroundings = Surroundings::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
     let token = Token::new(Source::Link, 0);
@@ -154,8 +154,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
         }
         Err(failure) => {
             let refusal = Carried::Refused(Refusal {
-                code: failure.code,
-                message: failure.message,
+                code: failure.code(),
+                message: failure.to_string(),
             });
             link.last_word(Address::Launcher, Class::Carried, &refusal, LAST_WORDS);
             Ok(0)
@@ -170,7 +170,7 @@ fn say(text: &str) {
 }
 
 fn cannot_wait(error: rustix::io::Errno) -> RunFailure {
-    RunFailure::own("cannot wait for events", error)
+    RunFailure::system("cannot wait for events", error)
 }
 
 impl Step {
@@ -180,7 +180,7 @@ impl Step {
 
     /// Runs until nothing is left of the job here.
     fn lead(&mut self, backlog: Messages) -> Result<u8, RunFailure> {
-        let broken = |error| RunFailure::own("the step broke", error);
+        let broken = |error| RunFailure::system("the step broke", error);
         self.take_messages(backlog);
         self.pass_on().map_err(broken)?;
         let mut ready = Vec::new();

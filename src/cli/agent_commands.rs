@@ -47,12 +47,12 @@ pub fn parse(args: Vec<OsString>) -> Result<Handed, Result<u8, RunFailure>> {
 pub(super) fn become_it(program: &'static str, args: &[OsString]) -> RunFailure {
     let program = match agent_file::find(program) {
         Ok(program) => program,
-        Err(error) => return RunFailure::refused(error.to_string()),
+        Err(error) => return RunFailure::request(error),
     };
     let mut command = Command::new(&program);
     if let [name, rest @ ..] = args {
         command.arg0(name).args(rest);
     }
     let error = command.exec();
-    RunFailure::refused(format!("cannot execute {}: {error}", program.display()))
+    RunFailure::request(format!("cannot execute {}: {error}", program.display()))
 }

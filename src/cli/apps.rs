@@ -106,7 +106,7 @@ pub(super) fn app_specs(
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();
         let app = parse(words).map_err(|error| {
             let line = usage_errors::of_next_program(&error);
-            RunFailure::refused(format!("program {number} (after `:`): {line}"))
+            RunFailure::request(format!("program {number} (after `:`): {line}"))
         })?;
         apps.push(app.into());
     }

@@ -77,7 +77,7 @@ pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
         if !tmux {
             let text = "wireup debug -- needs a terminal and tmux; without them start `wireup run \
                         --stop-on-exec`, and then `wireup debug JOB`";
-            return Err(RunFailure::refused(text.to_owned()));
+            return Err(RunFailure::request(text.to_owned()));
         }
         return launch(args.launch, args.ranks);
     };
@@ -104,7 +104,7 @@ pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
 /// Starts a launch whose ranks stop, and opens the debuggers once they have.
 fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure> {
     let own = std::env::current_exe()
-        .map_err(|error| RunFailure::own("cannot tell where wireup is", error))?;
+        .map_err(|error| RunFailure::system("cannot tell where wireup is", error))?;
     let run = [own.into_os_string(), "run".into(), "--stop-on-exec".into()];
     let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
     let start = Instant::now();
@@ -122,10 +122,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
         }
         if start.elapsed() > PATIENCE {
             let text = "the ranks have not been started in time".to_owned();
-            return Err(RunFailure {
-                code: 1,
-                message: text,
-            });
+            return Err(RunFailure::job(text));
         }
         let _ = poll(&mut [], Some(&LOOK));
     };
@@ -140,16 +137,13 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
 }
 
 fn none_runs() -> RunFailure {
-    RunFailure {
-        code: 1,
-        message: "none of these ranks runs".to_owned(),
-    }
+    RunFailure::job("none of these ranks runs")
 }
 
 fn check(here: &[ProcessRecord]) -> Result<(), RunFailure> {
     match here.len() <= PANES_MAX {
         true => Ok(()),
-        false => Err(RunFailure::refused(format!(
+        false => Err(RunFailure::request(format!(
             "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
             here.len()
         ))),
@@ -236,10 +230,9 @@ impl Session {
             ],
             &[""; 0],
         )?;
-        let pid = printed
-            .trim()
-            .parse()
-            .map_err(|error| RunFailure::own("tmux has not told the launcher's process", error))?;
+        let pid = printed.trim().parse().map_err(|error| {
+            RunFailure::system("tmux has not told the launcher's process", error)
+        })?;
         Ok((session, pid))
     }
 
@@ -279,10 +272,10 @@ impl Session {
         words: &[W],
     ) -> Result<String, RunFailure> {
         let done = Command::new("tmux").args(order).args(words).output();
-        let done = done.map_err(|error| RunFailure::own("tmux cannot be run", error))?;
+        let done = done.map_err(|error| RunFailure::system("tmux cannot be run", error))?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-            return Err(RunFailure::own("tmux", said));
+            return Err(RunFailure::system("tmux", said));
         }
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     }
@@ -295,6 +288,6 @@ impl Session {
         let error = Command::new("tmux")
             .args(["attach-session", "-t", &self.target])
             .exec();
-        Err(RunFailure::own("tmux cannot be run", error))
+        Err(RunFailure::system("tmux cannot be run", error))
     }
 }

@@ -18,10 +18,10 @@ pub(super) fn execute() -> Result<u8, RunFailure> {
     let described = description("self").ok_or_else(|| {
         let text =
             format!("`wireup {COMMAND}` is started by an agent, with a job as descriptor {JOB}");
-        RunFailure::refused(text)
+        RunFailure::request(text)
     })?;
     let mut spec = described.map_err(|error| {
-        let failure = RunFailure::refused(error.to_string());
+        let failure = RunFailure::request(error);
         let status = StatusSpec {
             json: Some(StatusTarget::Stdout),
             control: None,

@@ -105,7 +105,7 @@ pub(super) fn show_stacks(args: StacksArgs) -> Result<u8, RunFailure> {
 pub(super) fn write_cores(args: CoreArgs) -> Result<u8, RunFailure> {
     let Which { job, ranks, json } = args.which;
     let here = std::env::current_dir()
-        .map_err(|error| RunFailure::own("cannot tell which directory this is", error))?;
+        .map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
     let directory = here.join(args.dir.unwrap_or_default());
     let records = asked(&job, ranks, Wish::Core { directory })?;
     shown(&records, json, |records| {
@@ -129,9 +129,8 @@ fn shown(
     lines: impl Fn(&[ProcessRecord]) -> Vec<String>,
 ) -> Result<u8, RunFailure> {
     let mut text = match json {
-        true => {
-            serde_json::to_string_pretty(records).map_err(|error| RunFailure::own("JSON", error))?
-        }
+        true => serde_json::to_string_pretty(records)
+            .map_err(|error| RunFailure::system("JSON", error))?,
         false => lines(records).join("\n"),
     };
     if !text.is_empty() {

@@ -38,7 +38,7 @@ pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
     let mut top = tree().disable_help_subcommand(true);
     top.build();
     if let Some(dir) = &args.dir {
-        let own = |error| RunFailure::own(&format!("cannot write to {}", dir.display()), error);
+        let own = |error| RunFailure::system(format!("cannot write to {}", dir.display()), error);
         fs::create_dir_all(dir).map_err(own)?;
         return write_all(&top, dir).map(|()| 0).map_err(own);
     }
@@ -50,7 +50,7 @@ pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
         }
         command = command.find_subcommand(name).ok_or_else(|| {
             let known: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
-            RunFailure::refused(format!(
+            RunFailure::request(format!(
                 "no page of '{}'; there are: {}",
                 args.command.join(" "),
                 known.join(", ")

@@ -110,11 +110,9 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
         (true, true) => Ok(Scope::All),
         (true, false) if named => Ok(Scope::All),
         (_, false) => Ok(Scope::User(user.as_raw())),
-        (false, true) => Err(RunFailure {
-            code: wireup_core::job::outcome::EXIT_WIREUP,
-            message: "--all-users needs root: the system shows other users' jobs only to root"
-                .into(),
-        }),
+        (false, true) => Err(RunFailure::request(
+            "--all-users needs root: the system shows other users' jobs only to root",
+        )),
     }
 }
 
@@ -125,10 +123,8 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
 pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFailure> {
     let mut chosen = Vec::new();
     for word in words {
-        let index = name::resolve(word, all).map_err(|error| RunFailure {
-            code: 1,
-            message: format!("{error}; {}", overview(all)),
-        })?;
+        let index = name::resolve(word, all)
+            .map_err(|error| RunFailure::job(format!("{error}; {}", overview(all))))?;
         if !chosen.contains(&index) {
             chosen.push(index);
         }

@@ -209,8 +209,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let mut everywhere = Vec::new();
     let mut translate = |part| {
-        let translated = foreign_options::translate(&own, part)
-            .map_err(|error| RunFailure::refused(error.to_string()))?;
+        let translated = foreign_options::translate(&own, part).map_err(RunFailure::request)?;
         everywhere.extend(translated.everywhere);
         Ok::<_, RunFailure>(translated.words)
     };
@@ -219,7 +218,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let defaults = if config::is_refused(&own, &first) {
         Defaults::default()
     } else {
-        config::read(&own).map_err(|error| RunFailure::refused(error.to_string()))?
+        config::read(&own).map_err(RunFailure::request)?
     };
     let mut words = defaults.words();
     words.extend_from_slice(&everywhere);
@@ -307,7 +306,7 @@ fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), RunFailure>
         None if inherited || status.control.is_some() => "fd:N is a descriptor of this command",
         None => return Ok(()),
     };
-    Err(RunFailure::refused(format!(
+    Err(RunFailure::request(format!(
         "{what}, which a job with --detach or --on-terminal-loss keep does not have: leave one of the two out"
     )))
 }
@@ -320,7 +319,7 @@ pub(super) fn filter_of_environment() -> Result<Option<String>, RunFailure> {
     let checked = log::check(&filter.to_string_lossy());
     checked
         .map(Some)
-        .map_err(|error| RunFailure::refused(format!("{}: {error}", log::VARIABLE)))
+        .map_err(|error| RunFailure::request(format!("{}: {error}", log::VARIABLE)))
 }
 
 /// Parses words that start with the first option.

@@ -150,14 +150,14 @@ impl Controller {
 /// Why some of the hosts could not join.
 fn growth_failure(failed: &[(NodeId, Refusal)], names: &[String]) -> Option<SpawnFailure> {
     let refused = failed.iter().map(|(node, refusal)| {
-        let failure = RunFailure {
+        let failure = RunFailure::Reported {
             code: refusal.code,
             message: refusal.message.clone(),
         };
         (*node, failure)
     });
     let texts = by_node(refused.collect(), names).into_iter();
-    let texts: Vec<_> = texts.map(|failure| failure.message).collect();
+    let texts: Vec<_> = texts.map(|failure| failure.to_string()).collect();
     (!texts.is_empty()).then(|| SpawnFailure {
         kind: SpawnFailureKind::Failed,
         text: texts.join("; "),

@@ -10,7 +10,7 @@ use memchr::memchr;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::failure::RunFailure;
+use crate::failure::RequestError;
 use crate::report::status::{DescriptorError, readable};
 use wireup_core::record::SignalOrder;
 
@@ -37,15 +37,23 @@ pub(crate) enum Read {
     Ended,
 }
 
+/// A descriptor of `--control` that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("--control fd:{number}: the descriptor {error}")]
+pub(crate) struct ControlError {
+    number: i32,
+    error: DescriptorError,
+}
+
+impl RequestError for ControlError {}
+
 impl Orders {
     /// Takes the descriptor that was inherited under this number.
     ///
     /// # Errors
-    /// [`RunFailure`] naming it.
-    pub(crate) fn open(number: i32) -> Result<Self, RunFailure> {
-        let wrong = |error: DescriptorError| {
-            RunFailure::refused(format!("--control fd:{number}: the descriptor {error}"))
-        };
+    /// [`ControlError`] naming it.
+    pub(crate) fn open(number: i32) -> Result<Self, ControlError> {
+        let wrong = |error: DescriptorError| ControlError { number, error };
         let fd = readable(number).map_err(wrong)?;
         Self::over(fd).map_err(|errno| wrong(io::Error::from(errno).into()))
     }

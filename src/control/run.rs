@@ -17,8 +17,8 @@ use crate::backend::message::ToBackend;
 use crate::control::finish::finish;
 use crate::control::orders::Orders;
 use crate::control::{self, Controller};
-use crate::failure::RunFailure;
-use crate::log;
+use crate::failure::{RequestError, RunFailure};
+use crate::log::{self, FilterError};
 use crate::plan::{Plan, direction};
 use crate::report::status::{Status, Target};
 use crate::report::{dry_run, explain};
@@ -39,6 +39,13 @@ mod across;
 mod beginning;
 
 pub use beginning::Beginning;
+
+/// A filter of `--log` that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--log: {0}")]
+struct LogError(FilterError);
+
+impl RequestError for LogError {}
 
 /// Runs a job and returns its exit code. `beginning` may have failed, which is reported like any
 /// other failure is.
@@ -74,7 +81,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
         return dry_run::show(plan, &surroundings);
     }
     if let Some(filter) = &spec.log {
-        log::start(filter).map_err(|error| RunFailure::refused(format!("--log: {error}")))?;
+        log::start(filter).map_err(LogError)?;
     }
     let span = beginning.as_ref().map_or_else(
         |_| Span::none(),
@@ -98,7 +105,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     controller.watch_director();
     controller.tell_plan();
     let started = watched
-        .map_err(|error| RunFailure::own("cannot wait for orders", error))
+        .map_err(|error| RunFailure::system("cannot wait for orders", error))
         .and_then(|()| controller.backend.prepare(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
     finish(controller, result)
@@ -131,7 +138,7 @@ fn prepare(
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let local = LocalBackend::new(local::Parts {
         plan: &plan,
-        poll: Poll::new().map_err(|errno| RunFailure::own("cannot wait for events", errno))?,
+        poll: Poll::new().map_err(|errno| RunFailure::system("cannot wait for events", errno))?,
         part: Part::Whole,
         started,
         since,
@@ -173,18 +180,18 @@ fn outside(
     signals: io::Result<Signals>,
     show: Show,
 ) -> Result<(Signals, Streams), RunFailure> {
-    let signals = signals.map_err(|error| RunFailure::own("cannot receive signals", error))?;
+    let signals = signals.map_err(|error| RunFailure::system("cannot receive signals", error))?;
     let token = Token::new(Source::Signals, 0);
     let watched = poll.add(signals.as_fd(), token);
-    watched.map_err(|error| RunFailure::own("cannot wait for events", error))?;
+    watched.map_err(|error| RunFailure::system("cannot wait for events", error))?;
     let streams = Streams::new(show, wake)
-        .map_err(|error| RunFailure::own("cannot duplicate standard output", error))?;
+        .map_err(|error| RunFailure::system("cannot duplicate standard output", error))?;
     Ok((signals, streams))
 }
 
 /// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
 fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<(), RunFailure> {
-    let broken = |error| RunFailure::own("the run broke", error);
+    let broken = |error| RunFailure::system("the run broke", error);
     let plan = Arc::clone(&controller.plan);
     for warning in &plan.warnings {
         controller.warn(warning);
@@ -218,7 +225,7 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
         if let Some(rank) = plan.spec.stdio.pty {
             let opened = controller.open_pty(rank);
             outputs[rank.index()] = opened
-                .map_err(|error| RunFailure::own("cannot open a terminal for --pty", error))?;
+                .map_err(|error| RunFailure::system("cannot open a terminal for --pty", error))?;
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo::new(outputs, stdin);

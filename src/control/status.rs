@@ -219,7 +219,7 @@ impl Controller {
         let outcome = Outcome {
             version: VERSION,
             job: Some(plan.job.nspace.as_str().into()),
-            exit_code: failure.map_or(code, |failure| failure.code),
+            exit_code: failure.map_or(code, |failure| failure.code()),
             exit_policy: Some(plan.spec.ending.exit.to_string()),
             on_failure: Some(plan.spec.ending.on_failure.as_str().into()),
             requeue: self.supervisor.wants_requeue(),

@@ -83,9 +83,16 @@ pub(super) fn connect(text: &str) -> Result<(String, OwnedFd), RunFailure> {
     let all = keepers();
     let found: Vec<&Found> = all.iter().filter(means).collect();
     let [keeper] = found[..] else {
-        return Err(RunFailure::refused(match found.is_empty() {
-            true => unknown(text, &all),
-            false => format!("{text:?} means more than one job: {}", names(found)),
+        let text = text.to_owned();
+        return Err(RunFailure::request(match found.is_empty() {
+            true => AddressError::Unknown {
+                text,
+                all: names(&all),
+            },
+            false => AddressError::Ambiguous {
+                text,
+                all: names(found),
+            },
         }));
     };
     let failed = |errno| {
@@ -93,7 +100,7 @@ pub(super) fn connect(text: &str) -> Result<(String, OwnedFd), RunFailure> {
             "cannot connect to the keeper of {} (pid {})",
             keeper.job, keeper.pid
         );
-        RunFailure::own(&what, errno)
+        RunFailure::system(what, errno)
     };
     let address = address(&keeper.job).map_err(failed)?;
     let socket = connect_within(&address, LIMIT).map_err(failed)?;
@@ -109,10 +116,14 @@ fn names<'a>(keepers: impl IntoIterator<Item = &'a Found>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-fn unknown(text: &str, all: &[Found]) -> String {
-    let there = match all.is_empty() {
-        true => "there are none".to_owned(),
-        false => format!("there are {}", names(all)),
-    };
-    format!("no detached job {text:?} on this machine, or its exit status was taken; {there}")
+/// A text that names no detached job. `all` are the names of those it could mean, with commas between them.
+#[derive(Debug, thiserror::Error)]
+enum AddressError {
+    #[error(
+        "no detached job {text:?} on this machine, or its exit status was taken; there are {}",
+        if all.is_empty() { "none" } else { all.as_str() }
+    )]
+    Unknown { text: String, all: String },
+    #[error("{text:?} means more than one job: {all}")]
+    Ambiguous { text: String, all: String },
 }

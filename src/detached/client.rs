@@ -27,7 +27,7 @@ const PIECE: usize = 32 << 10;
 /// # Errors
 /// [`RunFailure`] when it cannot be started.
 pub fn detach(args: &[OsString]) -> Result<String, RunFailure> {
-    let own = |error: io::Error| RunFailure::own("cannot start the job's keeper", error);
+    let own = |error: io::Error| RunFailure::system("cannot start the job's keeper", error);
     let job = JobNames::default().fresh()?;
     descriptors::reserve_low().map_err(|errno| own(errno.into()))?;
     let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
@@ -41,7 +41,7 @@ pub fn detach(args: &[OsString]) -> Result<String, RunFailure> {
     }
     Err(match wait_for_end(&keeper.pidfd) {
         // It has reported why on standard error.
-        Ok(ExitStatus::Code(code)) => RunFailure {
+        Ok(ExitStatus::Code(code)) => RunFailure::Reported {
             code,
             message: "the job was not started".to_owned(),
         },
@@ -87,19 +87,24 @@ fn wait_for_one(job: &str, mut connection: Connection) -> Result<u8, RunFailure>
     }
 }
 
+/// Another client shows the output of this job now.
+#[derive(Debug, thiserror::Error)]
+#[error("another `wireup attach` has taken over job {0}, which goes on")]
+struct TakenOver(String);
+
 fn unreadable(garbage: Garbage) -> RunFailure {
-    RunFailure::own("the job's keeper sent", garbage)
+    RunFailure::system("the job's keeper sent", garbage)
 }
 
 fn lost(job: &str) -> RunFailure {
     let text = format!("the keeper of job {job} was killed, which has ended the job");
-    RunFailure::own(&text, "its exit status is not known")
+    RunFailure::system(text, "its exit status is not known")
 }
 
 fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
     match polled {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(RunFailure::own("cannot wait", errno)),
+        Err(errno) => Err(RunFailure::system("cannot wait", errno)),
     }
 }
 
@@ -111,7 +116,7 @@ fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
 pub fn attach(job: &str, with_input: bool) -> Result<u8, RunFailure> {
     // Before anything that a signal could end.
     let signals = Signals::take(&ignored_at_start(), false)
-        .map_err(|errno| RunFailure::own("cannot take signals", errno))?;
+        .map_err(|errno| RunFailure::system("cannot take signals", errno))?;
     let (job, socket) = address::connect(job)?;
     Client::new(job, socket, signals, with_input).run()
 }
@@ -184,10 +189,7 @@ impl Client {
             }
             if !alive {
                 return Err(match address::is_kept(&self.job) {
-                    true => RunFailure::refused(format!(
-                        "another `wireup attach` has taken over job {}, which goes on",
-                        self.job
-                    )),
+                    true => RunFailure::request(TakenOver(self.job.clone())),
                     false => lost(&self.job),
                 });
             }
@@ -278,7 +280,7 @@ impl Client {
         };
         shown.map_err(|error| {
             let text = format!("cannot show the output of job {}, which goes on", self.job);
-            RunFailure::own(&text, error)
+            RunFailure::system(text, error)
         })?;
         self.connection.queue(&ToKeeper::Shown(bytes.len() as u64));
         Ok(())

@@ -44,20 +44,24 @@ const INPUT: usize = 64 << 10;
 /// Most clients that wait, or have not sent their request.
 const CLIENTS_MAX: usize = 256;
 
+/// The user has started the keeper.
+#[derive(Debug, thiserror::Error)]
+#[error("{COMMAND} is started by `wireup run`")]
+struct NotByRun;
+
 /// Starts the launcher with these arguments after `run`, and serves until some time after its end. A byte on standard
 /// output reports that it serves.
 ///
 /// # Errors
 /// [`RunFailure`] when the launcher cannot be started, or clients could not connect.
 pub fn keep(args: &[OsString]) -> Result<u8, RunFailure> {
-    let own = |what: &'static str| move |error: io::Error| RunFailure::own(what, error);
-    let job = given_name()
-        .ok_or_else(|| RunFailure::refused(format!("{COMMAND} is started by `wireup run`")))?;
+    let own = |what: &'static str| move |error: io::Error| RunFailure::system(what, error);
+    let job = given_name().ok_or_else(|| RunFailure::request(NotByRun))?;
     // `wireup run --detach` ends before this process, and waits until it is notified.
     let _ = set_parent_process_death_signal(None);
     descriptors::reserve_low().map_err(|errno| own("cannot open /dev/null")(errno.into()))?;
     let listener = listener(&job)
-        .map_err(|errno| RunFailure::own("cannot listen for `wireup attach`", errno))?;
+        .map_err(|errno| RunFailure::system("cannot listen for `wireup attach`", errno))?;
     let keeper = Keeper::start(args, &job, listener);
     let mut keeper = keeper.map_err(own("cannot start the launcher"))?;
     let mut stdout = io::stdout();

@@ -54,11 +54,11 @@ pub fn find(
     spec: &JobSpec,
     libpmix: Result<libpmix::Choice, libpmix::LibpmixError>,
 ) -> Result<HostParts, RunFailure> {
-    let refused = |error: PartError| RunFailure::refused(error.to_string());
+    let refused = |error: PartError| RunFailure::request(error);
     let program =
         part(HOST, "--pmix-host", spec.interface.pmix_host.as_deref()).map_err(refused)?;
     let shim = part(SHIM, "--shim", spec.interface.shim.as_deref()).map_err(refused)?;
-    let libpmix = libpmix.map_err(|error| RunFailure::refused(error.to_string()))?;
+    let libpmix = libpmix.map_err(RunFailure::request)?;
     Ok(HostParts {
         program,
         shim,

@@ -1,23 +1,25 @@
 //! One application context: its program, environment and working directory.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
-use std::io::Read as _;
+use std::fmt::{self, Display};
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{App, Variable, wrong};
-use crate::failure::RunFailure;
+use rustix::io::Errno;
+
+use super::{App, Variable};
+use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::program::{Program, ProgramError};
 use crate::inspect::{Inspection, inspect, relocated};
 use crate::plan::environment::{self, Forward};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::reasons::CountWhy;
-use crate::plan::wrap::Wrapper;
+use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
-use crate::sys::limits;
+use crate::sys::limits::{self, Forbidden};
 use wireup_core::job::spec::AppSpec;
 
 /// The purpose of the inspection of an application.
@@ -41,11 +43,75 @@ impl Stand {
     }
 }
 
-/// What to do about something that a host does not have.
-const EVERYWHERE: &str = "copy it there, or put it where every host sees it";
+/// What to do about a file that a host does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Remedy {
+    /// The error says it.
+    None,
+    Copy,
+    CopyOrPreload,
+}
 
-/// What else can be done about a program.
-const ALONG: &str = ", or let it go along (--preload-binary)";
+impl Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "",
+            Self::Copy => "; copy it there, or put it where every host sees it",
+            Self::CopyOrPreload => {
+                "; copy it there, or put it where every host sees it, or let it go along (--preload-binary)"
+            }
+        })
+    }
+}
+
+/// A part of an application context that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppError {
+    #[error("{0}{1}")]
+    Program(ProgramError, Remedy),
+    #[error("{0}{1}")]
+    Wrapper(WrapError, Remedy),
+    #[error("--rlimit: {0}")]
+    Limits(Forbidden),
+    /// The directory that the user names on this machine.
+    #[error("--wdir {}{problem}", dir.display())]
+    Wdir {
+        dir: PathBuf,
+        problem: DirectoryProblem,
+    },
+    /// The directory of a spawned job.
+    #[error("the working directory {}{problem}; make it, or ask for another (wdir)", dir.display())]
+    SpawnedWdir {
+        dir: PathBuf,
+        problem: DirectoryProblem,
+    },
+    /// The directory on another host.
+    #[error("the working directory {}{problem}; make it there, or choose another with --wdir", dir.display())]
+    WdirThere {
+        dir: PathBuf,
+        problem: DirectoryProblem,
+    },
+    #[error("--env-file {}: {error}", path.display())]
+    UnreadableEnvironment { path: PathBuf, error: io::Error },
+    #[error("--env-file {}: {error}", path.display())]
+    Environment {
+        path: PathBuf,
+        error: environment::file::FileError,
+    },
+    #[error("-x: {0}")]
+    Forward(environment::ForwardError),
+}
+
+impl RequestError for AppError {}
+
+/// What is wrong with a directory.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum DirectoryProblem {
+    #[error(": {0}")]
+    Denied(Errno),
+    #[error(" is not a directory")]
+    NoDirectory,
+}
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
 /// [`variables`]. With a `search`, the program was spawned, and is searched in these
@@ -74,27 +140,24 @@ pub(super) fn app_plan(
             found => Ok(found.unwrap_or_else(|_| Program::elsewhere(name, start))),
         },
     };
-    let refused = |code, message: String| RunFailure {
-        code,
-        message: match stand {
-            Stand::Node => format!("{message}; {EVERYWHERE}"),
-            _ => message,
-        },
+    let remedy = |preloaded| match (stand, preloaded) {
+        (Stand::Node, true) => Remedy::Copy,
+        (Stand::Node, false) => Remedy::CopyOrPreload,
+        _ => Remedy::None,
     };
     let program = match (search, stand.starts()) {
         (Some(search), true) => Program::find_spawned(&app.argv[0], search, path, start),
         _ => find(&app.argv[0]),
     };
-    let program = program.map_err(|error| {
-        let mut failure = refused(error.exit_code(), error.to_string());
-        if stand == Stand::Node && !app.preload.program {
-            failure.message.push_str(ALONG);
-        }
-        failure
+    let program = program.map_err(|error| RunFailure::Program {
+        code: error.exit_code(),
+        error: AppError::Program(error, remedy(app.preload.program)).into(),
     })?;
     let wrapper = app.wrap.as_ref().map(|spec| {
-        Wrapper::find(spec, &ranks, find)
-            .map_err(|error| refused(error.exit_code(), error.to_string()))
+        Wrapper::find(spec, &ranks, find).map_err(|error| RunFailure::Program {
+            code: error.exit_code(),
+            error: AppError::Wrapper(error, remedy(true)).into(),
+        })
     });
     let wrapper = wrapper.transpose()?;
     let Inspection { finding, loader } =
@@ -129,7 +192,7 @@ pub(super) fn app_plan(
         common,
         cwd,
         finding,
-        limits: limits.map_err(|error| wrong(format!("--rlimit: {error}")))?,
+        limits: limits.map_err(AppError::Limits)?,
         umask: app.umask.or(inheritance.umask),
     };
     Ok((app, loader))
@@ -140,7 +203,7 @@ pub(super) fn working_directory(
     app: &AppSpec,
     inheritance: &Inheritance,
     stand: Stand,
-) -> Result<Option<PathBuf>, RunFailure> {
+) -> Result<Option<PathBuf>, AppError> {
     let asked = app.wdir.as_ref().map(|dir| inheritance.cwd.join(dir));
     let dir = match (asked, stand) {
         (None, Stand::Alone) => return Ok(None),
@@ -149,23 +212,16 @@ pub(super) fn working_directory(
     if !stand.starts() {
         return Ok(Some(dir));
     }
-    let shown = dir.display();
-    let refused = |what: &str| match stand {
-        Stand::Alone => wrong(format!("--wdir {shown}{what}")),
-        Stand::Child => wrong(format!(
-            "the working directory {shown}{what}; make it, or ask for another (wdir)"
-        )),
-        _ => wrong(format!(
-            "the working directory {shown}{what}; make it there, or choose another with --wdir"
-        )),
+    let problem = match rustix::fs::access(&dir, rustix::fs::Access::EXEC_OK) {
+        Err(errno) => DirectoryProblem::Denied(errno),
+        Ok(()) if !dir.is_dir() => DirectoryProblem::NoDirectory,
+        Ok(()) => return Ok(Some(dir)),
     };
-    if let Err(errno) = rustix::fs::access(&dir, rustix::fs::Access::EXEC_OK) {
-        return Err(refused(&format!(": {errno}")));
-    }
-    if !dir.is_dir() {
-        return Err(refused(" is not a directory"));
-    }
-    Ok(Some(dir))
+    Err(match stand {
+        Stand::Alone => AppError::Wdir { dir, problem },
+        Stand::Child => AppError::SpawnedWdir { dir, problem },
+        _ => AppError::WdirThere { dir, problem },
+    })
 }
 
 /// The variables of an app's ranks before wireup's own; if they are to `travel`, those that mean
@@ -175,15 +231,21 @@ pub(super) fn variables(
     inheritance: &Inheritance,
     travel: bool,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Variable>, RunFailure> {
+) -> Result<Vec<Variable>, AppError> {
     let mut asked = Vec::new();
     for path in &app.env_files {
-        let failed = |error: &dyn Display| wrong(format!("--env-file {}: {error}", path.display()));
-        let text = read_env_file(path).map_err(|error| failed(&error))?;
-        asked.extend(environment::file::parse(&text).map_err(|error| failed(&error))?);
+        let text = read_env_file(path).map_err(|error| AppError::UnreadableEnvironment {
+            path: path.clone(),
+            error,
+        })?;
+        let variables = environment::file::parse(&text);
+        asked.extend(variables.map_err(|error| AppError::Environment {
+            path: path.clone(),
+            error,
+        })?);
     }
     for text in &app.env {
-        asked.push(Forward::parse(text).map_err(|error| wrong(format!("-x: {error}")))?);
+        asked.push(Forward::parse(text).map_err(AppError::Forward)?);
     }
     let mut base = environment::base(&inheritance.vars, &app.inherited, &asked);
     if travel {
@@ -208,12 +270,12 @@ pub(super) fn variables(
 /// More than any environment can hold.
 const ENV_FILE_MAX: u64 = 8 * 1024 * 1024;
 
-fn read_env_file(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read_env_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path)?;
     if file.take(ENV_FILE_MAX + 1).read_to_end(&mut text)? as u64 > ENV_FILE_MAX {
         let why = "it is larger than any environment";
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(text)
 }

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::failure::RunFailure;
+use crate::failure::RequestError;
 use wireup_core::job::ids::{NodeId, Nspace};
-use wireup_core::job::outcome::EXIT_WIREUP;
 
 /// A directory that only the job's user can enter; removed with all it holds.
 #[derive(Debug)]
@@ -54,13 +53,22 @@ pub fn of_node(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
     }
 }
 
-fn refused(path: &Path, error: impl std::fmt::Display) -> RunFailure {
-    RunFailure {
-        code: EXIT_WIREUP,
-        message: format!(
-            "cannot make the directory {}: {error}; set TMPDIR to a directory you may write to",
-            path.display()
-        ),
+/// A job's directory that cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make the directory {}: {error}; set TMPDIR to a directory you may write to", path.display())]
+pub struct DirectoryError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl RequestError for DirectoryError {}
+
+impl DirectoryError {
+    fn of(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self {
+            path: path.to_owned(),
+            error: error.into(),
+        }
     }
 }
 
@@ -84,11 +92,11 @@ impl JobDirectory {
     /// Makes the directory of a job.
     ///
     /// # Errors
-    /// [`RunFailure`] when it cannot be made; the text names the path and the remedy.
-    pub fn create(path: PathBuf) -> Result<Self, RunFailure> {
+    /// [`DirectoryError`] when it cannot be made; the text names the path and the remedy.
+    pub fn create(path: PathBuf) -> Result<Self, DirectoryError> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(Self { path }),
-            Err(error) => Err(refused(&path, error)),
+            Err(error) => Err(DirectoryError::of(&path, error)),
         }
     }
 
@@ -96,7 +104,7 @@ impl JobDirectory {
     ///
     /// # Errors
     /// As `create`.
-    pub fn check(path: &Path) -> Result<(), RunFailure> {
+    pub fn check(path: &Path) -> Result<(), DirectoryError> {
         let parent = path.parent().unwrap_or(path);
         accessat(
             CWD,
@@ -104,7 +112,7 @@ impl JobDirectory {
             Access::WRITE_OK | Access::EXEC_OK,
             AtFlags::EACCESS,
         )
-        .map_err(|errno| refused(path, errno))
+        .map_err(|errno| DirectoryError::of(path, errno))
     }
 
     /// Makes the directories of a node.

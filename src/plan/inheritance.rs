@@ -33,11 +33,10 @@ impl Inheritance {
     /// # Errors
     /// [`RunFailure`] if there is no working directory, or no `/proc` with the mask.
     pub fn here(travel: bool) -> Result<Self, RunFailure> {
-        let cwd = std::env::current_dir().map_err(|error| {
-            RunFailure::refused(format!("the current directory cannot be used: {error}"))
-        })?;
+        let cwd = std::env::current_dir()
+            .map_err(|error| RunFailure::system("the current directory cannot be used", error))?;
         let umask = match travel {
-            true => Some(umask().map_err(|error| RunFailure::own("/proc/self/status", error))?),
+            true => Some(umask().map_err(|error| RunFailure::system("/proc/self/status", error))?),
             false => None,
         };
         Ok(Self {

@@ -51,7 +51,7 @@ impl JobNames {
 fn random() -> Result<Nspace, RunFailure> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| RunFailure::own("no random numbers", errno))?;
+        .map_err(|errno| RunFailure::system("no random numbers", errno))?;
     let name = format!("wireup-{:016x}", u64::from_le_bytes(random));
     Ok(Nspace::new(&name).expect("letters, digits and a dash"))
 }

@@ -1,29 +1,51 @@
 //! Rank placement of a job that the user starts, and the names of its nodes.
 
-use crate::failure::RunFailure;
+use crate::failure::RequestError;
+use crate::plan::size::{self, SizeError};
 use crate::plan::slots::Slots;
-use crate::plan::{size, slots_of_hosts, wrong};
+use crate::plan::slots_of_hosts::{self, RoomError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::{JobSpec, LayoutSpec, MapBy};
+
+/// Why the ranks of a job cannot be placed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LayoutError {
+    #[error("--layout gives ranks to node {node}, and there are {nodes} nodes, counted from 0")]
+    NoSuchNode { node: NodeId, nodes: u32 },
+    #[error("--layout has {ranks} ranks and the programs have {size}; make them equal")]
+    OtherSize { ranks: u64, size: u32 },
+    #[error(
+        "--layout gives a host more ranks than it has slots; use --oversubscribe, or name more slots"
+    )]
+    Oversubscribed,
+    #[error("--layout gives no rank to virtual node {0}; give it one, or lower --virtual-nodes")]
+    Empty(usize),
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    #[error(transparent)]
+    Room(#[from] RoomError),
+}
+
+impl RequestError for LayoutError {}
 
 /// Places `size` ranks on the nodes of a job, and returns whether a node gets more than it has
 /// slots. `slots` are those of this machine.
 ///
 /// # Errors
-/// [`RunFailure`] when the ranks do not fit.
+/// [`LayoutError`] when the ranks do not fit.
 pub(super) fn place(
     spec: &JobSpec,
     size: u32,
     slots: &Slots,
-) -> Result<(RankMap, bool), RunFailure> {
+) -> Result<(RankMap, bool), LayoutError> {
     let layout = &spec.layout;
     if !layout.runs.is_empty() {
         return by_runs(layout, size, slots);
     }
     let (shares, oversubscribed) = match layout.across_hosts() {
         true => {
-            let shares = slots_of_hosts::shares(size, layout).map_err(wrong)?;
+            let shares = slots_of_hosts::shares(size, layout)?;
             let oversubscribed = slots_of_hosts::oversubscribed(layout, &shares);
             (shares, oversubscribed)
         }
@@ -36,42 +58,31 @@ pub(super) fn place(
 }
 
 /// The placement of `--layout`.
-fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bool), RunFailure> {
+fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bool), LayoutError> {
     let nodes = layout.nodes();
     let mut shares = vec![0u64; nodes as usize];
     for (node, ranks) in &layout.runs {
-        let share = shares.get_mut(node.index()).ok_or_else(|| {
-            wrong(format!(
-                "--layout gives ranks to node {node}, and there are {nodes} nodes, counted from 0"
-            ))
-        })?;
+        let share = shares
+            .get_mut(node.index())
+            .ok_or(LayoutError::NoSuchNode { node: *node, nodes })?;
         *share += u64::from(*ranks);
     }
     let ranks: u64 = shares.iter().sum();
     if ranks != u64::from(size) {
-        return Err(wrong(format!(
-            "--layout has {ranks} ranks and the programs have {size}; make them equal"
-        )));
+        return Err(LayoutError::OtherSize { ranks, size });
     }
     let shares: Vec<u32> = shares.iter().map(|share| *share as u32).collect();
     let oversubscribed = match layout.across_hosts() {
         true => {
             let oversubscribed = slots_of_hosts::oversubscribed(layout, &shares);
             if oversubscribed && !layout.oversubscribe {
-                return Err(wrong(
-                    "--layout gives a host more ranks than it has slots; use --oversubscribe, or \
-                     name more slots"
-                        .to_owned(),
-                ));
+                return Err(LayoutError::Oversubscribed);
             }
             oversubscribed
         }
         false => {
             if let Some(empty) = shares.iter().position(|share| *share == 0) {
-                return Err(wrong(format!(
-                    "--layout gives no rank to virtual node {empty}; give it one, or lower \
-                     --virtual-nodes"
-                )));
+                return Err(LayoutError::Empty(empty));
             }
             let fullest = shares.iter().copied().max().unwrap_or(0);
             size::check_slots(layout, fullest, slots)?;

@@ -1,9 +1,10 @@
 //! How many ranks, and whether they fit.
 
+mod error;
+
 use std::ops::Range;
 
-use super::wrong;
-use crate::failure::RunFailure;
+pub(super) use self::error::SizeError;
 use crate::plan::reasons::CountWhy;
 use crate::plan::slots::Slots;
 use crate::plan::slots_of_hosts;
@@ -40,16 +41,12 @@ pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: &Slots) -> Vec
         .collect()
 }
 
-pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, RunFailure> {
+pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, SizeError> {
     let total: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
     u32::try_from(total)
         .ok()
         .filter(|total| *total <= RANKS_MAX)
-        .ok_or_else(|| {
-            wrong(format!(
-                "{total} ranks are more than this program can count"
-            ))
-        })
+        .ok_or(SizeError::TooMany(total))
 }
 
 /// Ranks that the nodes of this machine have slots for, or a number that `size` is not below.
@@ -71,30 +68,17 @@ pub(super) fn ranges(
 }
 
 /// Refuses a number of ranks that this machine as one or several nodes has no place for.
-pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &Slots) -> Result<(), RunFailure> {
+pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &Slots) -> Result<(), SizeError> {
     let nodes = spec.layout.virtual_nodes;
     if nodes > size {
-        return Err(wrong(format!(
-            "--virtual-nodes {nodes} needs at least one rank per node, there are {size} ranks"
-        )));
+        return Err(SizeError::FewerThanNodes { nodes, size });
     }
     let fullest = match spec.layout.ppn {
         Some(ppn) if u64::from(ppn) * u64::from(nodes) < u64::from(size) => {
-            return Err(wrong(format!(
-                "{size} ranks with --ppn {ppn} need {} nodes, there {}; raise --ppn or \
-                 --virtual-nodes",
-                size.div_ceil(ppn),
-                match nodes {
-                    1 => "is 1".to_owned(),
-                    _ => format!("are {nodes}"),
-                }
-            )));
+            return Err(SizeError::TooFewNodes { size, ppn, nodes });
         }
         Some(ppn) if u64::from(ppn) * u64::from(nodes - 1) >= u64::from(size) => {
-            return Err(wrong(format!(
-                "{size} ranks with --ppn {ppn} leave nodes empty; {} virtual nodes are enough",
-                size.div_ceil(ppn)
-            )));
+            return Err(SizeError::EmptyNodes { size, ppn });
         }
         Some(ppn) => ppn.min(size),
         None => size.div_ceil(nodes),
@@ -108,31 +92,28 @@ pub(super) fn check_slots(
     layout: &LayoutSpec,
     fullest: u32,
     slots: &Slots,
-) -> Result<(), RunFailure> {
+) -> Result<(), SizeError> {
     if let Some(said) = layout.slots {
         return match fullest > said && !layout.oversubscribe {
-            true => Err(wrong(format!(
-                "{fullest} ranks do not fit in the {said} slots named for this machine; use \
-                 --oversubscribe, or name more"
-            ))),
+            true => Err(SizeError::NamedSlots {
+                ranks: fullest,
+                slots: said,
+            }),
             false => Ok(()),
         };
     }
     let nodes = layout.virtual_nodes;
     slots
         .check(fullest, layout.oversubscribe)
-        .map_err(|error| match nodes {
-            1 => wrong(error),
+        .map_err(|full| match nodes {
+            1 => full.into(),
             _ => {
                 let count = slots.count();
                 let fits = match layout.ppn {
                     Some(_) => format!("--ppn {count}"),
                     None => format!("-n {}", count.saturating_mul(nodes)),
                 };
-                wrong(format!(
-                    "on each virtual node, {} ranks do not fit in {}; use --oversubscribe, or {fits}",
-                    error.ranks, error.slots
-                ))
+                SizeError::VirtualNode { full, fits }
             }
         })
 }
@@ -145,21 +126,18 @@ pub(super) fn check_node(
     ranks: u32,
     slots: &Slots,
     descriptors: u64,
-) -> Result<(), RunFailure> {
+) -> Result<(), SizeError> {
     let layout = &spec.layout;
     let given = layout.hosts[node.index()].slots.is_some();
     if !given && !layout.oversubscribe && slots.exceeded_by(ranks) {
-        return Err(wrong(format!(
-            "{ranks} ranks do not fit in {}; use --oversubscribe, or write NAME:SLOTS where \
-             the host is named",
-            slots.arithmetic()
-        )));
+        let slots = slots.arithmetic();
+        return Err(SizeError::Host { ranks, slots });
     }
     check_descriptors(ranks, DESCRIPTORS_PER_RANK, descriptors)
 }
 
 /// Refuses a number of processes that the descriptors of a machine that is all nodes do not allow.
-pub(super) fn check_all_here(processes: u32, descriptors: u64) -> Result<(), RunFailure> {
+pub(super) fn check_all_here(processes: u32, descriptors: u64) -> Result<(), SizeError> {
     check_descriptors(processes, DESCRIPTORS_PER_RANK, descriptors)
 }
 
@@ -168,21 +146,22 @@ pub(crate) fn descriptors(ranks: u32) -> u64 {
     u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_BASE
 }
 
-fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), RunFailure> {
+fn check_descriptors(ranks: u32, per_rank: u64, descriptors: u64) -> Result<(), SizeError> {
     let needed = u64::from(ranks) * per_rank + DESCRIPTORS_BASE;
     if needed > descriptors {
-        return Err(wrong(format!(
-            "{ranks} ranks need {needed} descriptors ({per_rank} each and \
-             {DESCRIPTORS_BASE} more), allowed are {descriptors}; raise the hard limit \
-             (ulimit -Hn) or start fewer ranks"
-        )));
+        return Err(SizeError::Descriptors {
+            ranks,
+            needed,
+            per_rank,
+            allowed: descriptors,
+        });
     }
     Ok(())
 }
 
 /// Refuses a number of ranks that descriptors, the reader of standard input, the terminal or the
 /// exit policy do not allow.
-pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), RunFailure> {
+pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), SizeError> {
     let files = match (spec.stdio.timestamps, &spec.stdio.output) {
         (true, Some(_)) => FILES_PER_RANK,
         _ => 0,
@@ -192,32 +171,22 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), R
         false => DESCRIPTORS_PER_RANK,
     };
     check_descriptors(size, own + files, descriptors)?;
+    let no_such_rank = |option: String| SizeError::NoSuchRank { option, size };
     if let StdinTarget::Rank(rank) = spec.stdio.stdin
         && rank.0 >= size
         && rank != Rank(0)
     {
-        return Err(wrong(format!(
-            "--stdin {rank}: the job has the ranks 0 to {}",
-            size - 1
-        )));
+        return Err(no_such_rank(format!("--stdin {rank}")));
     }
     if let Some(rank) = spec.stdio.pty {
         if spec.layout.across_hosts() {
-            return Err(wrong(format!(
-                "--pty {rank} gives a terminal to a rank of this machine; leave it out with --hosts \
-                 and --hostfile"
-            )));
+            return Err(SizeError::TerminalElsewhere(rank));
         }
         if rank.0 >= size {
-            return Err(wrong(format!(
-                "--pty {rank}: the job has the ranks 0 to {}",
-                size - 1
-            )));
+            return Err(no_such_rank(format!("--pty {rank}")));
         }
         if spec.status.json == Some(StatusTarget::Stdout) {
-            return Err(wrong(format!(
-                "--pty {rank} needs standard output, where --json writes; name a file for that"
-            )));
+            return Err(SizeError::TerminalAndRecords(rank));
         }
     }
     let debug = &spec.debug;
@@ -228,19 +197,13 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), R
         if let Some(RankChoice::Only(ranks)) = choice
             && ranks.beyond(&(0..size)).is_some()
         {
-            let last = size - 1;
-            return Err(wrong(format!(
-                "{option}={ranks}: the job has the ranks 0 to {last}"
-            )));
+            return Err(no_such_rank(format!("{option}={ranks}")));
         }
     }
     if let ExitPolicy::Rank(rank) = spec.ending.exit
         && rank.0 >= size
     {
-        let last = size - 1;
-        return Err(wrong(format!(
-            "--exit-policy rank:{rank}: the job has the ranks 0 to {last}"
-        )));
+        return Err(no_such_rank(format!("--exit-policy rank:{rank}")));
     }
     Ok(())
 }

@@ -189,7 +189,7 @@ impl Plan {
         // Nodes without ranks are nodes all the same.
         let last = self.job.ranks.nodes().checked_sub(1);
         let last = last.map(|last| (NodeId(last), 0));
-        let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.message);
+        let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.to_string());
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;

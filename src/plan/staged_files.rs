@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::RunFailure;
+use crate::failure::{RequestError, RunFailure};
 use crate::inspect::program::Kind;
 use crate::plan::app::{self, Stand};
 use crate::plan::inheritance::Inheritance;
-use crate::plan::staging::{self, LuggageError, Packed, Room, Tell, Unpacked};
-use crate::plan::{Decided, Plan, wrong};
+use crate::plan::staging::{self, Packed, Room, StagingError, Tell, Unpacked};
+use crate::plan::{Decided, Plan};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::spec::{JobSpec, Preload};
 
@@ -32,7 +32,7 @@ impl StagedFiles {
         cwd: &Path,
         may_lack: bool,
         room: &mut Room,
-    ) -> Result<Self, LuggageError> {
+    ) -> Result<Self, StagingError> {
         let program = match wanted.program {
             true => Some(Packed::read(cwd, program, room)?),
             false => None,
@@ -41,7 +41,7 @@ impl StagedFiles {
         for file in &wanted.files {
             match Packed::read(cwd, file, room) {
                 Ok(packed) => files.push(packed),
-                Err(LuggageError::Missing(_)) if may_lack => {}
+                Err(StagingError::Missing(_)) if may_lack => {}
                 Err(error) => return Err(error),
             }
         }
@@ -65,7 +65,7 @@ impl StagedFiles {
         cwd: Option<&Path>,
         unpacked: &mut Unpacked,
         tell: Tell<'_>,
-    ) -> Result<(), LuggageError> {
+    ) -> Result<(), StagingError> {
         if let Some(program) = &self.program {
             unpacked.put_program(owner, program, tell)?;
         }
@@ -83,6 +83,15 @@ impl StagedFiles {
     }
 }
 
+/// A program to preload that this machine does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("--preload-binary: {} is not on this machine, or cannot be executed", program.display())]
+struct NotHere {
+    program: PathBuf,
+}
+
+impl RequestError for NotHere {}
+
 impl Plan {
     /// Reads what the programs of a job on several hosts take along, by application context; nothing if
     /// none does.
@@ -90,20 +99,17 @@ impl Plan {
     /// # Errors
     /// [`RunFailure`] with the file and the reason.
     pub(crate) fn pack(&self) -> Result<Vec<StagedFiles>, RunFailure> {
-        let refused = |text: String| RunFailure::refused(format!("--preload-binary: {text}"));
         let mut room = Room::default();
         let mut all = Vec::with_capacity(self.apps.len());
         for (spec, app) in self.spec.apps.iter().zip(&self.apps) {
             let program = app.program.path();
             if spec.preload.program && app.program.kind() == &Kind::Elsewhere {
-                let program = program.display();
-                return Err(refused(format!(
-                    "{program} is not on this machine, or cannot be executed"
-                )));
+                let program = program.to_owned();
+                return Err(NotHere { program }.into());
             }
             let cwd = &self.inheritance.cwd;
             let packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room);
-            all.push(packed.map_err(|error| RunFailure::refused(error.to_string()))?);
+            all.push(packed?);
         }
         match all.iter().all(StagedFiles::is_empty) {
             true => Ok(Vec::new()),
@@ -130,7 +136,7 @@ impl Decided {
         if staged_files.is_empty() {
             return Ok(unpacked);
         }
-        self.check(spec, node).map_err(wrong)?;
+        self.check(spec, node)?;
         let apps = spec.apps.iter().zip(staged_files);
         for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
             if staged_files.is_empty() || !self.has(node, &self.job.appnums.ranks_of(number)) {
@@ -140,9 +146,7 @@ impl Decided {
             let cwd = app::working_directory(app, inheritance, Stand::Node);
             let cwd = cwd.ok().flatten();
             let owner = (&self.job.nspace, node, number);
-            staged_files
-                .put(owner, cwd.as_deref(), &mut unpacked, tell)
-                .map_err(|error| RunFailure::refused(error.to_string()))?;
+            staged_files.put(owner, cwd.as_deref(), &mut unpacked, tell)?;
         }
         Ok(unpacked)
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::RequestError;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
 
@@ -20,7 +21,7 @@ const TOTAL_MAX: u64 = 64 * 1024 * 1024;
 
 /// Why a file cannot be taken along, or put somewhere.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LuggageError {
+pub(crate) enum StagingError {
     /// There is no such file where wireup runs.
     #[error("{} must be copied to other hosts and does not exist", .0.display())]
     Missing(PathBuf),
@@ -42,7 +43,9 @@ pub(crate) enum LuggageError {
     },
 }
 
-impl LuggageError {
+impl RequestError for StagingError {}
+
+impl StagingError {
     fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| Self::Io { what, path, error }
@@ -80,27 +83,27 @@ impl Packed {
     /// Reads a file. One that is named by an absolute path goes by its last name.
     ///
     /// # Errors
-    /// [`LuggageError`]
-    pub(crate) fn read(cwd: &Path, name: &Path, room: &mut Room) -> Result<Self, LuggageError> {
+    /// [`StagingError`]
+    pub(crate) fn read(cwd: &Path, name: &Path, room: &mut Room) -> Result<Self, StagingError> {
         let path = cwd.join(name);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(LuggageError::Missing(path));
+                return Err(StagingError::Missing(path));
             }
-            Err(error) => return Err(LuggageError::io("cannot open", &path)(error)),
+            Err(error) => return Err(StagingError::io("cannot open", &path)(error)),
         };
-        let read = LuggageError::io("cannot read", &path);
+        let read = StagingError::io("cannot read", &path);
         let meta = file.metadata();
         let name = match name.is_absolute() {
             true => name.file_name().map(PathBuf::from),
             false => Some(name.to_owned()),
         };
         let (Ok(meta), Some(name)) = (meta, name) else {
-            return Err(LuggageError::NotAFile(path));
+            return Err(StagingError::NotAFile(path));
         };
         if !meta.is_file() {
-            return Err(LuggageError::NotAFile(path));
+            return Err(StagingError::NotAFile(path));
         }
         let mut bytes = Vec::new();
         // It may grow meanwhile.
@@ -109,7 +112,7 @@ impl Packed {
             .map_err(read)?;
         match room.0.checked_sub(bytes.len() as u64) {
             Some(rest) => room.0 = rest,
-            None => return Err(LuggageError::TooLarge(path)),
+            None => return Err(StagingError::TooLarge(path)),
         }
         Ok(Self {
             name,
@@ -186,16 +189,16 @@ impl Unpacked {
     /// Stores a program in the job's own directory. `tell` gets the path before it exists.
     ///
     /// # Errors
-    /// [`LuggageError`]
+    /// [`StagingError`]
     pub(crate) fn put_program(
         &mut self,
         (job, node, app): (&Nspace, NodeId, AppNum),
         packed: &Packed,
         tell: Tell<'_>,
-    ) -> Result<(), LuggageError> {
+    ) -> Result<(), StagingError> {
         let make = |path: &Path| {
             let made = DirBuilder::new().mode(0o700).create(path);
-            made.map_err(LuggageError::io("cannot make", path))
+            made.map_err(StagingError::io("cannot make", path))
         };
         if self.directory.is_none() {
             let directory = directory(job, node);
@@ -212,14 +215,14 @@ impl Unpacked {
     /// before it exists.
     ///
     /// # Errors
-    /// [`LuggageError`]
+    /// [`StagingError`]
     pub(crate) fn put_file(
         &mut self,
         job: &Nspace,
         cwd: &Path,
         packed: &Packed,
         tell: Tell<'_>,
-    ) -> Result<(), LuggageError> {
+    ) -> Result<(), StagingError> {
         let path = cwd.join(&packed.name);
         if path.symlink_metadata().is_ok() {
             return Ok(());
@@ -231,13 +234,13 @@ impl Unpacked {
         let partial = path.with_file_name(name);
         let put = write(&partial, packed).and_then(|()| {
             let identity = Identity::of(&partial);
-            let identity = identity.map_err(LuggageError::io("cannot find", &partial))?;
+            let identity = identity.map_err(StagingError::io("cannot find", &partial))?;
             // Both names are those of one file.
             tell(&partial, Some(identity));
             tell(&path, Some(identity));
             match fs::hard_link(&partial, &path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                Err(error) => Err(LuggageError::io("cannot make", &path)(error)),
+                Err(error) => Err(StagingError::io("cannot make", &path)(error)),
                 Ok(()) => {
                     self.files.push((path.clone(), identity));
                     Ok(())
@@ -249,15 +252,15 @@ impl Unpacked {
     }
 }
 
-fn write(path: &Path, packed: &Packed) -> Result<(), LuggageError> {
+fn write(path: &Path, packed: &Packed) -> Result<(), StagingError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(packed.mode);
     let made = options
         .open(path)
-        .map_err(LuggageError::io("cannot make", path));
+        .map_err(StagingError::io("cannot make", path));
     made?
         .write_all(&packed.bytes)
-        .map_err(LuggageError::io("cannot write", path))
+        .map_err(StagingError::io("cannot write", path))
 }
 
 impl Drop for Unpacked {

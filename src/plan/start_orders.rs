@@ -26,7 +26,7 @@ pub(crate) fn app_start(
 ) -> Result<AppStart, RunFailure> {
     let app = &plan.apps[number.index()];
     let argv = app.program.argv(app.args.iter().cloned());
-    let argv = argv.ok_or_else(|| RunFailure::own("arguments", "one contains a NUL byte"))?;
+    let argv = argv.ok_or_else(|| RunFailure::system("arguments", "one contains a NUL byte"))?;
     let cwd = app
         .cwd
         .as_ref()
@@ -44,7 +44,7 @@ pub(crate) fn app_start(
         env: rank_env::of_app(plan, number, own),
         cwd: cwd
             .transpose()
-            .map_err(|error| RunFailure::own("--wdir", error))?,
+            .map_err(|error| RunFailure::system("--wdir", error))?,
         limits,
         umask: app.umask,
     })
@@ -174,7 +174,7 @@ pub(crate) fn register_request(
     };
     let mut infos = info
         .infos()
-        .map_err(|error| RunFailure::own("PMIx cannot describe the job", error))?;
+        .map_err(|error| RunFailure::system("PMIx cannot describe the job", error))?;
     infos.extend(for_debuggers(plan));
     let clients = plan
         .job

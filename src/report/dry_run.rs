@@ -49,7 +49,7 @@ pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
         let text = text(&plan, surroundings)?;
         std::io::stdout()
             .write_all(text.as_bytes())
-            .map_err(|error| RunFailure::own("standard output", error))?;
+            .map_err(|error| RunFailure::system("standard output", error))?;
     }
     if plan.spec.explain {
         for line in explain::long(&plan) {
@@ -103,7 +103,7 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
                 &plan.spec.debug,
             ),
         )
-        .map_err(|error| RunFailure::own("cannot serve this job", error))?;
+        .map_err(|error| RunFailure::system("cannot serve this job", error))?;
         if plan.offer.pmix {
             host_requests(
                 plan,

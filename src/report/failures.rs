@@ -82,19 +82,35 @@ pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: St
 const NO_PROCESSES: &str = "no more processes are allowed; raise the limit (ulimit -u, or the pids \
                             limit of the cgroup) or start fewer ranks";
 
-/// Why the sidecar `program` could not be started.
-pub fn host_not_started(program: &Path, error: SpawnError) -> String {
-    match (error.step, error.errno) {
-        (Step::Exec, errno) => format!(
-            "{} cannot be executed: {errno}; name the wireup-pmix-host of this wireup with \
-             --pmix-host",
-            program.display()
-        ),
-        (Step::Clone, Errno::AGAIN) => NO_PROCESSES.to_owned(),
-        (Step::Clone, errno @ (Errno::MFILE | Errno::NFILE)) | (Step::Descriptors, errno) => {
-            out_of_descriptors(errno)
+/// Why a sidecar could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum NotStarted {
+    #[error(
+        "{program} cannot be executed: {errno}; name the wireup-pmix-host of this wireup with --pmix-host"
+    )]
+    Exec { program: String, errno: Errno },
+    #[error("{NO_PROCESSES}")]
+    NoProcesses,
+    #[error("{}", out_of_descriptors(*.0))]
+    NoDescriptors(Errno),
+    #[error("preparing the PMIx server's process failed ({:?}): {}", .0.step, .0.errno)]
+    Prepare(SpawnError),
+}
+
+impl NotStarted {
+    /// The reason why `program` was not started.
+    pub fn new(program: &Path, error: SpawnError) -> Self {
+        match (error.step, error.errno) {
+            (Step::Exec, errno) => Self::Exec {
+                program: program.display().to_string(),
+                errno,
+            },
+            (Step::Clone, Errno::AGAIN) => Self::NoProcesses,
+            (Step::Clone, errno @ (Errno::MFILE | Errno::NFILE)) | (Step::Descriptors, errno) => {
+                Self::NoDescriptors(errno)
+            }
+            _ => Self::Prepare(error),
         }
-        (step, errno) => format!("preparing the PMIx server's process failed ({step:?}): {errno}"),
     }
 }
 

@@ -58,7 +58,7 @@ impl Target {
     /// # Errors
     /// As `open`.
     pub(crate) fn check(spec: &StatusSpec) -> Result<(), RunFailure> {
-        spec.json.as_ref().map_or(Ok(()), target::check)
+        Ok(spec.json.as_ref().map_or(Ok(()), target::check)?)
     }
 
     /// The clock of the events that carry the ranks' output, if they do.
@@ -84,7 +84,7 @@ impl Target {
         let outcome = Outcome {
             version: VERSION,
             job: None,
-            exit_code: failure.code,
+            exit_code: failure.code(),
             exit_policy: None,
             on_failure: None,
             requeue: false,
@@ -104,7 +104,7 @@ impl Target {
 pub(crate) fn own_failure(kind: &'static str, failure: &RunFailure) -> CauseRecord<'static> {
     CauseRecord {
         kind: kind.into(),
-        message: failure.message.clone(),
+        message: failure.to_string(),
         place: None,
         pid: None,
         program: None,

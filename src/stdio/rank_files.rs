@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file};
 use rustix::io::Errno;
 
-use crate::failure::RunFailure;
+use crate::failure::RequestError;
 use crate::plan::Plan;
-use crate::plan::pattern::Fields;
+use crate::plan::pattern::{Fields, PatternError};
 use crate::sys::access::can_be_made;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
-use wireup_core::job::outcome::EXIT_WIREUP;
 
 /// The files of one rank: for standard output, and for standard error if that is another one.
 type Files = (PathBuf, Option<PathBuf>);
@@ -23,8 +22,8 @@ type Files = (PathBuf, Option<PathBuf>);
 /// Where each rank's output goes, by rank; files are made, and emptied if they exist.
 ///
 /// # Errors
-/// [`RunFailure`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
-pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
+/// [`OutputError`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
+pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, OutputError> {
     let Some(pattern) = &plan.spec.stdio.output else {
         let size = plan.job.ranks.size();
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
@@ -36,7 +35,7 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, RunFailure> {
 fn files(
     pattern: &OsStr,
     names: impl IntoIterator<Item = Files>,
-) -> Result<Vec<OutputPlan>, RunFailure> {
+) -> Result<Vec<OutputPlan>, OutputError> {
     let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
     names
         .into_iter()
@@ -54,7 +53,7 @@ fn files(
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, RunFailure> {
+pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, OutputError> {
     let pattern = plan.spec.stdio.output.as_ref();
     let Some(pattern) = pattern.filter(|_| !plan.spec.stdio.timestamps) else {
         return Ok(ranks.iter().map(|_| OutputPlan::Pipes).collect());
@@ -69,7 +68,7 @@ pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, RunFail
 ///
 /// # Errors
 /// As `open`.
-pub fn check(plan: &Plan) -> Result<(), RunFailure> {
+pub fn check(plan: &Plan) -> Result<(), OutputError> {
     let Some(pattern) = &plan.spec.stdio.output else {
         return Ok(());
     };
@@ -85,19 +84,44 @@ pub fn check(plan: &Plan) -> Result<(), RunFailure> {
     Ok(())
 }
 
-fn wrong(pattern: &OsStr, text: String) -> RunFailure {
-    RunFailure {
-        code: EXIT_WIREUP,
-        message: format!("--output {}: {text}", pattern.to_string_lossy()),
+/// Why the output of ranks cannot go to files.
+#[derive(Debug, thiserror::Error)]
+#[error("--output {pattern}: {problem}")]
+pub struct OutputError {
+    pattern: String,
+    problem: OutputProblem,
+}
+
+impl RequestError for OutputError {}
+
+#[derive(Debug, thiserror::Error)]
+enum OutputProblem {
+    #[error("cannot write {}: {errno}", path.display())]
+    Unwritable { path: PathBuf, errno: Errno },
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    #[error("ranks {first} and {second} would both write {}; use %r in the name", path.display())]
+    Shared {
+        first: Rank,
+        second: Rank,
+        path: PathBuf,
+    },
+}
+
+fn wrong(pattern: &OsStr, problem: impl Into<OutputProblem>) -> OutputError {
+    OutputError {
+        pattern: pattern.to_string_lossy().into_owned(),
+        problem: problem.into(),
     }
 }
 
-fn not_written(pattern: &OsStr, path: &Path, errno: Errno) -> RunFailure {
-    wrong(pattern, format!("cannot write {}: {errno}", path.display()))
+fn not_written(pattern: &OsStr, path: &Path, errno: Errno) -> OutputError {
+    let path = path.to_owned();
+    wrong(pattern, OutputProblem::Unwritable { path, errno })
 }
 
 /// The files of every rank.
-fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, RunFailure> {
+fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, OutputError> {
     let size = plan.job.ranks.size();
     let mut taken: BTreeMap<PathBuf, Rank> = BTreeMap::new();
     let mut names = Vec::with_capacity(size as usize);
@@ -108,7 +132,7 @@ fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, RunFailure> {
                 ..plan.fields(rank)
             };
             let name = fields.fill(pattern).map(PathBuf::from);
-            name.map_err(|error| wrong(pattern, error.to_string()))
+            name.map_err(|error| wrong(pattern, error))
         };
         let (out, err) = (name("out")?, name("err")?);
         let err = (err != out).then_some(err);
@@ -116,10 +140,12 @@ fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, RunFailure> {
             if let Some(other) = taken.insert(path.clone(), rank)
                 && !is_device(path)
             {
-                let path = path.display();
-                let text =
-                    format!("ranks {other} and {rank} would both write {path}; use %r in the name");
-                return Err(wrong(pattern, text));
+                let problem = OutputProblem::Shared {
+                    first: other,
+                    second: rank,
+                    path: path.clone(),
+                };
+                return Err(wrong(pattern, problem));
             }
         }
         names.push((out, err));

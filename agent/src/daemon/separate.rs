@@ -30,7 +30,7 @@ pub(super) fn give_up(
     steps: &Arc<Steps>,
     socket: &Socket,
 ) -> Result<(), RunFailure> {
-    let failed = |error: io::Error| RunFailure::own("cannot give up root's rights", error);
+    let failed = |error: io::Error| RunFailure::system("cannot give up root's rights", error);
     let paths = settings.tls.paths();
     let rules = Rules {
         agent: account.uid,
@@ -53,8 +53,8 @@ pub(super) fn give_up(
     settings.tls.opened_by(Arc::clone(steps));
     privileges::give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
         let error = io::Error::from_raw_os_error(errno);
-        RunFailure::own(
-            &format!("cannot give up root's rights: {}", part.words()),
+        RunFailure::system(
+            format!("cannot give up root's rights: {}", part.words()),
             error,
         )
     })?;
@@ -88,7 +88,7 @@ pub(super) async fn lost(steps: &Steps) -> RunFailure {
         () = ended => {}
         () = steps.lost() => {}
     }
-    RunFailure::own(
+    RunFailure::system(
         "the agent ends, and its launches with it",
         io::Error::other(
             "its helper (wireup steps), which alone has root's rights, has ended or does not answer",

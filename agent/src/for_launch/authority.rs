@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use crate::identity::{Identity, Role};
 use crate::pki::authority::{Authority, Pair, Validity};
 use crate::tls::Tls;
-use wireup::failure::RunFailure;
+use wireup::failure::{AnyError, RunFailure};
 
 /// Longer than a launch lasts. Certificates are checked when a connection is made.
 const DAYS: u32 = 3650;
@@ -21,11 +21,8 @@ pub(super) struct Bundle {
     pair: Pair,
 }
 
-fn failed(error: impl std::fmt::Display) -> RunFailure {
-    RunFailure::own(
-        "cannot make a certificate",
-        io::Error::other(error.to_string()),
-    )
+fn failed(error: impl Into<AnyError>) -> RunFailure {
+    RunFailure::system("cannot make a certificate", error)
 }
 
 fn validity() -> Validity {

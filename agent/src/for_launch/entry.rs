@@ -35,7 +35,7 @@ const TERM_LIMIT: Duration = Duration::from_secs(2);
 /// # Errors
 /// One line.
 pub fn inherited() -> Result<u8, RunFailure> {
-    let failed = |error| RunFailure::own("cannot read the launch", error);
+    let failed = |error| RunFailure::system("cannot read the launch", error);
     let mut orders = Vec::new();
     io::stdin().read_to_end(&mut orders).map_err(failed)?;
     // SAFETY: the launcher passes this descriptor, and nothing here has opened or taken any before.
@@ -52,9 +52,9 @@ pub fn inherited() -> Result<u8, RunFailure> {
 /// One line.
 fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
     let starter: AgentStarter = decode(orders)
-        .map_err(|error| RunFailure::own("cannot read the launch", io::Error::other(error)))?;
+        .map_err(|error| RunFailure::system("cannot read the launch", io::Error::other(error)))?;
     run(async |network| {
-        let failed = |error| RunFailure::own("cannot serve the launch", error);
+        let failed = |error| RunFailure::system("cannot serve the launch", error);
         // The launcher decides on them, and ends the launch.
         let mut ignored = Vec::new();
         for kind in [

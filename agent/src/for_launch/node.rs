@@ -36,7 +36,7 @@ pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
     run(async |network| {
         let mut input = BufReader::new(io::stdin());
         let bundle = Bundle::read(&mut input)
-            .map_err(|error| RunFailure::own("cannot read the launch's authority", error))?;
+            .map_err(|error| RunFailure::system("cannot read the launch's authority", error))?;
         let name = own_name(&bundle.hosts, name)?;
         // A read that no signal ends: the process ends without waiting for it.
         let (ended, input_ended) = oneshot::channel();
@@ -55,7 +55,7 @@ async fn serve(
     input_ended: oneshot::Receiver<()>,
     network: Handle,
 ) -> Result<(), RunFailure> {
-    let failed = |error| RunFailure::own("cannot serve", error);
+    let failed = |error| RunFailure::system("cannot serve", error);
     // The ranks of the launch get it as well when a job is cancelled, and the launch ends in order.
     let mut ignored = signal(SignalKind::terminate()).map_err(failed)?;
     let tls = bundle.credentials(&name)?;
@@ -93,6 +93,14 @@ async fn serve(
     Ok(())
 }
 
+/// An agent that was started on another host than those of the launch.
+#[derive(Debug, thiserror::Error)]
+#[error("the agent of {host} is not on a host of the launch ({hosts})")]
+struct NotOfTheLaunch {
+    host: String,
+    hosts: String,
+}
+
 /// This host among those of the launch.
 fn own_name(hosts: &[String], given: Option<String>) -> Result<String, RunFailure> {
     let slurm = std::env::var(SLURM_NAME).ok();
@@ -103,11 +111,10 @@ fn own_name(hosts: &[String], given: Option<String>) -> Result<String, RunFailur
         same.or_else(|| hosts.iter().find(|host| label(host) == label(name)))
     });
     found.cloned().ok_or_else(|| {
-        RunFailure::refused(format!(
-            "the agent of {} is not on a host of the launch ({})",
-            host_name(),
-            hosts.join(",")
-        ))
+        RunFailure::request(NotOfTheLaunch {
+            host: host_name(),
+            hosts: hosts.join(","),
+        })
     })
 }
 

@@ -22,7 +22,7 @@ use wireup_core::link::{decode, encode};
 /// # Errors
 /// If no socket was passed, or it fails.
 pub fn main() -> Result<u8, RunFailure> {
-    let broken = |error: io::Error| RunFailure::own("the helper's socket", error);
+    let broken = |error: io::Error| RunFailure::system("the helper's socket", error);
     // SAFETY: the parent passes the descriptor; if there is none, duplicating fails.
     let socket = unsafe { BorrowedFd::borrow_raw(LINK) };
     let socket = socket.try_clone_to_owned().map_err(broken)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use tracing::info_span;
 
 use crate::backend::guard::become_subreaper;
@@ -34,18 +35,18 @@ impl Made {
         directory: &mut Option<JobDirectory>,
     ) -> Result<Self, RunFailure> {
         let (plan, part) = (parts.plan, parts.part);
-        let own = |what: &str, error: &dyn std::fmt::Display| RunFailure::own(what, error);
+        let cannot_wait = |errno: Errno| RunFailure::system("cannot wait for events", errno);
         let ranks = part.size(&plan.job.ranks);
         let kept_from = descriptors::kept_from(ranks as usize).unwrap_or_default();
         descriptors::make_room(size::descriptors(ranks) + u64::from(kept_from.unsigned_abs()));
-        become_subreaper().map_err(|error| own("cannot adopt orphans", &error))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| own("cannot wait for events", &error))?;
+        become_subreaper().map_err(|error| RunFailure::system("cannot adopt orphans", error))?;
+        let wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot_wait)?;
         let wake = Arc::new(wake);
         parts
             .poll
             .add(&wake, Token::new(Source::Wake, 0))
-            .map_err(|error| own("cannot wait for events", &error))?;
+            .map_err(cannot_wait)?;
         if plan.offer.pmix {
             *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
         }
@@ -54,7 +55,7 @@ impl Made {
             .iter()
             .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| own("cannot make the job's directories", &error))?;
+            .map_err(|error| RunFailure::system("cannot make the job's directories", error))?;
         let voucher = plan.key.clone().map(|key| {
             let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
             let since = parts.since.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -85,7 +86,7 @@ impl Made {
                 })
             })
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| own("cannot serve this job", &error))?;
+            .map_err(|error| RunFailure::system("cannot serve this job", error))?;
         Ok(Self {
             wake,
             nodes,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use super::{Job, LocalBackend, RankIo, RankSlot};
 use crate::backend::message::FromBackend;
-use crate::failure::RunFailure;
 use crate::plan::staging::{Identity, Unpacked};
 use crate::plan::start_orders::register_request;
 use crate::plan::{Plan, SpawnedJob};
@@ -120,7 +119,6 @@ impl LocalBackend {
         plan: Arc<Plan>,
         ranks: u32,
     ) -> Result<(Job, Vec<Vec<Control>>), SpawnFailure> {
-        let failure = |failure: RunFailure| failed(failure.message);
         let count = self.nodes.len();
         let mut requests = vec![Vec::new(); count];
         let mut directories = Vec::new();
@@ -131,7 +129,7 @@ impl LocalBackend {
                 let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
                 let others = self.nodes[index].core.running_here();
                 let request = register_request(&plan, node, &others, &made);
-                requests.push(request.map_err(failure)?);
+                requests.push(request.map_err(|error| failed(error.to_string()))?);
                 directories.push(made);
             }
         }
@@ -144,7 +142,8 @@ impl LocalBackend {
         let here = here.flat_map(|node| plan.job.ranks.ranks_on(node));
         let mut here: Vec<_> = here.collect();
         here.sort_unstable();
-        let outputs = rank_files::open_here(&plan, &here).map_err(failure)?;
+        let outputs = rank_files::open_here(&plan, &here);
+        let outputs = outputs.map_err(|error| failed(error.to_string()))?;
         let target = plan.spec.stdio.stdin;
         let stdin = here.iter().map(|rank| match target.reads(*rank) {
             true => StdinPlan::Pipe,
@@ -194,7 +193,7 @@ impl LocalBackend {
         }
         let surroundings = self.surroundings.clone();
         if let Err(failure) = self.start_job(number, io, &surroundings) {
-            self.refuse_job(number, failed(failure.message));
+            self.refuse_job(number, failed(failure.to_string()));
         }
     }
 

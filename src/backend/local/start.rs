@@ -10,11 +10,11 @@ use crate::backend::guard::Guard;
 use crate::backend::message::FromBackend;
 use crate::backend::sidecar::{Sidecar, SidecarSpec};
 use crate::failure::RunFailure;
-use crate::plan::directory::{self, JobDirectory};
+use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::jobs::Planned;
 use crate::plan::start_orders::{self, app_start, host_requests};
 use crate::plan::{Plan, rank_env};
-use crate::report::failures;
+use crate::report::failures::NotStarted;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::descriptors;
 use crate::sys::process_state::Surroundings;
@@ -22,7 +22,6 @@ use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, 
 use wireup_core::job::clock::Moment;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::spec::OnFailure;
 use wireup_core::node::event::{Action, Report};
 use wireup_core::node::{Facts, HEAD};
@@ -40,7 +39,7 @@ pub(super) fn job_directory(
     plan: &Plan,
     part: Part,
     guard: &mut Guard,
-) -> Result<JobDirectory, RunFailure> {
+) -> Result<JobDirectory, DirectoryError> {
     let path = match part {
         Part::Whole => directory::of_job(&plan.job.nspace),
         Part::Node(node) => directory::of_step(&plan.job.nspace, node),
@@ -98,10 +97,8 @@ impl LocalBackend {
             let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
             let env = if node == HEAD { &directed } else { &env };
             let sidecar = Sidecar::start(&spec(env), node, namespaces, &self.poll);
-            let sidecar = sidecar.map_err(|error| RunFailure {
-                code: EXIT_WIREUP,
-                message: failures::host_not_started(&parts.program, error),
-            })?;
+            let sidecar = sidecar
+                .map_err(|error| RunFailure::request(NotStarted::new(&parts.program, error)))?;
             self.add_sidecar(node, sidecar);
             let requests = host_requests(&plan, node, directories)?;
             let mut actions = Vec::new();
@@ -136,8 +133,9 @@ impl LocalBackend {
                     core.direct(Arc::clone(&plan.job), &register, now, &mut actions);
                     core.add_facts(JobNumber(0), Arc::clone(&plan) as Arc<dyn Facts>);
                 }
-                Err(RunFailure { message, .. }) => {
-                    actions.push(Action::Report(Report::SidecarLost { error: message }));
+                Err(failure) => {
+                    let error = failure.to_string();
+                    actions.push(Action::Report(Report::SidecarLost { error }));
                 }
             }
             self.act(node, actions);
@@ -173,7 +171,7 @@ impl LocalBackend {
         if plans.is_empty() {
             return self
                 .all_started(number)
-                .map_err(|error| RunFailure::own("the run broke", error));
+                .map_err(|error| RunFailure::system("the run broke", error));
         }
         // For a few ranks it is not worth asking how much of its processors the machine gives.
         let threads = match plans.len() {
@@ -187,7 +185,7 @@ impl LocalBackend {
             &self.results_to,
             &self.wake,
         )
-        .map_err(|error| RunFailure::own("cannot start a thread", error))?;
+        .map_err(|error| RunFailure::system("cannot start a thread", error))?;
         if let Some(job) = self.jobs.get_mut(number) {
             job.starter = Some(starter);
         }
@@ -207,11 +205,11 @@ impl LocalBackend {
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )
-        .map_err(|errno| RunFailure::own("/dev/null", errno))?;
+        .map_err(|errno| RunFailure::system("/dev/null", errno))?;
         let stdin = std::io::stdin()
             .as_fd()
             .try_clone_to_owned()
-            .map_err(|error| RunFailure::own("standard input", error))?;
+            .map_err(|error| RunFailure::system("standard input", error))?;
         let own_name = self.namespaces.is_some();
         let host_env = |node: NodeId| job.envs[self.part.index(node)].as_ref();
         let here = || self.part.nodes(self.jobs.nodes());

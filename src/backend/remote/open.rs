@@ -41,7 +41,7 @@ impl RemoteBackend {
             }
             None => (find(given, plan.job.user, runtime)?, None),
         };
-        let own = |errno| RunFailure::own("cannot wait for events", errno);
+        let own = |errno| RunFailure::system("cannot wait for events", errno);
         let poll = Poll::new().map_err(own)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(own)?;
         let wake = Arc::new(wake);

@@ -10,28 +10,31 @@ use crate::backend::cleanup_record;
 use crate::backend::guard::Guard;
 use crate::backend::link_message::Description;
 use crate::backend::local::{self, LocalBackend, Part};
-use crate::failure::RunFailure;
+use crate::failure::{AnyError, RunFailure};
 use crate::plan::{Plan, Variable};
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Source, Token};
 use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::link::control::{FromStep, ToStep, VERSION, version_in};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::Envelope;
 use wireup_core::link::spawn_tree::Tree;
 
+#[derive(Debug, thiserror::Error)]
+#[error("`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {0}")]
+struct NotByAgent(rustix::io::Errno);
+
+/// The link version of the agent is not this program's.
+#[derive(Debug, thiserror::Error)]
+#[error("this step is a wireup with link version {VERSION}, and its agent has version {0}")]
+struct OtherVersion(u32);
+
 /// The agent's socket, away from the numbers that ranks get.
 pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
-    let not_ours = |errno| RunFailure {
-        code: EXIT_WIREUP,
-        message: format!(
-            "`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {errno}"
-        ),
-    };
+    let not_ours = |errno| RunFailure::request(NotByAgent(errno));
     // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
     // taken any before; if there is none, duplicating fails.
     let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
@@ -64,15 +67,13 @@ pub(super) fn begin(
     link: &mut LinkEnd,
     backlog: &mut Messages,
 ) -> Result<Begun, NotBegun> {
-    let broken = |error: &dyn std::fmt::Display| {
-        NotBegun::Failed(RunFailure::own("the agent's link", error))
-    };
+    let broken = |error: AnyError| NotBegun::Failed(RunFailure::system("the agent's link", error));
     let mut ready = Vec::new();
     loop {
         poll.wait(None, &mut ready)
             .map_err(|errno| NotBegun::Failed(cannot_wait(errno)))?;
         link.receive(poll, backlog)
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| broken(error.into()))?;
         let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
         let Some(at) = backlog.iter().position(control) else {
             continue;
@@ -87,7 +88,7 @@ pub(super) fn begin(
                 silence,
                 ..
             }) => {
-                let description = decode(&description).map_err(|error| broken(&error))?;
+                let description = decode(&description).map_err(|error| broken(error.into()))?;
                 return Ok(Begun {
                     node,
                     tree: spread.tree(),
@@ -95,13 +96,13 @@ pub(super) fn begin(
                     silence,
                 });
             }
-            Ok(ToStep::Orphaned { reason }) => return Err(broken(&reason)),
+            Ok(ToStep::Orphaned { reason }) => return Err(broken(reason.into())),
             read => {
                 let version = version_in(&message).filter(|version| *version != VERSION);
                 return Err(match (version, read) {
                     (Some(version), _) => NotBegun::OtherVersion(version),
-                    (None, Err(error)) => broken(&error),
-                    (None, Ok(_)) => broken(&"a first message of no version"),
+                    (None, Err(error)) => broken(error.into()),
+                    (None, Ok(_)) => broken("a first message of no version".into()),
                 });
             }
         }
@@ -115,9 +116,7 @@ impl NotBegun {
             Self::OtherVersion(version) => {
                 let own = FromStep::OtherVersion { version: VERSION };
                 link.last_word(Address::Launcher, Class::Control, &own, LAST_WORDS);
-                RunFailure::refused(format!(
-                    "this step is a wireup with link version {VERSION}, and its agent has version {version}"
-                ))
+                RunFailure::request(OtherVersion(version))
             }
             Self::Failed(failure) => failure,
         }
@@ -141,14 +140,14 @@ pub(super) fn make_backend(
         staged_files,
     } = description;
     let mut guard = Guard::start(&decided.job.nspace)
-        .map_err(|error| RunFailure::own("cannot start the guard process", error))?;
+        .map_err(|error| RunFailure::system("cannot start the guard process", error))?;
     // Patterns of output files are relative to it. If it is missing, the plan reports it if that
     // matters.
     let _ = rustix::process::chdir(&inheritance.cwd);
     let inheritance = inheritance.on_node(variables);
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
-        .map_err(|error| RunFailure::own("cannot receive signals", error));
+        .map_err(|error| RunFailure::system("cannot receive signals", error));
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
     let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell);
     let made = unpacked.and_then(|unpacked| {

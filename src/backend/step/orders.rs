@@ -53,7 +53,7 @@ impl Step {
                     return;
                 }
                 if let Err(failure) = self.start_ranks() {
-                    self.fail(failure.message);
+                    self.fail(failure.to_string());
                     self.local.order(ToBackend::Skip);
                 }
             }

@@ -89,7 +89,7 @@ struct Server {
 }
 
 fn broken(error: impl Into<io::Error>) -> RunFailure {
-    RunFailure::own("the agent's socket", error.into())
+    RunFailure::system("the agent's socket", error.into())
 }
 
 /// Carries out orders until the agent closes its socket. Returns in each step, with its link and its
@@ -99,7 +99,7 @@ fn broken(error: impl Into<io::Error>) -> RunFailure {
 /// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
 pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     let socket = take_link()?;
-    descriptors::reserve_low().map_err(|errno| RunFailure::own("out of descriptors", errno))?;
+    descriptors::reserve_low().map_err(|errno| RunFailure::system("out of descriptors", errno))?;
     // Every step asks for these, and what does not change is known then: where the system's limits
     // are, and what the processor can do, which is slow in a virtual machine.
     Slots::detect().quota();
@@ -108,7 +108,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         .and_then(|path| CString::new(path.into_os_string().into_vec()).map_err(io::Error::other));
     let mut server = Server {
         socket,
-        program: program.map_err(|error| RunFailure::own("cannot find myself", error))?,
+        program: program.map_err(|error| RunFailure::system("cannot find myself", error))?,
         spared: copy::is_spared(),
         separated: None,
         made: BTreeMap::new(),
@@ -203,7 +203,7 @@ impl Server {
             let all = all.chain(self.made.values());
             let mut all: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             retry_on_intr(|| poll(&mut all, None))
-                .map_err(|errno| RunFailure::own("cannot wait for orders", errno))?;
+                .map_err(|errno| RunFailure::system("cannot wait for orders", errno))?;
             let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut ended = ready[known..].iter();
             self.made
@@ -211,7 +211,7 @@ impl Server {
             // It never writes to this socket.
             if known > 1 && ready[1] {
                 let error = io::Error::from(io::ErrorKind::UnexpectedEof);
-                return Err(RunFailure::own("the process that knows accounts", error));
+                return Err(RunFailure::system("the process that knows accounts", error));
             }
             if ready[0] {
                 return Ok(());

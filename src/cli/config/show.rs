@@ -62,9 +62,9 @@ enum What {
 pub(crate) fn execute(args: ConfigArgs) -> Result<u8, RunFailure> {
     let What::Show = args.what;
     let own = Own::of::<RunArgs>();
-    let defaults = read(&own).map_err(|error| RunFailure::refused(error.to_string()))?;
+    let defaults = read(&own).map_err(RunFailure::request)?;
     if let Some(line) = defaults.blame() {
-        return Err(RunFailure::refused(line));
+        return Err(RunFailure::request(line));
     }
     print(table(&own, &defaults).as_bytes())
 }

@@ -116,7 +116,7 @@ impl EndingArgs {
             _ => return Ok(()),
         };
         let text = format!("--on-failure {meant} and {option} contradict each other: give one");
-        Err(RunFailure::refused(text))
+        Err(RunFailure::request(text))
     }
 }
 

@@ -110,14 +110,13 @@ impl HostsArgs {
         if self.engine == Engine::None {
             return Ok(None);
         }
-        let found = engines::find(|name| std::env::var(name).ok())
-            .map_err(|error| RunFailure::refused(error.to_string()))?;
+        let found = engines::find(|name| std::env::var(name).ok()).map_err(RunFailure::request)?;
         match found {
             Some(allocation) => {
                 self.hosts = vec![allocation.hosts];
                 Ok(allocation.starter)
             }
-            None if self.engine == Engine::Slurm => Err(RunFailure::refused(
+            None if self.engine == Engine::Slurm => Err(RunFailure::request(
                 "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1".to_owned(),
             )),
             None => Ok(None),
@@ -133,7 +132,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
         .collect();
     let names = ["{host}", "{hosts}"];
     if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
-        return Err(RunFailure::refused(
+        return Err(RunFailure::request(
             "--launch-agents needs {host} or {hosts} in its command, and --hosts or --hostfile"
                 .to_owned(),
         ));
@@ -154,9 +153,9 @@ pub(crate) fn listed(
 ) -> Result<Vec<HostSpec>, RunFailure> {
     if let Some(path) = file {
         let wrong =
-            |text: String| RunFailure::refused(format!("--hostfile {}: {text}", path.display()));
+            |text: String| RunFailure::request(format!("--hostfile {}: {text}", path.display()));
         let mut entries = hostfile::read(path)
-            .map_err(|error| RunFailure::refused(format!("--hostfile {error}")))?;
+            .map_err(|error| RunFailure::request(format!("--hostfile {error}")))?;
         hosts::name_here(&mut entries, alone, own);
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
     }
@@ -165,5 +164,5 @@ pub(crate) fn listed(
     }
     let mut entries: Vec<_> = lists.into_iter().flat_map(|list| list.0).collect();
     hosts::name_here(&mut entries, alone, own);
-    hosts::merge(entries).map_err(|problem| RunFailure::refused(format!("--hosts: {problem}")))
+    hosts::merge(entries).map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))
 }

@@ -10,7 +10,7 @@ use clap::{Args, ValueHint};
 use super::{table, width};
 use crate::backend::local_agent;
 use crate::cli::options::listed;
-use crate::failure::RunFailure;
+use crate::failure::{AnyError, RunFailure};
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
@@ -87,11 +87,11 @@ fn ask(agent: Option<&Path>, members: Vec<Member>) -> Result<Vec<NodeStatus>, Ru
     let mut socket = UnixStream::from(socket);
     // A limit that has passed is no shortage, though the system's words for both are the same.
     let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock => RunFailure::refused(format!(
+        ErrorKind::WouldBlock => RunFailure::request(format!(
             "the agent of this machine does not answer within {} s; was it stopped?",
             LIMIT.as_secs()
         )),
-        _ => RunFailure::own("the agent does not answer", error),
+        _ => RunFailure::system("the agent does not answer", error),
     };
     let envelope = Envelope {
         to: Address::EveryNode,
@@ -112,16 +112,18 @@ fn ask(agent: Option<&Path>, members: Vec<Member>) -> Result<Vec<NodeStatus>, Ru
     let mut reader = FrameReader::default();
     let mut parts = Reassembly::default();
     let mut chunk = [0; 16 * 1024];
-    let garbled = |what: &dyn std::fmt::Display| RunFailure::own("the agent sent garbage", what);
+    let garbled = |what: AnyError| RunFailure::system("the agent sent garbage", what);
     loop {
-        while let Some(frame) = reader.next_frame().map_err(|error| garbled(&error))? {
-            let message = parts.take(frame).map_err(|error| garbled(&error))?;
+        while let Some(frame) = reader.next_frame().map_err(|error| garbled(error.into()))? {
+            let message = parts.take(frame).map_err(|error| garbled(error.into()))?;
             match message.map(|(_, body)| decode(&body)) {
                 None => {}
                 Some(Ok(FromAgent::Nodes(nodes))) => return Ok(nodes),
-                Some(Ok(FromAgent::Refused { reason })) => return Err(RunFailure::refused(reason)),
-                Some(Ok(FromAgent::Unreachable { .. })) => return Err(garbled(&"about a launch")),
-                Some(Err(error)) => return Err(garbled(&error)),
+                Some(Ok(FromAgent::Refused { reason })) => return Err(RunFailure::request(reason)),
+                Some(Ok(FromAgent::Unreachable { .. })) => {
+                    return Err(garbled("about a launch".into()));
+                }
+                Some(Err(error)) => return Err(garbled(error.into())),
             }
         }
         match socket.read(&mut chunk) {

@@ -18,7 +18,7 @@ pub(in crate::cli) fn found(word: &str) -> Result<Job, RunFailure> {
     let mut all = jobs::list(scope(false, true)?);
     let chosen = choose(&[word.to_owned()], &all)?;
     let index = chosen.first().copied();
-    let index = index.ok_or_else(|| RunFailure::refused(format!("no job {word:?}")))?;
+    let index = index.ok_or_else(|| RunFailure::request(format!("no job {word:?}")))?;
     Ok(all.swap_remove(index))
 }
 
@@ -32,10 +32,8 @@ pub(in crate::cli) fn asked(
     wish: Wish,
 ) -> Result<Vec<ProcessRecord>, RunFailure> {
     let found = found(job)?;
-    ask(&found, &Request { wish, ranks }).map_err(|error| RunFailure {
-        code: 1,
-        message: format!("job {job}: {error}"),
-    })
+    ask(&found, &Request { wish, ranks })
+        .map_err(|error| RunFailure::job(format!("job {job}: {error}")))
 }
 
 /// Prints the processes of one job.
@@ -45,12 +43,12 @@ pub(in crate::cli) fn asked(
 pub(super) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFailure> {
     let [job] = jobs else {
         let text = "--proctable shows one job; name one";
-        return Err(RunFailure::refused(text.to_owned()));
+        return Err(RunFailure::request(text.to_owned()));
     };
     let records = asked(job, None, Wish::Table)?;
     let text = match json {
         true => serde_json::to_string_pretty(&records)
-            .map_err(|error| RunFailure::own("JSON", error))?,
+            .map_err(|error| RunFailure::system("JSON", error))?,
         false => {
             let head = ["RANK", "HOST", "PID", "STATE", "EXECUTABLE"];
             let rows: Vec<Vec<String>> = records.iter().map(row).collect();

@@ -56,11 +56,13 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
             error: message.clone(),
         };
         let message = match controller.backend.explain(&lost) {
-            Some(Cause::CutOff { error: message }) => return Err(RunFailure { code, message }),
+            Some(Cause::CutOff { error: message }) => {
+                return Err(RunFailure::Reported { code, message });
+            }
             Some(Cause::NodeFailed { error, .. }) => error,
             _ => message,
         };
-        failures.push((node, RunFailure { code, message }));
+        failures.push((node, RunFailure::Reported { code, message }));
     }
     let mut failures = by_node(failures, &controller.plan.node_names);
     let Some(last) = failures.pop() else {
@@ -68,7 +70,7 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
     };
     // The caller that ends the run reports the last one.
     for failure in failures {
-        controller.tell(&failure.message);
+        controller.tell(&failure.to_string());
     }
     Err(last)
 }

@@ -29,7 +29,7 @@ impl Beginning {
     pub fn new(guarded: bool, name: Option<Nspace>) -> Result<Self, RunFailure> {
         let ignored = ignored_at_start();
         descriptors::reserve_low().map_err(|errno| {
-            RunFailure::own(
+            RunFailure::system(
                 "out of descriptors, raise the hard limit (ulimit -Hn)",
                 errno,
             )
@@ -80,7 +80,7 @@ impl Drop for Beginning {
 
 fn guard_of(nspace: &Nspace) -> Result<Guard, RunFailure> {
     Guard::start(nspace).map_err(|error| {
-        RunFailure::own(
+        RunFailure::system(
             "cannot start the guard process, allow more processes and descriptors (ulimit -u, -Hn)",
             error,
         )

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedApp, SpawnedJob, refuse};
-use crate::failure::RunFailure;
 use crate::inspect::Wants;
 use crate::plan::app::{self, Stand, app_plan};
 use crate::plan::reasons::CountWhy;
+use crate::plan::size::SizeError;
 use crate::plan::{App, Contradiction, Decided, Plan, pattern, size};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
@@ -152,12 +152,12 @@ impl SpawnedJob {
             }
             let looked = app_plan(&spec, ranks, env, &first.inheritance, stand, search);
             let (app, _) = looked.map_err(|failure| {
-                let kind = match failure.code {
+                let kind = match failure.code() {
                     127 => SpawnFailureKind::NotFound,
                     126 => SpawnFailureKind::NotExecutable,
                     _ => SpawnFailureKind::Failed,
                 };
-                refuse(kind, failure.message)
+                refuse(kind, failure.to_string())
             })?;
             apps.push(app);
         }
@@ -208,7 +208,7 @@ impl SpawnedJob {
         node: Option<NodeId>,
         descriptors: u64,
     ) -> Result<(), SpawnFailure> {
-        let full = |failure: RunFailure| refuse(SpawnFailureKind::NoSlots, failure.message);
+        let full = |failure: SizeError| refuse(SpawnFailureKind::NoSlots, failure.to_string());
         match node {
             Some(node) if self.job.ranks.local_size(node) == 0 => Ok(()),
             Some(node) => {
@@ -231,8 +231,8 @@ impl SpawnedApp {
             return Ok(());
         }
         let entered = app::working_directory(&self.spec, &first.inheritance, stand);
-        let entered =
-            entered.map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.message))?;
+        let entered = entered
+            .map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.to_string()))?;
         let cwd = entered.as_deref().unwrap_or(&first.inheritance.cwd);
         // One that was brought along is there under its last name.
         let brought = |path: &PathBuf| path.file_name().is_some_and(|name| cwd.join(name).exists());

@@ -7,15 +7,15 @@ use crate::plan::Plan;
 use crate::plan::app::{self, Stand};
 use crate::plan::spawned::{SpawnedJob, refuse};
 use crate::plan::staged_files::StagedFiles;
-use crate::plan::staging::{LuggageError, Room, Tell, Unpacked};
+use crate::plan::staging::{Room, StagingError, Tell, Unpacked};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
-fn failed(error: LuggageError) -> SpawnFailure {
+fn failed(error: StagingError) -> SpawnFailure {
     let kind = match error {
-        LuggageError::Missing(_) => SpawnFailureKind::NotFound,
-        LuggageError::NotAFile(_) | LuggageError::TooLarge(_) => SpawnFailureKind::NotSupported,
-        LuggageError::Io { .. } => SpawnFailureKind::Failed,
+        StagingError::Missing(_) => SpawnFailureKind::NotFound,
+        StagingError::NotAFile(_) | StagingError::TooLarge(_) => SpawnFailureKind::NotSupported,
+        StagingError::Io { .. } => SpawnFailureKind::Failed,
     };
     refuse(kind, error)
 }

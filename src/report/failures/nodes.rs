@@ -12,7 +12,8 @@ struct Group<'a> {
     /// What the failures have in common.
     shape: String,
     /// That of the first node.
-    failure: RunFailure,
+    code: u8,
+    message: String,
     /// The others' are not in the same words.
     varies: bool,
 }
@@ -25,20 +26,22 @@ pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec
     let mut groups: Vec<Group<'_>> = Vec::new();
     for (node, failure) in failures {
         let name = names.get(node.index()).map_or("?", String::as_str);
-        let shape = shape(&failure.message, name);
+        let (code, message) = (failure.code(), failure.to_string());
+        let shape = shape(&message, name);
         let same = |other: &&mut Group<'_>| {
-            let alike = other.failure.message == failure.message || other.shape == shape;
-            other.failure.code == failure.code && alike
+            let alike = other.message == message || other.shape == shape;
+            other.code == code && alike
         };
         match groups.iter_mut().find(same) {
             Some(group) => {
                 group.nodes.push(name);
-                group.varies |= group.failure.message != failure.message;
+                group.varies |= group.message != message;
             }
             None => groups.push(Group {
                 nodes: vec![name],
                 shape,
-                failure,
+                code,
+                message,
                 varies: false,
             }),
         }
@@ -48,14 +51,14 @@ pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec
             all if all > 1 && all == names.len() => format!("all {all} hosts"),
             _ => compress(group.nodes),
         };
-        let message = group.failure.message;
+        let message = group.message;
         let rest = if group.varies {
             ", and likewise the others"
         } else {
             ""
         };
-        RunFailure {
-            code: group.failure.code,
+        RunFailure::Reported {
+            code: group.code,
             message: format!("on {where_}: {message}{rest}"),
         }
     };
@@ -85,11 +88,11 @@ mod tests {
         let failures = failures.iter().map(|(node, code, message)| {
             let message = (*message).to_owned();
             let code = *code;
-            (NodeId(*node), RunFailure { code, message })
+            (NodeId(*node), RunFailure::Reported { code, message })
         });
         let told = by_node(failures.collect(), &names);
         told.into_iter()
-            .map(|failure| (failure.code, failure.message))
+            .map(|failure| (failure.code(), failure.to_string()))
             .collect()
     }
 

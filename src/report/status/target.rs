@@ -1,7 +1,8 @@
 //! Where the status stream goes, as a descriptor.
 
+use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,10 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-use crate::failure::RunFailure;
+use crate::failure::RequestError;
 use crate::sys::access::writable;
 use crate::sys::descriptors::FIRST_FREE;
-use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::spec::StatusTarget;
 
 /// Bytes that a pipe accepts without blocking when it is writable. Source: pipe(7).
@@ -28,43 +28,52 @@ pub(crate) enum DescriptorError {
     #[error("cannot be read from")]
     WriteOnly,
     #[error("cannot be used: {0}")]
-    Other(#[from] std::io::Error),
+    Other(#[from] io::Error),
 }
 
 /// Opens a target; a file is made, and emptied if it exists.
 ///
 /// # Errors
-/// [`RunFailure`] naming it.
-pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, RunFailure> {
+/// [`TargetError`] naming it.
+pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
     let fd = match target {
         StatusTarget::Stdout => {
-            let duplicate = std::io::stdout().as_fd().try_clone_to_owned();
-            duplicate.map_err(|error| wrong(format!("--json -: {error}")))?
+            let duplicate = io::stdout().as_fd().try_clone_to_owned();
+            duplicate.map_err(TargetError::Stdout)?
         }
-        StatusTarget::Descriptor(number) => inherited(*number)
-            .map_err(|what| wrong(format!("--json fd:{number}: the descriptor {what}")))?,
+        StatusTarget::Descriptor(number) => {
+            let number = *number;
+            inherited(number).map_err(|error| TargetError::Descriptor { number, error })?
+        }
         StatusTarget::File(path) => file(path).map_err(|errno| not_written(path, errno))?,
     };
     Ok(Arc::new(fd))
 }
 
 /// Refuses what [`open`] would refuse, as far as one can see without making a file.
-pub(super) fn check(target: &StatusTarget) -> Result<(), RunFailure> {
+pub(super) fn check(target: &StatusTarget) -> Result<(), TargetError> {
     match target {
         StatusTarget::File(path) => writable(path).map_err(|errno| not_written(path, errno)),
         _ => open(target).map(drop),
     }
 }
 
-fn wrong(message: String) -> RunFailure {
-    RunFailure {
-        code: EXIT_WIREUP,
-        message,
-    }
+/// A target of `--json` that cannot be written to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TargetError {
+    #[error("--json -: {0}")]
+    Stdout(io::Error),
+    #[error("--json fd:{number}: the descriptor {error}")]
+    Descriptor { number: i32, error: DescriptorError },
+    #[error("--json {}: {errno}", path.display())]
+    File { path: PathBuf, errno: Errno },
 }
 
-fn not_written(path: &Path, errno: Errno) -> RunFailure {
-    wrong(format!("--json {}: {errno}", path.display()))
+impl RequestError for TargetError {}
+
+fn not_written(path: &Path, errno: Errno) -> TargetError {
+    let path = path.to_owned();
+    TargetError::File { path, errno }
 }
 
 /// A duplicate of a descriptor that was inherited, for writing.
@@ -95,11 +104,11 @@ fn duplicate(number: i32) -> Result<(OwnedFd, OFlags), DescriptorError> {
     // SAFETY: takes and returns numbers.
     let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_FREE) };
     if duplicate < 0 {
-        return Err(std::io::Error::last_os_error().into());
+        return Err(io::Error::last_os_error().into());
     }
     // SAFETY: it was opened just now, and no other code knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(duplicate) };
-    let flags = fcntl_getfl(&fd).map_err(std::io::Error::from)?;
+    let flags = fcntl_getfl(&fd).map_err(io::Error::from)?;
     Ok((fd, flags & OFlags::RWMODE))
 }
 

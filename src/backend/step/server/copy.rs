@@ -72,7 +72,7 @@ pub(super) fn is_spared() -> bool {
 }
 
 fn failed(what: &'static str) -> impl Fn(Errno) -> RunFailure {
-    move |errno| RunFailure::own(what, errno)
+    move |errno| RunFailure::system(what, errno)
 }
 
 /// Makes the process a step of its user.
@@ -119,7 +119,7 @@ pub(super) fn become_launcher(
         libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
     }
     let what = format!("cannot execute {}", program.to_string_lossy());
-    RunFailure::own(&what, io::Error::last_os_error())
+    RunFailure::system(what, io::Error::last_os_error())
 }
 
 /// Gives descriptors the numbers from 0 on; no other stays open.
@@ -132,7 +132,7 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
     let moved: Vec<OwnedFd> = moved
         .collect::<Result<_, _>>()
         .map_err(failed("descriptors"))?;
-    let wrong = || RunFailure::own("descriptors", io::Error::last_os_error());
+    let wrong = || RunFailure::system("descriptors", io::Error::last_os_error());
     for (to, from) in (0..).zip(&moved) {
         // SAFETY: the source is open, and nothing owns the numbers: what this program has below is never
         // closed.
@@ -168,7 +168,7 @@ fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailur
     give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
         let error = io::Error::from_raw_os_error(errno);
         let what = format!("cannot become user id {}: {}", account.uid, part.words());
-        RunFailure::own(&what, error)
+        RunFailure::system(what, error)
     })?;
     // Its memory contains no more than after an exec: the user may inspect it.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed("its visibility"))
@@ -185,7 +185,7 @@ fn prepare(spared: bool) {
 
 /// The ids of a user that is being looked up.
 fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<Account, RunFailure> {
-    let wrong = |error: io::Error| RunFailure::own(&format!("user id {uid}"), error);
+    let wrong = |error: io::Error| RunFailure::system(format!("user id {uid}"), error);
     let text = read(reply).map_err(wrong)?;
     let mut account = match decode(&text).map_err(|error| wrong(io::Error::other(error)))? {
         Found::Account(account) => account,
