@@ -35,7 +35,7 @@ use spawn::Family;
 use waiting_spawns::Crowd;
 
 use crate::backend::Backend;
-use crate::backend::message::{Refusal, ToBackend};
+use crate::backend::message::{NodeRefusal, ToBackend};
 use crate::control::orders::Orders;
 use crate::plan::Plan;
 use crate::plan::job_names::JobNames;
@@ -115,7 +115,7 @@ pub(crate) struct Controller {
     /// The start of every rank has been reported.
     all_reported: bool,
     /// Nodes that cannot take part.
-    pub(crate) refused: Vec<(NodeId, Refusal)>,
+    pub(crate) refused: Vec<(NodeId, NodeRefusal)>,
     /// Nothing of the job is left.
     pub(crate) over: bool,
     /// The status stream, if there is one.

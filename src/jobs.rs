@@ -73,7 +73,7 @@ pub struct Rank {
 
 /// The process that has a node's part of a job on several hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct JobStep {
     pub process: Process,
     /// The node, once the step has heard which.
     pub node: Option<NodeId>,
@@ -103,7 +103,7 @@ pub struct Job {
     /// Its launcher, if that runs on this machine.
     pub launcher: Option<Process>,
     /// On several hosts: the steps of the nodes that are here, by node.
-    pub steps: Vec<Step>,
+    pub steps: Vec<JobStep>,
     /// On several hosts: which ranks are where, once that is shown.
     pub placement: Option<Placement>,
     pub uid: u32,
@@ -170,7 +170,7 @@ impl Job {
     }
 
     /// The steps here, with the names of their nodes.
-    pub fn nodes_here(&self) -> impl Iterator<Item = (&Step, Option<&str>)> {
+    pub fn nodes_here(&self) -> impl Iterator<Item = (&JobStep, Option<&str>)> {
         self.steps.iter().map(|step| {
             let placement = self.placement.as_ref();
             let name = placement.and_then(|placement| placement.host(step.node?));
@@ -179,7 +179,7 @@ impl Job {
     }
 
     /// The ranks a step here was given, ascending, as far as it is known.
-    pub fn ranks_of(&self, step: &Step) -> impl Iterator<Item = u32> {
+    pub fn ranks_of(&self, step: &JobStep) -> impl Iterator<Item = u32> {
         let placement = self.placement.as_ref().zip(step.node);
         let ranks = placement.map(|(placement, node)| placement.ranks.ranks_on(node));
         ranks.into_iter().flatten().map(|rank| rank.0)

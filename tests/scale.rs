@@ -20,7 +20,7 @@ use wireup_core::link::message::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
 use wireup_core::node::event::PeerMessage;
 use wireup_core::node::{JobContext, NodeCore, Terms};
-use wireup_core::pmix::job_info::{App, JobInfo};
+use wireup_core::pmix::job_info::{AppInfo, JobInfo};
 
 /// The system's allocator, and how many bytes it has given out.
 struct Counting;
@@ -132,7 +132,7 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
                 ranks: &job.ranks,
                 node_names: &names,
                 node: OWN,
-                apps: &[App {
+                apps: &[AppInfo {
                     size: RANKS,
                     argv: vec!["program".into()],
                     wdir: "/home/user".into(),

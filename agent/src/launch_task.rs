@@ -23,11 +23,11 @@ use crate::launch::opening::Opening;
 use crate::launch::queue::{Full, Queue};
 use crate::launch::registry::Registration;
 use crate::launch::router::{Action, Event, Neighbour, Router, TreePosition};
-use crate::launch::step::{Process, start};
+use crate::launch::step::{StepProcess, start};
 use crate::launch::watch::StepWatch;
 use crate::launch::{Loss, Packet};
 use crate::memory;
-use crate::peer::connection::Found;
+use crate::peer::connection::FoundPeer;
 use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
@@ -95,7 +95,7 @@ struct LaunchTask {
     router: Router,
     events: SelectAll<BoxStream<'static, Event>>,
     up: Up,
-    step: Option<(LinkWriter, Process)>,
+    step: Option<(LinkWriter, StepProcess)>,
     /// Over the step.
     watch: StepWatch,
     children: BTreeMap<NodeId, Child>,
@@ -180,7 +180,7 @@ impl LaunchTask {
         router: Router,
         above: Above,
         registration: &Registration,
-        found: &Found,
+        found: &FoundPeer,
     ) -> Self {
         let (place, account) = (router.place(), registration.account());
         let mut events = SelectAll::new();

@@ -222,7 +222,7 @@ enum Refusal {
     #[error("the agent of {name}: {refusal}")]
     Registry {
         name: String,
-        refusal: registry::Refusal,
+        refusal: registry::RegistryRefusal,
     },
 }
 

@@ -23,7 +23,7 @@ use crate::proto::v1;
 use crate::proto::v1::node_agent_server::NodeAgent;
 use crate::scheduled::caller::Caller;
 use crate::scheduled::exchange::ExchangeError;
-use crate::scheduled::launch::{Answer, ExchangeEnd, Head, Launch, Order};
+use crate::scheduled::launch::{ExchangeAnswer, ExchangeEnd, Head, Launch, Order};
 use crate::scheduled::request;
 use crate::state::Agent;
 use crate::user::{User, UserError};
@@ -110,7 +110,7 @@ impl NodeAgent for Service {
             }
         };
         std::mem::forget(waiting);
-        let answer: Answer =
+        let answer: ExchangeAnswer =
             answer.map_err(|_| Status::internal("an exchange was not answered"))?;
         match answer {
             Ok(merged) => Ok(Response::new(v1::PmiFenceResponse {
@@ -241,7 +241,7 @@ async fn launch_processes(
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
     let bytes = REGISTERED * asked.encoded_len();
-    let request = request::Request::check(asked, name)
+    let request = request::LaunchRequest::check(asked, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     let user = user(agent, caller.runs_as(&request, agent.own())?).await?;
     let uid = user.uid;

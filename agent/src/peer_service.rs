@@ -14,7 +14,7 @@ use crate::launch::growth::Pieces;
 use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::queue::queue;
-use crate::launch::registry::Refusal;
+use crate::launch::registry::RegistryRefusal;
 use crate::launch::router::{Event, Neighbour, TreePosition};
 use crate::launch_task::{Above, run_launch};
 use crate::origin::Peer;
@@ -182,13 +182,13 @@ pub fn caller<T>(request: &Request<T>) -> Result<Peer, Status> {
     caller.ok_or_else(|| Status::unauthenticated("a connection without a certificate"))
 }
 
-fn refused(refusal: &Refusal) -> Status {
+fn refused(refusal: &RegistryRefusal) -> Status {
     let text = refusal.to_string();
     match refusal {
-        Refusal::Draining => Status::unavailable(text),
-        Refusal::Spent(_) => Status::resource_exhausted(text),
-        Refusal::Twice(_) => Status::already_exists(text),
-        Refusal::Token(_) | Refusal::User { .. } => Status::permission_denied(text),
+        RegistryRefusal::Draining => Status::unavailable(text),
+        RegistryRefusal::Spent(_) => Status::resource_exhausted(text),
+        RegistryRefusal::Twice(_) => Status::already_exists(text),
+        RegistryRefusal::Token(_) | RegistryRefusal::User { .. } => Status::permission_denied(text),
     }
 }
 

@@ -103,7 +103,7 @@ pub enum Packet {
 
 /// What a head node orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum CollectiveOutput {
     /// Say something to the launch of a job.
     Send {
         to: Nspace,
@@ -185,7 +185,7 @@ impl CollectiveHub {
         own: Own,
         (node, status, data): (NodeId, i32, Vec<u8>),
         deadline: Option<Moment>,
-        out: &mut Vec<Output>,
+        out: &mut Vec<CollectiveOutput>,
     ) {
         let done = self.done.get(&(act, members.clone()));
         let generation = done.copied().unwrap_or_default();
@@ -209,7 +209,7 @@ impl CollectiveHub {
                     data: pending.said.data.clone(),
                 };
                 let to = to.clone();
-                out.push(Output::Send { to, packet });
+                out.push(CollectiveOutput::Send { to, packet });
             }
         }
         self.go_on(&key, out);
@@ -221,7 +221,7 @@ impl CollectiveHub {
         key: &Key,
         own: Own,
         (jobs, status, data): (Vec<Description>, i32, &[u8]),
-        out: &mut Vec<Output>,
+        out: &mut Vec<CollectiveOutput>,
     ) {
         let done = self.done.get(&(key.act, key.members.clone()));
         // A finished collective does not begin again.
@@ -250,7 +250,7 @@ impl CollectiveHub {
         key: &Key,
         node: NodeId,
         result: Result<(), i32>,
-        out: &mut Vec<Output>,
+        out: &mut Vec<CollectiveOutput>,
     ) {
         if let Err(status) = result {
             return self.end(key, Err(status), out);
@@ -267,14 +267,14 @@ impl CollectiveHub {
                     jobs: jobs.clone(),
                 };
                 let to = to.clone();
-                out.push(Output::Send { to, packet });
+                out.push(CollectiveOutput::Send { to, packet });
             }
         }
         self.go_on(key, out);
     }
 
     /// The servers of another launch know this one's jobs.
-    pub fn ready(&mut self, key: &Key, jobs: &[Nspace], out: &mut Vec<Output>) {
+    pub fn ready(&mut self, key: &Key, jobs: &[Nspace], out: &mut Vec<CollectiveOutput>) {
         if let Some(pending) = self.open.get_mut(key) {
             for job in jobs {
                 if let Some((_, ready)) = pending.others.get_mut(job) {
@@ -286,7 +286,12 @@ impl CollectiveHub {
     }
 
     /// Some jobs of other launches are gone.
-    pub fn gone(&mut self, is_gone: impl Fn(&Nspace) -> bool, status: i32, out: &mut Vec<Output>) {
+    pub fn gone(
+        &mut self,
+        is_gone: impl Fn(&Nspace) -> bool,
+        status: i32,
+        out: &mut Vec<CollectiveOutput>,
+    ) {
         let open = self.open.iter();
         let lost = open.filter(|(_, pending)| pending.others.keys().any(&is_gone));
         let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
@@ -296,7 +301,7 @@ impl CollectiveHub {
     }
 
     /// A node of this launch is gone for good.
-    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<Output>) {
+    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<CollectiveOutput>) {
         let open = self.open.iter();
         let lost = open.filter(|(_, pending)| pending.own.nodes.contains(&node));
         let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
@@ -306,7 +311,7 @@ impl CollectiveHub {
     }
 
     /// Ends what takes too long.
-    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<Output>) {
+    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<CollectiveOutput>) {
         let open = self.open.iter();
         let late = open.filter(|(_, pending)| pending.deadline.is_some_and(|at| at <= now));
         let late: Vec<Key> = late.map(|(key, _)| key.clone()).collect();
@@ -344,7 +349,7 @@ impl CollectiveHub {
         })
     }
 
-    fn go_on(&mut self, key: &Key, out: &mut Vec<Output>) {
+    fn go_on(&mut self, key: &Key, out: &mut Vec<CollectiveOutput>) {
         let Some(pending) = self.open.get_mut(key) else {
             return;
         };
@@ -356,7 +361,7 @@ impl CollectiveHub {
             if !jobs.is_empty() {
                 let nodes = pending.own.nodes.clone();
                 let key = key.clone();
-                return out.push(Output::Register { key, nodes, jobs });
+                return out.push(CollectiveOutput::Register { key, nodes, jobs });
             }
             let here = pending.registered == pending.own.nodes;
             if !here || !pending.others.values().all(|(_, ready)| *ready) {
@@ -369,13 +374,13 @@ impl CollectiveHub {
         self.end(key, outcome, out);
     }
 
-    fn end(&mut self, key: &Key, outcome: Outcome, out: &mut Vec<Output>) {
+    fn end(&mut self, key: &Key, outcome: Outcome, out: &mut Vec<CollectiveOutput>) {
         let Some(pending) = self.open.remove(key) else {
             return;
         };
         let done = self.done.entry((key.act, key.members.clone()));
         *done.or_default() = key.generation + 1;
-        out.push(Output::Release {
+        out.push(CollectiveOutput::Release {
             key: key.clone(),
             nodes: pending.own.nodes,
             outcome,

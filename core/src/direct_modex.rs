@@ -76,7 +76,7 @@ pub enum ModexInput<T> {
         key: Option<Box<[u8]>>,
         ticket: T,
     },
-    /// The answer to an [`Output::AskHost`].
+    /// The answer to an [`ModexOutput::AskHost`].
     SidecarAnswered {
         /// The rank asked for.
         proc: Proc,
@@ -103,7 +103,7 @@ pub enum ModexInput<T> {
 
 /// What the engine orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Output<T> {
+pub enum ModexOutput<T> {
     /// Deliver a message; `to` is never this node.
     Send {
         /// Destination.
@@ -195,7 +195,7 @@ impl<T> ModexEngine<T> {
     }
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
-    pub fn handle(&mut self, input: ModexInput<T>, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn handle(&mut self, input: ModexInput<T>, now: Moment, out: &mut Vec<ModexOutput<T>>) {
         if self.torn_down {
             return self.refuse(input, out);
         }
@@ -257,7 +257,7 @@ impl<T> ModexEngine<T> {
             ModexInput::Tick => {
                 for (ticket, owner, waited) in self.asking.expire(now) {
                     let result = Err(ModexFailure::Timeout { owner, waited });
-                    out.push(Output::Complete { ticket, result });
+                    out.push(ModexOutput::Complete { ticket, result });
                 }
                 let owner = self.node;
                 for (proc, askers, waited) in self.owning.expire(now) {
@@ -266,7 +266,7 @@ impl<T> ModexEngine<T> {
                 }
                 for (ticket, data) in self.asking.without_key(now) {
                     let result = Ok(data);
-                    out.push(Output::Complete { ticket, result });
+                    out.push(ModexOutput::Complete { ticket, result });
                 }
                 for request in self.asking.resume(now) {
                     self.send(request, now, out);
@@ -295,7 +295,7 @@ impl<T> ModexEngine<T> {
         owner: Option<NodeId>,
         waiter: Waiter<T>,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<ModexOutput<T>>,
     ) {
         let reachable = match owner {
             Some(owner) => self.asking.lost(owner).map_or(Ok(owner), Err),
@@ -317,12 +317,12 @@ impl<T> ModexEngine<T> {
             }
             Err(failure) => {
                 let (ticket, result) = (waiter.ticket, Err(failure));
-                out.push(Output::Complete { ticket, result });
+                out.push(ModexOutput::Complete { ticket, result });
             }
         }
     }
 
-    fn send(&mut self, request: Sending, now: Moment, out: &mut Vec<Output<T>>) {
+    fn send(&mut self, request: Sending, now: Moment, out: &mut Vec<ModexOutput<T>>) {
         let Sending {
             proc,
             owner,
@@ -332,7 +332,7 @@ impl<T> ModexEngine<T> {
             return self.request(owner, serial, proc, now, out);
         }
         let message = ModexMessage::Request { serial, proc };
-        out.push(Output::Send { to: owner, message });
+        out.push(ModexOutput::Send { to: owner, message });
     }
 
     /// A request for a rank of this node, from another node or from this one.
@@ -342,14 +342,14 @@ impl<T> ModexEngine<T> {
         serial: u64,
         proc: Proc,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<ModexOutput<T>>,
     ) {
         if self.asking.lost(from).is_some() {
             return;
         }
         match self.owning.request(&proc, from, serial, now) {
             Taken::Parked => {}
-            Taken::First => out.push(Output::AskHost { proc }),
+            Taken::First => out.push(ModexOutput::AskHost { proc }),
             Taken::Refused(failure) => self.reply((from, serial, &proc), &Err(failure), now, out),
         }
     }
@@ -359,7 +359,7 @@ impl<T> ModexEngine<T> {
         (proc, askers): (&Proc, impl IntoIterator<Item = (NodeId, u64)>),
         result: &ModexResult,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<ModexOutput<T>>,
     ) {
         for (asker, serial) in askers {
             self.reply((asker, serial, proc), result, now, out);
@@ -371,7 +371,7 @@ impl<T> ModexEngine<T> {
         (to, serial, proc): (NodeId, u64, &Proc),
         result: &ModexResult,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<ModexOutput<T>>,
     ) {
         if to == self.node {
             return self.replied((to, serial, proc), result, now, out);
@@ -381,7 +381,7 @@ impl<T> ModexEngine<T> {
             proc: proc.clone(),
             result: result.clone(),
         };
-        out.push(Output::Send { to, message });
+        out.push(ModexOutput::Send { to, message });
     }
 
     fn replied(
@@ -389,16 +389,16 @@ impl<T> ModexEngine<T> {
         request: (NodeId, u64, &Proc),
         result: &ModexResult,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<ModexOutput<T>>,
     ) {
         complete_all(self.asking.replied(request, result, now), result, out);
     }
 
     /// After the end, every request fails.
-    fn refuse(&self, input: ModexInput<T>, out: &mut Vec<Output<T>>) {
+    fn refuse(&self, input: ModexInput<T>, out: &mut Vec<ModexOutput<T>>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {
-            ModexInput::Ask { ticket, .. } => out.push(Output::Complete { ticket, result }),
+            ModexInput::Ask { ticket, .. } => out.push(ModexOutput::Complete { ticket, result }),
             ModexInput::Message {
                 from: to,
                 message: ModexMessage::Request { serial, proc },
@@ -408,13 +408,13 @@ impl<T> ModexEngine<T> {
                     proc,
                     result,
                 };
-                out.push(Output::Send { to, message });
+                out.push(ModexOutput::Send { to, message });
             }
             _ => {}
         }
     }
 
-    fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    fn tear_down(&mut self, now: Moment, out: &mut Vec<ModexOutput<T>>) {
         let torn_down = Err(ModexFailure::TornDown { node: self.node });
         for (proc, askers) in self.owning.tear_down() {
             self.reply_all((&proc, askers), &torn_down, now, out);
@@ -434,9 +434,9 @@ fn terminated(key: Box<[u8]>) -> Box<[u8]> {
 fn complete_all<T>(
     tickets: impl IntoIterator<Item = T>,
     result: &ModexResult,
-    out: &mut Vec<Output<T>>,
+    out: &mut Vec<ModexOutput<T>>,
 ) {
-    out.extend(tickets.into_iter().map(|ticket| Output::Complete {
+    out.extend(tickets.into_iter().map(|ticket| ModexOutput::Complete {
         ticket,
         result: result.clone(),
     }));

@@ -50,8 +50,8 @@ use tracing::debug;
 use book::Book;
 pub use id::{FenceId, Kind, Participants, Series};
 pub use message::{
-    Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceResult, Limits, Output,
-    Released, Timeout,
+    Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceOutput, FenceResult,
+    Limits, Released, Timeout,
 };
 use round::{Phase, Round};
 use tree::FencePosition;
@@ -99,7 +99,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
-    pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         match input {
             FenceInput::Begin {
                 series,
@@ -161,7 +161,7 @@ impl<T> FenceEngine<T> {
         timeout: Option<Timeout>,
         ticket: T,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let node = self.node;
         let place = self.place(nodes);
@@ -191,11 +191,11 @@ impl<T> FenceEngine<T> {
         offer: Offer,
         ticket: Option<T>,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let node = self.node;
         let refused = |ticket: Option<T>, failure| {
-            ticket.map(|ticket| Output::Complete {
+            ticket.map(|ticket| FenceOutput::Complete {
                 ticket,
                 result: Err(failure),
             })
@@ -247,7 +247,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// Handles an arrival: if it was the last one, notifies the parent or ends the fence.
-    fn advance(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+    fn advance(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         let limit = self.limits.result_bytes;
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -286,7 +286,7 @@ impl<T> FenceEngine<T> {
         place: &FencePosition,
         failure: FenceFailure,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let Some(parent) = place.parent() else {
             return self.decide(id, place, Err(failure), out);
@@ -313,7 +313,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         place: &FencePosition,
         result: FenceResult,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         for child in place.children() {
             let id = id.clone();
@@ -334,7 +334,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// It has ended for this node: answers the local requester, if it waits.
-    fn end(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<Output<T>>) {
+    fn end(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<FenceOutput<T>>) {
         let round = self.rounds.remove(id);
         if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
             survivors.keep(id, round.place.nodes(), &result);
@@ -353,7 +353,7 @@ impl<T> FenceEngine<T> {
             self.book.enter(id);
         }
         self.book.end(id, unheard);
-        out.extend(ticket.map(|ticket| Output::Complete { ticket, result }));
+        out.extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
     }
 
     /// Two lists of nodes give two trees: all nodes in them are notified directly.
@@ -363,7 +363,7 @@ impl<T> FenceEngine<T> {
         second: NodeId,
         one: &Nodes,
         other: &Nodes,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let first = self.node;
         let failure = FenceFailure::NodesDisagree { first, second };
@@ -379,7 +379,13 @@ impl<T> FenceEngine<T> {
         self.end(id, Err(failure), out);
     }
 
-    fn peer_lost(&mut self, node: NodeId, reason: Arc<str>, now: Moment, out: &mut Vec<Output<T>>) {
+    fn peer_lost(
+        &mut self,
+        node: NodeId,
+        reason: Arc<str>,
+        now: Moment,
+        out: &mut Vec<FenceOutput<T>>,
+    ) {
         if node == self.node || self.lost.contains_key(&node) {
             return;
         }
@@ -403,7 +409,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    fn tear_down(&mut self, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         self.torn_down = true;
         self.book.close();
         let failure = FenceFailure::TornDown { node: self.node };
@@ -418,7 +424,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// After the end no local process waits for the root's decision, but nodes below may.
-    fn settle_if_torn_down(&mut self, id: &FenceId, out: &mut Vec<Output<T>>) {
+    fn settle_if_torn_down(&mut self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
         if !self.torn_down {
             return;
         }
@@ -427,12 +433,12 @@ impl<T> FenceEngine<T> {
             self.book.enter(id);
         }
         let result = Err(FenceFailure::TornDown { node: self.node });
-        out.extend(ticket.map(|ticket| Output::Complete { ticket, result }));
+        out.extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
     }
 
-    fn send(&self, to: NodeId, message: FenceMessage, out: &mut Vec<Output<T>>) {
+    fn send(&self, to: NodeId, message: FenceMessage, out: &mut Vec<FenceOutput<T>>) {
         if to != self.node && !self.lost.contains_key(&to) {
-            out.push(Output::Send { to, message });
+            out.push(FenceOutput::Send { to, message });
         }
     }
 

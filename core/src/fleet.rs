@@ -37,7 +37,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a node cannot take part.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct NodeRefusal {
     /// The exit code of a run that ends by it.
     pub code: u8,
     /// One line with the remedy, without a prefix.
@@ -50,11 +50,11 @@ pub enum Conclusion {
     /// Every node takes part: ranks may be started.
     Ready,
     /// Some nodes cannot take part.
-    Refused(Vec<(NodeId, Refusal)>),
+    Refused(Vec<(NodeId, NodeRefusal)>),
     /// The ranks of a job have been started everywhere.
     AllStarted(JobNumber),
     /// A node that was to join has done so, or cannot.
-    Joined(NodeId, Option<Refusal>),
+    Joined(NodeId, Option<NodeRefusal>),
     /// The job has failed by the loss of a host. What that host has reported came first.
     HostFailed(NodeId, String),
     /// Nothing more will be heard of a rank that had not ended.
@@ -177,7 +177,7 @@ impl Fleet {
     }
 
     /// A node cannot take part.
-    pub fn refused(&mut self, node: NodeId, refusal: Refusal, out: &mut Vec<Conclusion>) {
+    pub fn refused(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<Conclusion>) {
         if self.nodes[node.index()].is_joining() {
             self.not_joined(node, refusal, out);
         } else {
@@ -272,7 +272,7 @@ impl Fleet {
     }
 
     /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
-    pub fn not_joined(&mut self, node: NodeId, refusal: Refusal, out: &mut Vec<Conclusion>) {
+    pub fn not_joined(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<Conclusion>) {
         let state = &mut self.nodes[node.index()];
         if state.refusal.is_some() {
             return;

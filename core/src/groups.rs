@@ -35,9 +35,9 @@ pub mod watch;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use context_ids::{Hub, Step, Verdict};
+use context_ids::{Hub, IdStep, Verdict};
 pub use message::{
-    GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output, Released,
+    GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Offer, Operation, Released,
 };
 
 use crate::job::clock::Moment;
@@ -90,7 +90,7 @@ impl<T> GroupEngine<T> {
         offer: Offer,
         ticket: T,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<GroupOutput<T>>,
     ) {
         let node = self.node;
         let refusal = match &self.out_of_service {
@@ -102,7 +102,7 @@ impl<T> GroupEngine<T> {
         };
         if let Some(failure) = refusal {
             let result = Err(failure);
-            return out.push(Output::Complete { ticket, result });
+            return out.push(GroupOutput::Complete { ticket, result });
         }
         let hub = offer.nodes[0];
         self.waiting.insert(key.clone(), (ticket, hub));
@@ -123,7 +123,7 @@ impl<T> GroupEngine<T> {
                 key: key.clone(),
                 offer,
             };
-            out.push(Output::Send { to: hub, message });
+            out.push(GroupOutput::Send { to: hub, message });
         }
         if let Some(failure) = early {
             self.settle(&key, Err(failure), out);
@@ -136,7 +136,7 @@ impl<T> GroupEngine<T> {
         from: NodeId,
         message: GroupMessage,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<GroupOutput<T>>,
     ) {
         if self.lost.contains(&from) {
             return;
@@ -144,11 +144,11 @@ impl<T> GroupEngine<T> {
         match message {
             GroupMessage::Arrive { key, offer } => {
                 let step = if offer.nodes.first() != Some(&self.node) {
-                    Step::Refused(GroupFailure::NotMember { node: self.node })
+                    IdStep::Refused(GroupFailure::NotMember { node: self.node })
                 } else if let Some(failure) = self.lost_among(&offer.nodes) {
-                    Step::Refused(failure)
+                    IdStep::Refused(failure)
                 } else if let Some(failure) = &self.out_of_service {
-                    Step::Refused(failure.clone())
+                    IdStep::Refused(failure.clone())
                 } else {
                     self.hub.arrive(key.clone(), from, offer, now)
                 };
@@ -174,14 +174,14 @@ impl<T> GroupEngine<T> {
     }
 
     /// The process of a member on this node has ended.
-    pub fn rank_ended(&mut self, proc: Proc, out: &mut Vec<Output<T>>) {
+    pub fn rank_ended(&mut self, proc: Proc, out: &mut Vec<GroupOutput<T>>) {
         let failure = GroupFailure::MemberEnded { proc: proc.clone() };
         self.refuse_all(|key| key.members.contains(&proc), &failure, out);
         self.ended.insert(proc);
     }
 
     /// A member has left a group: the others end it without this member. Every node is notified.
-    pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, out: &mut Vec<Output<T>>) {
+    pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, out: &mut Vec<GroupOutput<T>>) {
         for verdict in self.hub.member_left(name, proc) {
             self.announce(verdict, out);
         }
@@ -193,7 +193,7 @@ impl<T> GroupEngine<T> {
     }
 
     /// A node is lost: operations of its members fail.
-    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<Output<T>>) {
+    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<GroupOutput<T>>) {
         if node == self.node || !self.lost.insert(node) {
             return;
         }
@@ -215,14 +215,14 @@ impl<T> GroupEngine<T> {
     }
 
     /// Nothing more comes from this node's members: their PMIx server is lost.
-    pub fn server_lost(&mut self, out: &mut Vec<Output<T>>) {
+    pub fn server_lost(&mut self, out: &mut Vec<GroupOutput<T>>) {
         let failure = GroupFailure::ServerLost { node: self.node };
         self.refuse_all(|_| true, &failure, out);
         self.out_of_service.get_or_insert(failure);
     }
 
     /// The job ends: fails all pending and later operations.
-    pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+    pub fn tear_down(&mut self, out: &mut Vec<GroupOutput<T>>) {
         let failure = GroupFailure::TornDown { node: self.node };
         for verdict in self.hub.fail_all(&failure) {
             self.announce(verdict, out);
@@ -230,7 +230,7 @@ impl<T> GroupEngine<T> {
         self.refuse_all(|_| true, &failure, out);
         for (_, (ticket, _)) in std::mem::take(&mut self.waiting) {
             let result = Err(failure.clone());
-            out.push(Output::Complete { ticket, result });
+            out.push(GroupOutput::Complete { ticket, result });
         }
         self.open.clear();
         self.early.clear();
@@ -238,7 +238,7 @@ impl<T> GroupEngine<T> {
     }
 
     /// Fails operations that have timed out.
-    pub fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<GroupOutput<T>>) {
         for verdict in self.hub.expire(now) {
             self.announce(verdict, out);
         }
@@ -266,7 +266,7 @@ impl<T> GroupEngine<T> {
 
     /// Others have arrived at an operation that this node has not entered; its members may have
     /// ended.
-    fn opened(&mut self, key: GroupKey, hub: NodeId, out: &mut Vec<Output<T>>) {
+    fn opened(&mut self, key: GroupKey, hub: NodeId, out: &mut Vec<GroupOutput<T>>) {
         let ended = self.ended_members(&key);
         self.open.insert(key.clone(), hub);
         for proc in ended {
@@ -278,7 +278,7 @@ impl<T> GroupEngine<T> {
         &mut self,
         which: impl Fn(&GroupKey) -> bool,
         failure: &GroupFailure,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<GroupOutput<T>>,
     ) {
         let waiting = self.waiting.iter().map(|(key, (_, hub))| (key, hub));
         let known: Vec<(GroupKey, NodeId)> = waiting
@@ -297,11 +297,11 @@ impl<T> GroupEngine<T> {
         key: GroupKey,
         hub: NodeId,
         failure: GroupFailure,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<GroupOutput<T>>,
     ) {
         if hub != self.node {
             let message = GroupMessage::Refuse { key, failure };
-            out.push(Output::Send { to: hub, message });
+            out.push(GroupOutput::Send { to: hub, message });
         } else if let Some(verdict) = self.refused(key, failure) {
             self.announce(verdict, out);
         }
@@ -315,31 +315,37 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    fn carry_out(&mut self, key: GroupKey, from: NodeId, step: Step, out: &mut Vec<Output<T>>) {
+    fn carry_out(
+        &mut self,
+        key: GroupKey,
+        from: NodeId,
+        step: IdStep,
+        out: &mut Vec<GroupOutput<T>>,
+    ) {
         match step {
-            Step::Nothing => {}
-            Step::Opened(missing) => {
+            IdStep::Nothing => {}
+            IdStep::Opened(missing) => {
                 for &to in missing.iter().filter(|to| **to != self.node) {
                     let key = key.clone();
                     let message = GroupMessage::Open { key };
-                    out.push(Output::Send { to, message });
+                    out.push(GroupOutput::Send { to, message });
                 }
                 // Last, for it may be the end of it.
                 if missing.contains(&self.node) {
                     self.opened(key, self.node, out);
                 }
             }
-            Step::Verdict(verdict) => self.announce(verdict, out),
-            Step::Refused(failure) if from == self.node => self.settle(&key, Err(failure), out),
-            Step::Refused(failure) => {
+            IdStep::Verdict(verdict) => self.announce(verdict, out),
+            IdStep::Refused(failure) if from == self.node => self.settle(&key, Err(failure), out),
+            IdStep::Refused(failure) => {
                 let message = GroupMessage::Fail { key, failure };
-                out.push(Output::Send { to: from, message });
+                out.push(GroupOutput::Send { to: from, message });
             }
         }
     }
 
     /// Tells a decision to all it concerns, this node included.
-    fn announce(&mut self, verdict: Verdict, out: &mut Vec<Output<T>>) {
+    fn announce(&mut self, verdict: Verdict, out: &mut Vec<GroupOutput<T>>) {
         let Verdict { key, nodes, result } = verdict;
         for &to in nodes.iter().filter(|to| **to != self.node) {
             let key = key.clone();
@@ -353,7 +359,7 @@ impl<T> GroupEngine<T> {
                     failure: failure.clone(),
                 },
             };
-            out.push(Output::Send { to, message });
+            out.push(GroupOutput::Send { to, message });
         }
         match result {
             Ok(released) => self.released(&key, released, out),
@@ -362,13 +368,13 @@ impl<T> GroupEngine<T> {
     }
 
     /// An operation is done, also where all members ended before they called.
-    fn released(&mut self, key: &GroupKey, released: Released, out: &mut Vec<Output<T>>) {
+    fn released(&mut self, key: &GroupKey, released: Released, out: &mut Vec<GroupOutput<T>>) {
         self.open.remove(key);
         self.settle(key, Ok(released), out);
     }
 
     /// An operation has failed, which this node's members may still have to learn.
-    fn failed(&mut self, key: GroupKey, failure: GroupFailure, out: &mut Vec<Output<T>>) {
+    fn failed(&mut self, key: GroupKey, failure: GroupFailure, out: &mut Vec<GroupOutput<T>>) {
         self.open.remove(&key);
         if self.waiting.contains_key(&key) {
             self.settle(&key, Err(failure), out);
@@ -378,9 +384,9 @@ impl<T> GroupEngine<T> {
     }
 
     /// Answers the server, if it waits.
-    fn settle(&mut self, key: &GroupKey, result: GroupResult, out: &mut Vec<Output<T>>) {
+    fn settle(&mut self, key: &GroupKey, result: GroupResult, out: &mut Vec<GroupOutput<T>>) {
         if let Some((ticket, _)) = self.waiting.remove(key) {
-            out.push(Output::Complete { ticket, result });
+            out.push(GroupOutput::Complete { ticket, result });
         }
     }
 }

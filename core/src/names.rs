@@ -5,7 +5,7 @@
 //! ```text
 //!  process      its node (engine)         head node (engine ─▶ store)         shared store
 //!     │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
-//!     ◀─ Complete ── (gone) ◀───── Answer ── at once │ when it comes ◀─ Answer ─── of all
+//!     ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
 //!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
 //! Messages between head nodes and the shared store are in [`shared`]; the `rendezvous` owns that
@@ -36,7 +36,9 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ownership::{Value, ValueId, Values};
-use request::{Answer, Found, Lookup, Persistence, Refusal, Removal, Request, Requester};
+use request::{
+    FoundName, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Removal, Requester,
+};
 use waiting::{Waiter, WaiterId, Waiting};
 
 use crate::job::clock::Moment;
@@ -69,9 +71,9 @@ pub struct Store<T> {
 #[derive(Debug)]
 pub struct Moved<T> {
     /// Published values with their publishers.
-    pub publications: Vec<(Requester, Request)>,
+    pub publications: Vec<(Requester, NameRequest)>,
     /// The lookups that waited.
-    pub lookups: Vec<(T, Requester, Request)>,
+    pub lookups: Vec<(T, Requester, NameRequest)>,
 }
 
 impl<T> Default for Store<T> {
@@ -90,13 +92,13 @@ impl<T: Ord + Clone> Store<T> {
     pub fn handle(
         &mut self,
         who: &Requester,
-        request: Request,
+        request: NameRequest,
         ticket: T,
         now: Moment,
-        answers: &mut Vec<(T, Answer)>,
+        answers: &mut Vec<(T, NameReply)>,
     ) {
         match request {
-            Request::Publish {
+            NameRequest::Publish {
                 range,
                 persistence,
                 values,
@@ -106,12 +108,12 @@ impl<T: Ord + Clone> Store<T> {
                     usable(&keys).and_then(|()| self.values.add(who, &range, persistence, values));
                 answers.push((
                     ticket,
-                    added.map_or_else(Answer::Refused, |()| Answer::Done),
+                    added.map_or_else(NameReply::Refused, |()| NameReply::Done),
                 ));
                 self.published(&keys, answers);
             }
-            Request::Lookup(lookup) => self.look_up(who, lookup, ticket, now, answers),
-            Request::Unpublish { removal, keys } => {
+            NameRequest::Lookup(lookup) => self.look_up(who, lookup, ticket, now, answers),
+            NameRequest::Unpublish { removal, keys } => {
                 answers.push((ticket, self.unpublish(who, &removal, &keys)));
             }
         }
@@ -119,10 +121,10 @@ impl<T: Ord + Clone> Store<T> {
 
     /// A process has ended: nothing it published for its lifetime stays, and nothing it waits for
     /// is kept for it.
-    pub fn proc_ended(&mut self, proc: &Proc, answers: &mut Vec<(T, Answer)>) {
+    pub fn proc_ended(&mut self, proc: &Proc, answers: &mut Vec<(T, NameReply)>) {
         self.values.owner_ended(proc);
         let waiting = self.waiting.of_proc(proc);
-        self.refuse(waiting, &Refusal::RequesterEnded, answers);
+        self.refuse(waiting, &NameRefusal::RequesterEnded, answers);
     }
 
     /// Every rank of an application context has ended.
@@ -131,9 +133,9 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// Refuses the lookups that have timed out.
-    pub fn tick(&mut self, now: Moment, answers: &mut Vec<(T, Answer)>) {
+    pub fn tick(&mut self, now: Moment, answers: &mut Vec<(T, NameReply)>) {
         let expired = self.waiting.expired(now);
-        self.refuse(expired, &Refusal::Timeout, answers);
+        self.refuse(expired, &NameRefusal::Timeout, answers);
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -141,9 +143,9 @@ impl<T: Ord + Clone> Store<T> {
         self.waiting.next_deadline()
     }
 
-    /// Whether the answer with [values for one reader](Found::once) to this request has reached its
+    /// Whether the answer with [values for one reader](FoundName::once) to this request has reached its
     /// reader. A value that has not is available again.
-    pub fn receipt(&mut self, ticket: &T, reached: bool, answers: &mut Vec<(T, Answer)>) {
+    pub fn receipt(&mut self, ticket: &T, reached: bool, answers: &mut Vec<(T, NameReply)>) {
         let lent = self.lent.remove(ticket).unwrap_or_default();
         if reached {
             return lent.iter().for_each(|(_, value)| self.values.forget(value));
@@ -162,7 +164,7 @@ impl<T: Ord + Clone> Store<T> {
         &mut self,
         nodes: &BTreeSet<NodeId>,
         was_there: impl Fn(&T) -> bool,
-        answers: &mut Vec<(T, Answer)>,
+        answers: &mut Vec<(T, NameReply)>,
     ) {
         self.values.nodes_gone(nodes);
         for id in self.waiting.on_nodes(nodes) {
@@ -176,7 +178,7 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// The answers to some requests have not reached their readers and never will.
-    pub fn requests_lost(&mut self, lost: impl Fn(&T) -> bool, answers: &mut Vec<(T, Answer)>) {
+    pub fn requests_lost(&mut self, lost: impl Fn(&T) -> bool, answers: &mut Vec<(T, NameReply)>) {
         let lost = self.lent.keys().filter(|ticket| lost(ticket));
         let lost: Vec<T> = lost.cloned().collect();
         for ticket in lost {
@@ -187,7 +189,7 @@ impl<T: Ord + Clone> Store<T> {
     /// Removes all published values and waiting lookups. Values in transit to a reader stay lent.
     pub fn drain(&mut self, now: Moment) -> Moved<T> {
         let publications = self.values.drain().into_iter().map(|value| {
-            let publication = Request::Publish {
+            let publication = NameRequest::Publish {
                 range: value.range,
                 persistence: value.persistence,
                 values: vec![(value.key, value.data)],
@@ -200,7 +202,11 @@ impl<T: Ord + Clone> Store<T> {
             if let (Some(wait), Some(deadline)) = (&mut waiter.lookup.wait, waiter.deadline) {
                 wait.timeout = Some(deadline.0.saturating_sub(now.0));
             }
-            (waiter.ticket, waiter.who, Request::Lookup(waiter.lookup))
+            (
+                waiter.ticket,
+                waiter.who,
+                NameRequest::Lookup(waiter.lookup),
+            )
         });
         Moved {
             publications: publications.collect(),
@@ -219,9 +225,9 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// Refuses all waiting lookups.
-    pub fn tear_down(&mut self, answers: &mut Vec<(T, Answer)>) {
+    pub fn tear_down(&mut self, answers: &mut Vec<(T, NameReply)>) {
         let all = self.waiting.ids();
-        self.refuse(all, &Refusal::TornDown, answers);
+        self.refuse(all, &NameRefusal::TornDown, answers);
     }
 
     fn look_up(
@@ -230,12 +236,12 @@ impl<T: Ord + Clone> Store<T> {
         mut lookup: Lookup,
         ticket: T,
         now: Moment,
-        answers: &mut Vec<(T, Answer)>,
+        answers: &mut Vec<(T, NameReply)>,
     ) {
         let mut seen = BTreeSet::new();
         lookup.keys.retain(|key| seen.insert(key.clone()));
         if let Err(refusal) = usable(&lookup.keys) {
-            return answers.push((ticket, Answer::Refused(refusal)));
+            return answers.push((ticket, NameReply::Refused(refusal)));
         }
         let all = lookup.keys.len();
         let need = match lookup.wait.map(|wait| usize::try_from(wait.at_least)) {
@@ -245,12 +251,12 @@ impl<T: Ord + Clone> Store<T> {
         let found = self.find(who, &lookup);
         if found.len() >= need {
             let values = self.take(&found, &ticket);
-            return answers.push((ticket, Answer::Found(values)));
+            return answers.push((ticket, NameReply::Found(values)));
         }
         let Some(wait) = lookup.wait else {
             let answer = match found.is_empty() {
-                true => Answer::Refused(Refusal::NotFound),
-                false => Answer::Partial(self.show(&found)),
+                true => NameReply::Refused(NameRefusal::NotFound),
+                false => NameReply::Partial(self.show(&found)),
             };
             return answers.push((ticket, answer));
         };
@@ -262,12 +268,12 @@ impl<T: Ord + Clone> Store<T> {
             deadline: request::deadline(wait, now),
         };
         if let Err((ticket, refusal)) = self.waiting.add(waiter) {
-            answers.push((ticket, Answer::Refused(refusal)));
+            answers.push((ticket, NameReply::Refused(refusal)));
         }
     }
 
     /// Values were published under these keys: serves the lookups that wait for them.
-    fn published(&mut self, keys: &[Vec<u8>], answers: &mut Vec<(T, Answer)>) {
+    fn published(&mut self, keys: &[Vec<u8>], answers: &mut Vec<(T, NameReply)>) {
         for id in self.waiting.for_keys(keys.iter().map(Vec::as_slice)) {
             let Waiter {
                 who, lookup, need, ..
@@ -278,7 +284,7 @@ impl<T: Ord + Clone> Store<T> {
             }
             if let Some(waiter) = self.waiting.remove(id) {
                 let values = self.take(&found, &waiter.ticket);
-                answers.push((waiter.ticket, Answer::Found(values)));
+                answers.push((waiter.ticket, NameReply::Found(values)));
             }
         }
     }
@@ -289,8 +295,8 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// The values of a complete answer; those for one reader are lent to it.
-    fn take(&mut self, ids: &[ValueId], ticket: &T) -> Vec<Found> {
-        let found: Vec<Found> = ids.iter().map(|id| self.found(*id)).collect();
+    fn take(&mut self, ids: &[ValueId], ticket: &T) -> Vec<FoundName> {
+        let found: Vec<FoundName> = ids.iter().map(|id| self.found(*id)).collect();
         let once = ids.iter().zip(&found).filter(|(_, found)| found.once);
         let lent: Vec<(ValueId, Value)> = once
             .filter_map(|(id, _)| Some((*id, self.values.lend(*id)?)))
@@ -302,7 +308,7 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// The values of an incomplete answer.
-    fn show(&self, ids: &[ValueId]) -> Vec<Found> {
+    fn show(&self, ids: &[ValueId]) -> Vec<FoundName> {
         let lasting = |id: &&ValueId| self.values.value(**id).persistence != Persistence::FirstRead;
         ids.iter()
             .filter(lasting)
@@ -310,9 +316,9 @@ impl<T: Ord + Clone> Store<T> {
             .collect()
     }
 
-    fn found(&self, id: ValueId) -> Found {
+    fn found(&self, id: ValueId) -> FoundName {
         let value = self.values.value(id);
-        Found {
+        FoundName {
             key: value.key.clone(),
             owner: value.owner.proc.clone(),
             data: value.data.clone(),
@@ -320,11 +326,11 @@ impl<T: Ord + Clone> Store<T> {
         }
     }
 
-    fn unpublish(&mut self, who: &Requester, removal: &Removal, keys: &[Vec<u8>]) -> Answer {
+    fn unpublish(&mut self, who: &Requester, removal: &Removal, keys: &[Vec<u8>]) -> NameReply {
         if !keys.is_empty()
             && let Err(refusal) = usable(keys)
         {
-            return Answer::Refused(refusal);
+            return NameReply::Refused(refusal);
         }
         let wanted: BTreeSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let removed = match removal {
@@ -335,23 +341,23 @@ impl<T: Ord + Clone> Store<T> {
                 .count(),
         };
         match removed {
-            0 if !wanted.is_empty() => Answer::Refused(Refusal::NotFound),
-            removed if removed < wanted.len() => Answer::Partial(Vec::new()),
-            _ => Answer::Done,
+            0 if !wanted.is_empty() => NameReply::Refused(NameRefusal::NotFound),
+            removed if removed < wanted.len() => NameReply::Partial(Vec::new()),
+            _ => NameReply::Done,
         }
     }
 
-    fn refuse(&mut self, ids: Vec<WaiterId>, why: &Refusal, answers: &mut Vec<(T, Answer)>) {
+    fn refuse(&mut self, ids: Vec<WaiterId>, why: &NameRefusal, answers: &mut Vec<(T, NameReply)>) {
         let waiters = ids.into_iter().filter_map(|id| self.waiting.remove(id));
-        answers.extend(waiters.map(|waiter| (waiter.ticket, Answer::Refused(why.clone()))));
+        answers.extend(waiters.map(|waiter| (waiter.ticket, NameReply::Refused(why.clone()))));
     }
 }
 
 /// Refuses a list of keys that nothing can be published under.
-fn usable(keys: &[Vec<u8>]) -> Result<(), Refusal> {
+fn usable(keys: &[Vec<u8>]) -> Result<(), NameRefusal> {
     let good = |key: &Vec<u8>| (1..=KEY_MAX).contains(&key.len());
     match (1..=KEYS_MAX).contains(&keys.len()) && keys.iter().all(good) {
         true => Ok(()),
-        false => Err(Refusal::Keys),
+        false => Err(NameRefusal::Keys),
     }
 }

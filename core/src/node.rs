@@ -470,14 +470,14 @@ impl NodeCore {
         self.modex.handle(input, now, &mut outputs);
         for output in outputs {
             match output {
-                direct_modex::Output::Send { to, message } => {
+                direct_modex::ModexOutput::Send { to, message } => {
                     actions.push(Action::SendPeer {
                         to,
                         message: PeerMessage::Modex(message),
                     });
                 }
-                direct_modex::Output::AskHost { proc } => self.ask_sidecar(proc, now, actions),
-                direct_modex::Output::Complete { ticket, result } => match ticket {
+                direct_modex::ModexOutput::AskHost { proc } => self.ask_sidecar(proc, now, actions),
+                direct_modex::ModexOutput::Complete { ticket, result } => match ticket {
                     ModexTicket::Pmix(id) => self.modex_answer(id, result, actions),
                     ModexTicket::Far { to, serial } => {
                         self.answer_far(to, serial, result, actions);

@@ -41,7 +41,7 @@ pub struct Question {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Part {
     /// By job, in the order of the question: its processes there, ascending.
-    pub jobs: Vec<Vec<Process>>,
+    pub jobs: Vec<Vec<QueriedProcess>>,
     /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
     pub server: Option<u64>,
     /// Where its PMIx server accepts connections; empty if none does.
@@ -51,7 +51,7 @@ pub struct Part {
 
 /// One process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Process {
+pub struct QueriedProcess {
     pub rank: Rank,
     /// Its process id there; `None` if it was not started.
     pub pid: Option<u32>,
@@ -151,7 +151,7 @@ pub enum QueryMessage {
 
 /// What the engine orders.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Output<T> {
+pub enum QueryOutput<T> {
     /// Deliver a message; `to` is never this node.
     Send {
         /// Destination.
@@ -209,7 +209,7 @@ impl<T> QueryEngine<T> {
         nodes: impl IntoIterator<Item = NodeId>,
         ticket: T,
         deadline: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<QueryOutput<T>>,
     ) {
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -234,36 +234,36 @@ impl<T> QueryEngine<T> {
             let question = question.clone();
             out.push(if node == self.node {
                 let asked = Asked { by: node, serial };
-                Output::Look { asked, question }
+                QueryOutput::Look { asked, question }
             } else {
                 let message = QueryMessage::Request { serial, question };
-                Output::Send { to: node, message }
+                QueryOutput::Send { to: node, message }
             });
         }
         self.gatherings.insert(serial, gathering);
         self.complete_if_done(serial, out);
     }
 
-    /// The answer to an [`Output::Look`].
-    pub fn looked(&mut self, asked: Asked, part: Part, out: &mut Vec<Output<T>>) {
+    /// The answer to an [`QueryOutput::Look`].
+    pub fn looked(&mut self, asked: Asked, part: Part, out: &mut Vec<QueryOutput<T>>) {
         let Asked { by, serial } = asked;
         if by == self.node {
             self.heard(by, serial, Heard::Part(part), out);
         } else if !self.lost.contains(&by) && !self.torn_down {
             let message = QueryMessage::Reply { serial, part };
-            out.push(Output::Send { to: by, message });
+            out.push(QueryOutput::Send { to: by, message });
         }
     }
 
     /// A message has come from the engine of another node.
-    pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<Output<T>>) {
+    pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<QueryOutput<T>>) {
         if from == self.node || self.torn_down {
             return;
         }
         match message {
             QueryMessage::Request { serial, question } => {
                 let asked = Asked { by: from, serial };
-                out.push(Output::Look { asked, question });
+                out.push(QueryOutput::Look { asked, question });
             }
             QueryMessage::Reply { serial, part } => {
                 self.heard(from, serial, Heard::Part(part), out);
@@ -272,7 +272,7 @@ impl<T> QueryEngine<T> {
     }
 
     /// A node is gone for good.
-    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<Output<T>>) {
+    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<QueryOutput<T>>) {
         self.lost.insert(node);
         let serials: Vec<u64> = self.gatherings.keys().copied().collect();
         for serial in serials {
@@ -286,7 +286,7 @@ impl<T> QueryEngine<T> {
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryOutput<T>>) {
         let due = |(serial, gathering): (&u64, &Gathering<T>)| {
             (gathering.deadline <= now).then_some(*serial)
         };
@@ -300,13 +300,13 @@ impl<T> QueryEngine<T> {
     }
 
     /// The launch ends: waiting queries get the answers so far.
-    pub fn tear_down(&mut self, out: &mut Vec<Output<T>>) {
+    pub fn tear_down(&mut self, out: &mut Vec<QueryOutput<T>>) {
         self.torn_down = true;
         let all: Vec<u64> = self.gatherings.keys().copied().collect();
         all.into_iter().for_each(|serial| self.give_up(serial, out));
     }
 
-    fn give_up(&mut self, serial: u64, out: &mut Vec<Output<T>>) {
+    fn give_up(&mut self, serial: u64, out: &mut Vec<QueryOutput<T>>) {
         if let Some(gathering) = self.gatherings.get_mut(&serial) {
             let silent = std::mem::take(&mut gathering.awaited).into_iter();
             gathering
@@ -316,7 +316,7 @@ impl<T> QueryEngine<T> {
         self.complete_if_done(serial, out);
     }
 
-    fn heard(&mut self, from: NodeId, serial: u64, heard: Heard, out: &mut Vec<Output<T>>) {
+    fn heard(&mut self, from: NodeId, serial: u64, heard: Heard, out: &mut Vec<QueryOutput<T>>) {
         if let Some(gathering) = self.gatherings.get_mut(&serial)
             && gathering.awaited.remove(&from)
         {
@@ -325,12 +325,12 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    fn complete_if_done(&mut self, serial: u64, out: &mut Vec<Output<T>>) {
+    fn complete_if_done(&mut self, serial: u64, out: &mut Vec<QueryOutput<T>>) {
         let gathering = self.gatherings.get(&serial);
         if gathering.is_some_and(|gathering| gathering.awaited.is_empty())
             && let Some(Gathering { ticket, heard, .. }) = self.gatherings.remove(&serial)
         {
-            out.push(Output::Complete { ticket, heard });
+            out.push(QueryOutput::Complete { ticket, heard });
         }
     }
 }

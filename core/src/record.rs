@@ -31,7 +31,7 @@ pub enum Record<'a> {
     /// A rank came into another state.
     Rank(RankChange<'a>),
     /// A rank printed something.
-    Output(Output<'a>),
+    Output(OutputRecord<'a>),
     /// A rank's text for the job record.
     Log(Log<'a>),
     /// Something the user should know.
@@ -94,7 +94,7 @@ pub struct JobPlan<'a> {
     /// Interfaces that are offered.
     pub offered: Vec<Cow<'a, str>>,
     pub nodes: Vec<Node<'a>>,
-    pub apps: Vec<App>,
+    pub apps: Vec<AppRecord>,
 }
 
 /// A node of a job.
@@ -109,7 +109,7 @@ pub struct Node<'a> {
 
 /// A program of a job.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct App {
+pub struct AppRecord {
     pub app: u32,
     pub program: String,
     /// Number of ranks that run it.
@@ -230,7 +230,7 @@ impl From<RankEnd> for EndRecord {
 
 /// See [`Record::Output`].
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Output<'a> {
+pub struct OutputRecord<'a> {
     #[serde(flatten)]
     pub speaker: SpeakerFields,
     /// Where.
@@ -239,7 +239,7 @@ pub struct Output<'a> {
     content: Content<'a>,
 }
 
-impl Output<'_> {
+impl OutputRecord<'_> {
     /// The bytes that were printed.
     pub fn into_bytes(self) -> Vec<u8> {
         match self.content {
@@ -346,7 +346,7 @@ pub struct Outcome<'a> {
     /// Milliseconds between the two.
     pub elapsed_ms: u64,
     /// The programs, by number.
-    pub apps: Vec<App>,
+    pub apps: Vec<AppRecord>,
     /// The ranks, by number.
     pub ranks: Vec<RankResult<'a>>,
 }
@@ -368,7 +368,7 @@ struct Timed<R> {
 impl<'a> Record<'a> {
     /// Bytes of a rank, or of an MPI library that speaks through the launcher.
     pub fn output(speaker: Option<Speaker>, stream: Stream, bytes: &'a [u8]) -> Self {
-        Self::Output(Output {
+        Self::Output(OutputRecord {
             speaker: SpeakerFields::from(speaker),
             stream,
             content: Content::of(bytes),

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌────────────┐ ◀──── launch
-//!         ◀─ Welcome, Answer ─────────── │ Rendezvous │ ─────▶
+//!         ◀─ Welcome, NameReply ─────────── │ Rendezvous │ ─────▶
 //!                                        └────────────┘
 //! ```
 //! The agent of a machine is the rendezvous of the launches that are started there, or passes them
@@ -31,7 +31,7 @@ use relays::Relays;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, UserId};
 use crate::names::Store;
-use crate::names::request::{Answer, Requester};
+use crate::names::request::{NameReply, Requester};
 use crate::names::shared::{FromShared, Ticket, ToShared};
 
 /// The word on the command line by which a process becomes a rendezvous.
@@ -50,7 +50,7 @@ pub struct ClientId(pub u64);
 /// A message for a client.
 pub type Reply = (ClientId, FromRendezvous);
 
-type Answers = Vec<((ClientId, Ticket), Answer)>;
+type Answers = Vec<((ClientId, Ticket), NameReply)>;
 
 /// The rendezvous of one user.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::control::{Client, ForkEnv, Refusal, SidecarNotice};
+use wireup_core::pmix::control::{Client, ControlRefusal, ForkEnv, SidecarNotice};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::value::{
     Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find,
@@ -49,7 +49,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn init(&mut self, infos: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn init(&mut self, infos: &[u8]) -> Result<(), ControlRefusal> {
         if self.running {
             return Err(refusal(Status::ERR_INIT, "the PMIx server runs already"));
         }
@@ -82,7 +82,7 @@ impl Server {
         nspace: &Text,
         clients: &[Client],
         infos: &[u8],
-    ) -> Result<ForkEnv, Refusal> {
+    ) -> Result<ForkEnv, ControlRefusal> {
         self.check_running()?;
         let infos = Infos::decode(self.libraries.shim, infos)?;
         if !self.names.insert(nspace.clone()) {
@@ -106,7 +106,7 @@ impl Server {
         nspace: &Text,
         clients: &[Client],
         infos: Infos,
-    ) -> Result<ForkEnv, Refusal> {
+    ) -> Result<ForkEnv, ControlRefusal> {
         let name = c_string(nspace);
         let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
         let waiter = Waiter::new();
@@ -148,10 +148,12 @@ impl Server {
             .iter()
             .zip(&procs)
             .map(|(client, proc)| Ok((client.rank, self.setup_fork(proc)?)));
-        Ok(split_common(environments.collect::<Result<_, Refusal>>()?))
+        Ok(split_common(
+            environments.collect::<Result<_, ControlRefusal>>()?,
+        ))
     }
 
-    fn setup_fork(&self, proc: &CProc) -> Result<Vec<(Text, Text)>, Refusal> {
+    fn setup_fork(&self, proc: &CProc) -> Result<Vec<(Text, Text)>, ControlRefusal> {
         let mut environment: *mut *mut c_char = std::ptr::null_mut();
         // SAFETY: the proc is valid; libpmix grows the array, which starts empty, with malloc.
         let status = unsafe {
@@ -165,7 +167,7 @@ impl Server {
         Ok(variables)
     }
 
-    pub(crate) fn direct_modex(&self, id: u64, proc: &Proc) -> Result<(), Refusal> {
+    pub(crate) fn direct_modex(&self, id: u64, proc: &Proc) -> Result<(), ControlRefusal> {
         self.check_running()?;
         if !self.jobs.contains(&proc.nspace) {
             return Err(unknown_job(&proc.nspace));
@@ -198,7 +200,7 @@ impl Server {
         source: &Proc,
         range: DataRange,
         infos: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ControlRefusal> {
         self.check_running()?;
         let infos = Infos::decode(self.libraries.shim, infos)?;
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
@@ -240,7 +242,7 @@ impl Server {
         source: &Proc,
         channel: Channels,
         data: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ControlRefusal> {
         self.check_running()?;
         if !self.jobs.contains(&source.nspace) {
             return Err(unknown_job(&source.nspace));
@@ -287,7 +289,7 @@ impl Server {
     }
 
     /// Has libpmix's thread do something without effect: forget a process it never knew.
-    pub(crate) fn probe(&self, id: u64) -> Result<(), Refusal> {
+    pub(crate) fn probe(&self, id: u64) -> Result<(), ControlRefusal> {
         self.check_running()?;
         let nobody = CProc::new(
             self.libraries.shim,
@@ -310,7 +312,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), Refusal> {
+    pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), ControlRefusal> {
         if !self.jobs.remove(nspace) {
             return Err(unknown_job(nspace));
         }
@@ -319,7 +321,7 @@ impl Server {
         self.deregister(nspace)
     }
 
-    fn deregister(&self, nspace: &Text) -> Result<(), Refusal> {
+    fn deregister(&self, nspace: &Text) -> Result<(), ControlRefusal> {
         let name = c_string(nspace);
         let waiter = Waiter::new();
         waiter.start(|callback, data| {
@@ -335,7 +337,7 @@ impl Server {
     }
 
     /// Completes what libpmix waits for, forgets all jobs and stops the server.
-    pub(crate) fn finalize(&mut self) -> Result<(), Refusal> {
+    pub(crate) fn finalize(&mut self) -> Result<(), ControlRefusal> {
         // SAFETY: the link was started; this runs once, and not inside an upcall.
         unsafe { self.libraries.shim.wireup_link_stop() };
         if !self.running {
@@ -358,7 +360,7 @@ impl Server {
         check(status, "PMIx_server_finalize failed")
     }
 
-    fn check_running(&self) -> Result<(), Refusal> {
+    fn check_running(&self) -> Result<(), ControlRefusal> {
         match self.running {
             true => Ok(()),
             false => Err(refusal(Status::ERR_INIT, "the PMIx server does not run")),
@@ -376,14 +378,14 @@ fn topology(infos: &[u8]) -> Option<PathBuf> {
     Some(Path::new(OsStr::from_bytes(dir.as_bytes())).join("hwloc.sm"))
 }
 
-pub(crate) fn refusal(status: Status, text: impl Into<String>) -> Refusal {
-    Refusal {
+pub(crate) fn refusal(status: Status, text: impl Into<String>) -> ControlRefusal {
+    ControlRefusal {
         status,
         text: text.into(),
     }
 }
 
-fn unknown_job(nspace: &Text) -> Refusal {
+fn unknown_job(nspace: &Text) -> ControlRefusal {
     refusal(
         Status::ERR_NOT_FOUND,
         format!("job {nspace} is not registered"),
@@ -391,7 +393,7 @@ fn unknown_job(nspace: &Text) -> Refusal {
 }
 
 /// Judges a wait, and returns the operations' data, unless they may still use it.
-fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, Refusal> {
+fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, ControlRefusal> {
     match waited {
         Ok(()) => Ok(used),
         Err(WaitError::Failed(status)) => Err(refusal(status, format!("{what} failed"))),

@@ -8,7 +8,7 @@ use pmix_sys::shim::{Shim, wireup_infos_t};
 
 use crate::boundary::caught;
 use crate::replies::Replies;
-use wireup_core::pmix::control::Refusal;
+use wireup_core::pmix::control::ControlRefusal;
 use wireup_core::pmix::control::serve::Body;
 use wireup_core::pmix::value::{ProcRank, Status, Text};
 
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void
 /// Answers a request by a call, or refuses it if that panics.
 fn answer(replies: &Replies, id: u64, call: impl FnOnce()) {
     if caught(call).is_none() {
-        let refusal = Refusal {
+        let refusal = ControlRefusal {
             status: Status::ERROR,
             text: "the sidecar panicked".to_owned(),
         };
@@ -74,7 +74,7 @@ pub(crate) struct Infos(&'static Shim, *mut wireup_infos_t);
 unsafe impl Send for Infos {}
 
 impl Infos {
-    pub(crate) fn decode(shim: &'static Shim, bytes: &[u8]) -> Result<Self, Refusal> {
+    pub(crate) fn decode(shim: &'static Shim, bytes: &[u8]) -> Result<Self, ControlRefusal> {
         let mut list = std::ptr::null_mut();
         // SAFETY: the bytes are valid for the call, and so is the place for the result.
         let status =
@@ -108,12 +108,16 @@ pub(crate) struct CProc(pub(crate) *mut pmix_proc_t, &'static Shim);
 unsafe impl Send for CProc {}
 
 impl CProc {
-    pub(crate) fn new(shim: &'static Shim, nspace: &Text, rank: ProcRank) -> Result<Self, Refusal> {
+    pub(crate) fn new(
+        shim: &'static Shim,
+        nspace: &Text,
+        rank: ProcRank,
+    ) -> Result<Self, ControlRefusal> {
         let bytes = nspace.as_bytes();
         // SAFETY: the bytes are valid for the call.
         let proc = unsafe { shim.wireup_proc_new(bytes.as_ptr().cast(), bytes.len(), rank.0) };
         match proc.is_null() {
-            true => Err(Refusal {
+            true => Err(ControlRefusal {
                 status: Status::ERR_NOMEM,
                 text: "no memory for a process name".to_owned(),
             }),
@@ -136,12 +140,12 @@ pub(crate) struct CBytes(pub(crate) *mut pmix_byte_object_t, &'static Shim);
 unsafe impl Send for CBytes {}
 
 impl CBytes {
-    pub(crate) fn new(shim: &'static Shim, bytes: &[u8]) -> Result<Self, Refusal> {
+    pub(crate) fn new(shim: &'static Shim, bytes: &[u8]) -> Result<Self, ControlRefusal> {
         // SAFETY: the bytes are valid for the call, which copies them.
         let object = unsafe { shim.wireup_bytes_new(bytes.as_ptr(), bytes.len()) };
         match object.is_null() {
             false => Ok(Self(object, shim)),
-            true => Err(Refusal {
+            true => Err(ControlRefusal {
                 status: Status::ERR_NOMEM,
                 text: "no memory for output".to_owned(),
             }),
@@ -162,10 +166,10 @@ pub(crate) fn c_string(text: &Text) -> CString {
 }
 
 /// Turns a status into an outcome.
-pub(crate) fn check(status: pmix_status_t, failure: &str) -> Result<(), Refusal> {
+pub(crate) fn check(status: pmix_status_t, failure: &str) -> Result<(), ControlRefusal> {
     match Status(status) {
         Status::SUCCESS => Ok(()),
-        status => Err(Refusal {
+        status => Err(ControlRefusal {
             status,
             text: failure.to_owned(),
         }),
@@ -239,7 +243,7 @@ mod tests {
         drop(replies);
         let mut said = Vec::new();
         (&agent).read_to_end(&mut said).expect("what was said");
-        let refusal = Refusal {
+        let refusal = ControlRefusal {
             status: Status::ERROR,
             text: "the sidecar panicked".to_owned(),
         };

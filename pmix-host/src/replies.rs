@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wireup_core::pmix::control::serve::{self, Body};
-use wireup_core::pmix::control::{ControlKind, Refusal, SidecarNotice};
+use wireup_core::pmix::control::{ControlKind, ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Status, Text};
 
 /// Writer and the requests that wait for their reply.
@@ -49,13 +49,13 @@ impl Replies {
 
     /// Replies, unless that was done before. Callable from libpmix's callbacks: the agent always
     /// reads, so the write does not block for long.
-    pub(crate) fn finish(&self, id: u64, outcome: Result<Body<'_>, &Refusal>) {
+    pub(crate) fn finish(&self, id: u64, outcome: Result<Body<'_>, &ControlRefusal>) {
         let request = lock(&self.outstanding).remove(&id);
         let Some(Outstanding { kind, .. }) = request else {
             return;
         };
         let frame = serve::reply(kind, id, outcome).or_else(|error| {
-            let refusal = Refusal {
+            let refusal = ControlRefusal {
                 status: Status::ERR_OUT_OF_RESOURCE,
                 text: error.to_string(),
             };
@@ -67,7 +67,7 @@ impl Replies {
     }
 
     /// Refuses everything outstanding except `last`.
-    pub(crate) fn refuse_all_but(&self, last: u64, refusal: &Refusal) {
+    pub(crate) fn refuse_all_but(&self, last: u64, refusal: &ControlRefusal) {
         let ids: Vec<u64> = lock(&self.outstanding).keys().copied().collect();
         for id in ids.into_iter().filter(|id| *id != last) {
             self.finish(id, Err(refusal));
@@ -75,7 +75,7 @@ impl Replies {
     }
 
     /// Refuses everything outstanding that is about a job.
-    pub(crate) fn refuse_for(&self, job: &Text, refusal: &Refusal) {
+    pub(crate) fn refuse_for(&self, job: &Text, refusal: &ControlRefusal) {
         let outstanding = lock(&self.outstanding);
         let about = |request: &Outstanding| request.job.as_ref() == Some(job);
         let ids = outstanding.iter().filter(|(_, request)| about(request));

@@ -23,8 +23,8 @@ use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
 use crate::{Fatal, links, peers};
-use wireup_core::pmix::control::serve::{Body, Request};
-use wireup_core::pmix::control::{ControlKind, Hello, Refusal, SidecarNotice, StartupStage};
+use wireup_core::pmix::control::serve::{Body, SidecarRequest};
+use wireup_core::pmix::control::{ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage};
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
@@ -129,7 +129,7 @@ impl Host {
             let mut frames = Vec::new();
             let pushed = decoder.push(&buffer[..len], &mut frames);
             for frame in &frames {
-                let request = Request::decode(frame).map_err(|error| garbage(&error))?;
+                let request = SidecarRequest::decode(frame).map_err(|error| garbage(&error))?;
                 if let Flow::Finished = self.handle(frame, request)? {
                     return Ok(());
                 }
@@ -138,7 +138,7 @@ impl Host {
         }
     }
 
-    fn handle(&mut self, frame: &Frame, request: Request<'_>) -> Result<Flow, Fatal> {
+    fn handle(&mut self, frame: &Frame, request: SidecarRequest<'_>) -> Result<Flow, Fatal> {
         let id = frame.id;
         let kind = ControlKind::of_op(frame.op).expect("decoded as a request");
         if !self.replies.begin(id, kind) {
@@ -148,13 +148,13 @@ impl Host {
             ));
         }
         let _request = debug_span!("request", id, ?kind).entered();
-        let done = |outcome: Result<(), Refusal>| {
+        let done = |outcome: Result<(), ControlRefusal>| {
             let outcome = outcome.as_ref().map(|()| Body::Done);
             self.replies.finish(id, outcome);
         };
         match request {
-            Request::Init { infos } => done(self.server.init(infos)),
-            Request::RegisterJob {
+            SidecarRequest::Init { infos } => done(self.server.init(infos)),
+            SidecarRequest::RegisterJob {
                 nspace,
                 clients,
                 infos,
@@ -163,12 +163,12 @@ impl Host {
                 let outcome = outcome.as_ref().map(Body::ForkEnv);
                 self.replies.finish(id, outcome);
             }
-            Request::DirectModex(proc) => {
+            SidecarRequest::DirectModex(proc) => {
                 if let Err(refusal) = self.server.direct_modex(id, &proc) {
                     done(Err(refusal));
                 }
             }
-            Request::Notify {
+            SidecarRequest::Notify {
                 code,
                 source,
                 range,
@@ -178,12 +178,12 @@ impl Host {
                     done(Err(refusal));
                 }
             }
-            Request::Probe => {
+            SidecarRequest::Probe => {
                 if let Err(refusal) = self.server.probe(id) {
                     done(Err(refusal));
                 }
             }
-            Request::IofDeliver {
+            SidecarRequest::IofDeliver {
                 source,
                 channel,
                 data,
@@ -192,8 +192,8 @@ impl Host {
                     done(Err(refusal));
                 }
             }
-            Request::DeregisterJob { nspace } => done(self.server.deregister_job(&nspace)),
-            Request::Finalize => {
+            SidecarRequest::DeregisterJob { nspace } => done(self.server.deregister_job(&nspace)),
+            SidecarRequest::Finalize => {
                 self.replies.refuse_all_but(
                     id,
                     &refusal(Status::ERR_LOST_CONNECTION, "the PMIx server stops"),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::backend::inspection::Finding;
 use crate::backend::link_message::{Carried, Description};
-use crate::backend::message::{FromBackend, Refusal, ToBackend};
+use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::backend::wait_report::Awaited;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;
@@ -62,9 +62,9 @@ fn awaited() -> BoxedStrategy<Awaited> {
     vec(waiting(), 0..4).prop_map(Awaited::from_iter).boxed()
 }
 
-fn refusal() -> BoxedStrategy<Refusal> {
+fn refusal() -> BoxedStrategy<NodeRefusal> {
     (any::<u8>(), TEXT)
-        .prop_map(|(code, message)| Refusal { code, message })
+        .prop_map(|(code, message)| NodeRefusal { code, message })
         .boxed()
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::message::{FromBackend, Refusal, ToBackend};
+use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::{Decided, SpawnedJob, StagedFiles};
 use wireup_core::job::hosts::HostSpec;
@@ -59,7 +59,7 @@ pub(crate) enum Carried {
     /// To the launcher: the backend's reports, in order.
     Told(Vec<FromBackend>),
     /// To the launcher: the step cannot take part, and ends.
-    Refused(Refusal),
+    Refused(NodeRefusal),
     /// To the launcher: the ranks have the last piece of input.
     InputTaken { open: bool },
     /// From step to step.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::inspection::{Finding, Inspection};
 use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::MpiProcess;
-pub(crate) use wireup_core::fleet::Refusal;
+pub(crate) use wireup_core::fleet::NodeRefusal;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::octets;
@@ -135,10 +135,10 @@ pub(crate) enum FromBackend {
         /// Which.
         node: NodeId,
         /// Why it has not.
-        refusal: Option<Refusal>,
+        refusal: Option<NodeRefusal>,
     },
     /// Some nodes cannot take part, and why.
-    Refused(Vec<(NodeId, Refusal)>),
+    Refused(Vec<(NodeId, NodeRefusal)>),
     /// What a host has found in its ranks: the answer to [`ToBackend::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.

@@ -44,7 +44,7 @@ impl<'a> Hello<'a> {
 
 /// A request of a process.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Request<'a> {
+pub(crate) struct AllocatorRequest<'a> {
     pub(crate) number: u64,
     pub(crate) directive: Directive,
     pub(crate) nspace: &'a str,
@@ -76,7 +76,7 @@ pub(crate) struct Request<'a> {
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ToAllocator<'a> {
     Hello(Hello<'a>),
-    Request(Request<'a>),
+    Request(AllocatorRequest<'a>),
     /// A request needs no answer any more.
     Cancel {
         number: u64,
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_as_documented() {
-        let request = ToAllocator::Request(Request {
+        let request = ToAllocator::Request(AllocatorRequest {
             number: 3,
             directive: Directive::New,
             nspace: "job",

@@ -58,7 +58,7 @@ const BACKLOG: i32 = 1024;
 
 /// Where a launch finds others, or makes others find it.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundServer {
     /// A connection to the user's rendezvous.
     There(OwnedFd),
     /// There was none: a connection to one that must be started with this listening socket.
@@ -75,7 +75,7 @@ pub enum Found {
 ///
 /// # Errors
 /// The system's, or `EADDRINUSE` if others have taken all names.
-pub fn find(meet: &str, base: &Path, note: impl FnOnce(&str)) -> rustix::io::Result<Found> {
+pub fn find(meet: &str, base: &Path, note: impl FnOnce(&str)) -> rustix::io::Result<FoundServer> {
     private::find(meet, base).or_else(|reason| {
         note(&reason.to_string());
         find_abstract(meet)
@@ -94,7 +94,7 @@ pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     socket.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-fn find_abstract(meet: &str) -> rustix::io::Result<Found> {
+fn find_abstract(meet: &str) -> rustix::io::Result<FoundServer> {
     let user = rustix::process::geteuid();
     for number in 0..NAMES {
         let name = format!("wireup-rendezvous-{}-{number}-{meet}", user.as_raw());
@@ -102,7 +102,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<Found> {
         for _ in 0..RACES {
             match connect_within(&address, ACCEPT_LIMIT) {
                 Ok(connection) if socket_peercred(&connection)?.uid == user => {
-                    return Ok(Found::There(connection));
+                    return Ok(FoundServer::There(connection));
                 }
                 // A stranger has the name.
                 Ok(_) | Err(Errno::TIMEDOUT) => break,
@@ -118,7 +118,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<Found> {
             }
             listen(&listener, BACKLOG)?;
             let connection = connect_within(&address, ACCEPT_LIMIT)?;
-            return Ok(Found::New {
+            return Ok(FoundServer::New {
                 connection,
                 listener,
             });

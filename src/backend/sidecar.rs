@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::sys::channel::{Backlog, Channel};
 use crate::sys::poll::{Poll, Source, Token};
-use crate::sys::spawn::{Child, Command, Namespaces, SpawnError, Spawner, Step};
+use crate::sys::spawn::{Child, Command, Namespaces, SpawnError, SpawnStage, Spawner};
 use wireup_core::job::ids::NodeId;
 
 /// Descriptor numbers in the sidecar.
@@ -65,7 +65,7 @@ impl Sidecar {
         poll: &Poll,
     ) -> Result<Self, SpawnError> {
         let broken = |errno| SpawnError {
-            step: Step::Descriptors,
+            step: SpawnStage::Descriptors,
             errno,
         };
         let pair = || {

@@ -31,7 +31,7 @@ use crate::backend::Backend;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::link_message::Carried;
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::backend::message::{FromBackend, Refusal, ToBackend};
+use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::failure::RunFailure;
 use crate::log;
 use crate::plan::{Plan, Variable};
@@ -153,7 +153,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
             step.lead(backlog)
         }
         Err(failure) => {
-            let refusal = Carried::Refused(Refusal {
+            let refusal = Carried::Refused(NodeRefusal {
                 code: failure.code(),
                 message: failure.to_string(),
             });

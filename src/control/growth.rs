@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Controller;
 use super::spawn::Asker;
-use crate::backend::message::Refusal;
+use crate::backend::message::NodeRefusal;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::report::failures::by_node;
@@ -33,7 +33,7 @@ pub(super) struct Growth {
     /// Those of which it is not known whether they do.
     joining: BTreeSet<NodeId>,
     /// Those of the same request that could not.
-    failed: Vec<(NodeId, Refusal)>,
+    failed: Vec<(NodeId, NodeRefusal)>,
     /// The spawn that needs them, unless it was given up.
     owner: Option<Wanting>,
     /// Other spawns with new hosts.
@@ -99,7 +99,7 @@ impl Controller {
     }
 
     /// A host has joined, or cannot.
-    pub(super) fn host_joined(&mut self, node: NodeId, refusal: Option<Refusal>) {
+    pub(super) fn host_joined(&mut self, node: NodeId, refusal: Option<NodeRefusal>) {
         if !self.growth.joining.remove(&node) {
             return;
         }
@@ -148,7 +148,7 @@ impl Controller {
 }
 
 /// Why some of the hosts could not join.
-fn growth_failure(failed: &[(NodeId, Refusal)], names: &[String]) -> Option<SpawnFailure> {
+fn growth_failure(failed: &[(NodeId, NodeRefusal)], names: &[String]) -> Option<SpawnFailure> {
     let refused = failed.iter().map(|(node, refusal)| {
         let failure = RunFailure::Reported {
             code: refusal.code,

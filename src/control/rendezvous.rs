@@ -14,7 +14,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::Controller;
 use crate::backend::local_agent;
 use crate::backend::message::ToBackend;
-use crate::backend::rendezvous::{self, Found};
+use crate::backend::rendezvous::{self, FoundServer};
 use crate::sys::local_link::{LinkEnd, Silent};
 use crate::sys::poll::{Ready, Source, Token};
 use wireup_core::job::clock::Moment;
@@ -118,8 +118,8 @@ impl Controller {
         let socket = match local_agent::try_find(given, self.plan.job.user, runtime) {
             Some(socket) => socket,
             None => match self.find_without_agent(&name) {
-                Ok(Found::There(socket)) => socket,
-                Ok(Found::New {
+                Ok(FoundServer::There(socket)) => socket,
+                Ok(FoundServer::New {
                     connection,
                     listener,
                 }) => {
@@ -152,7 +152,7 @@ impl Controller {
         Ok(())
     }
 
-    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<Found> {
+    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<FoundServer> {
         let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
         let base = rendezvous::base(self.plan.job.user, runtime);
         let mut why = None;

@@ -24,7 +24,7 @@ use crate::plan::jobs::Plans;
 use crate::report::stacks;
 use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Ready, Source, Token};
-use message::{Answer, ProcessRecord, REQUEST_MAX, Request, Wish, address};
+use message::{JobAnswer, JobQuery, ProcessRecord, REQUEST_MAX, Wish, address};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
 
@@ -189,9 +189,9 @@ impl Controller {
         }
         if !caller.asked && caller.request.ends_with(b"\n") {
             caller.asked = true;
-            match serde_json::from_slice::<Request>(&caller.request) {
+            match serde_json::from_slice::<JobQuery>(&caller.request) {
                 Ok(request) => self.requested(number, &request),
-                Err(error) => self.answer(number, &Answer::Refused(error.to_string())),
+                Err(error) => self.answer(number, &JobAnswer::Refused(error.to_string())),
             }
         }
     }
@@ -202,7 +202,7 @@ impl Controller {
         }
     }
 
-    fn answer(&mut self, number: u32, answer: &Answer) {
+    fn answer(&mut self, number: u32, answer: &JobAnswer) {
         let Some(caller) = self.requests.callers.get_mut(&number) else {
             return;
         };
@@ -215,14 +215,14 @@ impl Controller {
         }
     }
 
-    fn requested(&mut self, number: u32, request: &Request) {
+    fn requested(&mut self, number: u32, request: &JobQuery) {
         let size = self.plan.job.ranks.size();
         if let Some(set) = &request.ranks
             && let Some(rank) = set.beyond(&(0..size))
         {
             let last = size - 1;
             let text = format!("there is no rank {rank}: the job has the ranks 0 to {last}");
-            return self.answer(number, &Answer::Refused(text));
+            return self.answer(number, &JobAnswer::Refused(text));
         }
         let wanted = |process: &GlobalRank| match (&request.ranks, self.jobs.identity(*process)) {
             (None, _) => true,
@@ -234,7 +234,7 @@ impl Controller {
         let look = match &request.wish {
             Wish::Table => {
                 let records = ranks.iter().map(|rank| self.record_of(*rank)).collect();
-                return self.answer(number, &Answer::Processes(records));
+                return self.answer(number, &JobAnswer::Processes(records));
             }
             Wish::Stacks { python } => Look::Stacks { python: *python },
             Wish::Core { directory } => Look::Core(directory.clone()),
@@ -337,7 +337,7 @@ impl Controller {
         });
         let records: Vec<ProcessRecord> = records.collect();
         match open.asker {
-            Asker::Caller(number) => self.answer(number, &Answer::Processes(records)),
+            Asker::Caller(number) => self.answer(number, &JobAnswer::Processes(records)),
             Asker::Dump => {
                 let found = records.into_iter().find_map(|record| record.found);
                 self.requests.dump = open

@@ -21,7 +21,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::detached::address::{accept, listener};
 use crate::detached::connection::Connection;
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
-use crate::detached::output::{KEPT, Output, PIECE};
+use crate::detached::output::{KEPT, KeptOutput, PIECE};
 use crate::detached::start::start;
 use crate::detached::{COMMAND, given_name};
 use crate::failure::RunFailure;
@@ -99,7 +99,7 @@ struct Keeper {
     /// After that, standard input ends.
     input_ends: bool,
     streams: Vec<(Stream, OwnedFd)>,
-    output: Output,
+    output: KeptOutput,
     end: Option<End>,
     /// The attached client.
     viewer: Option<Viewer>,
@@ -140,7 +140,7 @@ impl Keeper {
             input: Vec::new(),
             input_ends: false,
             streams: vec![(Stream::Stdout, stdout), (Stream::Stderr, stderr)],
-            output: Output::new(KEPT),
+            output: KeptOutput::new(KEPT),
             end: None,
             viewer: None,
             others: Vec::new(),

@@ -18,7 +18,7 @@ const OVERHEAD: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct KeptOutput {
     max: usize,
     pieces: VecDeque<(Stream, Vec<u8>)>,
     /// Position of the first byte that is kept.
@@ -38,7 +38,7 @@ pub(super) struct Piece<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-impl Output {
+impl KeptOutput {
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
@@ -121,7 +121,7 @@ impl Output {
 mod tests {
     use super::*;
 
-    fn all(output: &Output, mut position: u64) -> (u64, Vec<u8>) {
+    fn all(output: &KeptOutput, mut position: u64) -> (u64, Vec<u8>) {
         let (mut lost, mut bytes) = (0, Vec::new());
         while let Some(piece) = output.at(position) {
             lost += piece.lost;
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_next_client_gets_what_was_not_shown() {
-        let mut output = Output::new(1000);
+        let mut output = KeptOutput::new(1000);
         output.push(Stream::Stdout, b"one");
         output.push(Stream::Stderr, b"two");
         assert_eq!(all(&output, 0), (0, b"onetwo".to_vec()));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_dropped_and_counted() {
-        let mut output = Output::new(10 + 2 * OVERHEAD);
+        let mut output = KeptOutput::new(10 + 2 * OVERHEAD);
         for (stream, piece) in [
             (Stream::Stdout, &b"aaaa"[..]),
             (Stream::Stderr, b"bb"),
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn small_pieces_take_no_more_memory_than_large_ones() {
-        let mut output = Output::new(100 * OVERHEAD);
+        let mut output = KeptOutput::new(100 * OVERHEAD);
         for _ in 0..10_000 {
             output.push(Stream::Stdout, b"o");
             output.push(Stream::Stderr, b"e");

@@ -81,7 +81,7 @@ pub struct Dependency<'a> {
 
 /// What to do after a [`Dependency`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum SearchStep {
     /// Look at the libraries it needs too.
     Descend,
     /// Leave its needs alone.
@@ -138,7 +138,7 @@ impl Loader {
         root: &Path,
         elf: Elf,
         skip: impl Fn(&OsStr) -> bool,
-        mut visit: impl FnMut(Dependency<'_>) -> Step,
+        mut visit: impl FnMut(Dependency<'_>) -> SearchStep,
     ) {
         let machine = elf.machine;
         let first = Object {
@@ -164,13 +164,13 @@ impl Loader {
                     found: found.as_ref().map(|(path, elf)| (path.as_path(), elf)),
                 });
                 match (step, found) {
-                    (Step::Stop, _) => return,
-                    (Step::Descend, Some((path, elf))) => objects.push(Object {
+                    (SearchStep::Stop, _) => return,
+                    (SearchStep::Descend, Some((path, elf))) => objects.push(Object {
                         path,
                         elf,
                         parent: Some(next),
                     }),
-                    (Step::Descend | Step::Pass, _) => {}
+                    (SearchStep::Descend | SearchStep::Pass, _) => {}
                 }
             }
             next += 1;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::inspect::Finding;
 use crate::inspect::elf::{self, ElfError, Machine};
-use crate::inspect::ldso::{Loader, Step};
+use crate::inspect::ldso::{Loader, SearchStep};
 
 /// The environment variable that names a libpmix.
 pub const VARIABLE: &str = "WIREUP_LIBPMIX";
@@ -361,7 +361,7 @@ fn needed_by_plugins(directory: &Path, loader: &Loader) -> Vec<PathBuf> {
         let others = |name: &OsStr| !is_libpmix(name);
         loader.walk(&plugin, elf, others, |dependency| {
             found.extend(dependency.found.map(|(path, _)| path.to_owned()));
-            Step::Stop
+            SearchStep::Stop
         });
     }
     found

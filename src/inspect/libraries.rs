@@ -7,7 +7,7 @@ use std::path::Path;
 use super::finding::{Family, Finding, FoundLibrary, Wants, Why};
 use super::names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
 use crate::inspect::elf::Elf;
-use crate::inspect::ldso::{Dependency, Loader, Step};
+use crate::inspect::ldso::{Dependency, Loader, SearchStep};
 
 /// What the libraries of a program gave away.
 #[derive(Default)]
@@ -42,7 +42,7 @@ pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
 }
 
 impl Evidence {
-    fn note(&mut self, dependency: Dependency<'_>) -> Step {
+    fn note(&mut self, dependency: Dependency<'_>) -> SearchStep {
         let is_mpi = |name: &OsStr| name.as_bytes().starts_with(b"libmpi");
         let name = Path::new(dependency.name)
             .file_name()
@@ -63,12 +63,12 @@ impl Evidence {
         } else if self.openmpi.is_some() {
             // All that is still open is Open MPI's own libpmix.
             return if by_open_mpi(dependency.by) {
-                Step::Descend
+                SearchStep::Descend
             } else {
-                Step::Pass
+                SearchStep::Pass
             };
         } else {
-            return Step::Descend;
+            return SearchStep::Descend;
         };
         let seen = FoundLibrary {
             name: name.to_string_lossy().into_owned(),
@@ -81,9 +81,9 @@ impl Evidence {
             _ => *slot = Some(seen),
         }
         if self.pmix.is_some() {
-            Step::Stop
+            SearchStep::Stop
         } else {
-            Step::Descend
+            SearchStep::Descend
         }
     }
 

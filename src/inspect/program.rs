@@ -20,7 +20,7 @@ mod binfmt;
 mod error;
 
 pub use error::ProgramError;
-use error::{Refusal, not_found};
+use error::{ExecRefusal, not_found};
 
 /// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -80,7 +80,7 @@ impl Program {
         let found = if name.as_bytes().contains(&b'/') {
             let found = cwd.join(name);
             match executable(&found) {
-                Err(Refusal::Absent) => {
+                Err(ExecRefusal::Absent) => {
                     let searched = format!("there is no {}", plain(&found).display());
                     return Err(not_found(name, searched));
                 }
@@ -194,18 +194,18 @@ fn c_string(text: &OsStr) -> CString {
         .expect("names with NUL were refused, and cwd came from the system")
 }
 
-fn executable(path: &Path) -> Result<(), Refusal> {
+fn executable(path: &Path) -> Result<(), ExecRefusal> {
     let refused = |errno| match errno {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP => Refusal::Absent,
-        other => Refusal::Unreachable(other),
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP => ExecRefusal::Absent,
+        other => ExecRefusal::Unreachable(other),
     };
     let stat = rustix::fs::stat(path).map_err(refused)?;
     match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
         rustix::fs::FileType::RegularFile => {}
-        rustix::fs::FileType::Directory => return Err(Refusal::Directory),
-        _ => return Err(Refusal::Special),
+        rustix::fs::FileType::Directory => return Err(ExecRefusal::Directory),
+        _ => return Err(ExecRefusal::Special),
     }
-    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).map_err(Refusal::Denied)
+    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).map_err(ExecRefusal::Denied)
 }
 
 fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramError> {
@@ -217,7 +217,7 @@ fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramErro
             Ok(()) => return Ok(found),
             // Where one may not look there is nothing to be found: PATH often names directories
             // of another user.
-            Err(Refusal::Absent | Refusal::Unreachable(_)) => {}
+            Err(ExecRefusal::Absent | ExecRefusal::Unreachable(_)) => {}
             Err(refusal) => {
                 refused.get_or_insert((refusal, found));
             }
@@ -324,12 +324,12 @@ fn script(path: &Path, line: &[u8], cwd: &Path, depth: u8) -> Result<Kind, Progr
     let target = cwd.join(interpreter);
     match executable(&target) {
         Ok(()) => {}
-        Err(Refusal::Absent) if interpreter.as_bytes().ends_with(b"\r") => {
+        Err(ExecRefusal::Absent) if interpreter.as_bytes().ends_with(b"\r") => {
             return Err(bad(
                 "the script has Windows line ends; try: sed -i 's/\\r$//'".into(),
             ));
         }
-        Err(Refusal::Absent) => return Err(bad("there is no such file".into())),
+        Err(ExecRefusal::Absent) => return Err(bad("there is no such file".into())),
         Err(refusal) => return Err(bad(refusal.into_error(target).to_string())),
     }
     if depth == SCRIPT_DEPTH {

@@ -8,7 +8,7 @@ use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::socket_peercred;
 
 use super::Job;
-use crate::control::requests::message::{Answer, ProcessRecord, Request, address};
+use crate::control::requests::message::{JobAnswer, JobQuery, ProcessRecord, address};
 use crate::sys::unix_socket::connect_within;
 
 /// How long the launcher may take to accept.
@@ -55,7 +55,7 @@ pub(crate) enum AskError {
 ///
 /// # Errors
 /// [`AskError`] with the reason.
-pub(crate) fn ask(job: &Job, request: &Request) -> Result<Vec<ProcessRecord>, AskError> {
+pub(crate) fn ask(job: &Job, request: &JobQuery) -> Result<Vec<ProcessRecord>, AskError> {
     let (Some(launcher), Some(name)) = (&job.launcher, &job.name) else {
         return Err(AskError::NoLauncher);
     };
@@ -81,7 +81,7 @@ pub(crate) fn ask(job: &Job, request: &Request) -> Result<Vec<ProcessRecord>, As
         return Err(AskError::Ended);
     }
     match serde_json::from_slice(&answer)? {
-        Answer::Processes(processes) => Ok(processes),
-        Answer::Refused(why) => Err(AskError::Refused(why)),
+        JobAnswer::Processes(processes) => Ok(processes),
+        JobAnswer::Refused(why) => Err(AskError::Refused(why)),
     }
 }

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::snapshot::{Mark, Role, Seen, Snapshot};
-use super::{Job, Placement, Rank, State, Step};
+use super::{Job, JobStep, Placement, Rank, State};
 use crate::backend::job_label::{self, JobStage};
 use crate::sys::procfs::{self, Process};
 
@@ -170,7 +170,7 @@ impl<'a> Look<'a> {
             Some(placement) => Some(placement.ranks.nodes()),
             None => of_members(|mark| mark.nodes),
         };
-        let mut steps: Vec<Step> = led.steps.iter().map(|seen| step(seen)).collect();
+        let mut steps: Vec<JobStep> = led.steps.iter().map(|seen| step(seen)).collect();
         steps.sort_by_key(|step| (step.node, step.process.pid));
         Job {
             name: led.name.clone(),
@@ -368,8 +368,8 @@ fn is_step(seen: &Seen) -> bool {
     matches!(seen.role, Some(Role::Step { .. }))
 }
 
-fn step(seen: &Seen) -> Step {
-    Step {
+fn step(seen: &Seen) -> JobStep {
+    JobStep {
         process: seen.process.clone(),
         node: label(seen).and_then(|label| label.placement.node),
     }

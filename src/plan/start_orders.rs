@@ -144,10 +144,10 @@ pub(crate) fn register_request(
         rustix::process::getgid().as_raw(),
     );
     let cwd = &plan.inheritance.cwd;
-    let apps: Vec<job_info::App> = plan
+    let apps: Vec<job_info::AppInfo> = plan
         .apps
         .iter()
-        .map(|app| job_info::App {
+        .map(|app| job_info::AppInfo {
             size: app.size,
             argv: std::iter::once(app.program.path().as_os_str())
                 .chain(app.args.iter().map(|arg| arg.as_os_str()))

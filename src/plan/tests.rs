@@ -42,7 +42,7 @@ fn there(plan: &Plan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<Pla
     let mut inheritance = inheritance.on_node(own);
     inheritance.cwd = cwd.into();
     let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
-    plan.map_err(|failure| failure.message)
+    plan.map_err(|failure| failure.to_string())
 }
 
 /// A directory with a program.
@@ -164,7 +164,7 @@ fn the_launcher_refuses_what_no_host_could_accept() {
         change(&mut spec);
         Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20)
             .unwrap_err()
-            .message
+            .to_string()
     };
     let wrapped = refused(&|spec| {
         spec.apps[0].wrap = Some(wireup_core::job::spec::WrapSpec {
@@ -188,7 +188,7 @@ fn a_description_that_contradicts_itself_is_refused() {
         change(&mut decided, &mut spec);
         let inheritance = (*plan.inheritance).clone();
         let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
-        resolved.unwrap_err().message
+        resolved.unwrap_err().to_string()
     };
     for message in [
         with(&|decided, _| drop(decided.node_names.pop()), 0),

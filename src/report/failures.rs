@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::plan::Plan;
 use crate::plan::jobs::{Jobs, Plans};
 use crate::report::missing_ranks::{self, PidOf};
-use crate::sys::spawn::{SpawnError, Step};
+use crate::sys::spawn::{SpawnError, SpawnStage};
 use crate::sys::start_ranks::StartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::outcome::{
@@ -35,23 +35,25 @@ pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: St
     let (error, code) = match error {
         StartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
         StartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),
-        StartError::Spawn(Step::Exec, Errno::NOENT) => (
+        StartError::Spawn(SpawnStage::Exec, Errno::NOENT) => (
             format!("{program} cannot be executed: it or its interpreter is gone"),
             EXIT_NOT_FOUND,
         ),
-        StartError::Spawn(Step::Exec, Errno::TOOBIG) => (
+        StartError::Spawn(SpawnStage::Exec, Errno::TOOBIG) => (
             format!("{program} cannot be executed: arguments and environment are too long"),
             EXIT_NOT_EXECUTABLE,
         ),
-        StartError::Spawn(Step::Exec, errno) => (
+        StartError::Spawn(SpawnStage::Exec, errno) => (
             format!("{program} cannot be executed: {errno}"),
             EXIT_NOT_EXECUTABLE,
         ),
-        StartError::Spawn(Step::Clone, Errno::AGAIN) => (NO_PROCESSES.to_owned(), EXIT_WIREUP),
-        StartError::Spawn(Step::Clone, Errno::MFILE | Errno::NFILE) => {
+        StartError::Spawn(SpawnStage::Clone, Errno::AGAIN) => {
+            (NO_PROCESSES.to_owned(), EXIT_WIREUP)
+        }
+        StartError::Spawn(SpawnStage::Clone, Errno::MFILE | Errno::NFILE) => {
             (out_of_descriptors(Errno::MFILE), EXIT_WIREUP)
         }
-        StartError::Spawn(Step::Directory, errno) => {
+        StartError::Spawn(SpawnStage::Directory, errno) => {
             let wdir = app
                 .cwd
                 .as_ref()
@@ -61,7 +63,7 @@ pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: St
                 EXIT_WIREUP,
             )
         }
-        StartError::Spawn(Step::Stop, errno) => (
+        StartError::Spawn(SpawnStage::Stop, errno) => (
             format!(
                 "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"
             ),
@@ -101,14 +103,13 @@ impl NotStarted {
     /// The reason why `program` was not started.
     pub fn new(program: &Path, error: SpawnError) -> Self {
         match (error.step, error.errno) {
-            (Step::Exec, errno) => Self::Exec {
+            (SpawnStage::Exec, errno) => Self::Exec {
                 program: program.display().to_string(),
                 errno,
             },
-            (Step::Clone, Errno::AGAIN) => Self::NoProcesses,
-            (Step::Clone, errno @ (Errno::MFILE | Errno::NFILE)) | (Step::Descriptors, errno) => {
-                Self::NoDescriptors(errno)
-            }
+            (SpawnStage::Clone, Errno::AGAIN) => Self::NoProcesses,
+            (SpawnStage::Clone, errno @ (Errno::MFILE | Errno::NFILE))
+            | (SpawnStage::Descriptors, errno) => Self::NoDescriptors(errno),
             _ => Self::Prepare(error),
         }
     }

@@ -1,7 +1,7 @@
 //! The plan's record in the status stream.
 
 use crate::plan::Plan;
-use wireup_core::record::{App, Job, JobPlan, JobState, Node, Record, VERSION};
+use wireup_core::record::{AppRecord, Job, JobPlan, JobState, Node, Record, VERSION};
 
 /// The planned job.
 pub(crate) fn planned(plan: &Plan) -> Record<'_> {
@@ -36,9 +36,9 @@ pub(crate) fn program(plan: &Plan, app: usize) -> String {
 }
 
 /// The application contexts.
-pub(crate) fn apps(plan: &Plan) -> Vec<App> {
+pub(crate) fn apps(plan: &Plan) -> Vec<AppRecord> {
     let apps = plan.apps.iter().enumerate();
-    apps.map(|(index, app)| App {
+    apps.map(|(index, app)| AppRecord {
         app: index as u32,
         program: program(plan, index),
         ranks: app.size,

@@ -81,7 +81,7 @@ pub struct Child {
 /// The part of starting a process that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
-pub enum Step {
+pub enum SpawnStage {
     /// Making the process itself.
     Clone,
     /// Becoming a session leader.
@@ -106,7 +106,7 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{step:?}: {errno}")]
 pub struct SpawnError {
-    pub step: Step,
+    pub step: SpawnStage,
     pub errno: Errno,
 }
 
@@ -135,7 +135,7 @@ struct Shared {
     /// Of a control group it has to enter by itself; negative if none.
     group: RawFd,
     stopped: bool,
-    failed_step: Step,
+    failed_step: SpawnStage,
     failed_errno: c_int,
 }
 
@@ -225,7 +225,7 @@ impl Spawner {
             parent: rustix::process::getpid().as_raw_nonzero().get(),
             group: -1,
             stopped: command.stopped,
-            failed_step: Step::Clone,
+            failed_step: SpawnStage::Clone,
             failed_errno: 0,
         };
         let mut pidfd: RawFd = -1;
@@ -257,7 +257,7 @@ impl Spawner {
         if pid < 0 {
             let errno = Errno::from_io_error(&std::io::Error::last_os_error());
             return Err(SpawnError {
-                step: Step::Clone,
+                step: SpawnStage::Clone,
                 errno: errno.unwrap_or(Errno::AGAIN),
             });
         }
@@ -341,7 +341,7 @@ extern "C" fn child_main(argument: *mut c_void) -> c_int {
             Err(step) => step,
             Ok(()) => {
                 libc::execve(shared.program, shared.argv, shared.envp);
-                Step::Exec
+                SpawnStage::Exec
             }
         };
         ptr::write_volatile(&mut shared.failed_step, step);
@@ -354,8 +354,8 @@ extern "C" fn child_main(argument: *mut c_void) -> c_int {
 ///
 /// # Safety
 /// As `child_main`: only with a `Shared` filled by `spawn`, only in the child.
-unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
-    let check = |result: c_int, step: Step| if result < 0 { Err(step) } else { Ok(()) };
+unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
+    let check = |result: c_int, step: SpawnStage| if result < 0 { Err(step) } else { Ok(()) };
     // SAFETY: system calls on values laid out by `spawn`.
     unsafe {
         if shared.copy_below > 0 {
@@ -367,10 +367,10 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                     libc::c_uint::MAX,
                     libc::CLOSE_RANGE_UNSHARE,
                 ) as c_int,
-                Step::Descriptors,
+                SpawnStage::Descriptors,
             )?;
         }
-        check(libc::setsid(), Step::Session)?;
+        check(libc::setsid(), SpawnStage::Session)?;
         if shared.group >= 0 {
             let flags = libc::O_WRONLY | libc::O_CLOEXEC;
             let members = libc::openat(shared.group, c"cgroup.procs".as_ptr(), flags);
@@ -382,13 +382,13 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         if shared.user_ns >= 0 {
             check(
                 libc::setns(shared.user_ns, libc::CLONE_NEWUSER),
-                Step::Namespace,
+                SpawnStage::Namespace,
             )?;
         }
         if shared.uts_ns >= 0 {
             check(
                 libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
-                Step::Namespace,
+                SpawnStage::Namespace,
             )?;
         }
         // In case no process is left to end it: a guard sends the same. The parent may have died
@@ -401,7 +401,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
             libc::kill(libc::getpid(), libc::SIGTERM);
         }
         if !shared.cwd.is_null() {
-            check(libc::chdir(shared.cwd), Step::Directory)?;
+            check(libc::chdir(shared.cwd), SpawnStage::Directory)?;
         }
         for index in 0..shared.descriptor_count {
             let (from, to) = *shared.descriptors.add(index);
@@ -411,10 +411,10 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
             } else {
                 libc::dup2(from, to)
             };
-            check(result, Step::Descriptors)?;
+            check(result, SpawnStage::Descriptors)?;
         }
         if shared.terminal {
-            check(libc::ioctl(0, libc::TIOCSCTTY, 0), Step::Terminal)?;
+            check(libc::ioctl(0, libc::TIOCSCTTY, 0), SpawnStage::Terminal)?;
         }
         // Inherited descriptors of the parent must not leak into the program. The number
         // of the system call is the same on all architectures; libc may lack the wrapper.
@@ -425,7 +425,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
                 libc::c_uint::MAX,
                 libc::CLOSE_RANGE_CLOEXEC,
             ) as c_int,
-            Step::Descriptors,
+            SpawnStage::Descriptors,
         )?;
         if shared.umask >= 0 {
             // Not shared with the launcher: the child was cloned without CLONE_FS.
@@ -434,7 +434,7 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         // After the descriptors, whose numbers may be beyond the new limit.
         for index in 0..shared.limit_count {
             let (resource, limit) = &*shared.limits.add(index);
-            check(libc::setrlimit(*resource as _, limit), Step::Limit)?;
+            check(libc::setrlimit(*resource as _, limit), SpawnStage::Limit)?;
         }
         for index in 0..shared.reset_count {
             libc::signal(*shared.reset_signals.add(index), libc::SIG_DFL);
@@ -443,13 +443,13 @@ unsafe fn prepare(shared: &Shared) -> Result<(), Step> {
         // the launcher's disposition.
         let mut mask: libc::sigset_t = std::mem::zeroed();
         if shared.stopped {
-            stop::ask(&mut mask).map_err(|()| Step::Stop)?;
+            stop::ask(&mut mask).map_err(|()| SpawnStage::Stop)?;
         } else {
             libc::sigemptyset(&mut mask);
         }
         check(
             libc::sigprocmask(libc::SIG_SETMASK, &mask, ptr::null_mut()),
-            Step::Session,
+            SpawnStage::Session,
         )
     }
 }

@@ -20,7 +20,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::sys::cgroup::Group;
 use crate::sys::namespace::NodeNamespaces;
-use crate::sys::spawn::{Child, Command, Spawner, Step};
+use crate::sys::spawn::{Child, Command, SpawnStage, Spawner};
 use wireup_core::job::ids::GlobalRank;
 
 mod threads;
@@ -142,7 +142,7 @@ pub struct StartShared {
 
 /// A started rank with the launcher's ends of its descriptors.
 #[derive(Debug)]
-pub struct Process {
+pub struct StartedProcess {
     pub child: Child,
     /// Its PMI socket, non-blocking.
     pub pmi: Option<OwnedFd>,
@@ -162,7 +162,7 @@ pub enum StartError {
     /// Descriptors could not be made.
     Descriptors(Errno),
     /// The process could not be started.
-    Spawn(Step, Errno),
+    Spawn(SpawnStage, Errno),
 }
 
 /// Attempts to execute a program that is open for writing, and the time in between. One that has
@@ -175,7 +175,7 @@ const BUSY_PAUSE: Timespec = Timespec {
 };
 
 /// What a starting thread reports: one per planned rank.
-pub type Started = (GlobalRank, Result<Process, StartError>);
+pub type Started = (GlobalRank, Result<StartedProcess, StartError>);
 
 /// What the starting threads have to do together.
 #[derive(Debug)]
@@ -288,7 +288,7 @@ fn start_one(
     spawner: &mut Spawner,
     shared: &StartShared,
     plan: RankPlan,
-) -> Result<Process, StartError> {
+) -> Result<StartedProcess, StartError> {
     let app = &shared.apps[plan.app];
     let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
     let kept_from = shared.kept_from;
@@ -365,7 +365,7 @@ fn start_one(
         (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
         (None, _) => (None, None),
     };
-    Ok(Process {
+    Ok(StartedProcess {
         child,
         pmi: pmi.map(|(ours, _)| ours),
         stdout,

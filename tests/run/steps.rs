@@ -22,7 +22,7 @@ use wireup_core::job::spec::{AppSpec, JobSpec};
 use wireup_core::link::control::{FromStep, VERSION};
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, cut};
-use wireup_core::link::steps::{Account, Answer, Order, ProcessOwner, Rules, SocketFile};
+use wireup_core::link::steps::{Account, HelperAnswer, Order, ProcessOwner, Rules, SocketFile};
 use wireup_core::link::{decode, encode, launcher};
 
 /// The helper, a child of this process, and its socket.
@@ -63,7 +63,7 @@ impl Helper {
         let descriptors = [theirs.as_fd(), says.as_fd()];
         send(&self.socket, &encode(order), &descriptors).unwrap();
         let (body, mut descriptors) = receive(&self.socket).unwrap().unwrap();
-        let Answer::Made { pid, .. } = decode(&body).unwrap() else {
+        let HelperAnswer::Made { pid, .. } = decode(&body).unwrap() else {
             panic!("none is made");
         };
         let pidfd = descriptors.pop().unwrap();
@@ -77,7 +77,7 @@ impl Helper {
     }
 
     /// What it answers.
-    fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> Answer {
+    fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperAnswer {
         send(&self.socket, body, descriptors).unwrap();
         decode(&receive(&self.socket).unwrap().unwrap().0).unwrap()
     }
@@ -86,7 +86,7 @@ impl Helper {
     #[track_caller]
     fn refused(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
         match self.asked(body, descriptors) {
-            Answer::Refused { reason } => reason,
+            HelperAnswer::Refused { reason } => reason,
             answer => panic!("{answer:?}"),
         }
     }
@@ -238,11 +238,11 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
     // Of what it has not made it knows nothing.
     assert_eq!(
         helper.asked(&encode(&Order::Signal { id: 99, signal: 9 }), &[]),
-        Answer::Done
+        HelperAnswer::Done
     );
     settled(&living);
     helper.make(&order(None)).end();
-    assert_eq!(helper.asked(&signal(9), &[]), Answer::Done);
+    assert_eq!(helper.asked(&signal(9), &[]), HelperAnswer::Done);
     let (code, _) = living.end();
     assert_eq!(code, None, "it was killed");
     assert_eq!(helper.end(), (Some(0), String::new()));
@@ -315,7 +315,7 @@ fn launched(described: &[u8]) -> String {
     };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let answer = helper.asked(&encode(&launcher), &borrowed);
-    assert!(matches!(answer, Answer::Made { .. }), "{answer:?}");
+    assert!(matches!(answer, HelperAnswer::Made { .. }), "{answer:?}");
     drop(descriptors);
     let mut text = String::new();
     said.read_to_string(&mut text).unwrap();
@@ -385,7 +385,10 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
     };
     // Before there are rules nobody is named.
     refused(&user(1000), "rules are not given");
-    assert_eq!(helper.asked(&separate, &[theirs.as_fd()]), Answer::Done);
+    assert_eq!(
+        helper.asked(&separate, &[theirs.as_fd()]),
+        HelperAnswer::Done
+    );
     drop(theirs);
     let other = rules();
     refused(
@@ -433,7 +436,10 @@ fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_
     let helper = Helper::start();
     let (accounts, theirs) = UnixStream::pair().unwrap();
     let separate = encode(&Order::Separate(rules()));
-    assert_eq!(helper.asked(&separate, &[theirs.as_fd()]), Answer::Done);
+    assert_eq!(
+        helper.asked(&separate, &[theirs.as_fd()]),
+        HelperAnswer::Done
+    );
     let user = |gid| step(ProcessOwner::User { uid: 54_321, gid });
     let waiting = helper.make(&user(None));
     let second = helper.make(&user(Some(54_400)));

@@ -13,7 +13,7 @@ use crate::for_each_seed;
 use crate::net::{Net, Rng};
 use wireup_core::fence::{
     Contribution, Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceMessage,
-    FenceResult, Kind, Limits, Nodes, Output, Participants, Series, Timeout,
+    FenceOutput, FenceResult, Kind, Limits, Nodes, Participants, Series, Timeout,
 };
 use wireup_core::job::absence::{Absences, Absent};
 use wireup_core::job::clock::Moment;
@@ -218,21 +218,21 @@ impl World {
         self.engines[at.index()].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => {
+                FenceOutput::Send { to, message } => {
                     if !self.killed.contains(&to) {
                         self.net.send(at, to, message);
                     }
                 }
-                Output::Complete { ticket, result } => self.answered(at, ticket, result),
-                Output::Describe { id, .. } if self.is_vacant(at, &id) => {
+                FenceOutput::Complete { ticket, result } => self.answered(at, ticket, result),
+                FenceOutput::Describe { id, .. } if self.is_vacant(at, &id) => {
                     self.input(at, FenceInput::Vacant { id });
                 }
-                Output::Describe { id, .. } => {
+                FenceOutput::Describe { id, .. } => {
                     let absences =
                         self.describe(at, &id.series.participants, id.generation as usize);
                     self.input(at, FenceInput::Described { id, absences });
                 }
-                Output::Waits { absences, .. } => assert!(!absences.overdue),
+                FenceOutput::Waits { absences, .. } => assert!(!absences.overdue),
             }
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wireup_core::fence::{
-    Contribution, Deadline, FenceEngine, FenceInput, Kind, Limits, Nodes, Output, Participants,
-    Series, Timeout,
+    Contribution, Deadline, FenceEngine, FenceInput, FenceOutput, Kind, Limits, Nodes,
+    Participants, Series, Timeout,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
@@ -60,7 +60,7 @@ fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
         engines[at.index()].handle(input, Moment::default(), &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => {
+                FenceOutput::Send { to, message } => {
                     let begun = Instant::now();
                     let bytes = link::encode(&PeerMessage::Fence(message.clone())).len();
                     encoding += begun.elapsed();
@@ -70,8 +70,12 @@ fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
                     }
                     inputs.push_back((to, FenceInput::Message { from: at, message }));
                 }
-                Output::Complete { result, .. } => results.push(result.expect("nothing fails")),
-                Output::Describe { .. } | Output::Waits { .. } => panic!("no time has passed"),
+                FenceOutput::Complete { result, .. } => {
+                    results.push(result.expect("nothing fails"))
+                }
+                FenceOutput::Describe { .. } | FenceOutput::Waits { .. } => {
+                    panic!("no time has passed")
+                }
             }
         }
     }

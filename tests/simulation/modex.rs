@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::for_each_seed;
 use crate::net::{Net, Rng};
 use wireup_core::direct_modex::{
-    ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexResult, Output,
+    ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexOutput, ModexResult,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
@@ -114,7 +114,7 @@ impl World {
         self.engines[at.index()].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => {
+                ModexOutput::Send { to, message } => {
                     if let ModexMessage::Request { proc, .. } = &message {
                         assert_eq!(
                             self.waiting(at, proc).len(),
@@ -126,14 +126,14 @@ impl World {
                         self.net.send(at, to, message);
                     }
                 }
-                Output::AskHost { proc } => {
+                ModexOutput::AskHost { proc } => {
                     let life = self.ranks.get_mut(&proc).expect("a rank that exists");
                     assert_eq!(life.node, at, "asked the wrong host");
                     assert!(!life.dead, "asked for a dead rank");
                     assert!(!life.asked, "asked twice");
                     life.asked = true;
                 }
-                Output::Complete { ticket, result } => self.answered(at, ticket, result),
+                ModexOutput::Complete { ticket, result } => self.answered(at, ticket, result),
             }
         }
     }

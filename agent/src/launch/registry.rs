@@ -11,7 +11,7 @@ use crate::budget::{Account, Budgets, Spent, Taken};
 
 /// Why a launch is not taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum RegistryRefusal {
     /// The agent ends with its last launch.
     #[error("it is being stopped and takes no new launch")]
     Draining,
@@ -105,21 +105,21 @@ impl Registry {
     /// Takes a place in a launch. One agent may be a launch's entry and, later, a node of it.
     ///
     /// # Errors
-    /// [`Refusal`].
+    /// [`RegistryRefusal`].
     pub fn enter(
         self: &Arc<Self>,
         launch: &str,
         token: Token,
         uid: u32,
         place: TreePosition,
-    ) -> Result<Registration, Refusal> {
+    ) -> Result<Registration, RegistryRefusal> {
         let (entry, member) = parts(place);
         let account = self.budgets.of(uid);
         let taken = account.enter()?;
         let mut launches = self.lock();
         let draining = launches.draining;
         match launches.known.get_mut(launch) {
-            None if draining => return Err(Refusal::Draining),
+            None if draining => return Err(RegistryRefusal::Draining),
             None => {
                 let known = Known {
                     token,
@@ -131,18 +131,18 @@ impl Registry {
                 launches.draining |= launches.only_one;
             }
             // A launcher's name for its launch is not to be one that is in use.
-            Some(_) if entry => return Err(Refusal::Twice(launch.to_owned())),
+            Some(_) if entry => return Err(RegistryRefusal::Twice(launch.to_owned())),
             Some(known) if !known.token.matches(token) => {
-                return Err(Refusal::Token(launch.to_owned()));
+                return Err(RegistryRefusal::Token(launch.to_owned()));
             }
             Some(known) if known.uid != uid => {
-                return Err(Refusal::User {
+                return Err(RegistryRefusal::User {
                     launch: launch.to_owned(),
                     known: known.uid,
                     uid,
                 });
             }
-            Some(known) if known.member => return Err(Refusal::Twice(launch.to_owned())),
+            Some(known) if known.member => return Err(RegistryRefusal::Twice(launch.to_owned())),
             Some(known) => known.member = true,
         }
         Ok(Registration {
@@ -157,11 +157,11 @@ impl Registry {
     /// Keeps a draining agent until the launcher that it is about to start has ended.
     ///
     /// # Errors
-    /// [`Refusal::Draining`].
-    pub fn start_launcher(self: &Arc<Self>) -> Result<Started, Refusal> {
+    /// [`RegistryRefusal::Draining`].
+    pub fn start_launcher(self: &Arc<Self>) -> Result<Started, RegistryRefusal> {
         let mut launches = self.lock();
         if launches.draining {
-            return Err(Refusal::Draining);
+            return Err(RegistryRefusal::Draining);
         }
         launches.launchers += 1;
         Ok(Started(self.clone()))
@@ -260,15 +260,15 @@ mod tests {
             registry
                 .enter("l", token, 7, TreePosition::Entry)
                 .unwrap_err(),
-            Refusal::Twice("l".into())
+            RegistryRefusal::Twice("l".into())
         );
         assert_eq!(
             registry.enter("l", Token::random(), 7, member).unwrap_err(),
-            Refusal::Token("l".into())
+            RegistryRefusal::Token("l".into())
         );
         assert!(matches!(
             registry.enter("l", token, 8, member).unwrap_err(),
-            Refusal::User {
+            RegistryRefusal::User {
                 known: 7,
                 uid: 8,
                 ..
@@ -277,7 +277,7 @@ mod tests {
         let registration = registry.enter("l", token, 7, member).unwrap();
         assert_eq!(
             registry.enter("l", token, 7, member).unwrap_err(),
-            Refusal::Twice("l".into())
+            RegistryRefusal::Twice("l".into())
         );
         assert_eq!(registry.count(), 1);
         drop(entry);
@@ -296,7 +296,7 @@ mod tests {
             registry
                 .enter("m", token, 7, TreePosition::EntryAndRoot)
                 .unwrap_err(),
-            Refusal::Draining
+            RegistryRefusal::Draining
         );
         // Its own launcher is connected already.
         let member = registry
@@ -318,7 +318,10 @@ mod tests {
         let launcher = registry.start_launcher().unwrap();
         registry.drain();
         begun.await;
-        assert_eq!(registry.start_launcher().unwrap_err(), Refusal::Draining);
+        assert_eq!(
+            registry.start_launcher().unwrap_err(),
+            RegistryRefusal::Draining
+        );
         let mut drained = std::pin::pin!(registry.drained());
         assert!((&mut drained).now_or_never().is_none());
         drop(launcher);

@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// A step's process, from when there is one.
 #[derive(Clone, Debug, Default)]
-pub struct Process(Arc<Started>);
+pub struct StepProcess(Arc<Started>);
 
 #[derive(Debug, Default)]
 struct Started {
@@ -61,7 +61,7 @@ pub fn start(
     let (reader, writer) = link(UnixStream::from_std(ours)?, account);
     // It may be a fork, which takes its time.
     let starting = spawn_blocking(move || steps.start(&user, theirs.into(), caller.as_ref()));
-    let process = Process::default();
+    let process = StepProcess::default();
     let started = process.clone();
     let starting = async move {
         let (step, says) = starting.await.map_err(|_| NoStep::Ends)??;
@@ -93,7 +93,7 @@ pub fn start(
     Ok((writer, events))
 }
 
-impl Process {
+impl StepProcess {
     fn watch(&self, child: Child, signal_handle: SignalHandle) -> io::Result<()> {
         // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its
         // readiness is all that is asked for.
@@ -186,7 +186,7 @@ enum NoStep {
 /// What a step sends, and then its end.
 pub struct StepEvents {
     reader: LinkReader,
-    process: Process,
+    process: StepProcess,
     /// Until it is started.
     starting: Option<BoxFuture<'static, Result<(), NoStep>>>,
     /// Why the link was closed, once it is.
@@ -201,7 +201,7 @@ pub struct StepEvents {
 
 impl StepEvents {
     /// Its process.
-    pub fn process(&self) -> Process {
+    pub fn process(&self) -> StepProcess {
         self.process.clone()
     }
 

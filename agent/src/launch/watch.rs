@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::step::Process;
+use super::step::StepProcess;
 use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::link::liveness::{Look, Watch};
@@ -54,7 +54,7 @@ impl StepWatch {
 
     /// Ready when there is something to be done, and with [`Look::Fine`] when to ask again. After the
     /// step was given up it never is.
-    pub fn poll_look(&mut self, process: &Process, cx: &mut Context<'_>) -> Poll<Look> {
+    pub fn poll_look(&mut self, process: &StepProcess, cx: &mut Context<'_>) -> Poll<Look> {
         if self.over {
             return Poll::Pending;
         }

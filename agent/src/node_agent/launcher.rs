@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::process::Process;
+use super::process::WatchedProcess;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::launch::{Head, Launch, Order, Stdin, now};
@@ -58,7 +58,7 @@ enum LineError {
 #[derive(Debug)]
 pub struct Launcher {
     /// It.
-    pub process: Process,
+    pub process: WatchedProcess,
     /// Where it takes orders; it ends with this.
     pub control: pipe::Sender,
     pub stdout: pipe::Receiver,
@@ -112,7 +112,7 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
     *head.stdin.lock().await = Stdin::Ended;
     launch.end();
     head.learn(|progress| progress.end(&lost, now()));
-    head.output(crate::scheduled::output::Output::end);
+    head.output(crate::scheduled::output::BufferedOutput::end);
     drop(started);
     let progress = head.progress();
     let (_, reason) = progress.state();
@@ -127,7 +127,7 @@ pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
 /// Carries out orders until the process has ended.
 async fn run(
     head: &Head,
-    process: &Process,
+    process: &WatchedProcess,
     control: &pipe::Sender,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     patience: Duration,
@@ -168,7 +168,7 @@ async fn run(
             Order::Signal(signal) => signal,
             Order::End => {
                 // Remaining output must not delay it.
-                head.output(crate::scheduled::output::Output::release);
+                head.output(crate::scheduled::output::BufferedOutput::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
                 SignalOrder {
                     signal: Signal::TERM.as_raw(),
@@ -275,7 +275,7 @@ async fn deliver(head: &Head, speaker: SpeakerFields, stream: Stream, mut bytes:
     };
     let mut moves = head.moves();
     while !bytes.is_empty() {
-        while !head.output_is(crate::scheduled::output::Output::has_room) {
+        while !head.output_is(crate::scheduled::output::BufferedOutput::has_room) {
             // Its sender is in `head`.
             let _ = moves.changed().await;
         }

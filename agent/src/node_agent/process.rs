@@ -12,9 +12,9 @@ use wireup::sys::spawn::{ExitStatus, wait};
 
 /// A process that runs, until it was waited for.
 #[derive(Debug)]
-pub struct Process(AsyncFd<OwnedFd>, SignalHandle);
+pub struct WatchedProcess(AsyncFd<OwnedFd>, SignalHandle);
 
-impl Process {
+impl WatchedProcess {
     /// The pidfd of a child that was not reaped yet.
     ///
     /// # Errors

@@ -14,11 +14,11 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::launcher::{Launcher, supervise};
-use super::process::Process;
+use super::process::WatchedProcess;
 use crate::budget::Held;
 use crate::launch::registry::Started;
 use crate::scheduled::launch::{Head, Launch};
-use crate::scheduled::request::Request;
+use crate::scheduled::request::LaunchRequest;
 use crate::user::spawn::SpawnError;
 use crate::user::spawn::steps::Steps;
 use crate::user::{self, User};
@@ -52,7 +52,7 @@ impl From<Errno> for StartError {
 pub async fn start(
     steps: Arc<Steps>,
     socket: &Path,
-    request: &Request,
+    request: &LaunchRequest,
     user: User,
     started: Started,
     held: Held,
@@ -93,7 +93,7 @@ pub async fn start(
     } = starting.await.map_err(io::Error::other)??;
     let pid = child.pid.as_raw_nonzero().get();
     let launcher = Launcher {
-        process: Process::new(child.pidfd, signal_handle)?,
+        process: WatchedProcess::new(child.pidfd, signal_handle)?,
         control,
         stdout,
         stderr,

@@ -11,7 +11,7 @@ use super::Outgoing;
 use crate::proto::v1::watch_event::Event;
 use crate::proto::v1::{LaunchInfo, StdioInput, StdioOutput, WatchEvent};
 use crate::scheduled::launch::{Head, Launch, Stdin};
-use crate::scheduled::output::Output;
+use crate::scheduled::output::BufferedOutput;
 use crate::scheduled::progress::Cursor;
 
 /// Messages on their way to a client. Behind them its own flow control counts.
@@ -92,7 +92,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.head().output(Output::detach);
+        self.head().output(BufferedOutput::detach);
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) fn stdio(
     input: Streaming<StdioInput>,
 ) -> Result<Outgoing<StdioOutput>, Status> {
     let head = launch.head.as_ref().expect("the caller has looked");
-    if !head.output(Output::attach) {
+    if !head.output(BufferedOutput::attach) {
         return Err(Status::already_exists(format!(
             "another client has the standard output of launch {:?}: it has to close its stream first",
             launch.id
@@ -136,7 +136,7 @@ async fn forward(head: &Head, client: &mpsc::Sender<Result<StdioOutput, Status>>
         };
         match head.take_output() {
             Some(piece) => room.send(Ok(piece)),
-            None if head.output_is(Output::is_over) => return,
+            None if head.output_is(BufferedOutput::is_over) => return,
             None => {
                 drop(room);
                 tokio::select! {

@@ -76,7 +76,7 @@ pub(crate) struct Line(Arc<Connection>);
 
 /// The look-up results of some agents.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundPeer {
     /// Kept until the connections are made.
     _connections: Vec<Arc<Connection>>,
     /// Why the others cannot be reached.
@@ -100,7 +100,7 @@ impl Peers {
         opening: &Opening,
         nodes: &[NodeId],
         account: &Arc<Account>,
-    ) -> Found {
+    ) -> FoundPeer {
         let connections = nodes
             .iter()
             .map(|node| (*node, self.connection(opening.member(*node))));
@@ -116,7 +116,7 @@ impl Peers {
         let missing = found
             .iter()
             .filter_map(|(node, why, _)| Some((*node, why.clone()?)));
-        Found {
+        FoundPeer {
             missing: missing.collect(),
             _connections: found.into_iter().map(|(.., known)| known).collect(),
         }

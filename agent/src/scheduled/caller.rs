@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::request::Request;
+use super::request::LaunchRequest;
 use crate::identity::Role;
 use crate::origin::{LocalCaller, Peer};
 use crate::proto::v1::RunAs;
@@ -98,7 +98,7 @@ impl Caller {
     ///
     /// # Errors
     /// A status with the remedy.
-    pub fn runs_as(&self, request: &Request, own: u32) -> Result<RunAs, Status> {
+    pub fn runs_as(&self, request: &LaunchRequest, own: u32) -> Result<RunAs, Status> {
         let denied = |text: String| Err(Status::permission_denied(text));
         let plain = |uid| RunAs { uid, gid: None };
         Ok(match (self, request.run_as) {
@@ -141,7 +141,7 @@ mod tests {
             run_as: run_as.map(|uid| RunAs { uid, gid: None }),
             ..Default::default()
         };
-        let request = Request::check(asked, "n1").unwrap();
+        let request = LaunchRequest::check(asked, "n1").unwrap();
         caller.runs_as(&request, own).ok().map(|user| user.uid)
     }
 

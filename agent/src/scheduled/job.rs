@@ -6,15 +6,15 @@ use std::path::Path;
 
 use data_encoding::HEXLOWER;
 
-use super::request::{Program, Request};
+use super::request::{LaunchRequest, RequestedProgram};
 use wireup_core::job::spec::{
     AppSpec, EndingSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
 };
 use wireup_core::link::launcher::ORDERS;
 
-impl Request {
+impl LaunchRequest {
     /// The job that is asked for; `home` is its user's, where the ranks start unless something else is asked
-    /// for, and `agent` the socket of this agent. Its launcher has the [variables](Request::variables).
+    /// for, and `agent` the socket of this agent. Its launcher has the [variables](LaunchRequest::variables).
     pub fn job(&self, home: &Path, agent: &Path) -> JobSpec {
         let env = self.variables();
         let apps = self.programs.iter();
@@ -48,7 +48,12 @@ impl Request {
         job
     }
 
-    fn app(&self, program: &Program, home: &Path, env: &[(OsString, OsString)]) -> AppSpec {
+    fn app(
+        &self,
+        program: &RequestedProgram,
+        home: &Path,
+        env: &[(OsString, OsString)],
+    ) -> AppSpec {
         // Named one by one, since a launcher leaves out what looks like another launcher's; nothing that
         // looks so ends as a word does that means several names.
         let own = |name: &OsStr| program.env.0.iter().any(|(own, _)| own == name);

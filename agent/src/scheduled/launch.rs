@@ -8,9 +8,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exchange::{Ended, Entries, Exchange, ExchangeError};
-use super::output::Output;
+use super::output::BufferedOutput;
 use super::progress::Progress;
-use super::request::{NodeLayout, Request};
+use super::request::{LaunchRequest, NodeLayout};
 use crate::budget::Held;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
 use wireup_core::record::SignalOrder;
@@ -31,7 +31,7 @@ pub struct Launch {
     pub started: i64,
     /// The launcher, on the head node.
     pub head: Option<Head>,
-    exchange: Mutex<Exchange<oneshot::Sender<Answer>>>,
+    exchange: Mutex<Exchange<oneshot::Sender<ExchangeAnswer>>>,
     /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
     ended: Mutex<Option<End>>,
@@ -50,7 +50,7 @@ struct End {
 }
 
 /// What an exchange of keys came to.
-pub type Answer = Result<Arc<Entries>, ExchangeEnd>;
+pub type ExchangeAnswer = Result<Arc<Entries>, ExchangeEnd>;
 
 /// Why an exchange of keys fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub struct Head {
     progress: Mutex<Progress>,
     /// Rings when that changes.
     changed: watch::Sender<()>,
-    output: Mutex<Output>,
+    output: Mutex<BufferedOutput>,
     /// Rings when output comes, goes, or is released.
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
@@ -96,7 +96,7 @@ pub enum Order {
 
 impl Launch {
     /// A launch as it was asked for; `head` on its head node.
-    pub fn new(request: &Request, owner: u32, head: Option<Head>, held: Held) -> Self {
+    pub fn new(request: &LaunchRequest, owner: u32, head: Option<Head>, held: Held) -> Self {
         let nodes = u32::try_from(request.place.nodes.len()).expect("a message is shorter");
         Self {
             id: request.id.clone(),
@@ -176,7 +176,7 @@ impl Launch {
         &self,
         node: u32,
         entries: Entries,
-    ) -> Result<oneshot::Receiver<Answer>, ExchangeError> {
+    ) -> Result<oneshot::Receiver<ExchangeAnswer>, ExchangeError> {
         let (answer, receiver) = oneshot::channel();
         let ended = lock(&self.exchange).arrive(node, entries, answer)?;
         if let Some((waiting, merged)) = ended as Option<Ended<_>> {
@@ -201,7 +201,7 @@ impl Launch {
     }
 
     /// Ends an exchange for all that wait; how many these are.
-    pub fn end_exchange(&self, answer: &Answer) -> u32 {
+    pub fn end_exchange(&self, answer: &ExchangeAnswer) -> u32 {
         let waiting = lock(&self.exchange).complete();
         tell(waiting, answer)
     }
@@ -260,7 +260,7 @@ impl Launch {
     }
 }
 
-fn tell(waiting: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
+fn tell(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &ExchangeAnswer) -> u32 {
     let told = waiting
         .into_iter()
         .map(|waiting| waiting.send(answer.clone()));
@@ -274,14 +274,14 @@ fn tell(waiting: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
 impl Head {
     /// A launcher that was just started.
     pub fn new(
-        request: &Request,
+        request: &LaunchRequest,
         stdin: Option<pipe::Sender>,
         orders: mpsc::UnboundedSender<Order>,
     ) -> Self {
         Self {
             progress: Mutex::new(Progress::new(request.place.size, now())),
             changed: watch::Sender::new(()),
-            output: Mutex::new(Output::new(request.hold_output)),
+            output: Mutex::new(BufferedOutput::new(request.hold_output)),
             moved: watch::Sender::new(()),
             stdin: tokio::sync::Mutex::new(match stdin {
                 Some(stdin) => Stdin::Open(stdin),
@@ -303,7 +303,7 @@ impl Head {
     }
 
     /// Changes the output, and rings.
-    pub fn output<T>(&self, change: impl FnOnce(&mut Output) -> T) -> T {
+    pub fn output<T>(&self, change: impl FnOnce(&mut BufferedOutput) -> T) -> T {
         let result = change(&mut lock(&self.output));
         self.moved.send_replace(());
         result
@@ -319,7 +319,7 @@ impl Head {
     }
 
     /// Looks at the output.
-    pub fn output_is(&self, look: impl FnOnce(&Output) -> bool) -> bool {
+    pub fn output_is(&self, look: impl FnOnce(&BufferedOutput) -> bool) -> bool {
         look(&lock(&self.output))
     }
 

@@ -7,9 +7,9 @@ use crate::proto::v1::StdioOutput;
 /// Most bytes that wait. One piece more may be there.
 pub const LIMIT: usize = 256 * 1024;
 
-/// Output on its way.
+/// BufferedOutput on its way.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct BufferedOutput {
     pieces: VecDeque<StdioOutput>,
     bytes: usize,
     lost: u64,
@@ -21,7 +21,7 @@ pub struct Output {
     ended: bool,
 }
 
-impl Output {
+impl BufferedOutput {
     /// Empty; with `hold` ranks wait while there is no reader.
     pub fn new(hold: bool) -> Self {
         Self {
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    fn drain(output: &mut Output) -> Vec<(u8, u64)> {
+    fn drain(output: &mut BufferedOutput) -> Vec<(u8, u64)> {
         std::iter::from_fn(|| output.pop())
             .map(|piece| (piece.data[0], piece.lost))
             .collect()
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn without_a_reader_the_newest_output_is_kept_and_the_loss_is_told_once() {
-        let mut output = Output::new(false);
+        let mut output = BufferedOutput::new(false);
         for byte in 0..5 {
             assert!(output.has_room());
             output.push(piece(byte, LIMIT / 2));
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_reader_that_is_slow_or_awaited_makes_the_ranks_wait_until_they_are_released() {
         for (hold, attach) in [(true, false), (false, true)] {
-            let mut output = Output::new(hold);
+            let mut output = BufferedOutput::new(hold);
             assert!(!attach || output.attach());
             output.push(piece(1, LIMIT));
             assert!(!output.has_room());
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn there_is_one_reader_at_a_time_and_the_next_gets_what_is_left() {
-        let mut output = Output::new(false);
+        let mut output = BufferedOutput::new(false);
         output.push(piece(1, 1));
         output.push(piece(2, 1));
         assert!(output.attach() && !output.attach());

@@ -28,13 +28,13 @@ const KEY_MAX: usize = 256;
 
 /// A launch that makes sense.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Request {
+pub struct LaunchRequest {
     pub id: String,
     pub allocation: String,
     /// Its nodes and ranks.
     pub place: NodeLayout,
     /// Its programs, at least one; their ranks come to those of the place.
-    pub programs: Vec<Program>,
+    pub programs: Vec<RequestedProgram>,
     /// Variables for all ranks, in ascending order of names.
     pub env: Variables,
     /// Access to the fabric.
@@ -65,7 +65,7 @@ pub struct Request {
 
 /// One program and its ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Program {
+pub struct RequestedProgram {
     /// A path, or a name to look up.
     pub program: OsString,
     /// Without the program's own name.
@@ -107,7 +107,7 @@ impl fmt::Debug for Cxi {
     }
 }
 
-impl Request {
+impl LaunchRequest {
     /// Checks a request to the agent of the node `here`.
     ///
     /// # Errors
@@ -186,7 +186,11 @@ pub fn check_id(id: &str) -> Result<(), RequestError> {
     }
 }
 
-fn one_program(entrypoint: String, args: Vec<String>, size: u32) -> Result<Program, RequestError> {
+fn one_program(
+    entrypoint: String,
+    args: Vec<String>,
+    size: u32,
+) -> Result<RequestedProgram, RequestError> {
     program(v1::App {
         program: entrypoint.into(),
         args: args.into_iter().map(Bytes::from).collect(),
@@ -195,7 +199,7 @@ fn one_program(entrypoint: String, args: Vec<String>, size: u32) -> Result<Progr
     })
 }
 
-fn programs(apps: Vec<v1::App>, size: u32) -> Result<Vec<Program>, RequestError> {
+fn programs(apps: Vec<v1::App>, size: u32) -> Result<Vec<RequestedProgram>, RequestError> {
     let ranks = apps.iter().map(|app| u64::from(app.ranks)).sum::<u64>();
     if ranks != u64::from(size) || apps.iter().any(|app| app.ranks == 0) {
         return Err(RequestError::AppRanks { ranks, size });
@@ -203,11 +207,11 @@ fn programs(apps: Vec<v1::App>, size: u32) -> Result<Vec<Program>, RequestError>
     apps.into_iter().map(program).collect()
 }
 
-fn program(app: v1::App) -> Result<Program, RequestError> {
+fn program(app: v1::App) -> Result<RequestedProgram, RequestError> {
     if app.program.is_empty() {
         return Err(RequestError::NoProgram);
     }
-    Ok(Program {
+    Ok(RequestedProgram {
         program: word(&app.program)?,
         args: app
             .args

@@ -14,7 +14,7 @@ use super::Served;
 use super::spawn::LINK;
 use wireup::failure::RunFailure;
 use wireup::sys::fd_passing::receive;
-use wireup_core::link::steps::{Account, Found};
+use wireup_core::link::steps::{Account, FoundAccount};
 use wireup_core::link::{decode, encode};
 
 /// Answers until the helper has gone.
@@ -46,27 +46,27 @@ pub fn main() -> Result<u8, RunFailure> {
             1.. => {}
             _ => {
                 let reason = io::Error::last_os_error().to_string();
-                answer(reply, &Found::Nothing { reason });
+                answer(reply, &FoundAccount::Nothing { reason });
             }
         }
     }
     Ok(0)
 }
 
-fn look_up(uid: u32) -> Found {
+fn look_up(uid: u32) -> FoundAccount {
     match Served::Everybody.find(uid) {
-        Ok(user) => Found::Account(Account {
+        Ok(user) => FoundAccount::Account(Account {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups,
         }),
-        Err(error) => Found::Nothing {
+        Err(error) => FoundAccount::Nothing {
             reason: error.to_string(),
         },
     }
 }
 
-fn answer(reply: OwnedFd, found: &Found) {
+fn answer(reply: OwnedFd, found: &FoundAccount) {
     // The requester may have gone.
     let _ = File::from(reply).write_all(&encode(found));
 }

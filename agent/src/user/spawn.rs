@@ -68,7 +68,7 @@ impl SpawnError {
 
 /// The program with its arguments and descriptors.
 #[derive(Debug)]
-pub struct Program<'a> {
+pub struct HelperProgram<'a> {
     pub path: &'a Path,
     /// Its arguments, without its own name.
     pub arguments: Vec<OsString>,
@@ -87,10 +87,10 @@ fn wireup<'a>(
     command: &str,
     link: OwnedFd,
     says: OwnedFd,
-) -> io::Result<Program<'a>> {
+) -> io::Result<HelperProgram<'a>> {
     let null = File::open("/dev/null")?;
     let copy = says.try_clone()?;
-    Ok(Program {
+    Ok(HelperProgram {
         path,
         arguments: vec![command.into()],
         variables: Vec::new(),
@@ -104,7 +104,7 @@ fn wireup<'a>(
 ///
 /// # Errors
 /// [`SpawnError`]; no process is left then.
-fn spawn(user: &User, program: Program<'_>) -> Result<Child, SpawnError> {
+fn spawn(user: &User, program: HelperProgram<'_>) -> Result<Child, SpawnError> {
     let path = program.path;
     let (child, exec_report) = begin(user, program)?;
     match receive(&exec_report) {
@@ -126,7 +126,7 @@ pub fn end(child: &Child) {
 ///
 /// # Errors
 /// [`SpawnError`]; no process is left then.
-pub fn begin(user: &User, program: Program<'_>) -> Result<(Child, ExecReport), SpawnError> {
+pub fn begin(user: &User, program: HelperProgram<'_>) -> Result<(Child, ExecReport), SpawnError> {
     let failed = |what, error| SpawnError::new(user, program.path, what, error);
     let descriptors = |error: Errno| failed("descriptors", error.into());
     // The lower one is closed.

@@ -46,23 +46,27 @@ impl Launches {
         }
     }
 
-    fn on(&mut self, launch: usize, what: impl FnOnce(&mut CollectiveHub, &mut Vec<Output>)) {
+    fn on(
+        &mut self,
+        launch: usize,
+        what: impl FnOnce(&mut CollectiveHub, &mut Vec<CollectiveOutput>),
+    ) {
         let mut out = Vec::new();
         what(&mut self.hubs[launch], &mut out);
         for output in out {
             match output {
-                Output::Send { to, packet } => {
+                CollectiveOutput::Send { to, packet } => {
                     let to = usize::from(to == job(1));
                     assert_ne!(to, launch);
                     self.packets.push((to, packet));
                 }
-                Output::Register { key, nodes, jobs } => {
+                CollectiveOutput::Register { key, nodes, jobs } => {
                     for node in nodes {
                         let registering = (launch, node, key.clone(), jobs.clone());
                         self.registering.push(registering);
                     }
                 }
-                Output::Release { nodes, outcome, .. } => {
+                CollectiveOutput::Release { nodes, outcome, .. } => {
                     let nodes = nodes.into_iter();
                     self.released
                         .extend(nodes.map(|node| (launch, node, outcome.clone())));

@@ -45,9 +45,9 @@ impl Cluster {
         self.engines[at as usize].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => self.sent.push((NodeId(at), to, message)),
-                Output::AskHost { proc } => self.asked_host.push((at, proc)),
-                Output::Complete { ticket, result } => self.answers.push((ticket, result)),
+                ModexOutput::Send { to, message } => self.sent.push((NodeId(at), to, message)),
+                ModexOutput::AskHost { proc } => self.asked_host.push((at, proc)),
+                ModexOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
             }
         }
     }

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use super::message::{Deadline, FenceFailure, FenceMessage, Output};
+use super::message::{Deadline, FenceFailure, FenceMessage, FenceOutput};
 use super::round::{Inquiry, Phase, ROOT_GRACE, inquiry_limit};
 use super::{FenceEngine, FenceId};
 use crate::job::absence::Absences;
@@ -22,7 +22,7 @@ use crate::job::ids::NodeId;
 use crate::job::patience::Patience;
 
 impl<T> FenceEngine<T> {
-    pub(super) fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub(super) fn tick(&mut self, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         let mut due = Vec::new();
         for (id, round) in &mut self.rounds {
             let over = |inquiry: &Inquiry| inquiry.until <= now;
@@ -42,7 +42,12 @@ impl<T> FenceEngine<T> {
     }
 
     /// A fence's clock has run out here.
-    pub(super) fn time_is_over(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+    pub(super) fn time_is_over(
+        &mut self,
+        id: &FenceId,
+        now: Moment,
+        out: &mut Vec<FenceOutput<T>>,
+    ) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
@@ -97,7 +102,7 @@ impl<T> FenceEngine<T> {
         collect: bool,
         patience: Duration,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -130,7 +135,7 @@ impl<T> FenceEngine<T> {
         }
         if own {
             let id = id.clone();
-            out.push(Output::Describe { id, collect });
+            out.push(FenceOutput::Describe { id, collect });
         }
         self.conclude_if_complete(id, now, out);
     }
@@ -140,7 +145,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         absences: Absences,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let round = self.rounds.get_mut(id);
         if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut())
@@ -159,7 +164,7 @@ impl<T> FenceEngine<T> {
         number: u32,
         absences: Absences,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let round = self.rounds.get_mut(id);
         let round = round.filter(|round| round.inquiries == number);
@@ -177,7 +182,7 @@ impl<T> FenceEngine<T> {
         child: NodeId,
         id: &FenceId,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let round = self.rounds.get_mut(id);
         if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut()) {
@@ -186,7 +191,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    fn conclude_if_complete(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+    fn conclude_if_complete(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         let inquiry = self.rounds.get(id).and_then(|round| round.inquiry.as_ref());
         if inquiry.is_some_and(Inquiry::is_complete) {
             self.conclude(id, now, out);
@@ -194,7 +199,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// All have answered, or will not.
-    fn conclude(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+    fn conclude(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
@@ -228,7 +233,7 @@ impl<T> FenceEngine<T> {
         round.clock = Some(Patience::new(timeout.after, now));
         let waited = now.since(round.since);
         self.pass_on_wait(id, out);
-        out.push(Output::Waits {
+        out.push(FenceOutput::Waits {
             id: id.clone(),
             waited,
             absences,
@@ -240,7 +245,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         absences: Absences,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let Some(round) = self.rounds.get(id) else {
             return;
@@ -262,7 +267,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         number: u32,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -280,7 +285,7 @@ impl<T> FenceEngine<T> {
         self.pass_on_wait(id, out);
     }
 
-    fn pass_on_wait(&self, id: &FenceId, out: &mut Vec<Output<T>>) {
+    fn pass_on_wait(&self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
         let Some(round) = self.rounds.get(id) else {
             return;
         };

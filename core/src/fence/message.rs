@@ -85,13 +85,13 @@ pub enum FenceInput<T> {
         timeout: Option<Timeout>,
         ticket: T,
     },
-    /// The answer to [`Output::Describe`].
+    /// The answer to [`FenceOutput::Describe`].
     Described {
         id: FenceId,
         /// The participants of this node that have not entered.
         absences: Absences,
     },
-    /// The other answer to [`Output::Describe`]: no participant here lives, and fences do without the
+    /// The other answer to [`FenceOutput::Describe`]: no participant here lives, and fences do without the
     /// dead.
     Vacant {
         /// The fence.
@@ -122,7 +122,7 @@ pub enum FenceInput<T> {
 
 /// What the engine orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Output<T> {
+pub enum FenceOutput<T> {
     /// Deliver a message; `to` is never this node.
     Send {
         /// Destination.

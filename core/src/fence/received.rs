@@ -1,6 +1,6 @@
 //! Handling of messages from other nodes.
 
-use super::message::{FenceFailure, FenceMessage, Output};
+use super::message::{FenceFailure, FenceMessage, FenceOutput};
 use super::round::{Phase, Round};
 use super::{FenceEngine, FenceId, Offer};
 use crate::fence::tree::{FencePosition, Nodes};
@@ -13,7 +13,7 @@ impl<T> FenceEngine<T> {
         from: NodeId,
         message: FenceMessage,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         if from == self.node || self.lost.contains_key(&from) {
             return;
@@ -150,7 +150,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         offer: Offer,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let node = self.node;
         let Some(place) = self.place_above(&offer.nodes, from) else {
@@ -198,7 +198,7 @@ impl<T> FenceEngine<T> {
         nodes: &Nodes,
         failure: FenceFailure,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         if matches!(failure, FenceFailure::NodesDisagree { .. }) {
             // There is no common tree: the node that detected this has notified all.

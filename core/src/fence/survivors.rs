@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{FenceFailure, FenceMessage, FenceResult, Output, Released};
+use super::message::{FenceFailure, FenceMessage, FenceOutput, FenceResult, Released};
 use super::round::Phase;
 use super::{Contribution, FenceEngine, FenceId, Nodes, Offer, Series, lost_of};
 use crate::job::clock::Moment;
@@ -79,7 +79,7 @@ impl<T> FenceEngine<T> {
         node: NodeId,
         reason: &Arc<str>,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let Some(survivors) = &mut self.survivors else {
             return;
@@ -127,7 +127,7 @@ impl<T> FenceEngine<T> {
         nodes: &Nodes,
         lost: &[NodeId],
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) -> bool {
         if self.survivors.is_none() {
             return lost.is_empty();
@@ -144,7 +144,7 @@ impl<T> FenceEngine<T> {
         &mut self,
         id: FenceId,
         released: Released,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         if let Some(place) = self.rounds.get(&id).map(|round| round.place.clone()) {
             return self.decide(&id, &place, Ok(released), out);
@@ -162,7 +162,7 @@ impl<T> FenceEngine<T> {
         &self,
         to: NodeId,
         message: &FenceMessage,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<FenceOutput<T>>,
     ) {
         let FenceMessage::Arrive { id, lost, .. } = message else {
             return;
@@ -175,7 +175,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// No participant of a fence lives here: this node arrives, there and at those before.
-    pub(super) fn vacant(&mut self, id: &FenceId, now: Moment, out: &mut Vec<Output<T>>) {
+    pub(super) fn vacant(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
         let Some(round) = self.rounds.get(id) else {
             return;
         };
@@ -198,7 +198,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// A process has died.
-    pub(super) fn process_died(&mut self, out: &mut Vec<Output<T>>) {
+    pub(super) fn process_died(&mut self, out: &mut Vec<FenceOutput<T>>) {
         let Some(survivors) = &mut self.survivors else {
             return;
         };
@@ -215,7 +215,7 @@ impl<T> FenceEngine<T> {
 
     /// A fence is not complete, and processes have died: the nodes that are waited for are asked once
     /// whether their participants live.
-    pub(super) fn look_once(&mut self, id: &FenceId, out: &mut Vec<Output<T>>) {
+    pub(super) fn look_once(&mut self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
         let deaths = self.survivors.as_ref().is_some_and(|known| known.deaths);
         let round = self.rounds.get(id).filter(|round| deaths && !round.looked);
         if let Some(collect) = round.map(super::Round::collects) {
@@ -224,7 +224,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// Asks all that have not arrived, here and below, whether their participants live.
-    pub(super) fn look(&mut self, id: &FenceId, collect: bool, out: &mut Vec<Output<T>>) {
+    pub(super) fn look(&mut self, id: &FenceId, collect: bool, out: &mut Vec<FenceOutput<T>>) {
         let survives = self.survivors.is_some();
         let Some(round) = self.rounds.get_mut(id).filter(|_| survives) else {
             return;
@@ -245,7 +245,7 @@ impl<T> FenceEngine<T> {
         }
         if own {
             let id = id.clone();
-            out.push(Output::Describe { id, collect });
+            out.push(FenceOutput::Describe { id, collect });
         }
     }
 }

@@ -78,14 +78,14 @@ impl Cluster {
         self.engines[at as usize].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => self.sent.push((node(at), to, message)),
-                Output::Complete { ticket, result } => self.answers.push((ticket, result)),
-                Output::Describe { id, .. } => {
+                FenceOutput::Send { to, message } => self.sent.push((node(at), to, message)),
+                FenceOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
+                FenceOutput::Describe { id, .. } => {
                     let absences = self.absent[at as usize].clone();
                     let described = FenceInput::Described { id, absences };
                     self.input(at, described);
                 }
-                Output::Waits { absences, .. } => self.late.push(absences),
+                FenceOutput::Waits { absences, .. } => self.late.push(absences),
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::node::NodeState;
-use super::{Conclusion, Fleet, Refusal, Stage};
+use super::{Conclusion, Fleet, NodeRefusal, Stage};
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::roster::{Placed, Roster};
@@ -68,7 +68,7 @@ impl Fleet {
         out: &mut Vec<Conclusion>,
     ) {
         let mut lost = Vec::new();
-        let refused = |node: &NodeId| Refusal {
+        let refused = |node: &NodeId| NodeRefusal {
             code: EXIT_WIREUP,
             message: match nodes.first() == Some(node) {
                 true => reason.to_owned(),

@@ -1,6 +1,6 @@
 //! What a launcher knows of one node.
 
-use super::Refusal;
+use super::NodeRefusal;
 use crate::stdio_flow_control::Owed;
 
 /// See the module.
@@ -11,7 +11,7 @@ pub(super) struct NodeState {
     /// It is one that joins the running launch.
     pub(super) joins: bool,
     /// It cannot take part.
-    pub(super) refusal: Option<Refusal>,
+    pub(super) refusal: Option<NodeRefusal>,
     /// Nothing of the job is left there.
     pub(super) over: bool,
     /// Nothing more will be heard of it.
@@ -40,7 +40,7 @@ impl NodeState {
     }
 
     /// It cannot take part; the first reason counts.
-    pub(super) fn refuse(&mut self, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, refusal: NodeRefusal) {
         self.refusal.get_or_insert(refusal);
     }
 }

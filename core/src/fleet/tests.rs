@@ -28,7 +28,7 @@ fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason()
     let branch = [NodeId(1), NodeId(2)];
     let out = concluded(|out| fleet.lose_branch(&branch, ("down", "behind"), &jobs, out));
     assert_eq!(out, [1, 2].map(|rank| Conclusion::Gone(GlobalRank(rank))));
-    let refusal = |message: &str| Refusal {
+    let refusal = |message: &str| NodeRefusal {
         code: EXIT_WIREUP,
         message: message.to_owned(),
     };

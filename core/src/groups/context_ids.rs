@@ -23,7 +23,7 @@ pub(super) struct Verdict {
 }
 
 /// What an arrival led to.
-pub(super) enum Step {
+pub(super) enum IdStep {
     /// More nodes are to come, or the operation it belonged to had failed before.
     Nothing,
     /// It was the first of several: these nodes have not arrived.
@@ -84,21 +84,21 @@ impl Hub {
         from: NodeId,
         offer: Offer,
         now: Moment,
-    ) -> Step {
+    ) -> IdStep {
         let debt = (key.clone(), from);
         if let Some(count) = self.owed.get_mut(&debt) {
             *count -= 1;
             if *count == 0 {
                 self.owed.remove(&debt);
             }
-            return Step::Nothing;
+            return IdStep::Nothing;
         }
         if !self.is_member(from, &offer) {
-            return Step::Refused(GroupFailure::NotMember { node: from });
+            return IdStep::Refused(GroupFailure::NotMember { node: from });
         }
         let is_new = !self.open.contains_key(&key);
         if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
-            return Step::Refused(GroupFailure::TooMany { node: self.node });
+            return IdStep::Refused(GroupFailure::TooMany { node: self.node });
         }
         let open = self.open.entry(key.clone()).or_insert_with(|| Open {
             nodes: Arc::clone(&offer.nodes),
@@ -107,7 +107,7 @@ impl Hub {
             gone: BTreeSet::new(),
         });
         if !open.nodes.contains(&from) || open.arrivals.contains_key(&from) {
-            return Step::Refused(GroupFailure::NotMember { node: from });
+            return IdStep::Refused(GroupFailure::NotMember { node: from });
         }
         let deadline = offer.timeout.map(|timeout| now + timeout);
         open.deadline = open.deadline.into_iter().chain(deadline).min();
@@ -117,15 +117,15 @@ impl Hub {
         for proc in ended {
             if !open.goes_on_without(proc.clone()) {
                 let verdict = self.fail(&key, GroupFailure::MemberEnded { proc });
-                return Step::Verdict(verdict.expect("it is under way"));
+                return IdStep::Verdict(verdict.expect("it is under way"));
             }
         }
         if open.is_complete() {
-            return Step::Verdict(self.release(key));
+            return IdStep::Verdict(self.release(key));
         }
         match is_new {
-            true => Step::Opened(open.missing()),
-            false => Step::Nothing,
+            true => IdStep::Opened(open.missing()),
+            false => IdStep::Nothing,
         }
     }
 

@@ -122,7 +122,7 @@ pub enum GroupMessage {
 
 /// An order of an engine.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Output<T> {
+pub enum GroupOutput<T> {
     /// Deliver a message to another node's engine.
     Send { to: NodeId, message: GroupMessage },
     /// Answer the server that arrived with this ticket; exactly one for each.

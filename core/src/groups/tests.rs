@@ -43,15 +43,17 @@ impl Cluster {
         what: impl FnOnce(
             &mut GroupEngine<(u32, &'static str)>,
             Moment,
-            &mut Vec<Output<(u32, &'static str)>>,
+            &mut Vec<GroupOutput<(u32, &'static str)>>,
         ),
     ) {
         let mut out = Vec::new();
         what(&mut self.engines[node as usize], self.now, &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => self.sent.push_back((NodeId(node), to, message)),
-                Output::Complete { ticket, result } => self.answers.push((ticket, result)),
+                GroupOutput::Send { to, message } => {
+                    self.sent.push_back((NodeId(node), to, message))
+                }
+                GroupOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
             }
         }
     }
@@ -494,8 +496,10 @@ fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hea
         let mut out = Vec::new();
         cluster.engines[0].message(NodeId(1), message, cluster.now, &mut out);
         let told = out.iter().map(|output| match output {
-            Output::Send { to, message } => (*to, matches!(message, GroupMessage::Fail { .. })),
-            Output::Complete { .. } => panic!("nobody has called"),
+            GroupOutput::Send { to, message } => {
+                (*to, matches!(message, GroupMessage::Fail { .. }))
+            }
+            GroupOutput::Complete { .. } => panic!("nobody has called"),
         });
         assert_eq!(told.collect::<Vec<_>>(), [(NodeId(1), true)]);
     }

@@ -93,7 +93,7 @@ pub struct SocketFile {
 
 /// What became of an order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum HelperAnswer {
     /// The process exists; its pidfd is attached. The process itself changes to its user: if it
     /// cannot, it reports the error and ends.
     Made {
@@ -119,7 +119,7 @@ pub enum Answer {
 
 /// The answer of the account process for a user id, as bytes of a pipe that comes with the id.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Found {
+pub enum FoundAccount {
     Account(Account),
     /// There is none, or the database cannot be asked.
     Nothing {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use head::{Answers, Head};
 use serde::{Deserialize, Serialize};
 
-use super::request::{Answer, Persistence, Refusal, Request, Requester};
+use super::request::{NameRefusal, NameReply, NameRequest, Persistence, Requester};
 use super::shared::{FromShared, Serial, Ticket, ToShared};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
@@ -32,10 +32,10 @@ pub enum StoreMessage {
         serial: Serial,
         who: Requester,
         /// What.
-        request: Request,
+        request: NameRequest,
     },
     /// From the head node.
-    Answer { serial: Serial, answer: Answer },
+    Answer { serial: Serial, answer: NameReply },
     /// To the head node: whether an answer with values for one reader has reached it.
     Receipt { serial: Serial, reached: bool },
     /// To the head node: these ranks of the sender's have ended.
@@ -46,7 +46,7 @@ pub enum StoreMessage {
 
 /// What an engine orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Output<T> {
+pub enum NameOutput<T> {
     /// Deliver a message; `to` is never this node.
     Send {
         /// Destination.
@@ -55,11 +55,11 @@ pub enum Output<T> {
     },
     /// From the head node: a message for the rendezvous.
     Shared(ToShared),
-    /// Answer a local requester; happens once per ticket.
+    /// NameReply a local requester; happens once per ticket.
     Complete {
         /// Whom.
         ticket: T,
-        answer: Answer,
+        answer: NameReply,
     },
 }
 
@@ -103,12 +103,12 @@ impl<T> StoreEngine<T> {
 
     /// The launch has a new number of nodes. The head node asks those that joined to report
     /// ranks that end, if the others were.
-    pub fn grow(&mut self, nodes: u32, out: &mut Vec<Output<T>>) {
+    pub fn grow(&mut self, nodes: u32, out: &mut Vec<NameOutput<T>>) {
         let joined = (self.nodes..nodes).map(NodeId);
         self.nodes = nodes;
         let watches = |head: &Head| !head.watched.is_empty();
         if self.at_head.as_deref().is_some_and(watches) {
-            out.extend(joined.map(|to| Output::Send {
+            out.extend(joined.map(|to| NameOutput::Send {
                 to,
                 message: StoreMessage::Watch,
             }));
@@ -119,23 +119,23 @@ impl<T> StoreEngine<T> {
     pub fn ask(
         &mut self,
         who: Requester,
-        request: Request,
+        request: NameRequest,
         ticket: T,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<NameOutput<T>>,
     ) {
         let refusal = if self.torn_down {
-            Some(Refusal::TornDown)
+            Some(NameRefusal::TornDown)
         } else if self.lost.contains(&self.head) {
-            Some(Refusal::HeadLost)
+            Some(NameRefusal::HeadLost)
         } else if self.ended.contains_key(&who.proc) {
-            Some(Refusal::RequesterEnded)
+            Some(NameRefusal::RequesterEnded)
         } else {
             None
         };
         if let Some(refusal) = refusal {
-            let answer = Answer::Refused(refusal);
-            return out.push(Output::Complete { ticket, answer });
+            let answer = NameReply::Refused(refusal);
+            return out.push(NameOutput::Complete { ticket, answer });
         }
         self.last += 1;
         let serial = Serial(self.last);
@@ -144,7 +144,7 @@ impl<T> StoreEngine<T> {
         if self.node == self.head {
             return self.asked(self.node, serial, &who, request, now, out);
         }
-        out.push(Output::Send {
+        out.push(NameOutput::Send {
             to: self.head,
             message: StoreMessage::Ask {
                 serial,
@@ -160,7 +160,7 @@ impl<T> StoreEngine<T> {
         from: NodeId,
         message: StoreMessage,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<NameOutput<T>>,
     ) {
         // Its last messages may arrive after its ranks were counted as ended.
         if self.lost.contains(&from) {
@@ -190,7 +190,7 @@ impl<T> StoreEngine<T> {
                 if once {
                     let message = StoreMessage::Receipt { serial, reached };
                     let to = self.head;
-                    out.push(Output::Send { to, message });
+                    out.push(NameOutput::Send { to, message });
                 }
             }
             StoreMessage::Watch if from == self.head => {
@@ -206,7 +206,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// At the head node: a message of the rendezvous.
-    pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
@@ -227,20 +227,26 @@ impl<T> StoreEngine<T> {
     }
 
     /// At the head node: the rendezvous is lost, with all that was there.
-    pub fn shared_lost(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn shared_lost(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
         let Some(abroad) = head.abroad.take() else {
             return;
         };
-        let refused = |ticket| (ticket, Answer::Refused(Refusal::SharedLost));
+        let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::SharedLost));
         let answers = abroad.asked.into_iter().map(refused).collect();
         self.deliver(answers, now, out);
     }
 
     /// A rank of this node has ended.
-    pub fn rank_ended(&mut self, proc: Proc, app: AppNum, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn rank_ended(
+        &mut self,
+        proc: Proc,
+        app: AppNum,
+        now: Moment,
+        out: &mut Vec<NameOutput<T>>,
+    ) {
         self.ended.insert(proc.clone(), app);
         let left: Vec<Serial> = self
             .asking
@@ -249,7 +255,7 @@ impl<T> StoreEngine<T> {
             .map(|(serial, _)| *serial)
             .collect();
         for serial in left {
-            self.complete(serial, Answer::Refused(Refusal::RequesterEnded), out);
+            self.complete(serial, NameReply::Refused(NameRefusal::RequesterEnded), out);
         }
         if self.node == self.head {
             return self.proc_ended(proc, app, now, out);
@@ -266,15 +272,15 @@ impl<T> StoreEngine<T> {
         node: NodeId,
         ranks: impl IntoIterator<Item = (Proc, AppNum)>,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<NameOutput<T>>,
     ) {
         if node == self.node || !self.lost.insert(node) {
             return;
         }
         if node == self.head {
             for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
-                let answer = Answer::Refused(Refusal::HeadLost);
-                out.push(Output::Complete { ticket, answer });
+                let answer = NameReply::Refused(NameRefusal::HeadLost);
+                out.push(NameOutput::Complete { ticket, answer });
             }
         }
         if self.node == self.head {
@@ -287,7 +293,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// At the head node: values in transit to a lost node are available again.
-    fn lost_on_the_way(&mut self, node: NodeId, now: Moment, out: &mut Vec<Output<T>>) {
+    fn lost_on_the_way(&mut self, node: NodeId, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
@@ -306,7 +312,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let mut answers = Vec::new();
         if let Some(head) = &mut self.at_head {
             head.store.tick(now, &mut answers);
@@ -320,18 +326,18 @@ impl<T> StoreEngine<T> {
     }
 
     /// The job ends: all waiting and later requests fail.
-    pub fn tear_down(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub fn tear_down(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {
             head.store.tear_down(&mut answers);
             let asked = head.abroad.take().unwrap_or_default().asked;
-            let refused = |ticket| (ticket, Answer::Refused(Refusal::TornDown));
+            let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::TornDown));
             answers.extend(asked.into_iter().map(refused));
         }
         self.deliver(answers, now, out);
         for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
-            let answer = Answer::Refused(Refusal::TornDown);
-            out.push(Output::Complete { ticket, answer });
+            let answer = NameReply::Refused(NameRefusal::TornDown);
+            out.push(NameOutput::Complete { ticket, answer });
         }
         self.torn_down = true;
     }
@@ -341,18 +347,18 @@ impl<T> StoreEngine<T> {
         from: NodeId,
         serial: Serial,
         who: &Requester,
-        request: Request,
+        request: NameRequest,
         now: Moment,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<NameOutput<T>>,
     ) {
         let ticket = Ticket { node: from, serial };
         if self.torn_down {
-            let answer = Answer::Refused(Refusal::TornDown);
+            let answer = NameReply::Refused(NameRefusal::TornDown);
             return self.deliver(vec![(ticket, answer)], now, out);
         }
         let lives_as_app = matches!(
             request,
-            Request::Publish {
+            NameRequest::Publish {
                 persistence: Persistence::App,
                 ..
             }
@@ -367,7 +373,7 @@ impl<T> StoreEngine<T> {
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
             let others = others.filter(|to| !self.lost.contains(to));
-            out.extend(others.map(|to| Output::Send {
+            out.extend(others.map(|to| NameOutput::Send {
                 to,
                 message: StoreMessage::Watch,
             }));
@@ -378,7 +384,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// At the head node: a rank somewhere has ended.
-    fn proc_ended(&mut self, proc: Proc, app: AppNum, now: Moment, out: &mut Vec<Output<T>>) {
+    fn proc_ended(&mut self, proc: Proc, app: AppNum, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
@@ -401,9 +407,9 @@ impl<T> StoreEngine<T> {
         self.deliver(answers, now, out);
     }
 
-    fn tell_ends(&mut self, out: &mut Vec<Output<T>>) {
+    fn tell_ends(&mut self, out: &mut Vec<NameOutput<T>>) {
         if !self.untold.is_empty() {
-            out.push(Output::Send {
+            out.push(NameOutput::Send {
                 to: self.head,
                 message: StoreMessage::Ended(std::mem::take(&mut self.untold)),
             });
@@ -411,7 +417,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// At the head node.
-    fn deliver(&mut self, answers: Answers, now: Moment, out: &mut Vec<Output<T>>) {
+    fn deliver(&mut self, answers: Answers, now: Moment, out: &mut Vec<NameOutput<T>>) {
         for (ticket, answer) in answers {
             let Ticket { node: to, serial } = ticket;
             let once = answer.has_once();
@@ -422,7 +428,7 @@ impl<T> StoreEngine<T> {
                 }
             } else if !self.lost.contains(&to) {
                 let message = StoreMessage::Answer { serial, answer };
-                out.push(Output::Send { to, message });
+                out.push(NameOutput::Send { to, message });
             } else if once {
                 self.receipt(ticket, false, now, out);
             }
@@ -430,7 +436,13 @@ impl<T> StoreEngine<T> {
     }
 
     /// At the head node: whether an answer with values for one reader has reached it.
-    fn receipt(&mut self, ticket: Ticket, reached: bool, now: Moment, out: &mut Vec<Output<T>>) {
+    fn receipt(
+        &mut self,
+        ticket: Ticket,
+        reached: bool,
+        now: Moment,
+        out: &mut Vec<NameOutput<T>>,
+    ) {
         if let Some(head) = &mut self.at_head {
             let mut answers = Answers::new();
             head.receipt(ticket, reached, now, &mut answers, out);
@@ -439,10 +451,15 @@ impl<T> StoreEngine<T> {
     }
 
     /// Whether a requester waited for it.
-    fn complete(&mut self, serial: Serial, answer: Answer, out: &mut Vec<Output<T>>) -> bool {
+    fn complete(
+        &mut self,
+        serial: Serial,
+        answer: NameReply,
+        out: &mut Vec<NameOutput<T>>,
+    ) -> bool {
         let asking = self.asking.remove(&serial);
         let waited = asking.is_some();
-        out.extend(asking.map(|(_, ticket)| Output::Complete { ticket, answer }));
+        out.extend(asking.map(|(_, ticket)| NameOutput::Complete { ticket, answer }));
         waited
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::{Proc, ProcRank};
-use crate::names::request::{Accepts, Data, Persistence, Range, Refusal, Requester};
+use crate::names::request::{Accepts, Data, NameRefusal, Persistence, Range, Requester};
 use crate::names::{BYTES_MAX, VALUES_MAX};
 
 /// Names one value; a greater one is younger.
@@ -107,18 +107,18 @@ impl Values {
         range: &Range,
         persistence: Persistence,
         values: Vec<(Vec<u8>, Data)>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NameRefusal> {
         let mut keys = BTreeSet::new();
         let mut bytes = self.bytes;
         for (key, data) in &values {
             let taken = |id: &ValueId| self.values[id].collides(range, owner);
             if !keys.insert(key) || self.under(key).iter().any(taken) {
-                return Err(Refusal::Duplicate(key.clone()));
+                return Err(NameRefusal::Duplicate(key.clone()));
             }
             bytes = bytes.saturating_add(key.len() + data.bytes().len());
         }
         if bytes > BYTES_MAX || self.values.len() + values.len() > VALUES_MAX {
-            return Err(Refusal::Full);
+            return Err(NameRefusal::Full);
         }
         for (key, data) in values {
             self.last += 1;

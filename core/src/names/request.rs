@@ -141,7 +141,7 @@ pub struct Lookup {
     pub wait: Option<Wait>,
 }
 
-/// Whose values [`Request::Unpublish`] removes.
+/// Whose values [`NameRequest::Unpublish`] removes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Removal {
     /// The requester's own: all, or those of one range.
@@ -152,7 +152,7 @@ pub enum Removal {
 
 /// One request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Request {
+pub enum NameRequest {
     /// Make values known, all or none of them.
     Publish {
         /// Who may see them.
@@ -174,7 +174,7 @@ pub enum Request {
     },
 }
 
-impl Request {
+impl NameRequest {
     /// Whether what other launches publish, look up and withdraw may matter for it, as long as
     /// nothing was published for them.
     pub(super) fn is_wide(&self, who: &Requester) -> bool {
@@ -189,7 +189,7 @@ impl Request {
 
 /// A value as it is handed out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Found {
+pub struct FoundName {
     #[serde(with = "octets")]
     pub key: Vec<u8>,
     pub owner: Proc,
@@ -199,20 +199,20 @@ pub struct Found {
     pub once: bool,
 }
 
-/// The answer to a [`Request`].
+/// The answer to a [`NameRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Answer {
+pub enum NameReply {
     /// Published or withdrawn.
     Done,
     /// As much as was asked for.
-    Found(Vec<Found>),
+    Found(Vec<FoundName>),
     /// Some keys were found; values for one reader only are not included.
-    Partial(Vec<Found>),
+    Partial(Vec<FoundName>),
     /// Nothing was done.
-    Refused(Refusal),
+    Refused(NameRefusal),
 }
 
-impl Answer {
+impl NameReply {
     /// Whether something in it was given to its reader alone.
     pub fn has_once(&self) -> bool {
         match self {
@@ -224,7 +224,7 @@ impl Answer {
 
 /// Why a request was not carried out.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum NameRefusal {
     /// The key is taken within that range.
     #[error("{} is published already", .0.escape_ascii())]
     Duplicate(#[serde(with = "octets")] Vec<u8>),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::request::{Answer, Request, Requester};
+use super::request::{NameReply, NameRequest, Requester};
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::Proc;
 
@@ -42,11 +42,14 @@ pub enum ToShared {
         ticket: Ticket,
         who: Requester,
         /// What.
-        request: Request,
+        request: NameRequest,
     },
     /// A value that a process published before its launch used the shared store. No process waits
     /// for an answer.
-    Keep { who: Requester, request: Request },
+    Keep {
+        who: Requester,
+        request: NameRequest,
+    },
     /// Whether an answer with values for one reader has reached it.
     Receipt { ticket: Ticket, reached: bool },
     /// A process has ended.
@@ -59,5 +62,5 @@ pub enum ToShared {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FromShared {
     pub ticket: Ticket,
-    pub answer: Answer,
+    pub answer: NameReply,
 }

@@ -33,28 +33,28 @@ fn text(value: &str) -> Data {
     Data::Text(value.as_bytes().into())
 }
 
-fn publish_as(range: Range, persistence: Persistence, names: &[&str]) -> Request {
-    Request::Publish {
+fn publish_as(range: Range, persistence: Persistence, names: &[&str]) -> NameRequest {
+    NameRequest::Publish {
         range,
         persistence,
         values: names.iter().map(|name| (key(name), text(name))).collect(),
     }
 }
 
-fn publish(names: &[&str]) -> Request {
+fn publish(names: &[&str]) -> NameRequest {
     publish_as(Range::Session, Persistence::Session, names)
 }
 
-fn once(name: &str) -> Request {
+fn once(name: &str) -> NameRequest {
     publish_as(Range::Session, Persistence::FirstRead, &[name])
 }
 
-fn lookup(names: &[&str]) -> Request {
+fn lookup(names: &[&str]) -> NameRequest {
     lookup_in(Range::Session, names, None)
 }
 
-fn lookup_in(range: Range, names: &[&str], wait: Option<Wait>) -> Request {
-    Request::Lookup(Lookup {
+fn lookup_in(range: Range, names: &[&str], wait: Option<Wait>) -> NameRequest {
+    NameRequest::Lookup(Lookup {
         range,
         accepts: Accepts::Anything,
         keys: names.iter().map(|name| key(name)).collect(),
@@ -62,7 +62,7 @@ fn lookup_in(range: Range, names: &[&str], wait: Option<Wait>) -> Request {
     })
 }
 
-fn wait_for(at_least: u64, names: &[&str]) -> Request {
+fn wait_for(at_least: u64, names: &[&str]) -> NameRequest {
     let wait = Wait {
         at_least,
         timeout: None,
@@ -70,8 +70,8 @@ fn wait_for(at_least: u64, names: &[&str]) -> Request {
     lookup_in(Range::Session, names, Some(wait))
 }
 
-fn unpublish(range: Option<Range>, names: &[&str]) -> Request {
-    Request::Unpublish {
+fn unpublish(range: Option<Range>, names: &[&str]) -> NameRequest {
+    NameRequest::Unpublish {
         removal: Removal::Own(range),
         keys: names.iter().map(|name| key(name)).collect(),
     }
@@ -83,12 +83,12 @@ struct Shop {
     store: Store<u32>,
     last: u32,
     now: Moment,
-    answers: Vec<(u32, Answer)>,
+    answers: Vec<(u32, NameReply)>,
 }
 
 impl Shop {
     /// Makes a request; its number.
-    fn ask(&mut self, who: &Requester, request: Request) -> u32 {
+    fn ask(&mut self, who: &Requester, request: NameRequest) -> u32 {
         self.last += 1;
         self.store
             .handle(who, request, self.last, self.now, &mut self.answers);
@@ -97,7 +97,7 @@ impl Shop {
 
     /// Makes a request that is answered at once, and nobody else's with it.
     #[track_caller]
-    fn answer(&mut self, who: &Requester, request: Request) -> Answer {
+    fn answer(&mut self, who: &Requester, request: NameRequest) -> NameReply {
         let number = self.ask(who, request);
         let mut answers = std::mem::take(&mut self.answers);
         assert_eq!(answers.len(), 1, "{answers:?}");
@@ -106,7 +106,7 @@ impl Shop {
         answer
     }
 
-    fn later(&mut self, seconds: u64) -> Vec<(u32, Answer)> {
+    fn later(&mut self, seconds: u64) -> Vec<(u32, NameReply)> {
         self.now = self.now + Duration::from_secs(seconds);
         self.store.tick(self.now, &mut self.answers);
         std::mem::take(&mut self.answers)
@@ -120,16 +120,16 @@ impl Shop {
 }
 
 /// The keys of an answer with values; none for any other.
-fn names(answer: Answer) -> Vec<String> {
-    let (Answer::Found(found) | Answer::Partial(found)) = answer else {
+fn names(answer: NameReply) -> Vec<String> {
+    let (NameReply::Found(found) | NameReply::Partial(found)) = answer else {
         return Vec::new();
     };
-    let name = |found: Found| String::from_utf8(found.key).unwrap();
+    let name = |found: FoundName| String::from_utf8(found.key).unwrap();
     found.into_iter().map(name).collect()
 }
 
-fn refused(refusal: Refusal) -> Answer {
-    Answer::Refused(refusal)
+fn refused(refusal: NameRefusal) -> NameReply {
+    NameReply::Refused(refusal)
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
     let mut shop = Shop::default();
     assert_eq!(
         shop.answer(&who(0), lookup(&["a"])),
-        refused(Refusal::NotFound)
+        refused(NameRefusal::NotFound)
     );
-    assert_eq!(shop.answer(&who(1), publish(&["a"])), Answer::Done);
-    let found = vec![Found {
+    assert_eq!(shop.answer(&who(1), publish(&["a"])), NameReply::Done);
+    let found = vec![FoundName {
         key: key("a"),
         owner: who(1).proc,
         data: text("a"),
@@ -148,15 +148,21 @@ fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
     }];
     assert_eq!(
         shop.answer(&who(3), lookup(&["a"])),
-        Answer::Found(found.clone())
+        NameReply::Found(found.clone())
     );
-    assert_eq!(shop.answer(&who(3), lookup(&["a"])), Answer::Found(found));
-    assert_eq!(shop.answer(&who(1), unpublish(None, &["a"])), Answer::Done);
     assert_eq!(
         shop.answer(&who(3), lookup(&["a"])),
-        refused(Refusal::NotFound)
+        NameReply::Found(found)
     );
-    assert_eq!(shop.answer(&who(3), publish(&["a"])), Answer::Done);
+    assert_eq!(
+        shop.answer(&who(1), unpublish(None, &["a"])),
+        NameReply::Done
+    );
+    assert_eq!(
+        shop.answer(&who(3), lookup(&["a"])),
+        refused(NameRefusal::NotFound)
+    );
+    assert_eq!(shop.answer(&who(3), publish(&["a"])), NameReply::Done);
 }
 
 #[test]
@@ -176,29 +182,33 @@ fn a_key_is_published_once_per_range_and_the_first_stays() {
     ] {
         let mut shop = Shop::default();
         let publish = || publish_as(range.clone(), Persistence::Session, &["a"]);
-        assert_eq!(shop.answer(&who(0), publish()), Answer::Done);
-        let duplicate = || refused(Refusal::Duplicate(key("a")));
+        assert_eq!(shop.answer(&who(0), publish()), NameReply::Done);
+        let duplicate = || refused(NameRefusal::Duplicate(key("a")));
         assert_eq!(shop.answer(&who(0), publish()), duplicate(), "{range:?}");
         for other in collide {
             assert_eq!(shop.answer(&other, publish()), duplicate(), "{range:?}");
         }
         for other in fit {
-            assert_eq!(shop.answer(&other, publish()), Answer::Done, "{range:?}");
+            assert_eq!(shop.answer(&other, publish()), NameReply::Done, "{range:?}");
         }
         let other_range = match range {
             Range::Global => Range::Session,
             _ => Range::Global,
         };
         let elsewhere = publish_as(other_range, Persistence::Session, &["a"]);
-        assert_eq!(shop.answer(&who(0), elsewhere), Answer::Done, "{range:?}");
+        assert_eq!(
+            shop.answer(&who(0), elsewhere),
+            NameReply::Done,
+            "{range:?}"
+        );
     }
 }
 
 #[test]
 fn values_are_published_all_or_none() {
     let mut shop = Shop::default();
-    assert_eq!(shop.answer(&who(0), publish(&["b"])), Answer::Done);
-    let duplicate = |name| refused(Refusal::Duplicate(key(name)));
+    assert_eq!(shop.answer(&who(0), publish(&["b"])), NameReply::Done);
+    let duplicate = |name| refused(NameRefusal::Duplicate(key(name)));
     assert_eq!(
         shop.answer(&who(1), publish(&["a", "b", "c"])),
         duplicate("b")
@@ -206,7 +216,7 @@ fn values_are_published_all_or_none() {
     assert_eq!(shop.answer(&who(1), publish(&["d", "d"])), duplicate("d"));
     assert_eq!(
         shop.answer(&who(0), lookup(&["a", "c", "d"])),
-        refused(Refusal::NotFound)
+        refused(NameRefusal::NotFound)
     );
 }
 
@@ -230,9 +240,9 @@ fn a_range_says_who_sees_a_value() {
     ] {
         let mut shop = Shop::default();
         let publish = publish_as(range.clone(), Persistence::Session, &["a"]);
-        assert_eq!(shop.answer(&who(0), publish), Answer::Done);
+        assert_eq!(shop.answer(&who(0), publish), NameReply::Done);
         let see = [who(0), who(1), who(2), stranger.clone()]
-            .map(|other| matches!(shop.answer(&other, lookup(&["a"])), Answer::Found(_)));
+            .map(|other| matches!(shop.answer(&other, lookup(&["a"])), NameReply::Found(_)));
         assert_eq!(see, seen, "{range:?}");
     }
 }
@@ -250,9 +260,9 @@ fn a_lookups_range_says_whose_values_it_wants() {
         let see = publishers.map(|publisher| {
             let mut shop = Shop::default();
             let publish = publish_as(Range::Global, Persistence::Session, &["a"]);
-            assert_eq!(shop.answer(&publisher, publish), Answer::Done);
+            assert_eq!(shop.answer(&publisher, publish), NameReply::Done);
             let lookup = lookup_in(range.clone(), &["a"], None);
-            matches!(shop.answer(&who(0), lookup), Answer::Found(_))
+            matches!(shop.answer(&who(0), lookup), NameReply::Found(_))
         });
         assert_eq!(see, seen, "{range:?}");
     }
@@ -269,15 +279,15 @@ fn of_several_values_the_narrowest_range_is_found() {
         Range::Namespace,
     ] {
         let name = format!("{range:?}");
-        let request = Request::Publish {
+        let request = NameRequest::Publish {
             range,
             persistence: Persistence::FirstRead,
             values: vec![(key("a"), text(&name))],
         };
-        assert_eq!(shop.answer(&who(0), request), Answer::Done);
+        assert_eq!(shop.answer(&who(0), request), NameReply::Done);
     }
     for expected in ["ProcLocal", "Local", "Namespace", "Session", "Global"] {
-        let Answer::Found(found) = shop.answer(&who(0), lookup(&["a"])) else {
+        let NameReply::Found(found) = shop.answer(&who(0), lookup(&["a"])) else {
             panic!("not found: {expected}");
         };
         assert_eq!(found[0].data, text(expected));
@@ -292,23 +302,23 @@ fn other_users_see_nothing_and_are_in_nobodys_way() {
         ..who(1)
     };
     let global = || publish_as(Range::Global, Persistence::Session, &["a"]);
-    assert_eq!(shop.answer(&who(0), global()), Answer::Done);
+    assert_eq!(shop.answer(&who(0), global()), NameReply::Done);
     assert_eq!(
         shop.answer(&other, lookup(&["a"])),
-        refused(Refusal::NotFound)
+        refused(NameRefusal::NotFound)
     );
     let waiting = shop.ask(&other, wait_for(0, &["a"]));
     assert_eq!(shop.ask(&other, global()), waiting + 1);
     let answers = std::mem::take(&mut shop.answers);
-    assert_eq!(answers[0], (waiting + 1, Answer::Done));
-    assert!(matches!(&answers[1], (at, Answer::Found(found))
+    assert_eq!(answers[0], (waiting + 1, NameReply::Done));
+    assert!(matches!(&answers[1], (at, NameReply::Found(found))
         if *at == waiting && found[0].owner == other.proc));
 }
 
 #[test]
 fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
     let mut shop = Shop::default();
-    let publish = Request::Publish {
+    let publish = NameRequest::Publish {
         range: Range::Session,
         persistence: Persistence::FirstRead,
         values: vec![
@@ -317,9 +327,9 @@ fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
             (key("fits"), text("1234")),
         ],
     };
-    assert_eq!(shop.answer(&who(0), publish), Answer::Done);
+    assert_eq!(shop.answer(&who(0), publish), NameReply::Done);
     let text_lookup = |name| {
-        Request::Lookup(Lookup {
+        NameRequest::Lookup(Lookup {
             range: Range::Session,
             accepts: Accepts::Text(4),
             keys: vec![key(name)],
@@ -328,15 +338,15 @@ fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
     };
     assert_eq!(
         shop.answer(&who(1), text_lookup("typed")),
-        refused(Refusal::NotFound)
+        refused(NameRefusal::NotFound)
     );
     assert_eq!(
         shop.answer(&who(1), text_lookup("long")),
-        refused(Refusal::NotFound)
+        refused(NameRefusal::NotFound)
     );
     assert!(matches!(
         shop.answer(&who(1), text_lookup("fits")),
-        Answer::Found(_)
+        NameReply::Found(_)
     ));
     // And what was not accepted is still there for others.
     let rest = shop.answer(&who(1), lookup(&["typed", "long"]));
@@ -355,11 +365,11 @@ fn a_value_for_one_reader_goes_to_the_oldest_waiter_alone() {
         let served = shop.served();
         assert_eq!(served[1..], [(waiter, vec!["a".to_owned()])]);
     }
-    assert_eq!(shop.answer(&who(0), once("a")), Answer::Done);
+    assert_eq!(shop.answer(&who(0), once("a")), NameReply::Done);
     assert_eq!(names(shop.answer(&who(1), lookup(&["a"]))), ["a"]);
     assert_eq!(
         shop.answer(&who(2), lookup(&["a"])),
-        refused(Refusal::NotFound)
+        refused(NameRefusal::NotFound)
     );
 }
 
@@ -371,7 +381,7 @@ fn who_waits_for_more_takes_nothing_before_it_can_take_all() {
     let one = shop.ask(&who(3), wait_for(0, &["a"]));
     shop.ask(&who(0), once("a"));
     assert_eq!(shop.served()[1..], [(one, vec!["a".to_owned()])]);
-    assert_eq!(shop.answer(&who(0), once("b")), Answer::Done);
+    assert_eq!(shop.answer(&who(0), once("b")), NameReply::Done);
     shop.ask(&who(0), once("a"));
     assert_eq!(
         shop.served()[1..],
@@ -398,9 +408,9 @@ fn a_lasting_value_serves_everybody_who_waits() {
 #[test]
 fn a_wait_is_for_so_many_keys_or_for_all() {
     let mut shop = Shop::default();
-    assert_eq!(shop.answer(&who(0), publish(&["a", "b"])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), publish(&["a", "b"])), NameReply::Done);
     let two_of_three = shop.answer(&who(1), wait_for(2, &["a", "missing", "b"]));
-    assert!(matches!(two_of_three, Answer::Found(_)));
+    assert!(matches!(two_of_three, NameReply::Found(_)));
     assert_eq!(names(two_of_three), ["a", "b"]);
     // A key that is repeated counts once, and more than all is all.
     for request in [wait_for(3, &["a", "a", "b", "c"]), wait_for(9, &["c", "a"])] {
@@ -408,7 +418,10 @@ fn a_wait_is_for_so_many_keys_or_for_all() {
         assert_eq!(shop.answers, []);
         shop.ask(&who(0), publish(&["c"]));
         assert_eq!(shop.served()[1].0, waiting);
-        assert_eq!(shop.answer(&who(0), unpublish(None, &["c"])), Answer::Done);
+        assert_eq!(
+            shop.answer(&who(0), unpublish(None, &["c"])),
+            NameReply::Done
+        );
     }
 }
 
@@ -422,19 +435,19 @@ fn a_wait_ends_with_its_time_and_leaves_what_it_saw() {
         };
         lookup_in(Range::Session, &["a", "b"], Some(wait))
     };
-    assert_eq!(shop.answer(&who(0), once("a")), Answer::Done);
+    assert_eq!(shop.answer(&who(0), once("a")), NameReply::Done);
     let (long, short) = (shop.ask(&who(1), wait(20)), shop.ask(&who(2), wait(10)));
     assert_eq!(
         shop.store.next_deadline(),
         Some(Moment(Duration::from_secs(10)))
     );
     assert_eq!(shop.later(9), []);
-    assert_eq!(shop.later(1), [(short, refused(Refusal::Timeout))]);
+    assert_eq!(shop.later(1), [(short, refused(NameRefusal::Timeout))]);
     assert_eq!(
         shop.store.next_deadline(),
         Some(Moment(Duration::from_secs(20)))
     );
-    assert_eq!(shop.later(10), [(long, refused(Refusal::Timeout))]);
+    assert_eq!(shop.later(10), [(long, refused(NameRefusal::Timeout))]);
     assert_eq!(shop.store.next_deadline(), None);
     assert_eq!(names(shop.answer(&who(3), lookup(&["a"]))), ["a"]);
 }
@@ -442,10 +455,10 @@ fn a_wait_ends_with_its_time_and_leaves_what_it_saw() {
 #[test]
 fn an_incomplete_answer_has_what_is_there_and_consumes_nothing() {
     let mut shop = Shop::default();
-    assert_eq!(shop.answer(&who(0), publish(&["a"])), Answer::Done);
-    assert_eq!(shop.answer(&who(0), once("b")), Answer::Done);
+    assert_eq!(shop.answer(&who(0), publish(&["a"])), NameReply::Done);
+    assert_eq!(shop.answer(&who(0), once("b")), NameReply::Done);
     let partial = shop.answer(&who(1), lookup(&["missing", "b", "a"]));
-    assert!(matches!(partial, Answer::Partial(_)));
+    assert!(matches!(partial, NameReply::Partial(_)));
     assert_eq!(names(partial), ["a"]);
     assert_eq!(names(shop.answer(&who(1), lookup(&["a", "b"]))), ["a", "b"]);
 }
@@ -455,13 +468,13 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
     let mut shop = Shop::default();
     let publish = |shop: &mut Shop, rank, range, names: &[&str]| {
         let request = publish_as(range, Persistence::Session, names);
-        assert_eq!(shop.answer(&who(rank), request), Answer::Done);
+        assert_eq!(shop.answer(&who(rank), request), NameReply::Done);
     };
     publish(&mut shop, 0, Range::Session, &["a", "b"]);
     publish(&mut shop, 0, Range::Namespace, &["a", "c"]);
     publish(&mut shop, 1, Range::Session, &["d"]);
     let session = || Some(Range::Session);
-    let not_found = || refused(Refusal::NotFound);
+    let not_found = || refused(NameRefusal::NotFound);
     assert_eq!(
         shop.answer(&who(0), unpublish(session(), &["d"])),
         not_found()
@@ -472,7 +485,7 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
     );
     assert_eq!(
         shop.answer(&who(0), unpublish(session(), &["a", "c"])),
-        Answer::Partial(Vec::new())
+        NameReply::Partial(Vec::new())
     );
     assert_eq!(
         names(shop.answer(&who(2), lookup(&["a", "b", "c", "d"]))).len(),
@@ -481,30 +494,33 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
     let namespace = Some(Range::Namespace);
     assert_eq!(
         shop.answer(&who(0), unpublish(namespace, &[])),
-        Answer::Done
+        NameReply::Done
     );
     assert_eq!(
         names(shop.answer(&who(2), lookup(&["a", "b", "c", "d"]))),
         ["b", "d"]
     );
-    assert_eq!(shop.answer(&who(0), unpublish(None, &[])), Answer::Done);
-    assert_eq!(shop.answer(&who(0), unpublish(None, &[])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), unpublish(None, &[])), NameReply::Done);
+    assert_eq!(shop.answer(&who(0), unpublish(None, &[])), NameReply::Done);
     assert_eq!(names(shop.answer(&who(2), lookup(&["b", "d"]))), ["d"]);
 }
 
 #[test]
 fn any_rank_withdraws_a_name_as_pmi_has_it() {
     let mut shop = Shop::default();
-    let withdraw = || Request::Unpublish {
+    let withdraw = || NameRequest::Unpublish {
         removal: Removal::Anybodys,
         keys: vec![key("a")],
     };
-    assert_eq!(shop.answer(&who(0), publish(&["a"])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), publish(&["a"])), NameReply::Done);
     let namespace = publish_as(Range::Namespace, Persistence::Session, &["a"]);
-    assert_eq!(shop.answer(&who(0), namespace), Answer::Done);
-    assert_eq!(shop.answer(&who(3), withdraw()), Answer::Done);
+    assert_eq!(shop.answer(&who(0), namespace), NameReply::Done);
+    assert_eq!(shop.answer(&who(3), withdraw()), NameReply::Done);
     // What is not a name stays.
-    assert_eq!(shop.answer(&who(3), withdraw()), refused(Refusal::NotFound));
+    assert_eq!(
+        shop.answer(&who(3), withdraw()),
+        refused(NameRefusal::NotFound)
+    );
     assert_eq!(names(shop.answer(&who(3), lookup(&["a"]))), ["a"]);
 }
 
@@ -518,14 +534,14 @@ fn the_end_of_a_process_takes_what_lives_as_long_and_its_waits() {
         ("indefinite", Persistence::Indefinite),
     ] {
         let request = publish_as(Range::Session, persistence, &[name]);
-        assert_eq!(shop.answer(&who(1), request), Answer::Done);
+        assert_eq!(shop.answer(&who(1), request), NameReply::Done);
     }
     let all = || lookup(&["proc", "app", "session", "indefinite"]);
     let waiting = shop.ask(&who(1), wait_for(0, &["late"]));
     shop.store.proc_ended(&who(1).proc, &mut shop.answers);
     let answers = std::mem::take(&mut shop.answers);
-    assert_eq!(answers, [(waiting, refused(Refusal::RequesterEnded))]);
-    assert_eq!(shop.answer(&who(0), once("late")), Answer::Done);
+    assert_eq!(answers, [(waiting, refused(NameRefusal::RequesterEnded))]);
+    assert_eq!(shop.answer(&who(0), once("late")), NameReply::Done);
     let stays = ["app", "session", "indefinite"];
     assert_eq!(names(shop.answer(&who(0), all())), stays);
     shop.store
@@ -542,19 +558,25 @@ fn requests_over_a_limit_are_refused_and_change_nothing() {
     let long = "x".repeat(KEY_MAX + 1);
     let many = vec!["x"; KEYS_MAX + 1];
     for bad in [&[""][..], &[&*long], &[], &many] {
-        assert_eq!(shop.answer(&who(0), publish(bad)), refused(Refusal::Keys));
+        assert_eq!(
+            shop.answer(&who(0), publish(bad)),
+            refused(NameRefusal::Keys)
+        );
     }
     for bad in [&[""][..], &[&*long], &[]] {
-        assert_eq!(shop.answer(&who(0), lookup(bad)), refused(Refusal::Keys));
+        assert_eq!(
+            shop.answer(&who(0), lookup(bad)),
+            refused(NameRefusal::Keys)
+        );
     }
     assert_eq!(
         shop.answer(&who(0), unpublish(None, &many)),
-        refused(Refusal::Keys)
+        refused(NameRefusal::Keys)
     );
     let longest = &long[1..];
-    assert_eq!(shop.answer(&who(0), publish(&[longest])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), publish(&[longest])), NameReply::Done);
 
-    let big = |name: &str, size| Request::Publish {
+    let big = |name: &str, size| NameRequest::Publish {
         range: Range::Session,
         persistence: Persistence::Session,
         values: vec![(key(name), Data::Typed(vec![0; size].into()))],
@@ -562,28 +584,34 @@ fn requests_over_a_limit_are_refused_and_change_nothing() {
     let rest = BYTES_MAX - 2 * KEY_MAX - 1;
     assert_eq!(
         shop.answer(&who(0), big("big", rest)),
-        refused(Refusal::Full)
+        refused(NameRefusal::Full)
     );
-    assert_eq!(shop.answer(&who(0), big("b", rest)), Answer::Done);
-    assert_eq!(shop.answer(&who(0), big("c", 0)), refused(Refusal::Full));
-    assert_eq!(shop.answer(&who(0), unpublish(None, &["b"])), Answer::Done);
+    assert_eq!(shop.answer(&who(0), big("b", rest)), NameReply::Done);
+    assert_eq!(
+        shop.answer(&who(0), big("c", 0)),
+        refused(NameRefusal::Full)
+    );
+    assert_eq!(
+        shop.answer(&who(0), unpublish(None, &["b"])),
+        NameReply::Done
+    );
 
     for number in 1..VALUES_MAX {
         assert_eq!(
             shop.answer(&who(0), once(&number.to_string())),
-            Answer::Done
+            NameReply::Done
         );
     }
     assert_eq!(
         shop.answer(&who(0), once("one more")),
-        refused(Refusal::Full)
+        refused(NameRefusal::Full)
     );
     for _ in 0..WAITING_MAX {
         shop.ask(&who(1), wait_for(0, &["late"]));
     }
     assert_eq!(
         shop.answer(&who(1), wait_for(0, &["late"])),
-        refused(Refusal::Full)
+        refused(NameRefusal::Full)
     );
     assert_eq!(names(shop.answer(&who(1), wait_for(0, &["1"]))), ["1"]);
     shop.store.tear_down(&mut shop.answers);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::request::{Lookup, Refusal, Requester};
+use super::request::{Lookup, NameRefusal, Requester};
 use super::{BYTES_MAX, WAITING_MAX};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -51,10 +51,10 @@ impl<T> Waiting<T> {
     }
 
     /// Adds a lookup; returns its ticket if there is no room.
-    pub(super) fn add(&mut self, waiter: Waiter<T>) -> Result<(), (T, Refusal)> {
+    pub(super) fn add(&mut self, waiter: Waiter<T>) -> Result<(), (T, NameRefusal)> {
         let bytes = self.bytes + waiter.cost();
         if self.waiters.len() >= WAITING_MAX || bytes > BYTES_MAX {
-            return Err((waiter.ticket, Refusal::Full));
+            return Err((waiter.ticket, NameRefusal::Full));
         }
         self.bytes = bytes;
         self.last += 1;

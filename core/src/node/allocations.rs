@@ -12,7 +12,7 @@ use crate::job::allocation::{
 use crate::node::event::{Action, AllocationTicket, FromNode};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, Status, Value};
 
 /// The requests of this node that the launcher has not answered.
@@ -32,7 +32,11 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Some(directive) = Directive::of_pmix(directive) else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            return self.answer(
+                id,
+                &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED),
+                actions,
+            );
         };
         self.ask_for(id, proc, (directive, infos), actions);
     }
@@ -46,7 +50,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Some(by) = self.named(proc) else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         };
         self.allocations.last += 1;
         let ticket = AllocationTicket(self.allocations.last);
@@ -72,8 +76,8 @@ impl NodeCore {
     ) {
         if let Some(id) = self.allocations.waiting.remove(&ticket) {
             let answer = match result {
-                Ok(allocation) => Answer::Infos(Status::SUCCESS, told(allocation)),
-                Err(failure) => Answer::Status(status(failure.kind)),
+                Ok(allocation) => UpcallAnswer::Infos(Status::SUCCESS, told(allocation)),
+                Err(failure) => UpcallAnswer::Status(status(failure.kind)),
             };
             self.answer(id, &answer, actions);
         }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collective::{
-    Act, CollectiveHub, CollectiveMessage, Description, Key, Members, Outcome, Output, Own, Packet,
+    Act, CollectiveHub, CollectiveMessage, CollectiveOutput, Description, Key, Members, Outcome,
+    Own, Packet,
 };
 use crate::direct_modex::{ModexInput, ModexResult};
 use crate::job::clock::Moment;
@@ -19,7 +20,7 @@ use crate::link::{decode, encode};
 use crate::node::event::{Action, FromNode, PeerMessage};
 use crate::node::{HEAD, NodeCore};
 use crate::pmix::sidecar::{RequestId, UpcallId};
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
 use crate::rendezvous::message::ToRendezvous;
 
@@ -98,7 +99,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Some(members) = members(procs) else {
-            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
@@ -107,7 +108,7 @@ impl NodeCore {
         let own = self.own_part(&members);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
         if !own.nodes.contains(&self.node) || act != Act::Connect && !all_known {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         }
         let key = (act, members.clone());
         self.collectives
@@ -213,8 +214,8 @@ impl NodeCore {
             CollectiveMessage::Fetched { serial, result } if from == HEAD => {
                 if let Some((id, _)) = self.collectives.fetching.remove(&serial) {
                     let answer = match result {
-                        Ok(data) => Answer::Data(data),
-                        Err(status) => Answer::Status(Status(status)),
+                        Ok(data) => UpcallAnswer::Data(data),
+                        Err(status) => UpcallAnswer::Status(Status(status)),
                     };
                     self.answer(id, &answer, actions);
                 }
@@ -229,14 +230,14 @@ impl NodeCore {
         &mut self,
         now: Moment,
         actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut CollectiveHub, &mut Vec<Output>),
+        what: impl FnOnce(&mut CollectiveHub, &mut Vec<CollectiveOutput>),
     ) {
         let mut out = Vec::new();
         what(&mut self.collectives.hub, &mut out);
         for output in out {
             match output {
-                Output::Send { to, packet } => self.relay(to, &packet, actions),
-                Output::Register { key, nodes, jobs } => {
+                CollectiveOutput::Send { to, packet } => self.relay(to, &packet, actions),
+                CollectiveOutput::Register { key, nodes, jobs } => {
                     for job in &jobs {
                         let met = self.collectives.met.entry(job.nspace.clone());
                         met.or_default().extend(&nodes);
@@ -247,7 +248,7 @@ impl NodeCore {
                         self.send_collective(node, message, now, actions);
                     }
                 }
-                Output::Release {
+                CollectiveOutput::Release {
                     key,
                     nodes,
                     outcome,
@@ -350,10 +351,10 @@ impl NodeCore {
     ) {
         let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
         let Some((nspace, proc::ProcRank::One(rank))) = named else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         };
         if !self.collectives.known.contains(&nspace) {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         }
         self.collectives.last += 1;
         let serial = self.collectives.last;
@@ -379,8 +380,8 @@ impl NodeCore {
         }
         let Some(id) = id else { return };
         let answer = match outcome {
-            Ok((0, data)) if act == Act::Fence => Answer::Data(data),
-            Ok((status, _)) | Err(status) => Answer::Status(Status(status)),
+            Ok((0, data)) if act == Act::Fence => UpcallAnswer::Data(data),
+            Ok((status, _)) | Err(status) => UpcallAnswer::Status(Status(status)),
         };
         self.answer(id, &answer, actions);
     }
@@ -433,7 +434,7 @@ impl NodeCore {
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
             self.collectives.fetching.remove(&serial);
-            self.answer(id, &Answer::Status(Status::ERR_TIMEOUT), actions);
+            self.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT), actions);
         }
     }
 
@@ -444,7 +445,11 @@ impl NodeCore {
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {
-            self.answer(id, &Answer::Status(Status::ERR_LOST_CONNECTION), actions);
+            self.answer(
+                id,
+                &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION),
+                actions,
+            );
         }
     }
 }

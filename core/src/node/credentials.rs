@@ -9,7 +9,7 @@ use super::NodeCore;
 use crate::job::clock::Moment;
 use crate::job::launch_token::{Identity, LaunchKey};
 use crate::pmix::keys;
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
 
 /// What these credentials are called in `PMIX_CRED_TYPE`.
@@ -48,9 +48,9 @@ impl NodeCore {
     }
 
     /// libpmix knows which of its clients asks.
-    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info], now: Moment) -> Answer {
+    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info], now: Moment) -> UpcallAnswer {
         let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
-            return Answer::Status(Status::ERR_NOT_SUPPORTED);
+            return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         let identity = Identity {
             nspace: proc.nspace.into_bytes(),
@@ -62,12 +62,12 @@ impl NodeCore {
         let mut token = voucher.key.sign(&identity, expiry);
         // Others handle it as a string.
         token.push(0);
-        Answer::Credential(token, vec![kind()])
+        UpcallAnswer::Credential(token, vec![kind()])
     }
 
-    pub(super) fn validate(&self, token: &[u8], directives: &[Info], now: Moment) -> Answer {
+    pub(super) fn validate(&self, token: &[u8], directives: &[Info], now: Moment) -> UpcallAnswer {
         let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
-            return Answer::Status(Status::ERR_NOT_SUPPORTED);
+            return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         match voucher.key.check(token, voucher.seconds(now)) {
             Ok(identity) => {
@@ -81,9 +81,9 @@ impl NodeCore {
                     Info::new(keys::GRPID, Value::Uint32(identity.gid)),
                     Info::new(keys::PROCID, Value::Proc(proc)),
                 ];
-                Answer::Infos(Status::SUCCESS, infos)
+                UpcallAnswer::Infos(Status::SUCCESS, infos)
             }
-            Err(_) => Answer::Status(Status::ERR_INVALID_CRED),
+            Err(_) => UpcallAnswer::Status(Status::ERR_INVALID_CRED),
         }
     }
 }
@@ -122,10 +122,12 @@ mod tests {
         let (early, late) = (node(1_000_000), node(1_000_100));
         let after = |seconds| Moment(Duration::from_secs(seconds));
         let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
-        let Answer::Credential(token, _) = early.vouch_for(proc.clone(), &[], after(50)) else {
+        let UpcallAnswer::Credential(token, _) = early.vouch_for(proc.clone(), &[], after(50))
+        else {
             panic!("no credential");
         };
-        let Answer::Infos(Status::SUCCESS, infos) = late.validate(&token, &[], after(249)) else {
+        let UpcallAnswer::Infos(Status::SUCCESS, infos) = late.validate(&token, &[], after(249))
+        else {
             panic!("refused");
         };
         let told = [
@@ -135,7 +137,7 @@ mod tests {
             Info::new(keys::PROCID, Value::Proc(proc)),
         ];
         assert_eq!(infos, told);
-        let expired = Answer::Status(Status::ERR_INVALID_CRED);
+        let expired = UpcallAnswer::Status(Status::ERR_INVALID_CRED);
         assert_eq!(late.validate(&token, &[], after(250)), expired);
         assert_eq!(early.validate(&token, &[], after(350)), expired);
     }
@@ -145,9 +147,9 @@ mod tests {
         let mut strange = Info::new("site.key", Value::Bool(true));
         let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
         let fine = node(0).vouch_for(proc.clone(), &[strange.clone()], Moment::default());
-        assert!(matches!(fine, Answer::Credential(..)), "{fine:?}");
+        assert!(matches!(fine, UpcallAnswer::Credential(..)), "{fine:?}");
         strange.required = true;
         let refused = node(0).vouch_for(proc, &[strange], Moment::default());
-        assert_eq!(refused, Answer::Status(Status::ERR_NOT_SUPPORTED));
+        assert_eq!(refused, UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
     }
 }

@@ -9,7 +9,7 @@ use crate::job::outcome::Cause;
 use crate::node::event::{Action, FromNode, Report};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value, find};
 
 /// Numbers of Linux.
@@ -80,7 +80,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let Some(ranks) = self.targets(proc, targets) else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         };
         let waits = targets.is_empty() || ranks.is_none();
         let by = self.named(proc).unwrap_or_default();
@@ -99,14 +99,14 @@ impl NodeCore {
         });
         match waits {
             true => self.aborts.push(id),
-            false => self.answer(id, &Answer::Status(Status::SUCCESS), actions),
+            false => self.answer(id, &UpcallAnswer::Status(Status::SUCCESS), actions),
         }
     }
 
     /// All ranks have ended.
     pub(super) fn answer_aborts(&mut self, actions: &mut Vec<Action>) {
         for id in std::mem::take(&mut self.aborts) {
-            self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+            self.answer(id, &UpcallAnswer::Status(Status::SUCCESS), actions);
         }
     }
 
@@ -123,9 +123,9 @@ impl NodeCore {
         let (ranks, wishes) = match (self.targets(proc, targets), wishes) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
             (None, _) => {
-                return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+                return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
             }
-            (_, Err(status)) => return self.answer(id, &Answer::Status(status), actions),
+            (_, Err(status)) => return self.answer(id, &UpcallAnswer::Status(status), actions),
         };
         self.demand(id, proc, (&ranks, wishes), actions);
     }
@@ -139,7 +139,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         if session != OWN_SESSION {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         }
         if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
             let mut infos = directives.to_vec();
@@ -148,7 +148,7 @@ impl NodeCore {
         }
         match wishes(directives, &OF_SESSIONS) {
             Ok(wishes) => self.demand(id, proc, (&None, wishes), actions),
-            Err(status) => self.answer(id, &Answer::Status(status), actions),
+            Err(status) => self.answer(id, &UpcallAnswer::Status(status), actions),
         }
     }
 
@@ -164,7 +164,7 @@ impl NodeCore {
             let ranks = ranks.clone();
             Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
         }));
-        self.answer(id, &Answer::Status(Status::SUCCESS), actions);
+        self.answer(id, &UpcallAnswer::Status(Status::SUCCESS), actions);
     }
 
     /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if

@@ -296,19 +296,19 @@ impl NodeCore {
         self.fences.handle(input, now, &mut outputs);
         for output in outputs {
             match output {
-                fence::Output::Send { to, message } => {
+                fence::FenceOutput::Send { to, message } => {
                     actions.push(Action::SendPeer {
                         to,
                         message: super::PeerMessage::Fence(message),
                     });
                 }
-                fence::Output::Complete { ticket, result } => {
+                fence::FenceOutput::Complete { ticket, result } => {
                     self.fence_ended(ticket, result, now, actions);
                 }
-                fence::Output::Describe { id, collect } => {
+                fence::FenceOutput::Describe { id, collect } => {
                     self.describe(id, collect, now, actions);
                 }
-                fence::Output::Waits {
+                fence::FenceOutput::Waits {
                     id,
                     waited,
                     absences,

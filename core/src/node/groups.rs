@@ -17,7 +17,7 @@ use super::upcalls::timeout;
 use crate::fence::Participants;
 use crate::groups::watch::Watch;
 use crate::groups::{
-    GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupResult, Offer, Operation, Output,
+    GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Offer, Operation,
     Released,
 };
 use crate::job::clock::Moment;
@@ -26,7 +26,7 @@ use crate::job::proc;
 use crate::node::event::{Action, PeerMessage, Report};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::upcall::{Answer, GroupOp};
+use crate::pmix::upcall::{GroupOp, UpcallAnswer};
 use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
 
@@ -75,14 +75,18 @@ impl NodeCore {
             return self.refuse_sessions(id, actions);
         }
         if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED), actions);
+            return self.answer(
+                id,
+                &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED),
+                actions,
+            );
         }
         let added = match self.added_here(&infos) {
             Ok(added) => added,
-            Err(status) => return self.answer(id, &Answer::Status(status), actions),
+            Err(status) => return self.answer(id, &UpcallAnswer::Status(status), actions),
         };
         let Some(mut members) = self.members(procs) else {
-            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
@@ -95,7 +99,7 @@ impl NodeCore {
             .iter()
             .map(|proc| (proc.nspace.clone(), proc::ProcRank::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
-            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
         };
         let key = GroupKey {
             operation: match op {
@@ -158,17 +162,17 @@ impl NodeCore {
     pub(super) fn groups(
         &mut self,
         actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<Output<Ticket>>),
+        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<GroupOutput<Ticket>>),
     ) {
         let mut outputs = Vec::new();
         what(&mut self.groups.engine, &mut outputs);
         for output in outputs {
             match output {
-                Output::Send { to, message } => actions.push(Action::SendPeer {
+                GroupOutput::Send { to, message } => actions.push(Action::SendPeer {
                     to,
                     message: PeerMessage::Group(message),
                 }),
-                Output::Complete { ticket, result } => {
+                GroupOutput::Complete { ticket, result } => {
                     if let Ok(released) = &result {
                         self.follow(ticket.key, released);
                     }
@@ -200,7 +204,7 @@ impl NodeCore {
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
         self.answer(
             id,
-            &Answer::Infos(Status::ERR_NOT_SUPPORTED, nothing),
+            &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing),
             actions,
         );
     }
@@ -257,14 +261,14 @@ fn has_local_cid(info: &Info) -> bool {
             if items.iter().any(|item| item.key == keys::GROUP_LOCAL_CID))
 }
 
-fn group_answer(result: GroupResult) -> Answer {
+fn group_answer(result: GroupResult) -> UpcallAnswer {
     match result {
-        Ok(released) if released.status != 0 => Answer::Status(Status(released.status)),
+        Ok(released) if released.status != 0 => UpcallAnswer::Status(Status(released.status)),
         Ok(released) => match group_infos(&released) {
-            Some(infos) => Answer::Infos(Status::SUCCESS, infos),
-            None => Answer::Status(Status::ERROR),
+            Some(infos) => UpcallAnswer::Infos(Status::SUCCESS, infos),
+            None => UpcallAnswer::Status(Status::ERROR),
         },
-        Err(failure) => Answer::Status(match failure {
+        Err(failure) => UpcallAnswer::Status(match failure {
             GroupFailure::Timeout { .. } => Status::ERR_TIMEOUT,
             GroupFailure::MemberEnded { .. } => Status::ERR_PROC_TERM_WO_SYNC,
             GroupFailure::ServerLost { .. }

@@ -17,7 +17,7 @@ use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::octets;
 use crate::node::event::{Action, Fed, PeerMessage};
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
 
 /// Messages between the nodes of pushers and readers.
@@ -76,8 +76,10 @@ impl NodeCore {
     ) {
         let processes = match self.members(targets) {
             Some(processes) if !processes.is_empty() => processes,
-            Some(_) => return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions),
-            None => return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions),
+            Some(_) => {
+                return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
+            }
+            None => return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions),
         };
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         for process in processes {
@@ -198,7 +200,7 @@ impl NodeCore {
         if entry.waiting.is_empty() {
             let (id, status) = (entry.id, entry.status);
             self.inputs.pushes.remove(&push);
-            self.answer(id, &Answer::Status(status), actions);
+            self.answer(id, &UpcallAnswer::Status(status), actions);
         }
     }
 
@@ -215,7 +217,7 @@ impl NodeCore {
     /// Whatever still waits is answered.
     pub(super) fn inputs_tear_down(&mut self, actions: &mut Vec<Action>) {
         for (_, push) in std::mem::take(&mut self.inputs.pushes) {
-            let answer = Answer::Status(Status::ERR_LOST_CONNECTION);
+            let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);
             self.answer(push.id, &answer, actions);
         }
     }

@@ -13,7 +13,7 @@ use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::node::event::{Action, Report};
 use crate::pmi::server as pmi;
-use crate::pmix::control::{Control, ForkEnv, Refusal};
+use crate::pmix::control::{Control, ControlRefusal, ForkEnv};
 use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::{Proc, ProcRank};
 
@@ -144,7 +144,7 @@ impl NodeCore {
     pub(super) fn job_registered(
         &mut self,
         id: RequestId,
-        result: Result<ForkEnv, Refusal>,
+        result: Result<ForkEnv, ControlRefusal>,
         actions: &mut Vec<Action>,
     ) {
         let Some(job) = self.registers(id) else {

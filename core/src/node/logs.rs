@@ -12,7 +12,7 @@ use crate::job::wall::WallClock;
 use crate::node::event::{Action, FromNode};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, Status, Text, Value, find};
 
 /// Directives for log texts.
@@ -87,7 +87,7 @@ impl NodeCore {
     ) {
         let manner = match Manner::of(directives) {
             Ok(manner) => manner,
-            Err(status) => return self.answer(id, &Answer::Status(status), actions),
+            Err(status) => return self.answer(id, &UpcallAnswer::Status(status), actions),
         };
         let flagged = |info: &Info| {
             info.key == keys::LOG_JOB_RECORD
@@ -150,7 +150,7 @@ impl NodeCore {
             (_, false) => Status::SUCCESS,
         };
         actions.extend(reports.into_iter().map(Action::Tell));
-        self.answer(id, &Answer::Status(status), actions);
+        self.answer(id, &UpcallAnswer::Status(status), actions);
     }
 }
 

@@ -12,9 +12,10 @@ mod pmix;
 
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
-use crate::names::engine::{Output, StoreEngine, StoreMessage};
+use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
 use crate::names::request::{
-    Accepts, Answer, Data, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
+    Accepts, Data, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range, Removal,
+    Requester,
 };
 use crate::node::NodeCore;
 use crate::node::event::{Action, PeerMessage};
@@ -42,7 +43,7 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let request = Request::Publish {
+        let request = NameRequest::Publish {
             range: Range::Session,
             persistence: Persistence::Proc,
             values: vec![(service, Data::Text(port.into()))],
@@ -57,7 +58,7 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let request = Request::Lookup(Lookup {
+        let request = NameRequest::Lookup(Lookup {
             range: Range::Session,
             accepts: Accepts::Text(NAME_MAX),
             keys: vec![service],
@@ -73,14 +74,20 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let request = Request::Unpublish {
+        let request = NameRequest::Unpublish {
             removal: Removal::Anybodys,
             keys: vec![service],
         };
         self.pmi_ask(rank, request, now, actions);
     }
 
-    fn pmi_ask(&mut self, at: NodeRank, request: Request, now: Moment, actions: &mut Vec<Action>) {
+    fn pmi_ask(
+        &mut self,
+        at: NodeRank,
+        request: NameRequest,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         let who = self.requester(self.process(at));
         self.store(now, actions, |store, out| {
             store.ask(who, request, Asker::Pmi(at), now, out);
@@ -108,7 +115,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let request = pmix::wait(infos).and_then(|wait| {
-            Ok(Request::Lookup(Lookup {
+            Ok(NameRequest::Lookup(Lookup {
                 range: pmix::range(infos)?.unwrap_or(Range::Session),
                 accepts: Accepts::Anything,
                 keys: keys.into_iter().map(Text::into_bytes).collect(),
@@ -130,7 +137,7 @@ impl NodeCore {
         let request = pmix::range(infos).map(|range| {
             // "Everything of mine" means just that; single keys are those of the default range.
             let range = range.or_else(|| (!keys.is_empty()).then_some(Range::Session));
-            Request::Unpublish {
+            NameRequest::Unpublish {
                 removal: Removal::Own(range),
                 keys: keys.into_iter().map(Text::into_bytes).collect(),
             }
@@ -142,7 +149,7 @@ impl NodeCore {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        request: Result<Request, Status>,
+        request: Result<NameRequest, Status>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -157,9 +164,13 @@ impl NodeCore {
                 });
             }
             (None, _) => {
-                self.answer(id, &upcall::Answer::Status(Status::ERR_NOT_FOUND), actions);
+                self.answer(
+                    id,
+                    &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND),
+                    actions,
+                );
             }
-            (_, Err(status)) => self.answer(id, &upcall::Answer::Status(status), actions),
+            (_, Err(status)) => self.answer(id, &upcall::UpcallAnswer::Status(status), actions),
         }
     }
 
@@ -259,24 +270,24 @@ impl NodeCore {
         &mut self,
         now: Moment,
         actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<Output<Asker>>),
+        what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<NameOutput<Asker>>),
     ) {
         let mut outputs = Vec::new();
         what(&mut self.store, &mut outputs);
         for output in outputs {
             match output {
-                Output::Send { to, message } => actions.push(Action::SendPeer {
+                NameOutput::Send { to, message } => actions.push(Action::SendPeer {
                     to,
                     message: PeerMessage::Store(message),
                 }),
-                Output::Shared(message) => {
+                NameOutput::Shared(message) => {
                     self.tell_rendezvous(ToRendezvous::Store(message), actions);
                 }
-                Output::Complete {
+                NameOutput::Complete {
                     ticket: Asker::Pmi(at),
                     answer,
                 } => self.pmi_name_answer(at, &answer, now, actions),
-                Output::Complete {
+                NameOutput::Complete {
                     ticket: Asker::Pmix(id),
                     answer,
                 } => {
@@ -290,7 +301,7 @@ impl NodeCore {
     fn pmi_name_answer(
         &mut self,
         at: NodeRank,
-        answer: &Answer,
+        answer: &NameReply,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
@@ -298,21 +309,23 @@ impl NodeCore {
             return;
         };
         let answer = match answer {
-            Answer::Done => NameAnswer::Done,
-            Answer::Found(found) => match &found[..] {
+            NameReply::Done => NameAnswer::Done,
+            NameReply::Found(found) => match &found[..] {
                 [found] => NameAnswer::Port(found.data.bytes()),
                 _ => NameAnswer::Refused("service_not_found"),
             },
-            Answer::Partial(_) | Answer::Refused(Refusal::NotFound) => {
+            NameReply::Partial(_) | NameReply::Refused(NameRefusal::NotFound) => {
                 NameAnswer::Refused("service_not_found")
             }
-            Answer::Refused(Refusal::Duplicate(_)) => NameAnswer::Refused("already_published"),
-            Answer::Refused(Refusal::Keys) => NameAnswer::Refused("invalid_service"),
-            Answer::Refused(Refusal::Full) => NameAnswer::Refused("too_many_names"),
-            Answer::Refused(Refusal::Timeout) => NameAnswer::Refused("timeout"),
-            Answer::Refused(Refusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
-            Answer::Refused(Refusal::SharedLost) => NameAnswer::Refused("rendezvous_lost"),
-            Answer::Refused(Refusal::RequesterEnded | Refusal::TornDown) => {
+            NameReply::Refused(NameRefusal::Duplicate(_)) => {
+                NameAnswer::Refused("already_published")
+            }
+            NameReply::Refused(NameRefusal::Keys) => NameAnswer::Refused("invalid_service"),
+            NameReply::Refused(NameRefusal::Full) => NameAnswer::Refused("too_many_names"),
+            NameReply::Refused(NameRefusal::Timeout) => NameAnswer::Refused("timeout"),
+            NameReply::Refused(NameRefusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
+            NameReply::Refused(NameRefusal::SharedLost) => NameAnswer::Refused("rendezvous_lost"),
+            NameReply::Refused(NameRefusal::RequesterEnded | NameRefusal::TornDown) => {
                 NameAnswer::Refused("job_ends")
             }
         };

@@ -31,7 +31,7 @@ use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::Text;
 use crate::queries::{
-    Asked, Heard, Life, Output, Part, Process, QueryEngine, QueryMessage, Question,
+    Asked, Heard, Life, Part, QueriedProcess, QueryEngine, QueryMessage, QueryOutput, Question,
 };
 
 /// How long the other nodes are waited for if the asker sets no time. No rank has to do anything
@@ -172,24 +172,24 @@ impl NodeCore {
         &mut self,
         now: Moment,
         actions: &mut Vec<Action>,
-        act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<Output<Pending>>),
+        act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<QueryOutput<Pending>>),
     ) {
         let mut outputs = Vec::new();
         act(&mut self.queries.engine, &mut outputs);
         for output in outputs {
             match output {
-                Output::Send { to, message } => actions.push(Action::SendPeer {
+                QueryOutput::Send { to, message } => actions.push(Action::SendPeer {
                     to,
                     message: PeerMessage::Query(message),
                 }),
-                Output::Look { asked, question } => {
+                QueryOutput::Look { asked, question } => {
                     let jobs = question.jobs.iter();
                     let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
                     self.queries.looking.insert(asked, question);
                     actions.push(Action::AwaitStarts { asked, jobs });
                 }
-                Output::Complete { ticket, heard } => match ticket {
+                QueryOutput::Complete { ticket, heard } => match ticket {
                     Pending::Upcall { id, queries, jobs } => {
                         self.answer_query((id, &queries, &jobs), &heard, actions);
                     }
@@ -279,7 +279,7 @@ impl NodeCore {
         job: JobNumber,
         (rank, at, ProcessEntry { pid, end }): (Rank, NodeRank, ProcessEntry),
         memory: &BTreeMap<u32, u64>,
-    ) -> Process {
+    ) -> QueriedProcess {
         let connected = self.pmix[at.index()] == PmixState::Connected;
         let life = match (end, pid) {
             (Some((end, connected)), _) => Life::Ended { end, connected },
@@ -290,7 +290,7 @@ impl NodeCore {
         let app = self.job(job).appnums.of(rank);
         let facts = self.queries.facts.get(&job);
         let executable = facts.and_then(|facts| facts.executable(app));
-        Process {
+        QueriedProcess {
             rank,
             pid,
             executable: executable.unwrap_or_default(),

@@ -200,10 +200,10 @@ impl NodeCore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queries::{Part, Process};
+    use crate::queries::{Part, QueriedProcess};
 
     fn part(ends: &[(RankEnd, bool)]) -> Heard {
-        let process = |(end, connected): &(RankEnd, bool)| Process {
+        let process = |(end, connected): &(RankEnd, bool)| QueriedProcess {
             rank: Rank(0),
             pid: Some(1),
             executable: Vec::new(),

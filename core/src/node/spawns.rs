@@ -22,7 +22,7 @@ use crate::job::spawn::{
 use crate::node::event::{Action, FromNode, SpawnTicket};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::upcall::{Answer, App};
+use crate::pmix::upcall::{SpawnedAppInfo, UpcallAnswer};
 use crate::pmix::value::{Info, Proc, Status, Text, Value};
 
 /// A waiter for the start of a job.
@@ -46,15 +46,15 @@ impl NodeCore {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (infos, apps): (&[Info], Vec<App>),
+        (infos, apps): (&[Info], Vec<SpawnedAppInfo>),
         actions: &mut Vec<Action>,
     ) {
         let Some(by) = self.spawner(proc) else {
-            return self.answer(id, &Answer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
-            return self.answer(id, &Answer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
         };
         let request = SpawnRequest {
             apps,
@@ -113,8 +113,8 @@ impl NodeCore {
         match self.spawns.waiting.remove(&ticket) {
             Some(Asker::Pmix(id)) => {
                 let answer = match result {
-                    Ok(nspace) => Answer::Spawned(nspace.clone()),
-                    Err(failure) => Answer::Status(status(failure.kind)),
+                    Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
+                    Err(failure) => UpcallAnswer::Status(status(failure.kind)),
                 };
                 self.answer(id, &answer, actions);
             }
@@ -187,7 +187,7 @@ impl Spawns {
 }
 
 /// The request for one application context; `None` if it is empty.
-fn app(app: App) -> Option<SpawnApp> {
+fn app(app: SpawnedAppInfo) -> Option<SpawnApp> {
     let mut argv = app.argv.into_iter().map(os);
     let name = argv.next();
     let program = Some(os(app.cmd)).filter(|cmd| !cmd.is_empty()).or(name)?;

@@ -15,7 +15,7 @@ use crate::job::proc;
 use crate::node::event::{Action, FromNode};
 use crate::pmix::keys;
 use crate::pmix::sidecar::{RequestId, UpcallId};
-use crate::pmix::upcall::Answer;
+use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, Value, find};
 
 /// Bytes of an nspace at most: `PMIX_MAX_NSLEN`.
@@ -85,13 +85,13 @@ impl NodeCore {
                 let name = self.new_tool_name();
                 // Of a rank libpmix does not take the name.
                 if claimed.is_some_and(|claimed| self.named(&claimed).is_some()) {
-                    return self.answer(id, &Answer::Named(name), actions);
+                    return self.answer(id, &UpcallAnswer::Named(name), actions);
                 }
                 name
             }
         };
         self.tools.attach(&name, actions);
-        self.answer(id, &Answer::Named(name), actions);
+        self.answer(id, &UpcallAnswer::Named(name), actions);
     }
 
     /// Whether a tool may have this name: that of no job, and of no server.

@@ -21,7 +21,7 @@ use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::sidecar::{SidecarEvent, UpcallId};
-use crate::pmix::upcall::{Answer, Notice, Request};
+use crate::pmix::upcall::{Notice, UpcallAnswer, UpcallRequest};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
@@ -113,12 +113,18 @@ impl NodeCore {
         }
     }
 
-    fn request(&mut self, id: UpcallId, request: Request, now: Moment, actions: &mut Vec<Action>) {
+    fn request(
+        &mut self,
+        id: UpcallId,
+        request: UpcallRequest,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         match request {
-            Request::Fence { procs, infos, data } => {
+            UpcallRequest::Fence { procs, infos, data } => {
                 self.pmix_fence(id, &procs, &infos, data, now, actions);
             }
-            Request::DirectModex { proc, infos } => {
+            UpcallRequest::DirectModex { proc, infos } => {
                 let Some(process) = self.named(&proc) else {
                     return self.fetch_far(id, &proc, timeout(&infos), now, actions);
                 };
@@ -140,54 +146,58 @@ impl NodeCore {
                     actions,
                 );
             }
-            Request::Abort {
+            UpcallRequest::Abort {
                 proc,
                 status,
                 message,
                 targets,
             } => self.abort(id, &proc, (status, &message), &targets, actions),
-            Request::Query { queries, .. } => self.query(id, queries, now, actions),
-            Request::Log {
+            UpcallRequest::Query { queries, .. } => self.query(id, queries, now, actions),
+            UpcallRequest::Log {
                 proc,
                 data,
                 directives,
             } => self.log(id, &proc, data, &directives, actions),
-            Request::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
-            Request::Lookup { proc, keys, infos } => {
+            UpcallRequest::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
+            UpcallRequest::Lookup { proc, keys, infos } => {
                 self.look_up(id, &proc, keys, &infos, now, actions);
             }
-            Request::Unpublish { proc, keys, infos } => {
+            UpcallRequest::Unpublish { proc, keys, infos } => {
                 self.unpublish(id, &proc, keys, &infos, now, actions);
             }
-            Request::Group {
+            UpcallRequest::Group {
                 op,
                 name,
                 procs,
                 infos,
             } => self.group(id, (op, name), &procs, infos, now, actions),
-            Request::JobControl {
+            UpcallRequest::JobControl {
                 proc,
                 targets,
                 directives,
             } => self.job_control(id, &proc, &targets, &directives, actions),
-            Request::SessionControl {
+            UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
             } => self.session_control(id, &proc, (session, &directives), actions),
-            Request::PushStdin { targets, data, .. } => self.push(id, &targets, &data, actions),
-            Request::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps), actions),
-            Request::Connect { procs, infos } => {
+            UpcallRequest::PushStdin { targets, data, .. } => {
+                self.push(id, &targets, &data, actions)
+            }
+            UpcallRequest::Spawn { proc, infos, apps } => {
+                self.spawn(id, &proc, (&infos, apps), actions)
+            }
+            UpcallRequest::Connect { procs, infos } => {
                 self.meet(id, (Act::Connect, &procs), &infos, now, actions);
             }
-            Request::Disconnect { procs, infos } => {
+            UpcallRequest::Disconnect { procs, infos } => {
                 self.meet(id, (Act::Disconnect, &procs), &infos, now, actions);
             }
-            Request::GetCredential { proc, directives } => {
+            UpcallRequest::GetCredential { proc, directives } => {
                 let answer = self.vouch_for(proc, &directives, now);
                 self.answer(id, &answer, actions);
             }
-            Request::ValidateCredential {
+            UpcallRequest::ValidateCredential {
                 credential,
                 directives,
                 ..
@@ -195,16 +205,21 @@ impl NodeCore {
                 let answer = self.validate(&credential, &directives, now);
                 self.answer(id, &answer, actions);
             }
-            Request::Allocate {
+            UpcallRequest::Allocate {
                 proc,
                 directive,
                 infos,
             } => self.allocate(id, &proc, (directive, &infos), actions),
-            Request::ToolConnected { infos } => self.tool_connected(id, &infos, actions),
+            UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos, actions),
         }
     }
 
-    pub(super) fn answer(&mut self, id: UpcallId, answer: &Answer, actions: &mut Vec<Action>) {
+    pub(super) fn answer(
+        &mut self,
+        id: UpcallId,
+        answer: &UpcallAnswer,
+        actions: &mut Vec<Action>,
+    ) {
         actions.extend(self.link.answer(id, answer).map(Action::SendUpcall));
     }
 
@@ -272,9 +287,9 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let answer = match result {
-            Ok(released) if released.status == 0 => Answer::Data(released.data.to_vec()),
-            Ok(released) => Answer::Status(Status(released.status)),
-            Err(failure) => Answer::Status(failure_status(&failure)),
+            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
+            Ok(released) => UpcallAnswer::Status(Status(released.status)),
+            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
         };
         self.answer(id, &answer, actions);
     }
@@ -290,7 +305,7 @@ impl NodeCore {
             Ok(released) => Status(released.status),
             Err(failure) => failure_status(&failure),
         };
-        self.answer(id, &Answer::Status(status), actions);
+        self.answer(id, &UpcallAnswer::Status(status), actions);
     }
 
     pub(super) fn modex_answer(
@@ -300,8 +315,8 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let answer = match result {
-            Ok(data) => Answer::Data(data.to_vec()),
-            Err(failure) => Answer::Status(modex_status(failure)),
+            Ok(data) => UpcallAnswer::Data(data.to_vec()),
+            Err(failure) => UpcallAnswer::Status(modex_status(failure)),
         };
         self.answer(id, &answer, actions);
     }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::limits::GROUP_MAX;
-use super::reply::Refusal;
+use super::reply::PmiRefusal;
 use crate::job::ids::Rank;
 
 /// The participants.
@@ -80,12 +80,12 @@ impl Group {
     /// Takes a group as it was sent.
     ///
     /// # Errors
-    /// [`Refusal::TooLong`] or [`Refusal::BadField`].
-    pub(super) fn parse(text: &[u8]) -> Result<Self, Refusal<'static>> {
+    /// [`PmiRefusal::TooLong`] or [`PmiRefusal::BadField`].
+    pub(super) fn parse(text: &[u8]) -> Result<Self, PmiRefusal<'static>> {
         if text.len() > GROUP_MAX {
-            return Err(Refusal::TooLong("group"));
+            return Err(PmiRefusal::TooLong("group"));
         }
-        let bad = Refusal::BadField("group");
+        let bad = PmiRefusal::BadField("group");
         let (members, tag) = match text.iter().position(|&byte| byte == b':') {
             Some(at) => (&text[..at], number(&text[at + 1..]).ok_or(bad)?),
             None => (text, 0),
@@ -100,7 +100,7 @@ impl Group {
                     .collect::<Result<_, _>>()?;
                 ranks.sort_unstable();
                 if ranks.windows(2).any(|pair| pair[0] == pair[1]) {
-                    return Err(Refusal::RankTwice);
+                    return Err(PmiRefusal::RankTwice);
                 }
                 Scope::Ranks(Arc::from(ranks))
             }
@@ -144,14 +144,14 @@ mod tests {
 
     use super::*;
 
-    fn parsed(text: &str) -> Result<String, Refusal<'static>> {
+    fn parsed(text: &str) -> Result<String, PmiRefusal<'static>> {
         let Group { scope, tag } = Group::parse(text.as_bytes())?;
         Ok(Collective::Barrier { scope, tag }.to_string())
     }
 
     #[test]
     fn a_group_is_world_node_or_a_list_with_a_tag() {
-        let bad = Err(Refusal::BadField("group"));
+        let bad = Err(PmiRefusal::BadField("group"));
         let table = [
             ("WORLD:0", Ok("WORLD:0")),
             ("WORLD:552154479", Ok("WORLD:552154479")),
@@ -172,7 +172,7 @@ mod tests {
             ("1,3:-1", bad),
             ("1,3:5:6", bad),
             ("1,3:4294967296", bad),
-            ("1,3,1:5", Err(Refusal::RankTwice)),
+            ("1,3,1:5", Err(PmiRefusal::RankTwice)),
         ];
         for (text, expected) in table {
             assert_eq!(parsed(text), expected.map(str::to_owned), "{text}");
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_group_longer_than_the_limit_is_refused() {
         let text = format!("{}:1", "1,".repeat(GROUP_MAX / 2));
-        assert_eq!(parsed(&text), Err(Refusal::TooLong("group")));
+        assert_eq!(parsed(&text), Err(PmiRefusal::TooLong("group")));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::client::Waiter;
 use super::command::{Call, Dialect};
 use super::limits::NODE_ATTRIBUTES_MAX;
-use super::reply::Refusal;
+use super::reply::PmiRefusal;
 use super::store::sendable;
 use crate::job::ids::{LocalRank, Rank};
 
@@ -34,12 +34,12 @@ impl NodeAttributes {
         &mut self,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Vec<Waiter>, Refusal<'static>> {
+    ) -> Result<Vec<Waiter>, PmiRefusal<'static>> {
         let cost = |value: &[u8]| key.len() + value.len() + ENTRY_COST;
         let before = self.values.get(key).map_or(0, |old| cost(old));
         let after = self.cost - before + cost(value);
         if after > NODE_ATTRIBUTES_MAX {
-            return Err(Refusal::KvsFull);
+            return Err(PmiRefusal::KvsFull);
         }
         self.cost = after;
         self.values.insert(key.to_vec(), value.to_vec());

@@ -65,12 +65,12 @@ pub enum Reply<'a> {
     /// Finalize accepted.
     FinalizeAck,
     /// Any command that is not carried out; clients see rc ≠ 0.
-    Refused(Refusal<'a>),
+    Refused(PmiRefusal<'a>),
 }
 
 /// Why a command is not carried out. For the user's eyes: clients only see that it is not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal<'a> {
+pub enum PmiRefusal<'a> {
     /// A required field is missing or empty.
     MissingField(&'static str),
     /// A field is not what it must be.
@@ -120,7 +120,7 @@ impl Reply<'_> {
     }
 }
 
-impl Refusal<'_> {
+impl PmiRefusal<'_> {
     /// The reason as one word of a PMI-1 message, before anything unprintable in it is replaced.
     pub(super) fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(match *self {

@@ -6,7 +6,7 @@
 
 use super::command::{Call, Command, Dialect};
 use super::limits::{COMMAND_MAX, KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
-use super::reply::{Refusal, Reply, VERSION_1, VERSION_2};
+use super::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
 use super::wire_v1::LineBuilder;
 
 /// The line, with its newline.
@@ -55,7 +55,7 @@ fn start(call: &Call<'_>) -> LineBuilder {
     }
 }
 
-fn refused(call: &Call<'_>, why: Refusal<'_>) -> LineBuilder {
+fn refused(call: &Call<'_>, why: PmiRefusal<'_>) -> LineBuilder {
     let line = start(call);
     let line = match call.command {
         // A refused init names the version served too, so that what a client reports of it is true.

@@ -7,7 +7,7 @@
 //! Source: docs/pmi-wire.md#ring.
 
 use super::command::{Call, Command};
-use super::reply::{Refusal, Reply, VERSION_2};
+use super::reply::{PmiRefusal, Reply, VERSION_2};
 use super::wire_v2::FrameBuilder;
 
 /// The frame, with its length.
@@ -58,7 +58,7 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         | Reply::Init(_)
         | Reply::Maxes
         | Reply::AppNum(_) => ok(),
-        Reply::Refused(Refusal::KeyNotFound) => ok().flag("found", false),
+        Reply::Refused(PmiRefusal::KeyNotFound) => ok().flag("found", false),
         Reply::Refused(why) => {
             let refused = start().number("rc", code(why));
             let refused = match call.command {
@@ -77,7 +77,7 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
 ///
 /// Rule: both libraries have these numbers, and only distinguish 0 from the rest. Source:
 /// docs/pmi-wire.md#pmi-2-errors.
-fn code(why: Refusal<'_>) -> i64 {
+fn code(why: PmiRefusal<'_>) -> i64 {
     const FAIL: i64 = 1;
     const NO_MEMORY: i64 = 2;
     const ARGUMENT: i64 = 3;
@@ -88,24 +88,24 @@ fn code(why: Refusal<'_>) -> i64 {
     const LENGTH: i64 = 8;
     const OTHER: i64 = 14;
     match why {
-        Refusal::KvsFull => NO_MEMORY,
-        Refusal::MissingField("key") | Refusal::ReservedKey => KEY,
-        Refusal::TooLong("key") => KEY_LENGTH,
-        Refusal::MissingField("value") | Refusal::BadField("value") => VALUE,
-        Refusal::TooLong("value") => VALUE_LENGTH,
-        Refusal::TooLong(_) => LENGTH,
-        Refusal::MissingField(_)
-        | Refusal::BadField(_)
-        | Refusal::UnknownKvsname
-        | Refusal::OtherRank
-        | Refusal::UnknownRank
-        | Refusal::RankTwice
-        | Refusal::NotAMember => ARGUMENT,
-        Refusal::NotInitialized | Refusal::KeyNotFound | Refusal::Other(_) => FAIL,
-        Refusal::UnknownCommand
-        | Refusal::NotSupported
-        | Refusal::Version
-        | Refusal::AlreadyInBarrier
-        | Refusal::AlreadySpawning => OTHER,
+        PmiRefusal::KvsFull => NO_MEMORY,
+        PmiRefusal::MissingField("key") | PmiRefusal::ReservedKey => KEY,
+        PmiRefusal::TooLong("key") => KEY_LENGTH,
+        PmiRefusal::MissingField("value") | PmiRefusal::BadField("value") => VALUE,
+        PmiRefusal::TooLong("value") => VALUE_LENGTH,
+        PmiRefusal::TooLong(_) => LENGTH,
+        PmiRefusal::MissingField(_)
+        | PmiRefusal::BadField(_)
+        | PmiRefusal::UnknownKvsname
+        | PmiRefusal::OtherRank
+        | PmiRefusal::UnknownRank
+        | PmiRefusal::RankTwice
+        | PmiRefusal::NotAMember => ARGUMENT,
+        PmiRefusal::NotInitialized | PmiRefusal::KeyNotFound | PmiRefusal::Other(_) => FAIL,
+        PmiRefusal::UnknownCommand
+        | PmiRefusal::NotSupported
+        | PmiRefusal::Version
+        | PmiRefusal::AlreadyInBarrier
+        | PmiRefusal::AlreadySpawning => OTHER,
     }
 }

@@ -5,13 +5,13 @@
 use std::str::FromStr;
 
 use super::collective::Group;
-use super::reply::Refusal;
+use super::reply::PmiRefusal;
 use super::spawn::Spawn;
 use crate::job::ids::Rank;
 
 /// One request of a rank, borrowed from its message. Lengths are within [`limits`](super::limits).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request<'a> {
+pub enum PmiRequest<'a> {
     /// Start of the protocol, or a new start after a finalize. A line in both dialects.
     Init {
         /// PMI version the client speaks from here on.
@@ -108,7 +108,7 @@ pub enum Request<'a> {
     Finalize,
 }
 
-impl<'a> Request<'a> {
+impl<'a> PmiRequest<'a> {
     /// What the request is about, for a report: a key or a service, else empty.
     pub fn subject(&self) -> &'a [u8] {
         match *self {
@@ -130,10 +130,10 @@ pub(super) fn bounded<'a>(
     value: Option<&'a [u8]>,
     name: &'static str,
     limit: usize,
-) -> Result<&'a [u8], Refusal<'static>> {
+) -> Result<&'a [u8], PmiRefusal<'static>> {
     match value {
-        None | Some([]) => Err(Refusal::MissingField(name)),
-        Some(value) if value.len() > limit => Err(Refusal::TooLong(name)),
+        None | Some([]) => Err(PmiRefusal::MissingField(name)),
+        Some(value) if value.len() > limit => Err(PmiRefusal::TooLong(name)),
         Some(value) => Ok(value),
     }
 }

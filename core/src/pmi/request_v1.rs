@@ -6,8 +6,8 @@
 use super::collective::Group;
 use super::command::{Call, Command};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
-use super::reply::Refusal;
-use super::request::{Request, bounded, number};
+use super::reply::PmiRefusal;
+use super::request::{PmiRequest, bounded, number};
 use super::wire_v1::{Fields, Line, ProtocolError};
 
 /// Interprets one line: returns the request, or the reason for its refusal.
@@ -16,14 +16,14 @@ use super::wire_v1::{Fields, Line, ProtocolError};
 /// A [`ProtocolError`] when the line is not understood at all: the connection is lost.
 pub fn parse<'a>(
     line: &Line<'a>,
-) -> Result<(Call<'a>, Result<Request<'a>, Refusal<'static>>), ProtocolError> {
+) -> Result<(Call<'a>, Result<PmiRequest<'a>, PmiRefusal<'static>>), ProtocolError> {
     let mut call = Call::line(line.name);
     let request = match call.command {
         Command::Barrier => {
             let [group] = pick(line.fields(), ["group"])?;
             call.tag = group.map_or(0, Group::tag_of);
             Ok(match group.map_or(Ok(Group::WORLD), Group::parse) {
-                Ok(group) => Request::Barrier(group),
+                Ok(group) => PmiRequest::Barrier(group),
                 Err(why) => return Ok((call, Err(why))),
             })
         }
@@ -46,22 +46,22 @@ pub fn parse<'a>(
         }
         Command::Lookup => {
             let (service, _) = line.split_service(None);
-            bounded(service, "service", NAME_MAX).map(|service| Request::Lookup { service })
+            bounded(service, "service", NAME_MAX).map(|service| PmiRequest::Lookup { service })
         }
         Command::Unpublish => {
             let (service, _) = line.split_service(None);
-            bounded(service, "service", NAME_MAX).map(|service| Request::Unpublish { service })
+            bounded(service, "service", NAME_MAX).map(|service| PmiRequest::Unpublish { service })
         }
         Command::Abort => Ok(abort(line)?),
-        Command::Maxes => plain(line, Request::Maxes)?,
-        Command::AppNum => plain(line, Request::AppNum)?,
-        Command::KvsName => plain(line, Request::KvsName)?,
-        Command::UniverseSize => plain(line, Request::UniverseSize)?,
-        Command::Finalize => plain(line, Request::Finalize)?,
+        Command::Maxes => plain(line, PmiRequest::Maxes)?,
+        Command::AppNum => plain(line, PmiRequest::AppNum)?,
+        Command::KvsName => plain(line, PmiRequest::KvsName)?,
+        Command::UniverseSize => plain(line, PmiRequest::UniverseSize)?,
+        Command::Finalize => plain(line, PmiRequest::Finalize)?,
         Command::CreateKvs | Command::DestroyKvs | Command::GetByIndex => {
-            Err(Refusal::NotSupported)
+            Err(PmiRefusal::NotSupported)
         }
-        _ => Err(Refusal::UnknownCommand),
+        _ => Err(PmiRefusal::UnknownCommand),
     };
     Ok((call, request))
 }
@@ -69,12 +69,12 @@ pub fn parse<'a>(
 fn init<'a>(
     version: Option<&[u8]>,
     subversion: Option<&[u8]>,
-) -> Result<Request<'a>, Refusal<'static>> {
+) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
     let numeric = |value: Option<&[u8]>, name| {
-        let value = value.ok_or(Refusal::MissingField(name))?;
-        number(value).ok_or(Refusal::BadField(name))
+        let value = value.ok_or(PmiRefusal::MissingField(name))?;
+        number(value).ok_or(PmiRefusal::BadField(name))
     };
-    Ok(Request::Init {
+    Ok(PmiRequest::Init {
         version: numeric(version, "pmi_version")?,
         subversion: numeric(subversion, "pmi_subversion")?,
     })
@@ -84,14 +84,14 @@ fn put<'a>(
     kvsname: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
-) -> Result<Request<'a>, Refusal<'static>> {
+) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
     let kvsname = bounded(kvsname, "kvsname", KVSNAME_MAX)?;
     let key = bounded(key, "key", KEYLEN_MAX)?;
-    let value = value.ok_or(Refusal::MissingField("value"))?;
+    let value = value.ok_or(PmiRefusal::MissingField("value"))?;
     if value.len() > VALLEN_MAX {
-        return Err(Refusal::TooLong("value"));
+        return Err(PmiRefusal::TooLong("value"));
     }
-    Ok(Request::Put {
+    Ok(PmiRequest::Put {
         kvsname: Some(kvsname),
         key,
         value,
@@ -101,8 +101,8 @@ fn put<'a>(
 fn get<'a>(
     kvsname: Option<&'a [u8]>,
     key: Option<&'a [u8]>,
-) -> Result<Request<'a>, Refusal<'static>> {
-    Ok(Request::Get {
+) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
+    Ok(PmiRequest::Get {
         kvsname: Some(bounded(kvsname, "kvsname", KVSNAME_MAX)?),
         key: bounded(key, "key", KEYLEN_MAX)?,
     })
@@ -111,15 +111,15 @@ fn get<'a>(
 fn publish<'a>(
     service: Option<&'a [u8]>,
     port: Option<&'a [u8]>,
-) -> Result<Request<'a>, Refusal<'static>> {
-    Ok(Request::Publish {
+) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
+    Ok(PmiRequest::Publish {
         service: bounded(service, "service", NAME_MAX)?,
         port: bounded(port, "port", NAME_MAX)?,
     })
 }
 
 /// An abort is never refused: without a usable code it fails the job as a protocol error.
-fn abort<'a>(line: &Line<'a>) -> Result<Request<'a>, ProtocolError> {
+fn abort<'a>(line: &Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
     let (head, message) = match line.split_tail(b" message=") {
         (head, None) => match line.split_tail(b" error_msg=") {
             (_, None) => (head, None),
@@ -132,7 +132,7 @@ fn abort<'a>(line: &Line<'a>) -> Result<Request<'a>, ProtocolError> {
         .or(flux_code)
         .and_then(number)
         .ok_or(ProtocolError::AbortCode)?;
-    Ok(Request::Abort {
+    Ok(PmiRequest::Abort {
         code,
         message: message.unwrap_or(b""),
     })
@@ -157,8 +157,8 @@ fn pick<'a, const N: usize>(
 /// A request without fields.
 fn plain<'a>(
     line: &Line<'a>,
-    request: Request<'a>,
-) -> Result<Result<Request<'a>, Refusal<'static>>, ProtocolError> {
+    request: PmiRequest<'a>,
+) -> Result<Result<PmiRequest<'a>, PmiRefusal<'static>>, ProtocolError> {
     let [] = pick(line.fields(), [])?;
     Ok(Ok(request))
 }

@@ -10,8 +10,8 @@ use memchr::{memchr, memmem};
 use super::collective::Group;
 use super::command::{Call, Command};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
-use super::reply::Refusal;
-use super::request::{Request, bounded, number};
+use super::reply::PmiRefusal;
+use super::request::{PmiRequest, bounded, number};
 use super::spawn_v2;
 use super::wire_v2::Frame;
 use crate::job::ids::Rank;
@@ -31,8 +31,11 @@ pub fn call<'a>(frame: &'a Frame<'_>) -> Call<'a> {
 /// Interprets the keys of a command.
 ///
 /// # Errors
-/// The [`Refusal`] to answer with.
-pub fn parse<'a>(command: Command, frame: &'a Frame<'_>) -> Result<Request<'a>, Refusal<'static>> {
+/// The [`PmiRefusal`] to answer with.
+pub fn parse<'a>(
+    command: Command,
+    frame: &'a Frame<'_>,
+) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
     let key = || bounded(frame.get("key"), "key", KEYLEN_MAX);
     let service = || bounded(frame.get("name"), "name", NAME_MAX);
     let job = || bounded(frame.get("jobid"), "jobid", KVSNAME_MAX);
@@ -40,75 +43,75 @@ pub fn parse<'a>(command: Command, frame: &'a Frame<'_>) -> Result<Request<'a>, 
         Command::FullInit => {
             let stated = frame.get("pmirank").or_else(|| frame.get("srcid"));
             let rank = match stated.filter(|text| !text.is_empty()) {
-                Some(text) => Some(number(text).ok_or(Refusal::BadField("pmirank"))?),
+                Some(text) => Some(number(text).ok_or(PmiRefusal::BadField("pmirank"))?),
                 None => None,
             };
-            Request::FullInit {
+            PmiRequest::FullInit {
                 rank: rank.map(Rank),
             }
         }
-        Command::KvsName => Request::KvsName,
-        Command::Put => Request::Put {
+        Command::KvsName => PmiRequest::KvsName,
+        Command::Put => PmiRequest::Put {
             kvsname: None,
             key: key()?,
             value: value(frame, "value")?,
         },
-        Command::Get => Request::Get {
+        Command::Get => PmiRequest::Get {
             kvsname: frame.get("jobid").filter(|name| !name.is_empty()),
             key: key()?,
         },
-        Command::Barrier => Request::Barrier(Group::WORLD),
-        Command::JobAttribute => Request::JobAttribute { key: key()? },
-        Command::PutNodeAttribute => Request::PutNodeAttribute {
+        Command::Barrier => PmiRequest::Barrier(Group::WORLD),
+        Command::JobAttribute => PmiRequest::JobAttribute { key: key()? },
+        Command::PutNodeAttribute => PmiRequest::PutNodeAttribute {
             key: key()?,
             value: value(frame, "value")?,
         },
-        Command::NodeAttribute => Request::NodeAttribute {
+        Command::NodeAttribute => PmiRequest::NodeAttribute {
             key: key()?,
             wait: frame
                 .get("wait")
                 .is_some_and(|wait| wait.eq_ignore_ascii_case(b"true")),
         },
-        Command::Publish => Request::Publish {
+        Command::Publish => PmiRequest::Publish {
             service: service()?,
             port: bounded(frame.get("port"), "port", NAME_MAX)?,
         },
-        Command::Lookup => Request::Lookup {
+        Command::Lookup => PmiRequest::Lookup {
             service: service()?,
         },
-        Command::Unpublish => Request::Unpublish {
+        Command::Unpublish => PmiRequest::Unpublish {
             service: service()?,
         },
-        Command::Spawn => Request::Spawn(spawn_v2::parse(frame)?),
-        Command::Connect => Request::Connect { job: job()? },
-        Command::Disconnect => Request::Disconnect { job: job()? },
-        Command::Ring => Request::Ring {
+        Command::Spawn => PmiRequest::Spawn(spawn_v2::parse(frame)?),
+        Command::Connect => PmiRequest::Connect { job: job()? },
+        Command::Disconnect => PmiRequest::Disconnect { job: job()? },
+        Command::Ring => PmiRequest::Ring {
             left: value(frame, "ring-left")?,
             right: value(frame, "ring-right")?,
         },
         Command::Abort => abort(frame),
-        Command::Finalize => Request::Finalize,
-        _ => return Err(Refusal::UnknownCommand),
+        Command::Finalize => PmiRequest::Finalize,
+        _ => return Err(PmiRefusal::UnknownCommand),
     })
 }
 
 /// A value that must be there and may be empty.
-fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], Refusal<'static>> {
-    let value = frame.get(name).ok_or(Refusal::MissingField(name))?;
+fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], PmiRefusal<'static>> {
+    let value = frame.get(name).ok_or(PmiRefusal::MissingField(name))?;
     match value {
-        value if value.len() > VALLEN_MAX => Err(Refusal::TooLong(name)),
-        value if memchr(0, value).is_some() => Err(Refusal::BadField(name)),
+        value if value.len() > VALLEN_MAX => Err(PmiRefusal::TooLong(name)),
+        value if memchr(0, value).is_some() => Err(PmiRefusal::BadField(name)),
         value => Ok(value),
     }
 }
 
-fn abort<'a>(frame: &'a Frame<'_>) -> Request<'a> {
+fn abort<'a>(frame: &'a Frame<'_>) -> PmiRequest<'a> {
     let message = frame.get("message").or_else(|| frame.get("msg"));
     let message = message.unwrap_or_default();
     let stated = frame.get("exitcode").and_then(number);
     // MPICH 5 states -1, whatever the program said.
     let stated = stated.filter(|&code| code != NO_CODE);
-    Request::Abort {
+    PmiRequest::Abort {
         code: stated.or_else(|| code_in(message)).unwrap_or(NO_CODE),
         message,
     }

@@ -20,7 +20,7 @@ use super::client::{Client, ClientState, Input, Open};
 use super::collective::Collective;
 use super::command::{Call, Command};
 use super::node_attributes::NodeAttributes;
-use super::reply::{Refusal, Reply};
+use super::reply::{PmiRefusal, Reply};
 use super::spawn_v1::SpawnLines;
 use super::store::{Store, sendable};
 use super::wire_v1::{Line, ProtocolError};
@@ -255,11 +255,11 @@ impl Server {
         };
         client.state.answered(|open| *open == Open::Name);
         let reply = match (call.command, answer) {
-            (_, NameAnswer::Refused(why)) => Reply::Refused(Refusal::Other(why)),
+            (_, NameAnswer::Refused(why)) => Reply::Refused(PmiRefusal::Other(why)),
             (Command::Publish, _) => Reply::Published,
             (Command::Unpublish, _) => Reply::Unpublished,
             (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
-            _ => Reply::Refused(Refusal::Other("service_not_found")),
+            _ => Reply::Refused(PmiRefusal::Other("service_not_found")),
         };
         send(rank, &call, &reply, effects);
         let next = client.names.front_mut();

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, VALLEN_MAX};
-use super::reply::Refusal;
+use super::reply::PmiRefusal;
 use super::store::sendable;
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
@@ -38,15 +38,15 @@ impl Spawn {
     /// The request to the launcher. Infos are never required: MPI ignores unknown ones.
     ///
     /// # Errors
-    /// [`Refusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL
+    /// [`PmiRefusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL
     /// byte where a process can have none.
-    pub(super) fn into_request(self) -> Result<SpawnRequest, Refusal<'static>> {
+    pub(super) fn into_request(self) -> Result<SpawnRequest, PmiRefusal<'static>> {
         for (key, value) in &self.preputs {
             if !(1..=KEYLEN_MAX).contains(&key.len()) {
-                return Err(Refusal::TooLong("preput_key"));
+                return Err(PmiRefusal::TooLong("preput_key"));
             }
             if value.len() > VALLEN_MAX || !sendable(Dialect::Pmi1, value) {
-                return Err(Refusal::BadField("preput_val"));
+                return Err(PmiRefusal::BadField("preput_val"));
             }
         }
         let apps = self.commands.into_iter().map(SpawnCommand::into_app);
@@ -59,13 +59,13 @@ impl Spawn {
 }
 
 impl SpawnCommand {
-    fn into_app(self) -> Result<SpawnApp, Refusal<'static>> {
+    fn into_app(self) -> Result<SpawnApp, PmiRefusal<'static>> {
         if self.nprocs == 0 {
-            return Err(Refusal::BadField("nprocs"));
+            return Err(PmiRefusal::BadField("nprocs"));
         }
         let mut words = std::iter::once(&self.program).chain(&self.args);
         if words.any(|word| word.contains(&0)) {
-            return Err(Refusal::BadField("arg"));
+            return Err(PmiRefusal::BadField("arg"));
         }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let info = |(key, value)| SpawnInfo {

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use memchr::memchr;
 
 use super::limits::SPAWN_MAX;
-use super::reply::Refusal;
-use super::request::{Request, number};
+use super::reply::PmiRefusal;
+use super::request::{PmiRequest, number};
 use super::spawn::{Pair, Spawn, SpawnCommand};
 use super::wire_v1::{ProtocolError, excerpt};
 
@@ -75,9 +75,9 @@ impl SpawnLines {
     /// Parses the complete request.
     ///
     /// # Errors
-    /// [`Refusal::MissingField`] or [`Refusal::BadField`], naming the first field that is missing
+    /// [`PmiRefusal::MissingField`] or [`PmiRefusal::BadField`], naming the first field that is missing
     /// or malformed.
-    pub fn parse(&self) -> Result<Spawn, Refusal<'static>> {
+    pub fn parse(&self) -> Result<Spawn, PmiRefusal<'static>> {
         let mut blocks: Vec<HashMap<&[u8], &[u8]>> = Vec::new();
         for line in self.text.split(|&byte| byte == b'\n') {
             if line == START {
@@ -96,8 +96,8 @@ impl SpawnLines {
     }
 
     /// The complete request, for the server.
-    pub(super) fn request(&self) -> Result<Request<'static>, Refusal<'static>> {
-        self.parse().map(Request::Spawn)
+    pub(super) fn request(&self) -> Result<PmiRequest<'static>, PmiRefusal<'static>> {
+        self.parse().map(PmiRequest::Spawn)
     }
 
     fn open(&mut self, line: &[u8]) -> Result<(), ProtocolError> {
@@ -133,15 +133,15 @@ impl SpawnLines {
 
 type Block<'a> = HashMap<&'a [u8], &'a [u8]>;
 
-fn command(block: &Block<'_>) -> Result<SpawnCommand, Refusal<'static>> {
+fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
     let program = *block
         .get(&b"execname"[..])
         .filter(|name| !name.is_empty())
-        .ok_or(Refusal::MissingField("execname"))?;
+        .ok_or(PmiRefusal::MissingField("execname"))?;
     let count = count(block, "argcnt")?;
     // The counts are a client's word: each step must find a field, so none outlasts the request.
     let args = (1..=count)
-        .map(|index| indexed(block, "arg", index).ok_or(Refusal::MissingField("arg")))
+        .map(|index| indexed(block, "arg", index).ok_or(PmiRefusal::MissingField("arg")))
         .collect::<Result<_, _>>()?;
     Ok(SpawnCommand {
         nprocs: required(block, "nprocs")?,
@@ -156,12 +156,13 @@ fn pairs(
     count_key: &'static str,
     key_prefix: &'static str,
     value_prefix: &'static str,
-) -> Result<Vec<Pair>, Refusal<'static>> {
+) -> Result<Vec<Pair>, PmiRefusal<'static>> {
     (0..count(block, count_key)?)
         .map(|index| {
-            let key = indexed(block, key_prefix, index).ok_or(Refusal::MissingField(key_prefix))?;
-            let value =
-                indexed(block, value_prefix, index).ok_or(Refusal::MissingField(value_prefix))?;
+            let key =
+                indexed(block, key_prefix, index).ok_or(PmiRefusal::MissingField(key_prefix))?;
+            let value = indexed(block, value_prefix, index)
+                .ok_or(PmiRefusal::MissingField(value_prefix))?;
             Ok((key, value))
         })
         .collect()
@@ -174,16 +175,16 @@ fn indexed(block: &Block<'_>, prefix: &str, index: u32) -> Option<Vec<u8>> {
 }
 
 /// A count of fields that follow; a block without it has none.
-fn count(block: &Block<'_>, key: &'static str) -> Result<u32, Refusal<'static>> {
+fn count(block: &Block<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     match block.get(key.as_bytes()) {
-        Some(text) => number(text).ok_or(Refusal::BadField(key)),
+        Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),
         None => Ok(0),
     }
 }
 
-fn required(block: &Block<'_>, key: &'static str) -> Result<u32, Refusal<'static>> {
+fn required(block: &Block<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     let text = block
         .get(key.as_bytes())
-        .ok_or(Refusal::MissingField(key))?;
-    number(text).ok_or(Refusal::BadField(key))
+        .ok_or(PmiRefusal::MissingField(key))?;
+    number(text).ok_or(PmiRefusal::BadField(key))
 }

@@ -12,7 +12,7 @@ use memchr::{memchr, memchr2};
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
-use super::reply::Refusal;
+use super::reply::PmiRefusal;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
@@ -120,17 +120,17 @@ impl Store {
         kvsname: Option<&[u8]>,
         key: &[u8],
         value: &[u8],
-    ) -> Result<(), Refusal<'static>> {
+    ) -> Result<(), PmiRefusal<'static>> {
         self.own_kvs(kvsname)?;
         if key == NEVER_STORED || key == PROCESS_MAPPING || self.attributes.contains_key(key) {
-            return Err(Refusal::ReservedKey);
+            return Err(PmiRefusal::ReservedKey);
         }
         match self.kvs.put(key, value) {
             Ok(()) => Ok(()),
-            Err(KvsError::EmptyKey) => Err(Refusal::MissingField("key")),
-            Err(KvsError::KeyTooLong { .. }) => Err(Refusal::TooLong("key")),
-            Err(KvsError::ValueTooLong { .. }) => Err(Refusal::TooLong("value")),
-            Err(KvsError::Full { .. } | KvsError::Truncated { .. }) => Err(Refusal::KvsFull),
+            Err(KvsError::EmptyKey) => Err(PmiRefusal::MissingField("key")),
+            Err(KvsError::KeyTooLong { .. }) => Err(PmiRefusal::TooLong("key")),
+            Err(KvsError::ValueTooLong { .. }) => Err(PmiRefusal::TooLong("value")),
+            Err(KvsError::Full { .. } | KvsError::Truncated { .. }) => Err(PmiRefusal::KvsFull),
         }
     }
 
@@ -146,12 +146,12 @@ impl Store {
         dialect: Dialect,
         kvsname: Option<&[u8]>,
         key: &[u8],
-    ) -> Result<&[u8], Refusal<'static>> {
+    ) -> Result<&[u8], PmiRefusal<'static>> {
         self.own_kvs(kvsname)?;
         self.attribute(dialect, key)
             .or_else(|| self.kvs.get(key))
             .filter(|value| sendable(dialect, value))
-            .ok_or(Refusal::KeyNotFound)
+            .ok_or(PmiRefusal::KeyNotFound)
     }
 
     /// The value of an attribute or key, if any dialect can carry it.
@@ -192,9 +192,11 @@ impl Store {
     }
 
     /// Fails for the name of any job but the own.
-    pub(super) fn own_kvs(&self, kvsname: Option<&[u8]>) -> Result<(), Refusal<'static>> {
+    pub(super) fn own_kvs(&self, kvsname: Option<&[u8]>) -> Result<(), PmiRefusal<'static>> {
         match kvsname {
-            Some(name) if name != self.kvsname.as_str().as_bytes() => Err(Refusal::UnknownKvsname),
+            Some(name) if name != self.kvsname.as_str().as_bytes() => {
+                Err(PmiRefusal::UnknownKvsname)
+            }
             _ => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::upcall::{App, GroupOp, Notice, Query, Request, Upcall};
+use super::upcall::{GroupOp, Notice, Query, SpawnedAppInfo, Upcall, UpcallRequest};
 use super::value::{
     Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
 };
@@ -122,10 +122,10 @@ pub fn infos() -> impl Strategy<Value = Vec<Info>> {
     )
 }
 
-fn app() -> impl Strategy<Value = App> {
+fn app() -> impl Strategy<Value = SpawnedAppInfo> {
     let texts = || vec(text(), 0..3);
     let parts = (text(), texts(), texts(), text(), any::<i32>(), infos());
-    parts.prop_map(|(cmd, argv, env, cwd, maxprocs, infos)| App {
+    parts.prop_map(|(cmd, argv, env, cwd, maxprocs, infos)| SpawnedAppInfo {
         cmd,
         argv,
         env,
@@ -152,7 +152,7 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
             Upcall::Notice(Notice::ConnectionsLost { source, infos })
         }),
         text().prop_map(|nspace| Upcall::Notice(Notice::Spawned { nspace })),
-        infos().prop_map(|infos| Upcall::Request(Request::ToolConnected { infos })),
+        infos().prop_map(|infos| Upcall::Request(UpcallRequest::ToolConnected { infos })),
         (any::<i32>(), proc(), any::<u8>(), infos()).prop_map(|(code, source, range, infos)| {
             let (code, range) = (Status(code), DataRange(range));
             Upcall::Notice(Notice::NotifyEvent {
@@ -163,7 +163,7 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
             })
         }),
         (proc(), any::<i32>(), text(), vec(proc(), 0..4)).prop_map(
-            |(proc, status, message, targets)| Upcall::Request(Request::Abort {
+            |(proc, status, message, targets)| Upcall::Request(UpcallRequest::Abort {
                 proc,
                 status,
                 message,
@@ -171,42 +171,44 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
             })
         ),
         (vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99)).prop_map(|(procs, infos, data)| {
-            Upcall::Request(Request::Fence { procs, infos, data })
+            Upcall::Request(UpcallRequest::Fence { procs, infos, data })
         }),
         (proc(), infos())
-            .prop_map(|(proc, infos)| Upcall::Request(Request::DirectModex { proc, infos })),
+            .prop_map(|(proc, infos)| Upcall::Request(UpcallRequest::DirectModex { proc, infos })),
         (proc(), vec(query, 0..3))
-            .prop_map(|(proc, queries)| Upcall::Request(Request::Query { proc, queries })),
+            .prop_map(|(proc, queries)| Upcall::Request(UpcallRequest::Query { proc, queries })),
         (proc(), infos(), infos()).prop_map(|(proc, data, directives)| Upcall::Request(
-            Request::Log {
+            UpcallRequest::Log {
                 proc,
                 data,
                 directives
             }
         )),
         (proc(), infos())
-            .prop_map(|(proc, infos)| Upcall::Request(Request::Publish { proc, infos })),
+            .prop_map(|(proc, infos)| Upcall::Request(UpcallRequest::Publish { proc, infos })),
         (proc(), vec(proc(), 0..3), infos()).prop_map(|(proc, targets, directives)| {
-            Upcall::Request(Request::JobControl {
+            Upcall::Request(UpcallRequest::JobControl {
                 proc,
                 targets,
                 directives,
             })
         }),
         (proc(), any::<u32>(), infos()).prop_map(|(proc, session, directives)| {
-            Upcall::Request(Request::SessionControl {
+            Upcall::Request(UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
             })
         }),
-        (proc(), vec(text(), 0..3), infos())
-            .prop_map(|(proc, keys, infos)| Upcall::Request(Request::Lookup { proc, keys, infos })),
         (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Request(
-            Request::Unpublish { proc, keys, infos }
+            UpcallRequest::Lookup { proc, keys, infos }
         )),
-        (proc(), infos(), vec(app(), 0..3))
-            .prop_map(|(proc, infos, apps)| Upcall::Request(Request::Spawn { proc, infos, apps })),
+        (proc(), vec(text(), 0..3), infos()).prop_map(|(proc, keys, infos)| Upcall::Request(
+            UpcallRequest::Unpublish { proc, keys, infos }
+        )),
+        (proc(), infos(), vec(app(), 0..3)).prop_map(|(proc, infos, apps)| Upcall::Request(
+            UpcallRequest::Spawn { proc, infos, apps }
+        )),
         (vec(proc(), 0..4), infos(), any::<u16>()).prop_map(|(procs, infos, channels)| {
             let channels = Channels(channels);
             Upcall::Notice(Notice::IofPull {
@@ -216,7 +218,7 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
             })
         }),
         (proc(), vec(proc(), 0..4), infos(), vec(any::<u8>(), 0..99)).prop_map(
-            |(source, targets, infos, data)| Upcall::Request(Request::PushStdin {
+            |(source, targets, infos, data)| Upcall::Request(UpcallRequest::PushStdin {
                 source,
                 targets,
                 infos,
@@ -225,29 +227,29 @@ pub fn upcall() -> impl Strategy<Value = Upcall> {
         ),
         (any::<bool>(), vec(proc(), 0..4), infos()).prop_map(|(connect, procs, infos)| {
             match connect {
-                true => Upcall::Request(Request::Connect { procs, infos }),
-                false => Upcall::Request(Request::Disconnect { procs, infos }),
+                true => Upcall::Request(UpcallRequest::Connect { procs, infos }),
+                false => Upcall::Request(UpcallRequest::Disconnect { procs, infos }),
             }
         }),
-        (proc(), infos()).prop_map(
-            |(proc, directives)| Upcall::Request(Request::GetCredential { proc, directives })
-        ),
+        (proc(), infos()).prop_map(|(proc, directives)| Upcall::Request(
+            UpcallRequest::GetCredential { proc, directives }
+        )),
         (proc(), vec(any::<u8>(), 0..99), infos()).prop_map(|(proc, credential, directives)| {
-            Upcall::Request(Request::ValidateCredential {
+            Upcall::Request(UpcallRequest::ValidateCredential {
                 proc,
                 credential,
                 directives,
             })
         }),
         (proc(), any::<u8>(), infos()).prop_map(|(proc, directive, infos)| Upcall::Request(
-            Request::Allocate {
+            UpcallRequest::Allocate {
                 proc,
                 directive,
                 infos,
             }
         )),
         (any::<bool>(), text(), vec(proc(), 0..4), infos()).prop_map(
-            |(construct, name, procs, infos)| Upcall::Request(Request::Group {
+            |(construct, name, procs, infos)| Upcall::Request(UpcallRequest::Group {
                 op: match construct {
                     true => GroupOp::Construct,
                     false => GroupOp::Destruct,

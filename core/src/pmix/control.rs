@@ -274,7 +274,7 @@ impl ForkEnv {
 /// Why the sidecar did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text} ({status})")]
-pub struct Refusal {
+pub struct ControlRefusal {
     /// libpmix's status.
     pub status: Status,
     pub text: String,
@@ -284,21 +284,21 @@ pub struct Refusal {
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlReply {
     /// The server runs, or does not.
-    Init(Result<(), Refusal>),
+    Init(Result<(), ControlRefusal>),
     /// The job is known; start the ranks with these variables.
-    RegisterJob(Result<ForkEnv, Refusal>),
+    RegisterJob(Result<ForkEnv, ControlRefusal>),
     /// What the process has published.
-    DirectModex(Result<Vec<u8>, Refusal>),
+    DirectModex(Result<Vec<u8>, ControlRefusal>),
     /// The event was handed to libpmix.
-    Notify(Result<(), Refusal>),
+    Notify(Result<(), ControlRefusal>),
     /// The job is forgotten.
-    DeregisterJob(Result<(), Refusal>),
+    DeregisterJob(Result<(), ControlRefusal>),
     /// The server has stopped; the host exits.
-    Finalize(Result<(), Refusal>),
+    Finalize(Result<(), ControlRefusal>),
     /// libpmix works.
-    Probe(Result<(), Refusal>),
+    Probe(Result<(), ControlRefusal>),
     /// The output is where local processes read it.
-    IofDeliver(Result<(), Refusal>),
+    IofDeliver(Result<(), ControlRefusal>),
 }
 
 impl ControlReply {
@@ -310,7 +310,7 @@ impl ControlReply {
         let mut from = Reader::new(payload);
         let status = Status(from.i32()?);
         let text = Text::decode(&mut from)?;
-        let failed = (status != Status::SUCCESS).then(|| Refusal {
+        let failed = (status != Status::SUCCESS).then(|| ControlRefusal {
             status,
             text: text.to_string(),
         });

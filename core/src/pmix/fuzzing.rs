@@ -5,7 +5,7 @@
 
 use super::control::serve;
 use super::control::{Client, Control, Init};
-use super::upcall::{Answer, Upcall};
+use super::upcall::{Upcall, UpcallAnswer};
 use super::value::{Channels, DataRange, Proc, Status};
 use super::wire::{Frame, FrameDecoder};
 use crate::job::ids::{Nspace, Rank};
@@ -46,7 +46,7 @@ fn upcalls<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
             // By text: a float that is no number differs from itself.
             assert_eq!(format!("{again:?}"), format!("{:?}", Ok::<_, ()>(upcall)));
             if let Some(id) = id {
-                let answer = Answer::Status(Status::SUCCESS);
+                let answer = UpcallAnswer::Status(Status::SUCCESS);
                 assert!(link.answer(id, &answer).is_some());
                 assert!(link.answer(id, &answer).is_none());
             }
@@ -75,7 +75,7 @@ fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
 /// The host's side reads requests.
 fn requests(bytes: &[u8]) {
     for frame in decoded(bytes) {
-        let _ = serve::Request::decode(&frame);
+        let _ = serve::SidecarRequest::decode(&frame);
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::keys;
-use super::upcall::{Answer, App, GroupOp, Notice, Pdata, Query, Request, Upcall, UpcallKind};
+use super::upcall::{
+    GroupOp, Notice, Pdata, Query, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest,
+};
 use super::value::{
     Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
 };
@@ -163,22 +165,22 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
         Upcall::Notice(Notice::Spawned {
             nspace: "job-1.2".into(),
         }),
-        Upcall::Request(Request::Abort {
+        Upcall::Request(UpcallRequest::Abort {
             proc: me(),
             status: 7,
             message: "told to".into(),
             targets: targets(),
         }),
-        Upcall::Request(Request::Fence {
+        Upcall::Request(UpcallRequest::Fence {
             procs: targets(),
             infos: collect(),
             data: vec![1, 0, 2, 0, 3],
         }),
-        Upcall::Request(Request::DirectModex {
+        Upcall::Request(UpcallRequest::DirectModex {
             proc: proc("job-1", 0),
             infos: collect(),
         }),
-        Upcall::Request(Request::Query {
+        Upcall::Request(UpcallRequest::Query {
             proc: me(),
             queries: vec![
                 Query {
@@ -191,41 +193,41 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
                 },
             ],
         }),
-        Upcall::Request(Request::Log {
+        Upcall::Request(UpcallRequest::Log {
             proc: me(),
             data: vec![Info::new(keys::LOG_STDERR, Value::String("help\n".into()))],
             directives: Vec::new(),
         }),
-        Upcall::Request(Request::Publish {
+        Upcall::Request(UpcallRequest::Publish {
             proc: me(),
             infos: collect(),
         }),
-        Upcall::Request(Request::Lookup {
+        Upcall::Request(UpcallRequest::Lookup {
             proc: me(),
             keys: vec!["name".into(), "".into()],
             infos: collect(),
         }),
-        Upcall::Request(Request::Unpublish {
+        Upcall::Request(UpcallRequest::Unpublish {
             proc: me(),
             keys: Vec::new(),
             infos: Vec::new(),
         }),
-        Upcall::Request(Request::Group {
+        Upcall::Request(UpcallRequest::Group {
             op: GroupOp::Construct,
             name: "tag-1".into(),
             procs: targets(),
             infos: collect(),
         }),
-        Upcall::Request(Request::JobControl {
+        Upcall::Request(UpcallRequest::JobControl {
             proc: me(),
             targets: targets(),
             directives: collect(),
         }),
-        Upcall::Request(Request::Spawn {
+        Upcall::Request(UpcallRequest::Spawn {
             proc: me(),
             infos: collect(),
             apps: vec![
-                App {
+                SpawnedAppInfo {
                     cmd: "/bin/child".into(),
                     argv: vec!["child".into(), "".into(), "--go".into()],
                     env: vec!["OMPI_PARENT_PORT=1;a=b".into()],
@@ -233,7 +235,7 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
                     maxprocs: 2,
                     infos: collect(),
                 },
-                App {
+                SpawnedAppInfo {
                     cmd: "".into(),
                     argv: Vec::new(),
                     env: Vec::new(),
@@ -243,11 +245,11 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
                 },
             ],
         }),
-        Upcall::Request(Request::Connect {
+        Upcall::Request(UpcallRequest::Connect {
             procs: targets(),
             infos: collect(),
         }),
-        Upcall::Request(Request::Disconnect {
+        Upcall::Request(UpcallRequest::Disconnect {
             procs: targets(),
             infos: Vec::new(),
         }),
@@ -256,35 +258,35 @@ fn upcalls_of_the_c_driver_are_read_and_written_alike() {
             infos: all_kinds()[..1].to_vec(),
             channels: Channels(Channels::STDOUT.0 | Channels::STDERR.0),
         }),
-        Upcall::Request(Request::PushStdin {
+        Upcall::Request(UpcallRequest::PushStdin {
             source: me(),
             targets: targets(),
             infos: collect(),
             data: b"a\0b".to_vec(),
         }),
-        Upcall::Request(Request::GetCredential {
+        Upcall::Request(UpcallRequest::GetCredential {
             proc: me(),
             directives: vec![Info::new(
                 keys::CRED_TYPE,
                 Value::String("wireup,munge".into()),
             )],
         }),
-        Upcall::Request(Request::ValidateCredential {
+        Upcall::Request(UpcallRequest::ValidateCredential {
             proc: me(),
             credential: b"to\0ken".to_vec(),
             directives: Vec::new(),
         }),
-        Upcall::Request(Request::Allocate {
+        Upcall::Request(UpcallRequest::Allocate {
             proc: me(),
             directive: 2,
             infos: collect(),
         }),
-        Upcall::Request(Request::SessionControl {
+        Upcall::Request(UpcallRequest::SessionControl {
             proc: me(),
             session: 7,
             directives: collect(),
         }),
-        Upcall::Request(Request::ToolConnected { infos: collect() }),
+        Upcall::Request(UpcallRequest::ToolConnected { infos: collect() }),
     ];
     let mut link = SidecarLink::new();
     let mut last_id = 0;
@@ -344,48 +346,72 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         Info::new(keys::GROUP_ENDPT_DATA, Value::Bytes(b"\0\x01\0".to_vec())),
     ];
     for (kind, id, answer) in [
-        (UpcallKind::Abort, 1, Answer::Status(Status::SUCCESS)),
-        (UpcallKind::Fence, 2, Answer::Data(b"a\0b\0c".to_vec())),
+        (UpcallKind::Abort, 1, UpcallAnswer::Status(Status::SUCCESS)),
+        (
+            UpcallKind::Fence,
+            2,
+            UpcallAnswer::Data(b"a\0b\0c".to_vec()),
+        ),
         (
             UpcallKind::DirectModex,
             3,
-            Answer::Status(Status::ERR_NOT_FOUND),
+            UpcallAnswer::Status(Status::ERR_NOT_FOUND),
         ),
-        (UpcallKind::Query, 4, Answer::Infos(Status::SUCCESS, infos)),
-        (UpcallKind::Log, 5, Answer::Status(Status::SUCCESS)),
+        (
+            UpcallKind::Query,
+            4,
+            UpcallAnswer::Infos(Status::SUCCESS, infos),
+        ),
+        (UpcallKind::Log, 5, UpcallAnswer::Status(Status::SUCCESS)),
         (
             UpcallKind::Publish,
             6,
-            Answer::Status(Status::ERR_DUPLICATE_KEY),
+            UpcallAnswer::Status(Status::ERR_DUPLICATE_KEY),
         ),
-        (UpcallKind::Lookup, 7, Answer::Found(Status::SUCCESS, found)),
+        (
+            UpcallKind::Lookup,
+            7,
+            UpcallAnswer::Found(Status::SUCCESS, found),
+        ),
         (
             UpcallKind::Unpublish,
             8,
-            Answer::Status(Status::ERR_NOT_FOUND),
+            UpcallAnswer::Status(Status::ERR_NOT_FOUND),
         ),
-        (UpcallKind::Group, 9, Answer::Infos(Status::SUCCESS, group)),
+        (
+            UpcallKind::Group,
+            9,
+            UpcallAnswer::Infos(Status::SUCCESS, group),
+        ),
         (
             UpcallKind::JobControl,
             10,
-            Answer::Status(Status::ERR_NOT_SUPPORTED),
+            UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED),
         ),
         (
             UpcallKind::Spawn,
             11,
-            Answer::Spawned(Nspace::new("job-1.2").unwrap()),
+            UpcallAnswer::Spawned(Nspace::new("job-1.2").unwrap()),
         ),
-        (UpcallKind::Connect, 12, Answer::Status(Status::ERR_TIMEOUT)),
-        (UpcallKind::Disconnect, 13, Answer::Status(Status::SUCCESS)),
+        (
+            UpcallKind::Connect,
+            12,
+            UpcallAnswer::Status(Status::ERR_TIMEOUT),
+        ),
+        (
+            UpcallKind::Disconnect,
+            13,
+            UpcallAnswer::Status(Status::SUCCESS),
+        ),
         (
             UpcallKind::PushStdin,
             14,
-            Answer::Status(Status::ERR_NOT_SUPPORTED),
+            UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED),
         ),
         (
             UpcallKind::GetCredential,
             15,
-            Answer::Credential(
+            UpcallAnswer::Credential(
                 b"to\0ken".to_vec(),
                 vec![Info::new(keys::CRED_TYPE, Value::String("wireup".into()))],
             ),
@@ -393,7 +419,7 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         (
             UpcallKind::ValidateCredential,
             16,
-            Answer::Infos(
+            UpcallAnswer::Infos(
                 Status::SUCCESS,
                 vec![Info::new(keys::USERID, Value::Uint32(1000))],
             ),
@@ -401,7 +427,7 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         (
             UpcallKind::Allocate,
             17,
-            Answer::Infos(
+            UpcallAnswer::Infos(
                 Status::SUCCESS,
                 vec![Info::new(keys::ALLOC_ID, Value::String("a1".into()))],
             ),
@@ -409,12 +435,12 @@ fn answers_and_infos_for_the_c_driver_are_as_stored() {
         (
             UpcallKind::SessionControl,
             18,
-            Answer::Status(Status::ERR_NOT_FOUND),
+            UpcallAnswer::Status(Status::ERR_NOT_FOUND),
         ),
         (
             UpcallKind::ToolConnected,
             19,
-            Answer::Named(proc("job-1-tool-0-1", 3)),
+            UpcallAnswer::Named(proc("job-1-tool-0-1", 3)),
         ),
     ] {
         let name = format!("rust/answer_{}.bin", kind.name());

@@ -23,7 +23,7 @@ pub const LISTED_MAX: u32 = 8192;
 
 /// One application context; its ranks follow those of the one before.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct App {
+pub struct AppInfo {
     /// Number of its ranks.
     pub size: u32,
     /// Program and arguments.
@@ -43,7 +43,7 @@ pub struct JobInfo<'a> {
     /// The node that gets the record.
     pub node: NodeId,
     /// The application contexts; their sizes add up to the job's.
-    pub apps: &'a [App],
+    pub apps: &'a [AppInfo],
     /// Slots of the allocation.
     pub universe_size: u32,
     /// The process that spawned it; `None` for the job that the user started.
@@ -342,7 +342,7 @@ impl Node<'_> {
     }
 }
 
-fn app_infos(appnum: usize, app: &App, leader: Rank) -> Vec<Info> {
+fn app_infos(appnum: usize, app: &AppInfo, leader: Rank) -> Vec<Info> {
     let argv: Vec<&[u8]> = app.argv.iter().map(Text::as_bytes).collect();
     vec![
         Info::new(keys::APPNUM, Value::Uint32(count(appnum))),

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tracing::{Span, debug, debug_span};
 
 use crate::pmix::control::{Control, ControlKind, ControlReply, Failed, Hello, SidecarNotice};
-use crate::pmix::upcall::{Answer, Notice, Request, Upcall, UpcallKind};
+use crate::pmix::upcall::{Notice, Upcall, UpcallAnswer, UpcallKind, UpcallRequest};
 use crate::pmix::value::{Status, Text};
 use crate::pmix::wire::{Frame, FrameDecoder, WireError};
 
@@ -44,7 +44,7 @@ pub enum SidecarEvent {
         /// Where to [`answer`](SidecarLink::answer).
         id: UpcallId,
         /// What.
-        request: Request,
+        request: UpcallRequest,
     },
 }
 
@@ -158,11 +158,11 @@ impl SidecarLink {
     ///
     /// `None` if the upcall is unknown or has its answer already: nothing may be sent then. An
     /// answer over the size limit becomes [`Status::ERR_OUT_OF_RESOURCE`].
-    pub fn answer(&mut self, id: UpcallId, answer: &Answer) -> Option<Vec<u8>> {
+    pub fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) -> Option<Vec<u8>> {
         let Open { kind, span } = self.upcalls.remove(&id)?;
         let bytes = answer
             .encode(kind, id.0)
-            .or_else(|_| Answer::Status(Status::ERR_OUT_OF_RESOURCE).encode(kind, id.0))
+            .or_else(|_| UpcallAnswer::Status(Status::ERR_OUT_OF_RESOURCE).encode(kind, id.0))
             .expect("a status fits into a frame");
         let count = self.counts.entry(kind).or_default();
         count.answered += 1;

@@ -3,8 +3,8 @@
 //! Does not match answers with upcalls (see [`crate::pmix::sidecar`]). Payload layouts: docs/shim.md.
 
 use super::value::{Channels, DataRange, Info, Proc, Status, Text};
-pub use answer::{Answer, Parts, Pdata};
-pub use app::App;
+pub use answer::{Parts, Pdata, UpcallAnswer};
+pub use app::SpawnedAppInfo;
 pub use kind::UpcallKind;
 
 mod answer;
@@ -33,7 +33,7 @@ pub enum Upcall {
     /// A notice of libpmix, without an answer.
     Notice(Notice),
     /// Something that a process waits for; it is answered.
-    Request(Request),
+    Request(UpcallRequest),
 }
 
 /// An upcall without an answer.
@@ -97,7 +97,7 @@ pub enum Notice {
 
 /// An upcall that is answered.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Request {
+pub enum UpcallRequest {
     /// A process called `PMIx_Abort`.
     Abort {
         /// Who.
@@ -184,7 +184,7 @@ pub enum Request {
         proc: Proc,
         /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
         infos: Vec<Info>,
-        apps: Vec<App>,
+        apps: Vec<SpawnedAppInfo>,
     },
     /// All local participants connect with processes of other jobs or nodes.
     Connect {
@@ -264,26 +264,28 @@ impl Upcall {
             Self::Notice(Notice::GroupEnded { .. }) => UpcallKind::GroupEnded,
             Self::Notice(Notice::ConnectionsLost { .. }) => UpcallKind::ConnectionsLost,
             Self::Notice(Notice::Spawned { .. }) => UpcallKind::Spawned,
-            Self::Request(Request::ToolConnected { .. }) => UpcallKind::ToolConnected,
-            Self::Request(Request::Abort { .. }) => UpcallKind::Abort,
-            Self::Request(Request::Fence { .. }) => UpcallKind::Fence,
-            Self::Request(Request::DirectModex { .. }) => UpcallKind::DirectModex,
-            Self::Request(Request::Query { .. }) => UpcallKind::Query,
-            Self::Request(Request::Log { .. }) => UpcallKind::Log,
-            Self::Request(Request::Publish { .. }) => UpcallKind::Publish,
-            Self::Request(Request::Lookup { .. }) => UpcallKind::Lookup,
-            Self::Request(Request::Unpublish { .. }) => UpcallKind::Unpublish,
-            Self::Request(Request::Group { .. }) => UpcallKind::Group,
-            Self::Request(Request::JobControl { .. }) => UpcallKind::JobControl,
-            Self::Request(Request::SessionControl { .. }) => UpcallKind::SessionControl,
-            Self::Request(Request::Spawn { .. }) => UpcallKind::Spawn,
-            Self::Request(Request::Connect { .. }) => UpcallKind::Connect,
-            Self::Request(Request::Disconnect { .. }) => UpcallKind::Disconnect,
+            Self::Request(UpcallRequest::ToolConnected { .. }) => UpcallKind::ToolConnected,
+            Self::Request(UpcallRequest::Abort { .. }) => UpcallKind::Abort,
+            Self::Request(UpcallRequest::Fence { .. }) => UpcallKind::Fence,
+            Self::Request(UpcallRequest::DirectModex { .. }) => UpcallKind::DirectModex,
+            Self::Request(UpcallRequest::Query { .. }) => UpcallKind::Query,
+            Self::Request(UpcallRequest::Log { .. }) => UpcallKind::Log,
+            Self::Request(UpcallRequest::Publish { .. }) => UpcallKind::Publish,
+            Self::Request(UpcallRequest::Lookup { .. }) => UpcallKind::Lookup,
+            Self::Request(UpcallRequest::Unpublish { .. }) => UpcallKind::Unpublish,
+            Self::Request(UpcallRequest::Group { .. }) => UpcallKind::Group,
+            Self::Request(UpcallRequest::JobControl { .. }) => UpcallKind::JobControl,
+            Self::Request(UpcallRequest::SessionControl { .. }) => UpcallKind::SessionControl,
+            Self::Request(UpcallRequest::Spawn { .. }) => UpcallKind::Spawn,
+            Self::Request(UpcallRequest::Connect { .. }) => UpcallKind::Connect,
+            Self::Request(UpcallRequest::Disconnect { .. }) => UpcallKind::Disconnect,
             Self::Notice(Notice::IofPull { .. }) => UpcallKind::IofPull,
-            Self::Request(Request::PushStdin { .. }) => UpcallKind::PushStdin,
-            Self::Request(Request::GetCredential { .. }) => UpcallKind::GetCredential,
-            Self::Request(Request::ValidateCredential { .. }) => UpcallKind::ValidateCredential,
-            Self::Request(Request::Allocate { .. }) => UpcallKind::Allocate,
+            Self::Request(UpcallRequest::PushStdin { .. }) => UpcallKind::PushStdin,
+            Self::Request(UpcallRequest::GetCredential { .. }) => UpcallKind::GetCredential,
+            Self::Request(UpcallRequest::ValidateCredential { .. }) => {
+                UpcallKind::ValidateCredential
+            }
+            Self::Request(UpcallRequest::Allocate { .. }) => UpcallKind::Allocate,
         }
     }
 }

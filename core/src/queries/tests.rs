@@ -13,7 +13,7 @@ fn question() -> Question {
 
 /// What a node of this number says.
 fn part(node: u32) -> Part {
-    let process = Process {
+    let process = QueriedProcess {
         rank: Rank(node),
         pid: Some(100 + node),
         executable: b"/bin/x".to_vec(),
@@ -43,24 +43,28 @@ impl Nodes {
         }
     }
 
-    fn at(&mut self, node: u32, act: impl FnOnce(&mut QueryEngine<u32>, &mut Vec<Output<u32>>)) {
+    fn at(
+        &mut self,
+        node: u32,
+        act: impl FnOnce(&mut QueryEngine<u32>, &mut Vec<QueryOutput<u32>>),
+    ) {
         let mut out = Vec::new();
         act(&mut self.engines[node as usize], &mut out);
         self.carry_out(node, out);
     }
 
-    fn carry_out(&mut self, node: u32, out: Vec<Output<u32>>) {
+    fn carry_out(&mut self, node: u32, out: Vec<QueryOutput<u32>>) {
         for output in out {
             match output {
-                Output::Send { to, message } => {
+                QueryOutput::Send { to, message } => {
                     let from = NodeId(node);
                     self.at(to.0, |engine, out| engine.message(from, message, out));
                 }
-                Output::Look { .. } if self.mute == Some(NodeId(node)) => {}
-                Output::Look { asked, .. } => {
+                QueryOutput::Look { .. } if self.mute == Some(NodeId(node)) => {}
+                QueryOutput::Look { asked, .. } => {
                     self.at(node, |engine, out| engine.looked(asked, part(node), out));
                 }
-                Output::Complete { ticket, heard } => self.answers.push((ticket, heard)),
+                QueryOutput::Complete { ticket, heard } => self.answers.push((ticket, heard)),
             }
         }
     }

@@ -114,7 +114,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
             silent: Vec::new(),
         })),
     };
-    let app = || App {
+    let app = || AppRecord {
         app: 0,
         program: "/bin/a".into(),
         ranks: 4,

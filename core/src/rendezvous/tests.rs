@@ -2,7 +2,7 @@ use super::*;
 use crate::job::ids::{AppNum, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::names::request::{
-    Accepts, Data, Lookup, Persistence, Range, Refusal, Removal, Request, Wait,
+    Accepts, Data, Lookup, NameRefusal, NameRequest, Persistence, Range, Removal, Wait,
 };
 
 /// Launches that are connected, each with one job.
@@ -28,21 +28,21 @@ fn who(launch: u64, rank: u32) -> Requester {
     }
 }
 
-fn publish(range: Range, persistence: Persistence, name: &str) -> Request {
+fn publish(range: Range, persistence: Persistence, name: &str) -> NameRequest {
     let text = Data::Text(name.as_bytes().into());
-    Request::Publish {
+    NameRequest::Publish {
         range,
         persistence,
         values: vec![(name.into(), text)],
     }
 }
 
-fn lookup(name: &str, waits: bool) -> Request {
+fn lookup(name: &str, waits: bool) -> NameRequest {
     let wait = Wait {
         at_least: 0,
         timeout: None,
     };
-    Request::Lookup(Lookup {
+    NameRequest::Lookup(Lookup {
         range: Range::Session,
         accepts: Accepts::Anything,
         keys: vec![name.into()],
@@ -76,7 +76,7 @@ impl Meeting {
     }
 
     /// Rank 0 of a launch asks.
-    fn ask(&mut self, launch: u64, request: Request) -> Ticket {
+    fn ask(&mut self, launch: u64, request: NameRequest) -> Ticket {
         self.last += 1;
         let ticket = Ticket {
             node: NodeId(0),
@@ -96,7 +96,7 @@ impl Meeting {
 
     /// The same, for the one answer to it.
     #[track_caller]
-    fn answer(&mut self, launch: u64, request: Request) -> Answer {
+    fn answer(&mut self, launch: u64, request: NameRequest) -> NameReply {
         let ticket = self.ask(launch, request);
         let mut answered = self.answered();
         assert_eq!(answered.len(), 1, "{answered:?}");
@@ -105,7 +105,7 @@ impl Meeting {
         answer
     }
 
-    fn answered(&mut self) -> Vec<(u64, Ticket, Answer)> {
+    fn answered(&mut self) -> Vec<(u64, Ticket, NameReply)> {
         let out = std::mem::take(&mut self.out).into_iter();
         out.map(|(ClientId(launch), message)| match message {
             FromRendezvous::Store(FromShared { ticket, answer }) => (launch, ticket, answer),
@@ -115,28 +115,31 @@ impl Meeting {
     }
 
     fn finds(&mut self, launch: u64, name: &str) -> bool {
-        matches!(self.answer(launch, lookup(name, false)), Answer::Found(_))
+        matches!(
+            self.answer(launch, lookup(name, false)),
+            NameReply::Found(_)
+        )
     }
 }
 
-const NOT_FOUND: Answer = Answer::Refused(Refusal::NotFound);
+const NOT_FOUND: NameReply = NameReply::Refused(NameRefusal::NotFound);
 
 #[test]
 fn launches_find_what_others_publish_and_withdraw_what_pmi_lets_anybody_withdraw() {
     let mut meeting = Meeting::of(2);
     let name = || publish(Range::Session, Persistence::Proc, "a");
-    assert_eq!(meeting.answer(0, name()), Answer::Done);
-    let Answer::Found(found) = meeting.answer(1, lookup("a", false)) else {
+    assert_eq!(meeting.answer(0, name()), NameReply::Done);
+    let NameReply::Found(found) = meeting.answer(1, lookup("a", false)) else {
         panic!("not found");
     };
     assert_eq!(found[0].owner, who(0, 0).proc);
-    let duplicate = Answer::Refused(Refusal::Duplicate("a".into()));
+    let duplicate = NameReply::Refused(NameRefusal::Duplicate("a".into()));
     assert_eq!(meeting.answer(1, name()), duplicate);
-    let withdraw = Request::Unpublish {
+    let withdraw = NameRequest::Unpublish {
         removal: Removal::Anybodys,
         keys: vec!["a".into()],
     };
-    assert_eq!(meeting.answer(1, withdraw), Answer::Done);
+    assert_eq!(meeting.answer(1, withdraw), NameReply::Done);
     assert_eq!(meeting.answer(0, lookup("a", false)), NOT_FOUND);
 }
 
@@ -193,7 +196,7 @@ fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdraw
     ];
     for (name, persistence) in lives {
         let request = publish(Range::Session, persistence, name);
-        assert_eq!(meeting.answer(0, request), Answer::Done);
+        assert_eq!(meeting.answer(0, request), NameReply::Done);
     }
     meeting.ask(0, lookup("never", true));
     meeting.rendezvous.left(client(0), &mut meeting.out);
@@ -212,7 +215,7 @@ fn the_ends_of_processes_and_programs_end_names_as_their_persistence_says() {
     let mut meeting = Meeting::of(2);
     for (name, persistence) in [("proc", Persistence::Proc), ("app", Persistence::App)] {
         let request = publish(Range::Session, persistence, name);
-        assert_eq!(meeting.answer(0, request), Answer::Done);
+        assert_eq!(meeting.answer(0, request), NameReply::Done);
     }
     // Another launch's process of that rank is another one.
     meeting.say(1, ToShared::Ended(who(1, 0).proc));
@@ -238,7 +241,7 @@ fn the_first_nodes_of_two_launches_are_two_nodes() {
         assert!(meeting.out.is_empty(), "nobody waits for an answer");
     }
     for launch in [0, 1] {
-        let Answer::Found(found) = meeting.answer(launch, lookup("a", false)) else {
+        let NameReply::Found(found) = meeting.answer(launch, lookup("a", false)) else {
             panic!("not found");
         };
         assert_eq!(found[0].owner, who(launch, 1).proc);
@@ -249,16 +252,16 @@ fn the_first_nodes_of_two_launches_are_two_nodes() {
 fn a_wait_ends_in_time() {
     let mut meeting = Meeting::of(1);
     let timeout = std::time::Duration::from_secs(3);
-    let Request::Lookup(mut wanted) = lookup("a", true) else {
+    let NameRequest::Lookup(mut wanted) = lookup("a", true) else {
         panic!("no lookup");
     };
     wanted.wait.as_mut().unwrap().timeout = Some(timeout);
-    meeting.ask(0, Request::Lookup(wanted));
+    meeting.ask(0, NameRequest::Lookup(wanted));
     let due = meeting.now + timeout;
     assert_eq!(meeting.rendezvous.next_deadline(), Some(due));
     meeting.rendezvous.tick(due, &mut meeting.out);
     let answers = meeting.answered();
-    assert_eq!(answers[0].2, Answer::Refused(Refusal::Timeout));
+    assert_eq!(answers[0].2, NameReply::Refused(NameRefusal::Timeout));
     assert_eq!(meeting.rendezvous.next_deadline(), None);
 }
 

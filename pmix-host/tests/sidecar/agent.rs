@@ -16,7 +16,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmix::control::{Control, ControlReply, Failed, Hello, Init};
 use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, SidecarLink, UpcallId};
-use wireup_core::pmix::upcall::Answer;
+use wireup_core::pmix::upcall::UpcallAnswer;
 use wireup_core::pmix::value::Text;
 use wireup_test_support::skip;
 
@@ -141,7 +141,7 @@ impl Node {
         self.send(&Control::Init(init))
     }
 
-    pub(crate) fn answer(&mut self, id: UpcallId, answer: &Answer) {
+    pub(crate) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
         let bytes = self.link.answer(id, answer).unwrap();
         self.upcall.write_all(&bytes).unwrap();
     }

@@ -10,9 +10,9 @@ use std::time::Instant;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::pmix::control::{Client, Control, ControlReply, ForkEnv};
-use wireup_core::pmix::job_info::{App, JobInfo};
+use wireup_core::pmix::job_info::{AppInfo, JobInfo};
 use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
-use wireup_core::pmix::upcall::{Answer, Notice, Request, Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{Notice, Upcall, UpcallAnswer, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Info, Proc, Status, Text, Value};
 
 use crate::agent::{DEADLINE, Node, SPAWN, client_program, poll_nodes};
@@ -48,9 +48,9 @@ impl Job {
         node_names: &[String],
         sizes: &[u32],
     ) -> Control {
-        let apps: Vec<App> = sizes
+        let apps: Vec<AppInfo> = sizes
             .iter()
-            .map(|size| App {
+            .map(|size| AppInfo {
                 size: *size,
                 argv: vec!["pmix_client".into()],
                 wdir: "/".into(),
@@ -290,7 +290,7 @@ impl Cluster {
                 reply: ControlReply::DirectModex(data),
             } => match self.modex.remove(&(n, id)) {
                 Some((requester, upcall)) => {
-                    self.nodes[requester].answer(upcall, &Answer::Data(data.unwrap()));
+                    self.nodes[requester].answer(upcall, &UpcallAnswer::Data(data.unwrap()));
                 }
                 None => self.replies.push((id, ControlReply::DirectModex(data))),
             },
@@ -329,13 +329,15 @@ impl Cluster {
 
     fn on_request(&mut self, n: usize, id: UpcallId, upcall: Upcall) {
         match &upcall {
-            Upcall::Request(Request::Fence { procs, data, .. }) => {
+            Upcall::Request(UpcallRequest::Fence { procs, data, .. }) => {
                 self.arrive(UpcallKind::Fence, procs, (n, id, data.clone()));
             }
-            Upcall::Request(Request::Connect { procs, .. } | Request::Disconnect { procs, .. }) => {
+            Upcall::Request(
+                UpcallRequest::Connect { procs, .. } | UpcallRequest::Disconnect { procs, .. },
+            ) => {
                 self.arrive(upcall.kind(), procs, (n, id, Vec::new()));
             }
-            Upcall::Request(Request::Spawn { apps, .. }) => {
+            Upcall::Request(UpcallRequest::Spawn { apps, .. }) => {
                 let ranks = u32::try_from(apps[0].maxprocs).unwrap();
                 let mut per_node = vec![0; self.nodes.len()];
                 per_node[(n + 1) % self.nodes.len()] = ranks;
@@ -344,10 +346,10 @@ impl Cluster {
                     apps[0].argv[1..].iter().map(Text::to_string).collect();
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
                 self.launch_job(job, &arguments);
-                let answer = Answer::Spawned(self.jobs[job].nspace.clone());
+                let answer = UpcallAnswer::Spawned(self.jobs[job].nspace.clone());
                 self.nodes[n].answer(id, &answer);
             }
-            Upcall::Request(Request::DirectModex { proc, .. }) => {
+            Upcall::Request(UpcallRequest::DirectModex { proc, .. }) => {
                 let rank = proc.rank.rank().unwrap();
                 let job = self.job_of(proc);
                 let owner = job.ranks.node_of(rank).unwrap().index();
@@ -356,16 +358,16 @@ impl Cluster {
                 let request = self.nodes[owner].send(&Control::DirectModex { nspace, rank });
                 self.modex.insert((owner, request), (n, id));
             }
-            Upcall::Request(Request::Query { queries, .. }) => {
+            Upcall::Request(UpcallRequest::Query { queries, .. }) => {
                 let key = queries[0].keys[0].to_string();
                 let value = Value::String("42".into());
                 let infos = vec![Info::new(&key, value)];
-                self.nodes[n].answer(id, &Answer::Infos(Status::SUCCESS, infos));
+                self.nodes[n].answer(id, &UpcallAnswer::Infos(Status::SUCCESS, infos));
             }
-            Upcall::Request(Request::PushStdin { data, .. }) if data.is_empty() => {
-                self.nodes[n].answer(id, &Answer::Status(Status::ERR_NOT_SUPPORTED));
+            Upcall::Request(UpcallRequest::PushStdin { data, .. }) if data.is_empty() => {
+                self.nodes[n].answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
             }
-            _ => self.nodes[n].answer(id, &Answer::Status(Status::SUCCESS)),
+            _ => self.nodes[n].answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
         }
         self.upcalls.push(upcall);
     }
@@ -394,8 +396,8 @@ impl Cluster {
         let arrived = self.fences.remove(&key).unwrap();
         let data = arrived.iter().flat_map(|(.., data)| data).copied();
         let answer = match kind {
-            UpcallKind::Fence => Answer::Data(data.collect()),
-            _ => Answer::Status(Status::SUCCESS),
+            UpcallKind::Fence => UpcallAnswer::Data(data.collect()),
+            _ => UpcallAnswer::Status(Status::SUCCESS),
         };
         for (node, id, _) in arrived {
             self.nodes[node].answer(id, &answer);

@@ -2,7 +2,7 @@
 
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmix::control::{Control, ControlReply};
-use wireup_core::pmix::upcall::{Notice, Request, Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
 use wireup_core::pmix::{keys, value};
 
@@ -107,7 +107,7 @@ fn direct_modex_finds_a_rank_that_starts_after_it_was_asked_for() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch_rank(Rank(0), &["late"]);
         let asked =
-            |upcall: &Upcall| matches!(upcall, Upcall::Request(Request::DirectModex { .. }));
+            |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::DirectModex { .. }));
         cluster.run_until(|cluster| cluster.upcalls.iter().any(asked));
         cluster.launch_rank(Rank(1), &["late"]);
         cluster.run();
@@ -133,14 +133,15 @@ fn abort_names_the_rank_and_its_status() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         cluster.launch(&["abort"]);
-        let aborted = |upcall: &Upcall| matches!(upcall, Upcall::Request(Request::Abort { .. }));
+        let aborted =
+            |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Abort { .. }));
         cluster.run_until(|cluster| cluster.upcalls.iter().any(aborted));
         let abort = cluster
             .upcalls
             .iter()
             .find(|upcall| aborted(upcall))
             .unwrap();
-        let Upcall::Request(Request::Abort {
+        let Upcall::Request(UpcallRequest::Abort {
             proc,
             status,
             message,
@@ -166,7 +167,7 @@ fn log_text_reaches_the_agent_and_the_client_goes_on() {
         cluster.run();
         let mut texts: Vec<String> = Vec::new();
         for upcall in &cluster.upcalls {
-            if let Upcall::Request(Request::Log { data, .. }) = upcall
+            if let Upcall::Request(UpcallRequest::Log { data, .. }) = upcall
                 && let Some(value::Value::String(text)) = value::find(data, keys::LOG_STDERR)
             {
                 texts.push(text.to_string());
@@ -266,7 +267,7 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
             "{infos:?}"
         );
         let pushed = cluster.upcalls.iter().filter_map(|upcall| match upcall {
-            Upcall::Request(Request::PushStdin { targets, data, .. }) => {
+            Upcall::Request(UpcallRequest::PushStdin { targets, data, .. }) => {
                 Some((targets[0].clone(), &data[..]))
             }
             _ => None,

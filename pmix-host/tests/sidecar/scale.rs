@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_placement::RankMap;
-use wireup_core::pmix::upcall::{Request, Upcall};
+use wireup_core::pmix::upcall::{Upcall, UpcallRequest};
 
 use crate::agent::libpmix_libraries;
 use crate::cluster::Cluster;
@@ -38,7 +38,7 @@ fn ranks_of_a_large_job_find_their_places_in_maps_alone() {
             cluster.launch_rank(rank, &["log"]);
         }
         cluster.run();
-        let said = |upcall: &&Upcall| matches!(upcall, Upcall::Request(Request::Log { .. }));
+        let said = |upcall: &&Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
         assert_eq!(cluster.upcalls.iter().filter(said).count(), 2);
         assert_eq!(cluster.exits.len(), 2);
         assert!(cluster.exits.contains_key(&Rank(17 * 25)));

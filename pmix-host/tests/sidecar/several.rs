@@ -3,7 +3,7 @@
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::pmix::control::{Control, ControlReply};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::upcall::{Notice, Request, Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Status, Value};
 
 use crate::agent::libpmix_libraries;
@@ -194,7 +194,9 @@ fn a_spawned_job_meets_its_parents_and_leaves_them() {
         cluster.run();
         assert_eq!((cluster.exits.len(), cluster.other_exits.len()), (2, 2));
         let mut spawned = cluster.upcalls.iter().filter_map(|upcall| match upcall {
-            Upcall::Request(Request::Spawn { proc, infos, apps }) => Some((proc, infos, apps)),
+            Upcall::Request(UpcallRequest::Spawn { proc, infos, apps }) => {
+                Some((proc, infos, apps))
+            }
             _ => None,
         });
         let (proc, infos, apps) = spawned.next().unwrap();

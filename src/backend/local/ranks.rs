@@ -15,7 +15,7 @@ use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::core_dump::{self, Dumped};
 use crate::sys::poll::{Source, Token};
 use crate::sys::spawn::{self, ExitStatus};
-use crate::sys::start_ranks::{PACE, Process, StartError};
+use crate::sys::start_ranks::{PACE, StartError, StartedProcess};
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::node::event::Event;
@@ -85,8 +85,8 @@ impl LocalBackend {
         Ok(())
     }
 
-    fn add_rank(&mut self, rank: GlobalRank, process: Process) -> std::io::Result<()> {
-        let Process {
+    fn add_rank(&mut self, rank: GlobalRank, process: StartedProcess) -> std::io::Result<()> {
+        let StartedProcess {
             child,
             pmi,
             stdout,

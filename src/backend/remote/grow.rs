@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::RemoteBackend;
 use super::open::members;
 use crate::backend::link_message::Carried;
-use crate::backend::message::{FromBackend, Refusal, ToBackend};
+use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::plan::Plan;
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};
@@ -86,7 +86,7 @@ impl RemoteBackend {
                     _ => "it failed before it had joined".to_owned(),
                 };
                 let code = EXIT_WIREUP;
-                let refusal = Refusal { code, message };
+                let refusal = NodeRefusal { code, message };
                 self.conclude(|fleet, _, out| fleet.not_joined(node, refusal, out));
                 for order in [
                     ToBackend::Ending,

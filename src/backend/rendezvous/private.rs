@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind, listen};
 
-use super::{BACKLOG, Found, RACES, socket};
+use super::{BACKLOG, FoundServer, RACES, socket};
 use crate::sys::unix_socket::connect_within;
 
 /// Below the directory in which the user's agent would listen.
@@ -41,7 +41,7 @@ pub(super) enum NotPrivate {
 }
 
 /// Finds the rendezvous of that name below `base`, or makes its socket.
-pub(super) fn find(meet: &str, base: &Path) -> Result<Found, NotPrivate> {
+pub(super) fn find(meet: &str, base: &Path) -> Result<FoundServer, NotPrivate> {
     let directory = base.join(DIRECTORY);
     let path = directory.join(file_name(meet));
     let failed = |errno: Errno| NotPrivate::Io(path.clone(), errno.into());
@@ -62,7 +62,7 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<Found, NotPrivate> {
             made => made?,
         };
         match connect_within(&address, LIMIT) {
-            Ok(connection) => return Ok(Found::There(connection)),
+            Ok(connection) => return Ok(FoundServer::There(connection)),
             Err(Errno::NOENT) => {}
             // It was killed.
             Err(Errno::CONNREFUSED) => clear(&path)?,
@@ -77,7 +77,7 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<Found, NotPrivate> {
         }
         listen(&listener, BACKLOG).map_err(failed)?;
         let connection = connect_within(&address, LIMIT).map_err(failed)?;
-        return Ok(Found::New {
+        return Ok(FoundServer::New {
             connection,
             listener,
         });
@@ -184,13 +184,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("wireup");
         for meet in ["", "a name/with: everything"] {
-            let Found::New { listener, .. } = find(meet, &base).unwrap() else {
+            let FoundServer::New { listener, .. } = find(meet, &base).unwrap() else {
                 panic!("nobody was there");
             };
-            assert!(matches!(find(meet, &base), Ok(Found::There(_))));
+            assert!(matches!(find(meet, &base), Ok(FoundServer::There(_))));
             drop(listener);
             // Its file is still there.
-            let Found::New { listener, .. } = find(meet, &base).unwrap() else {
+            let FoundServer::New { listener, .. } = find(meet, &base).unwrap() else {
                 panic!("it was killed");
             };
             let hidden = hide(&listener).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn the_last_one_leaves_no_empty_directory_in_tmp() {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
-        let Found::New { listener, .. } = find("", dir.path()).unwrap() else {
+        let FoundServer::New { listener, .. } = find("", dir.path()).unwrap() else {
             panic!("nobody was there");
         };
         hide(&listener).unwrap().remove();

@@ -29,7 +29,7 @@ use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, pidfd_send_signal};
 
-use self::copy::{Becomes, Program, become_launcher, become_step};
+use self::copy::{Becomes, ProgramImage, become_launcher, become_step};
 use super::begin::take_link;
 use super::groups::Groups;
 use crate::backend::cleanup_record;
@@ -39,7 +39,7 @@ use crate::plan::slots::Slots;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
-use wireup_core::link::steps::{Answer, Order, ProcessOwner, Rules};
+use wireup_core::link::steps::{HelperAnswer, Order, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
 /// The command's name. Its copies have the same command line, and [`super::NAME`] as their name.
@@ -62,12 +62,12 @@ enum Part {
         says: OwnedFd,
         environment: Vec<Vec<u8>>,
     },
-    Launcher(Program, Vec<OwnedFd>),
+    Launcher(ProgramImage, Vec<OwnedFd>),
 }
 
 /// What comes of an order.
 enum Outcome {
-    Answer(Answer),
+    Answer(HelperAnswer),
     /// It is done, and these are handed over.
     Files(Vec<Option<File>>),
     /// A process must be started.
@@ -137,7 +137,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
             Outcome::Files(files) => {
                 let there = files.iter().map(Option::is_some).collect();
                 let files: Vec<_> = files.iter().flatten().map(AsFd::as_fd).collect();
-                server.answer(&Answer::Files { there }, &files)?;
+                server.answer(&HelperAnswer::Files { there }, &files)?;
                 continue;
             }
             Outcome::Make(becomes, part) => (becomes, part),
@@ -180,7 +180,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
 impl Outcome {
     fn refused(reason: impl Into<String>) -> Self {
         let reason = reason.into();
-        Self::Answer(Answer::Refused { reason })
+        Self::Answer(HelperAnswer::Refused { reason })
     }
 
     fn of(result: io::Result<Self>) -> Self {
@@ -188,9 +188,9 @@ impl Outcome {
     }
 }
 
-fn failed(error: &io::Error) -> Answer {
+fn failed(error: &io::Error) -> HelperAnswer {
     let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-    Answer::Failed { errno }
+    HelperAnswer::Failed { errno }
 }
 
 impl Server {
@@ -219,14 +219,18 @@ impl Server {
         }
     }
 
-    fn answer(&self, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunFailure> {
+    fn answer(
+        &self,
+        answer: &HelperAnswer,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), RunFailure> {
         send(&self.socket, &encode(answer), descriptors).map_err(broken)
     }
 
     fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), RunFailure> {
         self.last += 1;
         let id = self.last;
-        self.answer(&Answer::Made { pid, id }, &[pidfd.as_fd()])?;
+        self.answer(&HelperAnswer::Made { pid, id }, &[pidfd.as_fd()])?;
         self.made.insert(id, pidfd);
         Ok(())
     }
@@ -236,7 +240,7 @@ impl Server {
             Order::Separate(rules) => match (descriptors.pop(), &self.separated) {
                 (Some(accounts), None) if descriptors.is_empty() => {
                     self.separated = Some((rules, accounts));
-                    Outcome::Answer(Answer::Done)
+                    Outcome::Answer(HelperAnswer::Done)
                 }
                 _ => Outcome::refused("the agent's rules are given once"),
             },
@@ -259,7 +263,7 @@ impl Server {
                 owner,
                 shown,
                 environment,
-            } => match Program::new(&self.program, shown, environment) {
+            } => match ProgramImage::new(&self.program, shown, environment) {
                 Some(program) if descriptors.len() == copy::DESCRIPTORS => {
                     let part = Part::Launcher(program, descriptors);
                     self.make(owner, &rules::Wanted::Launcher, part)
@@ -274,7 +278,7 @@ impl Server {
                 if let Some(pidfd) = self.made.get(&id) {
                     let _ = pidfd_send_signal(pidfd, signal);
                 }
-                Outcome::Answer(Answer::Done)
+                Outcome::Answer(HelperAnswer::Done)
             }
             Order::Credentials => {
                 let open = |path: &Vec<u8>| {

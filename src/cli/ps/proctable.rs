@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use super::{choose, scope};
 use crate::cli::table;
-use crate::control::requests::message::{ProcessRecord, Request, Wish};
+use crate::control::requests::message::{JobQuery, ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::ask::ask;
 use crate::jobs::{self, Job};
@@ -32,7 +32,7 @@ pub(in crate::cli) fn asked(
     wish: Wish,
 ) -> Result<Vec<ProcessRecord>, RunFailure> {
     let found = found(job)?;
-    ask(&found, &Request { wish, ranks })
+    ask(&found, &JobQuery { wish, ranks })
         .map_err(|error| RunFailure::job(format!("job {job}: {error}")))
 }
 

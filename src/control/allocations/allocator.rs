@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Asker, Controller, Pending, refuse};
 use crate::backend::outside_allocator::{
-    AllocatorError, FromAllocator, Granted, Hello, Request, ToAllocator,
+    AllocatorError, AllocatorRequest, FromAllocator, Granted, Hello, ToAllocator,
 };
 use crate::plan::allocations::{Shares, Wanted};
 use crate::plan::jobs::Plans;
@@ -48,7 +48,7 @@ impl Controller {
         let nodes = nodes.map(|node| (node, self.plan.slots_of(node).0));
         let launch = self.plan.launch().as_str();
         let hello = Hello::new(launch, self.plan.job.user, self.shares(nodes));
-        let message = ToAllocator::Request(Request {
+        let message = ToAllocator::Request(AllocatorRequest {
             number,
             directive: request.directive,
             nspace: plan.job.nspace.as_str(),

@@ -33,7 +33,7 @@ pub(crate) enum Wish {
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct JobQuery {
     /// What for.
     pub(crate) wish: Wish,
     /// Ranks of the first job; all processes when absent.
@@ -82,7 +82,7 @@ impl ProcessRecord {
 /// The answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum JobAnswer {
     /// What was asked for, by rank.
     Processes(Vec<ProcessRecord>),
     /// Why there is no answer.

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 
 use super::{outside, show};
 use crate::backend::Backend;
-use crate::backend::message::Refusal;
+use crate::backend::message::NodeRefusal;
 use crate::backend::remote::RemoteBackend;
 use crate::control::{self, Controller};
 use crate::failure::RunFailure;
@@ -50,7 +50,7 @@ pub(super) fn prepare(
 pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
     let refused = std::mem::take(&mut controller.refused);
     let mut failures = Vec::new();
-    for (node, Refusal { code, message }) in refused {
+    for (node, NodeRefusal { code, message }) in refused {
         let lost = Cause::NodeFailed {
             node,
             error: message.clone(),

@@ -7,7 +7,7 @@ use rustix::event::PollFlags;
 
 use crate::detached::connection::{Connection, Garbage};
 use crate::detached::message::{FromKeeper, ToKeeper};
-use crate::detached::output::{Output, PIECE};
+use crate::detached::output::{KeptOutput, PIECE};
 
 /// Bytes on their way to the client, beyond which nothing is added.
 const WINDOW: usize = 256 << 10;
@@ -75,7 +75,7 @@ impl Viewer {
     }
 
     /// Sends the output that there is, and the exit status after the last; false when the client is gone.
-    pub(super) fn send(&mut self, output: &Output, code: Option<u8>, now: Instant) -> bool {
+    pub(super) fn send(&mut self, output: &KeptOutput, code: Option<u8>, now: Instant) -> bool {
         if self.sent == self.shown {
             self.progress = now;
         }
@@ -120,7 +120,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut viewer = Viewer::new(Connection::new(socket.into()), 0, start);
-        let mut output = Output::new(1000);
+        let mut output = KeptOutput::new(1000);
         // That nothing was printed for long is not its fault.
         let printed = start + 100 * second;
         output.push(Stream::Stdout, b"three");

@@ -27,7 +27,7 @@ fn walk(loader: &Loader, root: &Path) -> Vec<(String, Option<PathBuf>)> {
         |dependency| {
             let path = dependency.found.map(|(path, _)| path.to_owned());
             found.push((dependency.name.to_string_lossy().into_owned(), path));
-            Step::Descend
+            SearchStep::Descend
         },
     );
     found

@@ -93,7 +93,7 @@ impl ProgramError {
 }
 
 /// Why a path is no executable file.
-pub(super) enum Refusal {
+pub(super) enum ExecRefusal {
     Absent,
     Directory,
     Special,
@@ -101,7 +101,7 @@ pub(super) enum Refusal {
     Denied(Errno),
 }
 
-impl Refusal {
+impl ExecRefusal {
     pub(super) fn into_error(self, path: PathBuf) -> ProgramError {
         match self {
             Self::Absent => {

@@ -335,7 +335,7 @@ fn jobs_come_in_the_order_of_their_start_and_belong_to_somebody() {
 
 /// The nodes whose steps are here, with the pids of these.
 fn steps(job: &Job) -> Vec<(Option<u32>, i32)> {
-    let step = |step: &Step| (step.node.map(|node| node.0), step.process.pid);
+    let step = |step: &JobStep| (step.node.map(|node| node.0), step.process.pid);
     job.steps.iter().map(step).collect()
 }
 

@@ -65,7 +65,7 @@ mod tests {
     use rustix::process::{Signal, pidfd_send_signal};
 
     use crate::sys::procfs;
-    use crate::sys::spawn::{Child, Command, ExitStatus, SpawnError, Spawner, Step, wait};
+    use crate::sys::spawn::{Child, Command, ExitStatus, SpawnError, SpawnStage, Spawner, wait};
 
     fn spawn(program: &std::ffi::CStr) -> Result<Child, SpawnError> {
         Spawner::new().spawn(&Command {
@@ -104,6 +104,6 @@ mod tests {
     #[test]
     fn one_that_cannot_be_executed_is_reported_as_always() {
         let error = spawn(c"/nonexistent/program").unwrap_err();
-        assert_eq!((error.step, error.errno), (Step::Exec, Errno::NOENT));
+        assert_eq!((error.step, error.errno), (SpawnStage::Exec, Errno::NOENT));
     }
 }

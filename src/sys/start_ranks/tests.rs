@@ -100,7 +100,10 @@ fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
     for size in [(1, 2), (3, 2), (20, 2)] {
         for (_, result) in reported(&mut pool, "/nonexistent", size, |_| {}) {
             let error = result.err();
-            assert_eq!(error, Some(StartError::Spawn(Step::Exec, Errno::NOENT)));
+            assert_eq!(
+                error,
+                Some(StartError::Spawn(SpawnStage::Exec, Errno::NOENT))
+            );
         }
     }
 }

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wireup_core::job::ids::{GlobalRank, Nspace, Rank};
 use wireup_core::pmix::control::serve::{self, Body};
-use wireup_core::pmix::control::{ControlKind, ForkEnv, Hello, Refusal, SidecarNotice};
+use wireup_core::pmix::control::{ControlKind, ControlRefusal, ForkEnv, Hello, SidecarNotice};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::upcall::{Answer, App, GroupOp, Notice, Request, Upcall, UpcallKind};
+use wireup_core::pmix::upcall::{
+    GroupOp, Notice, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest,
+};
 use wireup_core::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value};
 use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
@@ -124,21 +126,21 @@ impl Sidecar {
     /// The step has a request.
     pub(super) fn controlled(&mut self, bytes: &[u8]) {
         for frame in self.frames(true, bytes) {
-            match serve::Request::decode(&frame) {
+            match serve::SidecarRequest::decode(&frame) {
                 Ok(request) => self.serve(frame.id, request),
                 Err(error) => self.broken = Some(format!("the server reads {error}")),
             }
         }
     }
 
-    fn serve(&mut self, id: u64, request: serve::Request<'_>) {
+    fn serve(&mut self, id: u64, request: serve::SidecarRequest<'_>) {
         let (env, kind) = (ForkEnv::default(), &mut ControlKind::Probe);
         let body = match request {
-            serve::Request::Init { .. } => {
+            serve::SidecarRequest::Init { .. } => {
                 *kind = ControlKind::Init;
                 Body::Done
             }
-            serve::Request::RegisterJob {
+            serve::SidecarRequest::RegisterJob {
                 nspace, clients, ..
             } => {
                 let clients = clients.iter().map(|client| client.rank.0);
@@ -146,25 +148,25 @@ impl Sidecar {
                 *kind = ControlKind::RegisterJob;
                 Body::ForkEnv(&env)
             }
-            serve::Request::DirectModex(proc) => {
+            serve::SidecarRequest::DirectModex(proc) => {
                 self.parked.push((key(&proc), id));
                 return self.serve_parked();
             }
-            serve::Request::Notify { .. } => {
+            serve::SidecarRequest::Notify { .. } => {
                 *kind = ControlKind::Notify;
                 Body::Done
             }
-            serve::Request::DeregisterJob { nspace } => {
+            serve::SidecarRequest::DeregisterJob { nspace } => {
                 self.clients.remove(&nspace);
                 *kind = ControlKind::DeregisterJob;
                 Body::Done
             }
-            serve::Request::Finalize => {
+            serve::SidecarRequest::Finalize => {
                 self.reply(ControlKind::Finalize, id, Ok(Body::Done));
                 return self.does.push(Does::End);
             }
-            serve::Request::Probe => Body::Done,
-            serve::Request::IofDeliver { .. } => {
+            serve::SidecarRequest::Probe => Body::Done,
+            serve::SidecarRequest::IofDeliver { .. } => {
                 *kind = ControlKind::IofDeliver;
                 Body::Done
             }
@@ -173,7 +175,7 @@ impl Sidecar {
         self.reply(kind, id, Ok(body));
     }
 
-    fn reply(&mut self, kind: ControlKind, id: u64, body: Result<Body<'_>, &Refusal>) {
+    fn reply(&mut self, kind: ControlKind, id: u64, body: Result<Body<'_>, &ControlRefusal>) {
         let bytes = serve::reply(kind, id, body).expect("it is short");
         self.does.push(Does::Control(bytes));
     }
@@ -196,7 +198,8 @@ impl Sidecar {
         for frame in self.frames(false, bytes) {
             let kind = UpcallKind::of_op(frame.op);
             let waiting = self.waiting.remove(&frame.id);
-            let (Some((asked, waiting)), Ok(parts)) = (waiting, Answer::decode(&frame)) else {
+            let (Some((asked, waiting)), Ok(parts)) = (waiting, UpcallAnswer::decode(&frame))
+            else {
                 self.broken = Some(format!("{kind:?} {} has another answer", frame.id));
                 return;
             };
@@ -280,7 +283,7 @@ impl Sidecar {
                     true => own.collect::<Vec<_>>().concat(),
                     false => Vec::new(),
                 };
-                let request = Request::Fence {
+                let request = UpcallRequest::Fence {
                     procs: vec![all],
                     infos: vec![Info::new(keys::COLLECT_DATA, Value::Bool(collect))],
                     data,
@@ -302,7 +305,7 @@ impl Sidecar {
                     GroupOp::Construct => vec![context],
                     GroupOp::Destruct => Vec::new(),
                 };
-                let request = Request::Group {
+                let request = UpcallRequest::Group {
                     op,
                     name: name.into(),
                     procs: members.iter().map(member).collect(),
@@ -320,25 +323,25 @@ impl Sidecar {
                         let data = data.clone();
                         return self.answer(by, data);
                     }
-                    None => Request::DirectModex {
+                    None => UpcallRequest::DirectModex {
                         proc: of,
                         infos: Vec::new(),
                     },
                 }
             }
-            Wish::Publish(name, value) => Request::Publish {
+            Wish::Publish(name, value) => UpcallRequest::Publish {
                 proc,
                 infos: vec![Info::new(&name, Value::String(value.into())), within_job()],
             },
-            Wish::LookUp(name) => Request::Lookup {
+            Wish::LookUp(name) => UpcallRequest::Lookup {
                 proc,
                 keys: vec![name.into()],
                 infos: vec![Info::new(keys::WAIT, Value::Bool(true)), within_job()],
             },
-            Wish::Spawn(count) => Request::Spawn {
+            Wish::Spawn(count) => UpcallRequest::Spawn {
                 proc,
                 infos: Vec::new(),
-                apps: vec![App {
+                apps: vec![SpawnedAppInfo {
                     cmd: "child".into(),
                     argv: vec!["child".into()],
                     env: Vec::new(),
@@ -347,7 +350,7 @@ impl Sidecar {
                     infos: Vec::new(),
                 }],
             },
-            Wish::Abort => Request::Abort {
+            Wish::Abort => UpcallRequest::Abort {
                 proc,
                 status: 6,
                 message: Text::default(),

@@ -2,7 +2,7 @@ use tonic::Code;
 
 use super::*;
 use crate::proto::v1::{LaunchProcessesRequest, LaunchState, PeerInfo};
-use crate::scheduled::request::Request;
+use crate::scheduled::request::LaunchRequest;
 
 fn user(uid: u32) -> Caller {
     Caller::Local { uid }
@@ -31,7 +31,7 @@ fn registered(id: &str, owner: u32) -> Arc<Launch> {
         peers: vec![peer("nowhere", 0), peer("node01", 1)],
         ..Default::default()
     };
-    let request = Request::check(asked, "node01").unwrap();
+    let request = LaunchRequest::check(asked, "node01").unwrap();
     let held = crate::budget::Budgets::default().of(owner).hold(0);
     Arc::new(Launch::new(&request, owner, None, held))
 }

@@ -42,8 +42,8 @@ fn with(job: JobSpec) -> LaunchProcessesRequest {
     }
 }
 
-fn check(asked: LaunchProcessesRequest) -> Result<Request, RequestError> {
-    Request::check(asked, "b")
+fn check(asked: LaunchProcessesRequest) -> Result<LaunchRequest, RequestError> {
+    LaunchRequest::check(asked, "b")
 }
 
 fn refused(asked: LaunchProcessesRequest) -> String {

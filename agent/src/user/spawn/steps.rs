@@ -26,7 +26,7 @@ use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, 
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
 use wireup::sys::spawn::{Child, wait};
-use wireup_core::link::steps::{Account, Answer, Order, ProcessOwner, Rules};
+use wireup_core::link::steps::{Account, HelperAnswer, Order, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
 /// How long the helper may take for an order, which is a fork at most.
@@ -196,7 +196,7 @@ impl Steps {
     /// The helper's, also that there is none.
     pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
         let (there, files) = match self.ask(&Order::Credentials, &[])? {
-            (Answer::Files { there }, files) => (there, files),
+            (HelperAnswer::Files { there }, files) => (there, files),
             (answer, _) => return Err(unexpected(answer)),
         };
         let mut files = files.into_iter().map(File::from);
@@ -232,7 +232,7 @@ impl Steps {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<Started> {
         let (pid, id, pidfd) = match self.ask(order, descriptors)? {
-            (Answer::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
+            (HelperAnswer::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
             (answer, _) => return Err(unexpected(answer)),
         };
         let made = Pid::from_raw(pid).zip(pidfd);
@@ -251,7 +251,7 @@ impl Steps {
         &self,
         order: &Order,
         descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
         let mut helper = self.lock();
         let asked = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let error = match asked.ask(order, descriptors) {
@@ -303,11 +303,11 @@ fn myself() -> io::Result<User> {
     })
 }
 
-fn unexpected(answer: Answer) -> io::Error {
+fn unexpected(answer: HelperAnswer) -> io::Error {
     match answer {
-        Answer::Failed { errno } => io::Error::from_raw_os_error(errno),
-        Answer::Refused { reason } => io::Error::other(reason),
-        Answer::Made { .. } | Answer::Done | Answer::Files { .. } => {
+        HelperAnswer::Failed { errno } => io::Error::from_raw_os_error(errno),
+        HelperAnswer::Refused { reason } => io::Error::other(reason),
+        HelperAnswer::Made { .. } | HelperAnswer::Done | HelperAnswer::Files { .. } => {
             io::ErrorKind::InvalidData.into()
         }
     }
@@ -337,7 +337,7 @@ impl Helper {
         &mut self,
         order: &Order,
         descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
         send(&self.socket, &encode(order), descriptors)?;
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let (body, descriptors) = receive(&self.socket)?.ok_or_else(ended)?;
@@ -348,7 +348,7 @@ impl Helper {
 
     fn done(&mut self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         match self.ask(order, descriptors)? {
-            (Answer::Done, _) => Ok(()),
+            (HelperAnswer::Done, _) => Ok(()),
             (answer, _) => Err(unexpected(answer)),
         }
     }

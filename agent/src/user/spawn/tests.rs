@@ -46,7 +46,7 @@ fn shell(user: &User, script: &str, link: UnixStream) -> Child {
                 .unwrap(),
         )
     };
-    let program = Program {
+    let program = HelperProgram {
         path: Path::new("/bin/sh"),
         arguments: ["-c", script].map(OsString::from).into(),
         variables: vec![("LOGNAME".into(), "other".into())],

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Output;
+use super::NameOutput;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, Nspace};
 use crate::job::proc::Proc;
 use crate::names::Store;
-use crate::names::request::{Answer, Request, Requester};
+use crate::names::request::{NameReply, NameRequest, Requester};
 use crate::names::shared::{Ticket, ToShared};
 
 /// An application context of a job.
 type Program = (Nspace, AppNum);
 
-pub(super) type Answers = Vec<(Ticket, Answer)>;
+pub(super) type Answers = Vec<(Ticket, NameReply)>;
 
 /// The head node's part.
 #[derive(Debug, Default)]
@@ -37,16 +37,16 @@ pub(super) struct Abroad {
 }
 
 impl Head {
-    pub(super) fn say<T>(&self, message: ToShared, out: &mut Vec<Output<T>>) {
-        out.push(Output::Shared(message));
+    pub(super) fn say<T>(&self, message: ToShared, out: &mut Vec<NameOutput<T>>) {
+        out.push(NameOutput::Shared(message));
     }
 
     pub(super) fn ask<T>(
         &mut self,
-        (ticket, who, request): (Ticket, &Requester, Request),
+        (ticket, who, request): (Ticket, &Requester, NameRequest),
         now: Moment,
         answers: &mut Answers,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<NameOutput<T>>,
     ) {
         if self.abroad.is_none() && request.is_wide(who) {
             self.abroad = Some(Abroad::default());
@@ -66,7 +66,7 @@ impl Head {
     }
 
     /// Moves the local contents to the rendezvous.
-    pub(super) fn hand_over<T>(&mut self, now: Moment, out: &mut Vec<Output<T>>) {
+    pub(super) fn hand_over<T>(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let Some(abroad) = &mut self.abroad else {
             return;
         };
@@ -92,7 +92,7 @@ impl Head {
         reached: bool,
         now: Moment,
         answers: &mut Answers,
-        out: &mut Vec<Output<T>>,
+        out: &mut Vec<NameOutput<T>>,
     ) {
         let abroad = self.abroad.as_mut();
         if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {

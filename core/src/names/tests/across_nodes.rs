@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::names::engine::{Output, StoreEngine, StoreMessage};
+use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
 use crate::names::shared::FromShared;
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::rendezvous::{ClientId, Rendezvous};
@@ -15,7 +15,7 @@ struct Job {
     shared: Rendezvous,
     /// What the shared store has said.
     said: VecDeque<FromShared>,
-    answers: Vec<(u32, Answer)>,
+    answers: Vec<(u32, NameReply)>,
     now: Moment,
     last: u32,
 }
@@ -39,23 +39,23 @@ impl Job {
     fn on(
         &mut self,
         node: NodeId,
-        what: impl FnOnce(&mut StoreEngine<u32>, &mut Vec<Output<u32>>),
+        what: impl FnOnce(&mut StoreEngine<u32>, &mut Vec<NameOutput<u32>>),
     ) {
         let mut out = Vec::new();
         what(&mut self.engines[node.index()], &mut out);
         for output in out {
             match output {
-                Output::Send { to, message } => {
+                NameOutput::Send { to, message } => {
                     assert_ne!(to, node, "{message:?}");
                     self.messages.push_back((node, to, message));
                 }
-                Output::Shared(message) => {
+                NameOutput::Shared(message) => {
                     assert_eq!(node, NodeId(0));
                     let message = ToRendezvous::Store(message);
                     let now = self.now;
                     self.at_shared(|shared, out| shared.said(ClientId(0), message, now, out));
                 }
-                Output::Complete { ticket, answer } => self.answers.push((ticket, answer)),
+                NameOutput::Complete { ticket, answer } => self.answers.push((ticket, answer)),
             }
         }
     }
@@ -74,7 +74,7 @@ impl Job {
         }
     }
 
-    fn ask(&mut self, rank: u32, request: Request) -> u32 {
+    fn ask(&mut self, rank: u32, request: NameRequest) -> u32 {
         self.last += 1;
         let (who, ticket, now) = (who(rank), self.last, self.now);
         self.on(who.node, |engine, out| {
@@ -107,7 +107,7 @@ impl Job {
 
     /// Makes a request and waits for the one answer to it.
     #[track_caller]
-    fn answer(&mut self, rank: u32, request: Request) -> Answer {
+    fn answer(&mut self, rank: u32, request: NameRequest) -> NameReply {
         let ticket = self.ask(rank, request);
         self.deliver();
         let answers = std::mem::take(&mut self.answers);
@@ -128,7 +128,7 @@ fn ranks_of_all_nodes_share_one_store() {
         let mut answers = std::mem::take(&mut job.answers);
         answers.sort_by_key(|(ticket, _)| *ticket);
         assert!(
-            matches!(&answers[..], [(first, Answer::Found(_)), (second, Answer::Done)]
+            matches!(&answers[..], [(first, NameReply::Found(_)), (second, NameReply::Done)]
             if (*first, *second) == (waiting, publishing))
         );
     }
@@ -142,7 +142,7 @@ fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
     job.on(NodeId(1), |engine, out| {
         engine.node_lost(NodeId(0), [], Moment::default(), out)
     });
-    let lost = Answer::Refused(Refusal::HeadLost);
+    let lost = NameReply::Refused(NameRefusal::HeadLost);
     assert_eq!(job.answers, [(waiting, lost.clone())]);
     job.answers.clear();
     assert_eq!(job.answer(2, lookup(&["a"])), lost);
@@ -154,7 +154,7 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
     let mut job = Job::new(3);
     let publish = |persistence, key| publish_as(Range::Session, persistence, &[key]);
     for (persistence, key) in [(Persistence::Proc, "a"), (Persistence::Session, "b")] {
-        assert_eq!(job.answer(4, publish(persistence, key)), Answer::Done);
+        assert_eq!(job.answer(4, publish(persistence, key)), NameReply::Done);
     }
     job.ask(5, wait_for(0, &["never"]));
     job.deliver();
@@ -167,7 +167,7 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
     job.deliver();
     assert_eq!(job.answers, []);
     for (key, stays) in [("a", false), ("b", true), ("c", false)] {
-        let found = matches!(job.answer(0, lookup(&[key])), Answer::Found(_));
+        let found = matches!(job.answer(0, lookup(&[key])), NameReply::Found(_));
         assert_eq!(found, stays, "{key}");
     }
 }
@@ -176,7 +176,7 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
 fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
     let mut job = Job::new(2);
     let local = publish_as(Range::Local, Persistence::Session, &["a"]);
-    assert_eq!(job.answer(2, local), Answer::Done);
+    assert_eq!(job.answer(2, local), NameReply::Done);
     let forged = Requester {
         node: NodeId(0),
         ..who(3)
@@ -185,9 +185,12 @@ fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
         engine.ask(forged, lookup(&["a"]), 77, Moment::default(), out);
     });
     job.deliver();
-    assert!(matches!(&job.answers[..], [(77, Answer::Found(_))]));
+    assert!(matches!(&job.answers[..], [(77, NameReply::Found(_))]));
     job.answers.clear();
-    assert_eq!(job.answer(0, lookup(&["a"])), refused(Refusal::NotFound));
+    assert_eq!(
+        job.answer(0, lookup(&["a"])),
+        refused(NameRefusal::NotFound)
+    );
 }
 
 #[test]
@@ -195,22 +198,25 @@ fn a_rank_that_ends_is_answered_once_and_served_no_more() {
     for rank in [1, 3] {
         let mut job = Job::new(2);
         let lives = publish_as(Range::Session, Persistence::Proc, &["mine"]);
-        assert_eq!(job.answer(rank, lives), Answer::Done);
+        assert_eq!(job.answer(rank, lives), NameReply::Done);
         let waiting = job.ask(rank, wait_for(0, &["a"]));
         job.deliver();
         // One that is on its way when the rank ends.
         let underway = job.ask(rank, wait_for(0, &["a"]));
         job.end(rank);
-        let gone = || refused(Refusal::RequesterEnded);
+        let gone = || refused(NameRefusal::RequesterEnded);
         assert_eq!(
             std::mem::take(&mut job.answers),
             [(waiting, gone()), (underway, gone())]
         );
         job.deliver();
         assert_eq!(job.answers, []);
-        assert_eq!(job.answer(0, once("a")), Answer::Done);
+        assert_eq!(job.answer(0, once("a")), NameReply::Done);
         assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
-        assert_eq!(job.answer(0, lookup(&["mine"])), refused(Refusal::NotFound));
+        assert_eq!(
+            job.answer(0, lookup(&["mine"])),
+            refused(NameRefusal::NotFound)
+        );
         // What it had written before its end, and comes late.
         assert_eq!(job.answer(rank, publish(&["late"])), gone());
     }
@@ -225,7 +231,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
         let [first, publisher, rest @ ..] = order;
         job.end(first);
         let lives = publish_as(Range::Session, Persistence::App, &["a"]);
-        assert_eq!(job.answer(publisher, lives), Answer::Done);
+        assert_eq!(job.answer(publisher, lives), NameReply::Done);
         // Somebody of another application looks.
         let see = |job: &mut Job| {
             let mut other = who_of("job", 9);
@@ -235,7 +241,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
             });
             job.deliver();
             let answers = std::mem::take(&mut job.answers);
-            matches!(&answers[..], [(99, Answer::Found(_))])
+            matches!(&answers[..], [(99, NameReply::Found(_))])
         };
         for rank in [&[publisher], &rest[..]].concat() {
             assert!(see(&mut job), "{order:?}");
@@ -278,7 +284,7 @@ fn the_end_of_the_job_answers_everybody_once() {
         let mut tickets: Vec<u32> = job.answers.iter().map(|(ticket, _)| *ticket).collect();
         tickets.sort_unstable();
         assert_eq!(tickets, [waiting[0], waiting[1], underway, late]);
-        let torn_down = |(_, answer): &(u32, Answer)| *answer == refused(Refusal::TornDown);
+        let torn_down = |(_, answer): &(u32, NameReply)| *answer == refused(NameRefusal::TornDown);
         assert!(job.answers.iter().all(torn_down), "{:?}", job.answers);
     }
 }
@@ -297,7 +303,7 @@ fn a_timeout_is_kept_where_the_values_are() {
     assert_eq!(job.engines[1].next_deadline(), None);
     job.on(NodeId(0), |engine, out| engine.tick(due, out));
     job.deliver();
-    assert_eq!(job.answers, [(near, refused(Refusal::Timeout))]);
+    assert_eq!(job.answers, [(near, refused(NameRefusal::Timeout))]);
     job.answers.clear();
     let waiting = job.ask(3, lookup_in(Range::Session, &["a"], Some(wait)));
     job.deliver();
@@ -306,7 +312,7 @@ fn a_timeout_is_kept_where_the_values_are() {
     assert_eq!(job.engines[0].next_deadline(), None);
     job.at_shared(|shared, out| shared.tick(due, out));
     job.deliver();
-    assert_eq!(job.answers, [(waiting, refused(Refusal::Timeout))]);
+    assert_eq!(job.answers, [(waiting, refused(NameRefusal::Timeout))]);
 }
 
 #[test]
@@ -319,7 +325,7 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
     };
     let answer = || StoreMessage::Answer {
         serial,
-        answer: Answer::Done,
+        answer: NameReply::Done,
     };
     // Not from the head node, and not the head node.
     for (from, to, message) in [(2, 1, answer()), (0, 1, asked), (1, 0, answer())] {
@@ -340,9 +346,9 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
 fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_it() {
     let mut job = Job::new(2);
     let near = |name| publish_as(Range::Namespace, Persistence::Session, &[name]);
-    assert_eq!(job.answer(0, near("a")), Answer::Done);
+    assert_eq!(job.answer(0, near("a")), NameReply::Done);
     let once = publish_as(Range::Namespace, Persistence::FirstRead, &["b"]);
-    assert_eq!(job.answer(3, once), Answer::Done);
+    assert_eq!(job.answer(3, once), NameReply::Done);
     let wait = Wait {
         at_least: 0,
         timeout: Some(Duration::from_secs(5)),
@@ -354,13 +360,16 @@ fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_
     job.now = Moment(Duration::from_secs(3));
     // From here on everything is asked there, and what was here is there too.
     let unknown = job.answer(1, lookup(&["c"]));
-    assert_eq!(unknown, refused(Refusal::NotFound));
+    assert_eq!(unknown, refused(NameRefusal::NotFound));
     assert_eq!(
         job.shared.next_deadline(),
         Some(Moment(Duration::from_secs(6)))
     );
     assert_eq!(names(job.answer(1, lookup(&["b"]))), ["b"]);
-    assert_eq!(job.answer(1, lookup(&["b"])), refused(Refusal::NotFound));
+    assert_eq!(
+        job.answer(1, lookup(&["b"])),
+        refused(NameRefusal::NotFound)
+    );
     job.ask(0, near("late"));
     job.deliver();
     let served = job.answers.iter().find(|(ticket, _)| *ticket == waiting);
@@ -406,7 +415,7 @@ fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
     for range in [Range::Namespace, Range::Session] {
         let mut job = Job::new(2);
         let publication = publish_as(range.clone(), Persistence::FirstRead, &["a"]);
-        assert_eq!(job.answer(0, publication), Answer::Done);
+        assert_eq!(job.answer(0, publication), NameReply::Done);
         let find = || lookup_in(range.clone(), &["a"], None);
         job.ask(3, find());
         // The answer leaves the head node, and its receipt never comes.
@@ -419,7 +428,7 @@ fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
             }
         }
         job.messages.clear();
-        assert_eq!(job.answer(0, find()), refused(Refusal::NotFound));
+        assert_eq!(job.answer(0, find()), refused(NameRefusal::NotFound));
         let ranks = [2, 3].map(|rank| (who(rank).proc, who(rank).app));
         job.on(NodeId(0), |engine, out| {
             engine.node_lost(NodeId(1), ranks, Moment::default(), out);
@@ -431,7 +440,7 @@ fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
 #[test]
 fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_next_asks_another() {
     let mut job = Job::new(2);
-    assert_eq!(job.answer(0, publish(&["a"])), Answer::Done);
+    assert_eq!(job.answer(0, publish(&["a"])), NameReply::Done);
     let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["b"])));
     job.deliver();
     job.shared = Rendezvous::new(USER);
@@ -440,13 +449,16 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
         engine.shared_lost(Moment::default(), out);
     });
     job.deliver();
-    let lost = refused(Refusal::SharedLost);
+    let lost = refused(NameRefusal::SharedLost);
     assert_eq!(
         std::mem::take(&mut job.answers),
         waiting.map(|ticket| (ticket, lost.clone()))
     );
-    assert_eq!(job.answer(2, lookup(&["a"])), refused(Refusal::NotFound));
-    assert_eq!(job.answer(2, publish(&["a"])), Answer::Done);
+    assert_eq!(
+        job.answer(2, lookup(&["a"])),
+        refused(NameRefusal::NotFound)
+    );
+    assert_eq!(job.answer(2, publish(&["a"])), NameReply::Done);
     assert_eq!(names(job.answer(0, lookup(&["a"]))), ["a"]);
 }
 
@@ -454,7 +466,7 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
 fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_long_as_one() {
     let mut job = Job::new(1);
     let lives = publish_as(Range::Session, Persistence::App, &["a"]);
-    assert_eq!(job.answer(0, lives), Answer::Done);
+    assert_eq!(job.answer(0, lives), NameReply::Done);
     for rank in 0..4 {
         let spawned = who_of("spawned", rank);
         job.on(NodeId(0), |engine, out| {

@@ -7,7 +7,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Ask(u32, Request),
+    Ask(u32, NameRequest),
     Ends(u32),
     Later,
 }
@@ -43,7 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let publish = (range(), persistence, keys(2)).prop_map(|(range, persistence, keys)| {
         let value = |key: Vec<u8>| (key, text("value"));
-        Request::Publish {
+        NameRequest::Publish {
             range,
             persistence,
             values: keys.into_iter().map(value).collect(),
@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     });
     let lookup = (range(), keys(3), proptest::option::weighted(0.7, wait));
     let lookup = lookup.prop_map(|(range, keys, wait)| {
-        Request::Lookup(Lookup {
+        NameRequest::Lookup(Lookup {
             range,
             accepts: Accepts::Anything,
             keys,
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Removal::Anybodys),
     ];
     let unpublish =
-        (removal, keys(2)).prop_map(|(removal, keys)| Request::Unpublish { removal, keys });
+        (removal, keys(2)).prop_map(|(removal, keys)| NameRequest::Unpublish { removal, keys });
     let request = prop_oneof![4 => publish, 4 => lookup, 1 => unpublish];
     prop_oneof![
         12 => (0..4_u32, request).prop_map(|(rank, request)| Step::Ask(rank, request)),
@@ -146,21 +146,21 @@ impl Plain {
         found.len() >= if wanted == 0 { all } else { wanted.min(all) }
     }
 
-    fn hand_out(&mut self, found: &[Entry]) -> Answer {
+    fn hand_out(&mut self, found: &[Entry]) -> NameReply {
         self.entries
             .retain(|entry| entry.3 != Persistence::FirstRead || !found.contains(entry));
-        Answer::Found(values(found))
+        NameReply::Found(values(found))
     }
 
     fn ask(
         &mut self,
         number: u32,
         who: Requester,
-        request: Request,
+        request: NameRequest,
         now: Moment,
-    ) -> Vec<(u32, Answer)> {
+    ) -> Vec<(u32, NameReply)> {
         match request {
-            Request::Publish {
+            NameRequest::Publish {
                 range,
                 persistence,
                 values,
@@ -170,12 +170,12 @@ impl Plain {
                     if new.iter().any(|(k, owner, r, _)| {
                         *k == key && *r == range && same_place(r, owner, &who)
                     }) {
-                        return vec![(number, refused(Refusal::Duplicate(key)))];
+                        return vec![(number, refused(NameRefusal::Duplicate(key)))];
                     }
                     new.push((key, who.clone(), range.clone(), persistence));
                 }
                 self.entries = new;
-                let mut answers = vec![(number, Answer::Done)];
+                let mut answers = vec![(number, NameReply::Done)];
                 for (number, who, lookup, deadline) in std::mem::take(&mut self.waiters) {
                     let found = self.find(&who, &lookup);
                     if Self::enough(&found, &lookup) {
@@ -186,7 +186,7 @@ impl Plain {
                 }
                 answers
             }
-            Request::Lookup(lookup) => {
+            NameRequest::Lookup(lookup) => {
                 let found = self.find(&who, &lookup);
                 let answer = match lookup.wait {
                     _ if Self::enough(&found, &lookup) => self.hand_out(&found),
@@ -195,16 +195,16 @@ impl Plain {
                         self.waiters.push((number, who, lookup, deadline));
                         return Vec::new();
                     }
-                    None if found.is_empty() => refused(Refusal::NotFound),
+                    None if found.is_empty() => refused(NameRefusal::NotFound),
                     None => {
                         let lasting = |entry: &&Entry| entry.3 != Persistence::FirstRead;
                         let lasting: Vec<Entry> = found.iter().filter(lasting).cloned().collect();
-                        Answer::Partial(values(&lasting))
+                        NameReply::Partial(values(&lasting))
                     }
                 };
                 vec![(number, answer)]
             }
-            Request::Unpublish { removal, mut keys } => {
+            NameRequest::Unpublish { removal, mut keys } => {
                 keys.sort();
                 keys.dedup();
                 let doomed = |(key, owner, range, _): &Entry| {
@@ -225,9 +225,9 @@ impl Plain {
                 found.sort();
                 found.dedup();
                 let answer = match found.len() {
-                    0 => refused(Refusal::NotFound),
-                    some if some < keys.len() => Answer::Partial(Vec::new()),
-                    _ => Answer::Done,
+                    0 => refused(NameRefusal::NotFound),
+                    some if some < keys.len() => NameReply::Partial(Vec::new()),
+                    _ => NameReply::Done,
                 };
                 vec![(number, answer)]
             }
@@ -236,9 +236,9 @@ impl Plain {
 
     fn drop_waiters(
         &mut self,
-        why: Refusal,
+        why: NameRefusal,
         doomed: impl Fn(&Requester, Option<Moment>) -> bool,
-    ) -> Vec<(u32, Answer)> {
+    ) -> Vec<(u32, NameReply)> {
         let mut answers = Vec::new();
         self.waiters.retain(|(number, who, _, deadline)| {
             let doomed = doomed(who, *deadline);
@@ -251,8 +251,8 @@ impl Plain {
     }
 }
 
-fn values(found: &[Entry]) -> Vec<Found> {
-    let value = |(key, owner, _, persistence): &Entry| Found {
+fn values(found: &[Entry]) -> Vec<FoundName> {
+    let value = |(key, owner, _, persistence): &Entry| FoundName {
         key: key.clone(),
         owner: owner.proc.clone(),
         data: text("value"),
@@ -284,7 +284,7 @@ proptest! {
                     plain.entries.retain(|(_, owner, _, persistence)| {
                         owner.proc != proc || *persistence != Persistence::Proc
                     });
-                    let ended = Refusal::RequesterEnded;
+                    let ended = NameRefusal::RequesterEnded;
                     let expected = plain.drop_waiters(ended, |who, _| who.proc == proc);
                     (std::mem::take(&mut shop.answers), expected)
                 }
@@ -292,7 +292,7 @@ proptest! {
                     let got = shop.later(1);
                     let now = shop.now;
                     let over = |at: Option<Moment>| at.is_some_and(|at| at <= now);
-                    (got, plain.drop_waiters(Refusal::Timeout, |_, at| over(at)))
+                    (got, plain.drop_waiters(NameRefusal::Timeout, |_, at| over(at)))
                 }
             };
             got.sort_by_key(|(number, _)| *number);

@@ -7,7 +7,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::Nspace;
 use crate::node::event::Action;
 use crate::node::{HEAD, NodeCore};
-use crate::pmix::control::{Control, Refusal};
+use crate::pmix::control::{Control, ControlRefusal};
 use crate::pmix::job_info;
 use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::Status;
@@ -60,7 +60,7 @@ impl NodeCore {
     pub(crate) fn far_registered(
         &mut self,
         id: RequestId,
-        result: Result<(), Refusal>,
+        result: Result<(), ControlRefusal>,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {

@@ -41,7 +41,7 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         universe_size: 1,
         programs: 1,
     };
-    let register = Output::Register {
+    let register = CollectiveOutput::Register {
         key,
         nodes: [NodeId(1)].into(),
         jobs: vec![job],

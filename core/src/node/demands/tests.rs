@@ -3,12 +3,12 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::node::event::Event;
-use crate::pmix::upcall::{Request, Upcall};
+use crate::pmix::upcall::{Upcall, UpcallRequest};
 
 /// What rank 1 of a job on three nodes wants done with a session: what the launcher hears of it, and
 /// the status that the rank gets unless somebody else is asked.
 fn control(session: u32, directives: Vec<Info>) -> (Vec<FromNode>, Option<Status>) {
-    let upcall = Upcall::Request(Request::SessionControl {
+    let upcall = Upcall::Request(UpcallRequest::SessionControl {
         proc: Proc::new(&Nspace::new("job").unwrap(), Rank(1)),
         session,
         directives,

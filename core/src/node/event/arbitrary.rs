@@ -26,13 +26,13 @@ use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnedByTool, Spawner};
 use crate::names::engine::StoreMessage;
 use crate::names::request::{
-    Accepts, Answer, Data, Found, Lookup, Persistence, Range, Refusal, Removal, Request, Requester,
-    Wait,
+    Accepts, Data, FoundName, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
+    Removal, Requester, Wait,
 };
 use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
-use crate::queries::{JobEnd, Life, Part, Process, QueryMessage, Question};
+use crate::queries::{JobEnd, Life, Part, QueriedProcess, QueryMessage, Question};
 use crate::rendezvous::message::ToRendezvous;
 
 fn bytes() -> BoxedStrategy<Arc<[u8]>> {
@@ -330,7 +330,7 @@ fn keys() -> BoxedStrategy<Vec<Vec<u8>>> {
     vec(vec(any::<u8>(), 0..9), 0..5).boxed()
 }
 
-fn request() -> BoxedStrategy<Request> {
+fn request() -> BoxedStrategy<NameRequest> {
     let persistence = prop_oneof![
         Just(Persistence::Indefinite),
         Just(Persistence::FirstRead),
@@ -350,20 +350,22 @@ fn request() -> BoxedStrategy<Request> {
     ];
     let values = vec((vec(any::<u8>(), 0..9), data()), 0..4);
     prop_oneof![
-        (range(), persistence, values).prop_map(|(range, persistence, values)| Request::Publish {
-            range,
-            persistence,
-            values,
+        (range(), persistence, values).prop_map(|(range, persistence, values)| {
+            NameRequest::Publish {
+                range,
+                persistence,
+                values,
+            }
         }),
         (range(), accepts, keys(), proptest::option::of(readiness)).prop_map(
-            |(range, accepts, keys, wait)| Request::Lookup(Lookup {
+            |(range, accepts, keys, wait)| NameRequest::Lookup(Lookup {
                 range,
                 accepts,
                 keys,
                 wait,
             })
         ),
-        (removal, keys()).prop_map(|(removal, keys)| Request::Unpublish { removal, keys }),
+        (removal, keys()).prop_map(|(removal, keys)| NameRequest::Unpublish { removal, keys }),
     ]
     .boxed()
 }
@@ -381,7 +383,7 @@ fn store() -> BoxedStrategy<StoreMessage> {
     });
     let found = || {
         let found = (vec(any::<u8>(), 0..9), proc(), data(), any::<bool>());
-        let found = found.prop_map(|(key, owner, data, once)| Found {
+        let found = found.prop_map(|(key, owner, data, once)| FoundName {
             key,
             owner,
             data,
@@ -390,21 +392,21 @@ fn store() -> BoxedStrategy<StoreMessage> {
         vec(found, 0..3)
     };
     let refusal = prop_oneof![
-        vec(any::<u8>(), 0..9).prop_map(Refusal::Duplicate),
-        Just(Refusal::NotFound),
-        Just(Refusal::Keys),
-        Just(Refusal::Full),
-        Just(Refusal::Timeout),
-        Just(Refusal::RequesterEnded),
-        Just(Refusal::HeadLost),
-        Just(Refusal::SharedLost),
-        Just(Refusal::TornDown),
+        vec(any::<u8>(), 0..9).prop_map(NameRefusal::Duplicate),
+        Just(NameRefusal::NotFound),
+        Just(NameRefusal::Keys),
+        Just(NameRefusal::Full),
+        Just(NameRefusal::Timeout),
+        Just(NameRefusal::RequesterEnded),
+        Just(NameRefusal::HeadLost),
+        Just(NameRefusal::SharedLost),
+        Just(NameRefusal::TornDown),
     ];
     let answer = prop_oneof![
-        Just(Answer::Done),
-        found().prop_map(Answer::Found),
-        found().prop_map(Answer::Partial),
-        refusal.prop_map(Answer::Refused),
+        Just(NameReply::Done),
+        found().prop_map(NameReply::Found),
+        found().prop_map(NameReply::Partial),
+        refusal.prop_map(NameReply::Refused),
     ];
     let serial = || any::<u64>().prop_map(crate::names::shared::Serial::from);
     prop_oneof![
@@ -517,7 +519,7 @@ fn query() -> BoxedStrategy<QueryMessage> {
         life(),
         any::<Option<u64>>(),
     );
-    let process = process.prop_map(|(rank, pid, executable, life, memory)| Process {
+    let process = process.prop_map(|(rank, pid, executable, life, memory)| QueriedProcess {
         rank,
         pid,
         executable,

@@ -6,7 +6,7 @@ use crate::job::pset::ProcessSet;
 use crate::node::event::Event;
 use crate::pmix::control::serve;
 use crate::pmix::control::{Hello, SidecarNotice};
-use crate::pmix::upcall::{Notice, Parts, Query, Request, Upcall};
+use crate::pmix::upcall::{Notice, Parts, Query, Upcall, UpcallRequest};
 use crate::pmix::value::{DataRange, ProcRank};
 
 /// Two nodes with two ranks each.
@@ -87,7 +87,7 @@ fn ranks(ranks: &[u32]) -> Vec<Proc> {
 }
 
 fn construct(procs: Vec<Proc>, infos: Vec<Info>) -> Upcall {
-    Upcall::Request(Request::Group {
+    Upcall::Request(UpcallRequest::Group {
         op: GroupOp::Construct,
         name: "group".into(),
         procs,
@@ -333,7 +333,7 @@ fn sessions_over_a_server_that_cannot_serve_them_are_refused_with_the_remedy() {
 fn process_sets_are_counted_listed_and_resolved() {
     let mut job = Job::new();
     let mut query = |keys: &[&str], set: &str| {
-        let upcall = Upcall::Request(Request::Query {
+        let upcall = Upcall::Request(UpcallRequest::Query {
             proc: ranks(&[0]).remove(0),
             queries: vec![Query {
                 keys: keys.iter().map(|key| (*key).into()).collect(),
@@ -420,7 +420,8 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
                 continue;
             };
             for frame in served::frames(&bytes) {
-                if let Ok(serve::Request::Notify { code, .. }) = serve::Request::decode(&frame)
+                if let Ok(serve::SidecarRequest::Notify { code, .. }) =
+                    serve::SidecarRequest::decode(&frame)
                     && node == 0
                 {
                     told.push(code.0);

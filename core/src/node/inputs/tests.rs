@@ -6,7 +6,7 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::node::event::Event;
-use crate::pmix::upcall::{Request, Upcall};
+use crate::pmix::upcall::{Upcall, UpcallRequest};
 use crate::pmix::value::ProcRank;
 
 /// An order to write: on which node, its number, for whom, what.
@@ -47,7 +47,7 @@ impl Job {
     }
 
     fn push(&mut self, node: u32, targets: Vec<Proc>, data: &[u8]) {
-        let upcall = Upcall::Request(Request::PushStdin {
+        let upcall = Upcall::Request(UpcallRequest::PushStdin {
             source: proc(node * 2),
             targets,
             infos: Vec::new(),

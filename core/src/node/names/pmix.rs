@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::job::ids::Nspace;
 use crate::job::proc::ProcRank;
-use crate::names::request::{Answer, Data, Found, Persistence, Range, Refusal, Request, Wait};
+use crate::names::request::{
+    Data, FoundName, NameRefusal, NameReply, NameRequest, Persistence, Range, Wait,
+};
 use crate::node::upcalls::timeout;
 use crate::pmix::keys;
 use crate::pmix::upcall::{self, Pdata};
@@ -30,35 +32,35 @@ const PERMISSIONS: [&str; 3] = [
 ];
 
 /// An answer of the store for libpmix.
-pub(super) fn pmix_answer(answer: Answer) -> upcall::Answer {
-    let pdata = |found: Vec<Found>, status| {
+pub(super) fn pmix_answer(answer: NameReply) -> upcall::UpcallAnswer {
+    let pdata = |found: Vec<FoundName>, status| {
         let pdata: Option<Vec<Pdata>> = found.iter().map(pdata).collect();
         match pdata {
-            Some(pdata) => upcall::Answer::Found(status, pdata),
-            None => upcall::Answer::Status(Status::ERROR),
+            Some(pdata) => upcall::UpcallAnswer::Found(status, pdata),
+            None => upcall::UpcallAnswer::Status(Status::ERROR),
         }
     };
     let status = match answer {
-        Answer::Done => Status::SUCCESS,
-        Answer::Found(found) => return pdata(found, Status::SUCCESS),
-        Answer::Partial(found) => return pdata(found, Status::ERR_PARTIAL_SUCCESS),
-        Answer::Refused(refusal) => match refusal {
-            Refusal::Duplicate(_) => Status::ERR_DUPLICATE_KEY,
-            Refusal::NotFound => Status::ERR_NOT_FOUND,
-            Refusal::Keys => Status::ERR_BAD_PARAM,
-            Refusal::Full => Status::ERR_OUT_OF_RESOURCE,
-            Refusal::Timeout => Status::ERR_TIMEOUT,
-            Refusal::RequesterEnded
-            | Refusal::HeadLost
-            | Refusal::SharedLost
-            | Refusal::TornDown => Status::ERR_LOST_CONNECTION,
+        NameReply::Done => Status::SUCCESS,
+        NameReply::Found(found) => return pdata(found, Status::SUCCESS),
+        NameReply::Partial(found) => return pdata(found, Status::ERR_PARTIAL_SUCCESS),
+        NameReply::Refused(refusal) => match refusal {
+            NameRefusal::Duplicate(_) => Status::ERR_DUPLICATE_KEY,
+            NameRefusal::NotFound => Status::ERR_NOT_FOUND,
+            NameRefusal::Keys => Status::ERR_BAD_PARAM,
+            NameRefusal::Full => Status::ERR_OUT_OF_RESOURCE,
+            NameRefusal::Timeout => Status::ERR_TIMEOUT,
+            NameRefusal::RequesterEnded
+            | NameRefusal::HeadLost
+            | NameRefusal::SharedLost
+            | NameRefusal::TornDown => Status::ERR_LOST_CONNECTION,
         },
     };
-    upcall::Answer::Status(status)
+    upcall::UpcallAnswer::Status(status)
 }
 
 /// `None` for bytes that are no value.
-fn pdata(found: &Found) -> Option<Pdata> {
+fn pdata(found: &FoundName) -> Option<Pdata> {
     let value = match &found.data {
         Data::Text(text) => Value::String(Text::new(&**text)),
         Data::Typed(bytes) => Value::from_bytes(bytes).ok()?,
@@ -71,7 +73,7 @@ fn pdata(found: &Found) -> Option<Pdata> {
 }
 
 /// A publish call's values and directives.
-pub(super) fn publication(infos: Vec<Info>) -> Result<Request, Status> {
+pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
     let range = range(&infos)?.unwrap_or(Range::Session);
     let persistence = match find(&infos, keys::PERSISTENCE) {
         None => Persistence::Session,
@@ -101,7 +103,7 @@ pub(super) fn publication(infos: Vec<Info>) -> Result<Request, Status> {
         };
         values.push((info.key.into_bytes(), data));
     }
-    Ok(Request::Publish {
+    Ok(NameRequest::Publish {
         range,
         persistence,
         values,

@@ -6,7 +6,7 @@ use crate::job::outcome::RankEnd;
 use crate::node::event::{Event, FromNode, ToNode};
 use crate::node::served;
 use crate::pmix::keys;
-use crate::pmix::upcall::{Parts, Request, Upcall};
+use crate::pmix::upcall::{Parts, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, DataRange, ProcRank, Value};
 use crate::rendezvous::{ClientId, Rendezvous};
 
@@ -115,11 +115,11 @@ fn proc(rank: u32) -> Proc {
 
 fn publish(rank: u32, infos: Vec<Info>) -> Upcall {
     let proc = proc(rank);
-    Upcall::Request(Request::Publish { proc, infos })
+    Upcall::Request(UpcallRequest::Publish { proc, infos })
 }
 
 fn lookup(rank: u32, names: &[&str], infos: Vec<Info>) -> Upcall {
-    Upcall::Request(Request::Lookup {
+    Upcall::Request(UpcallRequest::Lookup {
         proc: proc(rank),
         keys: names.iter().map(|name| Text::from(*name)).collect(),
         infos,
@@ -240,7 +240,7 @@ fn who_asks_is_a_rank_of_the_node_whose_sidecar_it_is() {
     };
     for proc in [stranger, proc(2), proc(77), everybody] {
         let infos = vec![text("a", "text")];
-        let parts = job.ask(0, &Upcall::Request(Request::Publish { proc, infos }));
+        let parts = job.ask(0, &Upcall::Request(UpcallRequest::Publish { proc, infos }));
         assert_eq!(parts.status, Status::ERR_NOT_FOUND);
     }
 }
@@ -307,7 +307,7 @@ fn single_keys_are_withdrawn_from_the_session_and_all_of_them_from_everywhere() 
     let infos = vec![text("a", "text"), range(DataRange::NAMESPACE)];
     assert_eq!(job.ask(1, &publish(1, infos)).status, Status::SUCCESS);
     let mut withdraw = |names: &[&str], infos| {
-        let upcall = Upcall::Request(Request::Unpublish {
+        let upcall = Upcall::Request(UpcallRequest::Unpublish {
             proc: proc(1),
             keys: names.iter().map(|name| Text::from(*name)).collect(),
             infos,
@@ -327,7 +327,7 @@ fn single_keys_are_withdrawn_from_the_session_and_all_of_them_from_everywhere() 
     assert_eq!(withdraw(&["a"], namespace()), Status::ERR_NOT_FOUND);
     let infos = vec![text("a", "text"), range(DataRange::NAMESPACE)];
     assert_eq!(job.ask(1, &publish(1, infos)).status, Status::SUCCESS);
-    let all = Upcall::Request(Request::Unpublish {
+    let all = Upcall::Request(UpcallRequest::Unpublish {
         proc: proc(1),
         keys: Vec::new(),
         infos: Vec::new(),

@@ -10,7 +10,7 @@ use crate::job::spawn::SpawnedByTool;
 use crate::node::JobContext;
 use crate::node::event::Event;
 use crate::pmix::control::ControlKind;
-use crate::pmix::control::serve::{self, Body, Request};
+use crate::pmix::control::serve::{self, Body, SidecarRequest};
 use crate::pmix::upcall::{Notice, Upcall};
 use crate::pmix::value::{ProcRank, Status};
 
@@ -46,11 +46,11 @@ impl Job {
             match action {
                 Action::SendControl(bytes) => {
                     for frame in served::frames(&bytes) {
-                        if let Ok(Request::IofDeliver {
+                        if let Ok(SidecarRequest::IofDeliver {
                             source,
                             channel,
                             data,
-                        }) = Request::decode(&frame)
+                        }) = SidecarRequest::decode(&frame)
                         {
                             let delivery = (node, frame.id, source.rank.0, channel, data.to_vec());
                             self.deliveries.push_back(delivery);
@@ -244,7 +244,7 @@ fn spawned_by_tool(job: &mut Job) {
         Info::new(keys::NSPACE, Value::String("tool".into())),
         Info::new(keys::RANK, Value::Rank(ProcRank(0))),
     ];
-    let connected = Upcall::Request(crate::pmix::upcall::Request::ToolConnected { infos });
+    let connected = Upcall::Request(crate::pmix::upcall::UpcallRequest::ToolConnected { infos });
     let frame = connected.encode(1).unwrap();
     job.feed(1, Event::UpcallReceived(&frame));
     let context = JobContext {

@@ -10,11 +10,11 @@ use crate::job::spawn;
 use crate::node::raised::{end_of_job, status_of_end};
 use crate::node::{JobContext, Member, NodeCore};
 use crate::pmix::keys;
-use crate::pmix::upcall::{Answer, Query};
+use crate::pmix::upcall::{Query, UpcallAnswer};
 use crate::pmix::value::{Array, Info, Proc, ProcInfo, Status, Text, Value};
-use crate::queries::{Heard, Life, Part, Process};
+use crate::queries::{Heard, Life, Part, QueriedProcess};
 
-/// Process states. Source: `PMIX_PROC_STATE_*` in `pmix_common.h`.
+/// QueriedProcess states. Source: `PMIX_PROC_STATE_*` in `pmix_common.h`.
 mod state {
     pub(super) const UNDEF: u8 = 0;
     pub(super) const LAUNCH_UNDERWAY: u8 = 2;
@@ -115,7 +115,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// The answer to all queries of a call.
-    pub(super) fn answer(&self, queries: &[Query]) -> Answer {
+    pub(super) fn answer(&self, queries: &[Query]) -> UpcallAnswer {
         let mut infos = Vec::new();
         let mut missing = None;
         for query in queries {
@@ -153,11 +153,11 @@ impl View<'_> {
             // libpmix 5.0 would look itself, for whatever name it finds in memory, and tell the nodes of
             // all jobs. Without an answer it says that there is none.
             Some(Status::ERR_NOT_FOUND) if asks_for_nodes(queries) => {
-                Answer::Infos(Status::SUCCESS, Vec::new())
+                UpcallAnswer::Infos(Status::SUCCESS, Vec::new())
             }
-            Some(status) if infos.is_empty() => Answer::Status(status),
-            None if !silent() => Answer::Infos(Status::SUCCESS, infos),
-            _ => Answer::Infos(Status::ERR_PARTIAL_SUCCESS, infos),
+            Some(status) if infos.is_empty() => UpcallAnswer::Status(status),
+            None if !silent() => UpcallAnswer::Infos(Status::SUCCESS, infos),
+            _ => UpcallAnswer::Infos(Status::ERR_PARTIAL_SUCCESS, infos),
         }
     }
 
@@ -318,7 +318,7 @@ impl View<'_> {
         &self,
         part: &'a Part,
         scope: &Scope<'_>,
-    ) -> impl Iterator<Item = &'a Process> + use<'a> {
+    ) -> impl Iterator<Item = &'a QueriedProcess> + use<'a> {
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
         at.and_then(|at| part.jobs.get(at)).into_iter().flatten()
     }

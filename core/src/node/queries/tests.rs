@@ -6,7 +6,7 @@ use crate::job::ids::{AppNum, GlobalRank};
 use crate::node::event::Event;
 use crate::node::{JobContext, served};
 use crate::pmix::keys;
-use crate::pmix::upcall::{Notice, Parts, Request, Upcall};
+use crate::pmix::upcall::{Notice, Parts, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, Info, Proc, Status, Value, find};
 
 struct Names;
@@ -105,7 +105,7 @@ impl Job {
     /// Asks at node 0; the answer is the last.
     fn ask(&mut self, keys: &[&str], qualifiers: Vec<Info>) -> usize {
         self.last += 1;
-        let upcall = Upcall::Request(Request::Query {
+        let upcall = Upcall::Request(UpcallRequest::Query {
             proc: proc(0),
             queries: vec![Query {
                 keys: keys.iter().map(|key| (*key).into()).collect(),

@@ -7,7 +7,7 @@ use crate::node::event::{Doing, Event, FromNode};
 use crate::node::{Terms, served};
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
-use crate::pmix::upcall::{Notice, Request, Upcall};
+use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
 use crate::pmix::value::Proc;
 
 /// One node with two ranks and a sidecar that was just started.
@@ -317,7 +317,7 @@ fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
     let mut node = Node::ready();
     let abort = |node: &Node, targets| {
         let (proc, message) = (Proc::new(&node.nspace, Rank(1)), "no".into());
-        let upcall = Upcall::Request(Request::Abort {
+        let upcall = Upcall::Request(UpcallRequest::Abort {
             proc,
             status: 7,
             message,

@@ -1,7 +1,7 @@
 use super::super::served;
 use super::*;
 use crate::node::event::Event;
-use crate::pmix::control::serve::Request;
+use crate::pmix::control::serve::SidecarRequest;
 use crate::pmix::upcall::{Notice, Upcall};
 use crate::pmix::wire::Reader;
 
@@ -28,12 +28,12 @@ impl Job {
                 continue;
             };
             for frame in served::frames(&bytes) {
-                let Ok(Request::Notify {
+                let Ok(SidecarRequest::Notify {
                     code,
                     source,
                     infos,
                     ..
-                }) = Request::decode(&frame)
+                }) = SidecarRequest::decode(&frame)
                 else {
                     continue;
                 };

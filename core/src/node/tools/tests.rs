@@ -2,7 +2,7 @@ use super::super::served;
 use super::*;
 use crate::job::ids::NodeId;
 use crate::node::event::Event;
-use crate::pmix::upcall::{Notice, Request, Upcall};
+use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
 use crate::pmix::value::ProcRank;
 
 fn proc(nspace: &str, rank: u32) -> Proc {
@@ -39,7 +39,7 @@ impl Node {
                 Info::new(keys::RANK, Value::Rank(name.rank)),
             ]
         });
-        let request = Upcall::Request(Request::ToolConnected {
+        let request = Upcall::Request(UpcallRequest::ToolConnected {
             infos: infos.unwrap_or_default(),
         });
         self.calls += 1;

@@ -7,7 +7,7 @@ use crate::pmi::client::Open;
 use crate::pmi::command::Call;
 use crate::pmi::effect::{Effect, KeyAnswer};
 use crate::pmi::limits::REASON_MAX;
-use crate::pmi::reply::{Refusal, Reply};
+use crate::pmi::reply::{PmiRefusal, Reply};
 use crate::pmi::spawn::Spawn;
 use crate::pmi::store::sendable;
 
@@ -29,7 +29,7 @@ impl Server {
                 let text = &failure.text;
                 let whole = |end: &usize| text.is_char_boundary(*end);
                 let end = (0..=REASON_MAX.min(text.len())).rev().find(whole);
-                Reply::Refused(Refusal::Other(&text[..end.unwrap_or(0)]))
+                Reply::Refused(PmiRefusal::Other(&text[..end.unwrap_or(0)]))
             }
         };
         send(rank, &call, &reply, effects);
@@ -56,8 +56,8 @@ impl Server {
         client.state.answered(|open| *open == Open::Key);
         let reply = match answer {
             KeyAnswer::Value(value) if sendable(call.dialect, value) => Reply::Value(value),
-            KeyAnswer::Value(_) | KeyAnswer::NoKey => Reply::Refused(Refusal::KeyNotFound),
-            KeyAnswer::NoJob => Reply::Refused(Refusal::UnknownKvsname),
+            KeyAnswer::Value(_) | KeyAnswer::NoKey => Reply::Refused(PmiRefusal::KeyNotFound),
+            KeyAnswer::NoJob => Reply::Refused(PmiRefusal::UnknownKvsname),
         };
         send(rank, &call, &reply, effects);
     }
@@ -69,10 +69,10 @@ impl Server {
         call: &Call<'_>,
         spawn: Spawn,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal<'static>> {
+    ) -> Result<(), PmiRefusal<'static>> {
         let client = self.client(rank);
         if client.spawning.is_some() {
-            return Err(Refusal::AlreadySpawning);
+            return Err(PmiRefusal::AlreadySpawning);
         }
         let request = spawn.into_request()?;
         client.state.wait(call, Open::Spawn);

@@ -9,8 +9,8 @@ use crate::pmi::command::{Call, Dialect};
 use crate::pmi::effect::Effect;
 use crate::pmi::limits::VALLEN_2_MAX;
 use crate::pmi::node_attributes::NodeAttributes;
-use crate::pmi::reply::{Refusal, Reply, VERSION_1, VERSION_2};
-use crate::pmi::request::Request;
+use crate::pmi::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
+use crate::pmi::request::PmiRequest;
 use crate::pmi::ring::Ring;
 use crate::pmi::wire_v1::ProtocolError;
 
@@ -26,24 +26,24 @@ impl Server {
         &mut self,
         rank: LocalRank,
         call: Call<'_>,
-        request: Result<Request<'_>, Refusal<'static>>,
+        request: Result<PmiRequest<'_>, PmiRefusal<'static>>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), ProtocolError> {
         let state = &mut self.client(rank).state;
-        let aborts = matches!(request, Ok(Request::Abort { .. }));
+        let aborts = matches!(request, Ok(PmiRequest::Abort { .. }));
         if !aborts {
             state.check_idle(&call)?;
         }
-        let subject = request.as_ref().map_or(&b""[..], Request::subject);
+        let subject = request.as_ref().map_or(&b""[..], PmiRequest::subject);
         state.note(&call, subject);
         let phase = state.phase();
         let is_out_of_place = match (&request, phase) {
-            (Ok(Request::Init { .. }) | Err(_), _) => false,
-            (Ok(Request::FullInit { .. }), phase) => phase == Phase::Silent,
+            (Ok(PmiRequest::Init { .. }) | Err(_), _) => false,
+            (Ok(PmiRequest::FullInit { .. }), phase) => phase == Phase::Silent,
             (Ok(_), phase) => !aborts && phase != Phase::Initialized,
         };
         let reply = match request {
-            _ if is_out_of_place => Err(Refusal::NotInitialized),
+            _ if is_out_of_place => Err(PmiRefusal::NotInitialized),
             Ok(request) => self.carry_out(rank, &call, request, effects),
             Err(why) => Err(why),
         };
@@ -60,28 +60,28 @@ impl Server {
         &mut self,
         rank: LocalRank,
         call: &Call<'_>,
-        request: Request<'_>,
+        request: PmiRequest<'_>,
         effects: &mut Vec<Effect>,
-    ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
+    ) -> Result<Option<Reply<'_>>, PmiRefusal<'static>> {
         Ok(Some(match request {
-            Request::Init { version, .. } => {
+            PmiRequest::Init { version, .. } => {
                 self.init(rank, version, effects)?;
                 return Ok(None);
             }
-            Request::FullInit { rank: stated } => self.full_init(rank, stated, effects)?,
-            Request::Maxes => Reply::Maxes,
-            Request::AppNum => Reply::AppNum(self.client(rank).appnum),
-            Request::KvsName => Reply::KvsName(self.store.kvsname()),
-            Request::UniverseSize => Reply::UniverseSize(self.universe_size),
-            Request::Barrier(group) => {
+            PmiRequest::FullInit { rank: stated } => self.full_init(rank, stated, effects)?,
+            PmiRequest::Maxes => Reply::Maxes,
+            PmiRequest::AppNum => Reply::AppNum(self.client(rank).appnum),
+            PmiRequest::KvsName => Reply::KvsName(self.store.kvsname()),
+            PmiRequest::UniverseSize => Reply::UniverseSize(self.universe_size),
+            PmiRequest::Barrier(group) => {
                 let collective = self.barrier(rank, group)?;
                 return self.arrive(rank, call, collective, None, effects);
             }
-            Request::Ring { left, right } => {
+            PmiRequest::Ring { left, right } => {
                 let values = (self.client(rank).rank, left.to_vec(), right.to_vec());
                 return self.arrive(rank, call, Collective::Ring, Some(values), effects);
             }
-            Request::Put {
+            PmiRequest::Put {
                 kvsname,
                 key,
                 value,
@@ -89,21 +89,21 @@ impl Server {
                 self.store.put(kvsname, key, value)?;
                 Reply::Put
             }
-            Request::Get { kvsname, key } if let Some(job) = self.store.other(kvsname) => {
+            PmiRequest::Get { kvsname, key } if let Some(job) = self.store.other(kvsname) => {
                 return Ok(self.key_of(rank, call, job, key, effects));
             }
-            Request::Get { kvsname, key } => {
+            PmiRequest::Get { kvsname, key } => {
                 Reply::Value(self.store.get(call.dialect, kvsname, key)?)
             }
-            Request::JobAttribute { key } => self.job_attribute(call.dialect, key)?,
-            Request::PutNodeAttribute { key, value } => {
+            PmiRequest::JobAttribute { key } => self.job_attribute(call.dialect, key)?,
+            PmiRequest::PutNodeAttribute { key, value } => {
                 self.put_node_attribute(rank, call, key, value, effects)?;
                 return Ok(None);
             }
-            Request::NodeAttribute { key, wait } => {
+            PmiRequest::NodeAttribute { key, wait } => {
                 return self.node_attribute(rank, call, key, wait);
             }
-            Request::Publish { service, port } => {
+            PmiRequest::Publish { service, port } => {
                 let (service, port) = (service.to_vec(), port.to_vec());
                 let effect = Effect::Publish {
                     rank,
@@ -112,27 +112,27 @@ impl Server {
                 };
                 return Ok(self.name(rank, call, effect, effects));
             }
-            Request::Lookup { service } => {
+            PmiRequest::Lookup { service } => {
                 let service = service.to_vec();
                 return Ok(self.name(rank, call, Effect::Lookup { rank, service }, effects));
             }
-            Request::Unpublish { service } => {
+            PmiRequest::Unpublish { service } => {
                 let service = service.to_vec();
                 return Ok(self.name(rank, call, Effect::Unpublish { rank, service }, effects));
             }
-            Request::Spawn(spawn) => {
+            PmiRequest::Spawn(spawn) => {
                 self.spawn(rank, call, spawn, effects)?;
                 return Ok(None);
             }
-            Request::Connect { job } => {
+            PmiRequest::Connect { job } => {
                 self.store.own_kvs(Some(job))?;
                 Reply::Connected
             }
-            Request::Disconnect { job } => {
+            PmiRequest::Disconnect { job } => {
                 self.store.own_kvs(Some(job))?;
                 Reply::Disconnected
             }
-            Request::Abort { code, message } => {
+            PmiRequest::Abort { code, message } => {
                 let message = String::from_utf8_lossy(message).into_owned();
                 effects.push(Effect::Abort {
                     rank,
@@ -141,7 +141,7 @@ impl Server {
                 });
                 return Ok(None);
             }
-            Request::Finalize => {
+            PmiRequest::Finalize => {
                 self.client(rank).state.enter(Phase::Finalized);
                 send(rank, call, &Reply::FinalizeAck, effects);
                 effects.push(Effect::Finalized { rank });
@@ -156,11 +156,11 @@ impl Server {
         rank: LocalRank,
         version: u32,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal<'static>> {
+    ) -> Result<(), PmiRefusal<'static>> {
         let dialect = match version {
             version if version == VERSION_1.0 => Dialect::Pmi1,
             version if version == VERSION_2.0 => Dialect::Pmi2,
-            _ => return Err(Refusal::Version),
+            _ => return Err(PmiRefusal::Version),
         };
         let state = &mut self.client(rank).state;
         let was_in_session = state.in_session();
@@ -183,11 +183,11 @@ impl Server {
         local: LocalRank,
         stated: Option<Rank>,
         effects: &mut Vec<Effect>,
-    ) -> Result<Reply<'_>, Refusal<'static>> {
+    ) -> Result<Reply<'_>, PmiRefusal<'static>> {
         let size = self.barriers.size();
         let client = &mut self.clients[local.index()];
         if stated.is_some_and(|stated| stated != client.rank) {
-            return Err(Refusal::OtherRank);
+            return Err(PmiRefusal::OtherRank);
         }
         if !client.state.in_session() {
             effects.push(Effect::Initialized { rank: local });
@@ -202,15 +202,19 @@ impl Server {
     }
 
     /// The barrier a group stands for, if its caller and all it names can take part.
-    fn barrier(&mut self, local: LocalRank, group: Group) -> Result<Collective, Refusal<'static>> {
+    fn barrier(
+        &mut self,
+        local: LocalRank,
+        group: Group,
+    ) -> Result<Collective, PmiRefusal<'static>> {
         let Group { scope, tag } = group;
         if let Scope::Ranks(ranks) = &scope {
             let size = self.barriers.size();
             if ranks.last().is_some_and(|rank| rank.0 >= size) {
-                return Err(Refusal::UnknownRank);
+                return Err(PmiRefusal::UnknownRank);
             }
             if ranks.binary_search(&self.client(local).rank).is_err() {
-                return Err(Refusal::NotAMember);
+                return Err(PmiRefusal::NotAMember);
             }
         }
         Ok(Collective::Barrier { scope, tag })
@@ -223,16 +227,16 @@ impl Server {
         collective: Collective,
         ring: Option<RingValues>,
         effects: &mut Vec<Effect>,
-    ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
+    ) -> Result<Option<Reply<'_>>, PmiRefusal<'static>> {
         let number = self.barriers.number();
         let state = &mut self.client(rank).state;
         let same = |open: &Open| matches!(open, Open::Collective(open, _) if *open == collective);
         if state.open().any(same) {
-            return Err(Refusal::AlreadyInBarrier);
+            return Err(PmiRefusal::AlreadyInBarrier);
         }
         if self.barriers.failure(&collective).is_some() {
             let why = self.barriers.failure(&collective).unwrap_or_default();
-            return Ok(Some(Reply::Refused(Refusal::Other(why))));
+            return Ok(Some(Reply::Refused(PmiRefusal::Other(why))));
         }
         let state = &mut self.client(rank).state;
         state.wait(call, Open::Collective(collective.clone(), number));
@@ -290,7 +294,7 @@ impl Server {
         why: &str,
         effects: &mut Vec<Effect>,
     ) {
-        let reply = Reply::Refused(Refusal::Other(why));
+        let reply = Reply::Refused(PmiRefusal::Other(why));
         for waiter in self.barriers.fail(collective, why.to_owned()) {
             self.answer(waiter, collective, &reply, effects);
         }
@@ -319,14 +323,18 @@ impl Server {
         Ok(())
     }
 
-    fn job_attribute(&self, dialect: Dialect, key: &[u8]) -> Result<Reply<'_>, Refusal<'static>> {
+    fn job_attribute(
+        &self,
+        dialect: Dialect,
+        key: &[u8],
+    ) -> Result<Reply<'_>, PmiRefusal<'static>> {
         if let Some(value) = self.store.attribute(dialect, key) {
             return Ok(Reply::Value(value));
         }
         match key {
             UNIVERSE_SIZE => Ok(Reply::UniverseSize(self.universe_size)),
             HAS_NAME_SERVICE => Ok(Reply::Value(b"TRUE")),
-            _ => Err(Refusal::KeyNotFound),
+            _ => Err(PmiRefusal::KeyNotFound),
         }
     }
 
@@ -337,7 +345,7 @@ impl Server {
         key: &[u8],
         value: &[u8],
         effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal<'static>> {
+    ) -> Result<(), PmiRefusal<'static>> {
         let woken = self.node_attributes.put(key, value)?;
         send(rank, call, &Reply::Put, effects);
         for waiter in woken {
@@ -354,7 +362,7 @@ impl Server {
         call: &Call<'_>,
         key: &[u8],
         wait: bool,
-    ) -> Result<Option<Reply<'_>>, Refusal<'static>> {
+    ) -> Result<Option<Reply<'_>>, PmiRefusal<'static>> {
         if self.node_attributes.get(key).is_none() {
             let ranks: Vec<Rank> = self.clients.iter().map(|client| client.rank).collect();
             let value = NodeAttributes::of_placement(key, &ranks);
@@ -369,7 +377,7 @@ impl Server {
         }
         match self.node_attributes.get(key) {
             Some(value) => Ok(Some(Reply::Value(value))),
-            None => Err(Refusal::KeyNotFound),
+            None => Err(PmiRefusal::KeyNotFound),
         }
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::pmi::command::Command;
-use crate::pmi::request::Request;
+use crate::pmi::request::PmiRequest;
 use crate::pmi::request_v2;
 use crate::pmi::spawn::{Spawn, SpawnCommand};
 use crate::pmi::wire_v2::{Frame, FrameBuilder, Framer, Message};
@@ -127,7 +127,7 @@ fn a_captured_spawn_is_parsed_completely() {
     };
     assert_eq!(
         request_v2::parse(Command::Spawn, &frame),
-        Ok(Request::Spawn(expected))
+        Ok(PmiRequest::Spawn(expected))
     );
 }
 

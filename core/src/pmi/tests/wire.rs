@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::pmi::limits::REQUEST_LINE_MAX;
-use crate::pmi::request::Request;
+use crate::pmi::request::PmiRequest;
 use crate::pmi::request_v1;
 use crate::pmi::spawn::{Spawn, SpawnCommand};
 use crate::pmi::spawn_v1::SpawnLines;
@@ -68,7 +68,7 @@ fn a_spawn_block_may_have_any_order_and_empty_arguments() {
 #[test]
 fn fields_may_come_in_any_order_with_any_number_of_blanks() {
     let line = Line::parse(b"cmd=init  pmi_subversion=1   rc=0 pmi_version=1  ").unwrap();
-    let expected = Request::Init {
+    let expected = PmiRequest::Init {
         version: 1,
         subversion: 1,
     };
@@ -92,7 +92,7 @@ fn an_abort_is_understood_in_every_spelling_seen() {
         let line = Line::parse(text.as_bytes()).unwrap();
         let message = message.as_bytes();
         let (_, request) = request_v1::parse(&line).unwrap();
-        assert_eq!(request, Ok(Request::Abort { code, message }));
+        assert_eq!(request, Ok(PmiRequest::Abort { code, message }));
     }
 }
 

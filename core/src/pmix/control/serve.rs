@@ -4,14 +4,16 @@
 
 use wireup_shim::wire as c;
 
-use super::{Client, ControlKind, Failed, ForkEnv, Hello, Refusal, SidecarNotice, StartupStage};
+use super::{
+    Client, ControlKind, ControlRefusal, Failed, ForkEnv, Hello, SidecarNotice, StartupStage,
+};
 use crate::job::ids::Rank;
 use crate::pmix::value::{Channels, DataRange, Proc, Status, Text};
 use crate::pmix::wire::{Frame, Reader, WireError, Writer};
 
 /// A request as the host reads it; `infos` is an encoded list, checked by the shim.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Request<'a> {
+pub enum SidecarRequest<'a> {
     /// Start the PMIx server.
     Init {
         /// For `PMIx_server_init`.
@@ -51,7 +53,7 @@ pub enum Request<'a> {
     },
 }
 
-impl<'a> Request<'a> {
+impl<'a> SidecarRequest<'a> {
     /// Reads a request frame.
     ///
     /// # Errors
@@ -129,7 +131,7 @@ pub enum Body<'a> {
 pub fn reply(
     kind: ControlKind,
     id: u64,
-    outcome: Result<Body<'_>, &Refusal>,
+    outcome: Result<Body<'_>, &ControlRefusal>,
 ) -> Result<Vec<u8>, WireError> {
     let mut out = Writer::frame();
     let (status, text) = match outcome {

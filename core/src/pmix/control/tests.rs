@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::super::arbitrary;
 use super::super::value::{ProcRank, find};
 use super::super::wire::{Frame, FrameDecoder};
-use super::serve::{self, Body, Request};
+use super::serve::{self, Body, SidecarRequest};
 use super::*;
 
 fn nspace(name: &str) -> Nspace {
@@ -33,7 +33,7 @@ fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
         tmpdir: "/run/x".into(),
     };
     let frame = frame(&Control::Init(init).encode(1).unwrap());
-    let Ok(Request::Init { infos }) = Request::decode(&frame) else {
+    let Ok(SidecarRequest::Init { infos }) = SidecarRequest::decode(&frame) else {
         panic!("{frame:?}")
     };
     let infos = decoded_infos(infos);
@@ -81,8 +81,8 @@ fn requests_reach_the_host_as_they_were_made() {
         clients: clients.clone(),
     };
     let sent = frame(&register.encode(1).unwrap());
-    match Request::decode(&sent) {
-        Ok(Request::RegisterJob {
+    match SidecarRequest::decode(&sent) {
+        Ok(SidecarRequest::RegisterJob {
             nspace,
             clients: read,
             infos: rest,
@@ -99,8 +99,8 @@ fn requests_reach_the_host_as_they_were_made() {
         infos: infos.clone(),
     };
     let sent = frame(&notify.encode(1).unwrap());
-    match Request::decode(&sent) {
-        Ok(Request::Notify {
+    match SidecarRequest::decode(&sent) {
+        Ok(SidecarRequest::Notify {
             code,
             source: read,
             range,
@@ -117,20 +117,20 @@ fn requests_reach_the_host_as_they_were_made() {
     };
     let sent = frame(&modex.encode(1).unwrap());
     assert_eq!(
-        Request::decode(&sent),
-        Ok(Request::DirectModex(Proc::new(&alpha, Rank(2))))
+        SidecarRequest::decode(&sent),
+        Ok(SidecarRequest::DirectModex(Proc::new(&alpha, Rank(2))))
     );
     let sent = frame(&Control::DeregisterJob { nspace: alpha }.encode(1).unwrap());
     assert_eq!(
-        Request::decode(&sent),
-        Ok(Request::DeregisterJob {
+        SidecarRequest::decode(&sent),
+        Ok(SidecarRequest::DeregisterJob {
             nspace: "alpha".into()
         })
     );
     let sent = frame(&Control::Finalize.encode(1).unwrap());
-    assert_eq!(Request::decode(&sent), Ok(Request::Finalize));
+    assert_eq!(SidecarRequest::decode(&sent), Ok(SidecarRequest::Finalize));
     let sent = frame(&Control::Probe.encode(1).unwrap());
-    assert_eq!(Request::decode(&sent), Ok(Request::Probe));
+    assert_eq!(SidecarRequest::decode(&sent), Ok(SidecarRequest::Probe));
     let deliver = Control::IofDeliver {
         source: Proc::new(&nspace("gamma"), Rank(1)),
         channel: Channels::STDERR,
@@ -138,8 +138,8 @@ fn requests_reach_the_host_as_they_were_made() {
     };
     let sent = frame(&deliver.encode(1).unwrap());
     assert_eq!(
-        Request::decode(&sent),
-        Ok(Request::IofDeliver {
+        SidecarRequest::decode(&sent),
+        Ok(SidecarRequest::IofDeliver {
             source: Proc::new(&nspace("gamma"), Rank(1)),
             channel: Channels::STDERR,
             data: b"a\0b",
@@ -161,7 +161,7 @@ fn the_host_refuses_what_is_no_request() {
         ..good.clone()
     };
     assert_eq!(
-        Request::decode(&reply),
+        SidecarRequest::decode(&reply),
         Err(WireError::Operation { op, reply: true })
     );
     let unknown = Frame {
@@ -172,17 +172,20 @@ fn the_host_refuses_what_is_no_request() {
         op: 0x7777,
         reply: false,
     };
-    assert_eq!(Request::decode(&unknown), Err(error));
+    assert_eq!(SidecarRequest::decode(&unknown), Err(error));
     let notice = Frame {
         id: 0,
         ..good.clone()
     };
-    assert_eq!(Request::decode(&notice), Err(WireError::Id { op, id: 0 }));
+    assert_eq!(
+        SidecarRequest::decode(&notice),
+        Err(WireError::Id { op, id: 0 })
+    );
     let longer = Frame {
         payload: vec![0],
         ..good
     };
-    assert_eq!(Request::decode(&longer), Err(WireError::Trailing(1)));
+    assert_eq!(SidecarRequest::decode(&longer), Err(WireError::Trailing(1)));
 }
 
 #[test]
@@ -192,11 +195,11 @@ fn replies_come_back_as_given() {
         common: vec![variable("A"), variable("B")],
         clients: vec![(Rank(2), vec![variable("C")]), (Rank(5), Vec::new())],
     };
-    let refusal = Refusal {
+    let refusal = ControlRefusal {
         status: Status::ERR_NOMEM,
         text: "no memory".into(),
     };
-    let read = |kind, outcome: Result<Body<'_>, &Refusal>| {
+    let read = |kind, outcome: Result<Body<'_>, &ControlRefusal>| {
         let frame = frame(&serve::reply(kind, 7, outcome).unwrap());
         assert_eq!((frame.op, frame.reply, frame.id), (kind.op(), true, 7));
         ControlReply::decode(kind, &frame.payload).unwrap()
@@ -263,7 +266,7 @@ proptest! {
         for kind in ControlKind::ALL {
             let _ = ControlReply::decode(kind, &payload);
             let frame = Frame { op: kind.op(), reply: false, id: 1, payload: payload.clone() };
-            let _ = Request::decode(&frame);
+            let _ = SidecarRequest::decode(&frame);
         }
         for op in [1, 2, 3] {
             let _ = SidecarNotice::decode(op, &payload);
@@ -279,7 +282,7 @@ proptest! {
             infos: infos.clone(),
         };
         let sent = frame(&control.encode(1).unwrap());
-        let Ok(Request::Notify { infos: rest, .. }) = Request::decode(&sent) else {
+        let Ok(SidecarRequest::Notify { infos: rest, .. }) = SidecarRequest::decode(&sent) else {
             panic!("{sent:?}")
         };
         prop_assert_eq!(decoded_infos(rest), infos);

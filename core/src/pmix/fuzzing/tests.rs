@@ -5,11 +5,11 @@ use std::path::Path;
 
 use super::*;
 use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{ForkEnv, Hello, Refusal, SidecarNotice};
+use crate::pmix::control::{ControlRefusal, ForkEnv, Hello, SidecarNotice};
 
 /// One input per message of the control socket; those of the upcall socket are golden vectors.
 fn control_inputs() -> Vec<(String, Vec<u8>)> {
-    let refusal = Refusal {
+    let refusal = ControlRefusal {
         status: Status::ERR_NOT_FOUND,
         text: "gone".into(),
     };

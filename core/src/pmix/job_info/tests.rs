@@ -1,8 +1,8 @@
 use super::super::value::find;
 use super::*;
 
-fn app(size: u32) -> App {
-    App {
+fn app(size: u32) -> AppInfo {
+    AppInfo {
         size,
         argv: vec!["prog".into(), "-x".into()],
         wdir: "/work".into(),
@@ -198,7 +198,7 @@ fn apps_start_with_their_number_and_name_their_leader() {
 #[test]
 fn what_would_mislead_or_crash_libpmix_is_refused() {
     let nspace = Nspace::new("job-1").unwrap();
-    let refused = |layout: &[(u32, u32)], names: &[&str], apps: &[App]| {
+    let refused = |layout: &[(u32, u32)], names: &[&str], apps: &[AppInfo]| {
         let layout = layout.iter().map(|&(node, count)| (NodeId(node), count));
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         JobInfo {
@@ -246,7 +246,7 @@ fn what_would_mislead_or_crash_libpmix_is_refused() {
 
 #[test]
 fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
-    let described = |apps: &[App]| {
+    let described = |apps: &[AppInfo]| {
         let size = apps.iter().map(|app| app.size).sum::<u32>();
         let ranks = RankMap::from_runs((0..2).map(|node| (NodeId(node), size / 2)));
         let infos = JobInfo {

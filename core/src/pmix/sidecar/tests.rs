@@ -1,6 +1,6 @@
 use super::*;
 use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{Refusal, StartupStage};
+use crate::pmix::control::{ControlRefusal, StartupStage};
 use crate::pmix::value::{Proc, ProcRank};
 use crate::pmix::wire::{HEADER_LEN, MAX_PAYLOAD};
 
@@ -13,7 +13,7 @@ fn proc() -> Proc {
 
 fn fence(id: u64) -> Vec<u8> {
     let data = vec![7; 10];
-    Upcall::Request(Request::Fence {
+    Upcall::Request(UpcallRequest::Fence {
         procs: vec![proc()],
         infos: Vec::new(),
         data,
@@ -38,19 +38,19 @@ fn an_upcall_is_answered_once() {
         [(id, UpcallKind::Fence)]
     );
     assert!(
-        link.answer(UpcallId(6), &Answer::Data(Vec::new()))
+        link.answer(UpcallId(6), &UpcallAnswer::Data(Vec::new()))
             .is_none(),
         "never asked"
     );
-    let bytes = link.answer(id, &Answer::Data(vec![1, 2, 3])).unwrap();
+    let bytes = link.answer(id, &UpcallAnswer::Data(vec![1, 2, 3])).unwrap();
     assert_eq!(
         bytes,
-        Answer::Data(vec![1, 2, 3])
+        UpcallAnswer::Data(vec![1, 2, 3])
             .encode(UpcallKind::Fence, 5)
             .unwrap()
     );
     assert!(
-        link.answer(id, &Answer::Data(Vec::new())).is_none(),
+        link.answer(id, &UpcallAnswer::Data(Vec::new())).is_none(),
         "answered already"
     );
     assert_eq!(link.outstanding_upcalls().count(), 0);
@@ -69,9 +69,9 @@ fn an_answer_over_the_limit_becomes_an_error_for_that_upcall() {
     let mut link = SidecarLink::new();
     let id = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
     let bytes = link
-        .answer(id, &Answer::Data(vec![0; MAX_PAYLOAD]))
+        .answer(id, &UpcallAnswer::Data(vec![0; MAX_PAYLOAD]))
         .unwrap();
-    let refused = Answer::Status(Status::ERR_OUT_OF_RESOURCE);
+    let refused = UpcallAnswer::Status(Status::ERR_OUT_OF_RESOURCE);
     assert_eq!(bytes, refused.encode(UpcallKind::Fence, 5).unwrap());
 }
 
@@ -121,7 +121,7 @@ fn replies_may_come_out_of_order_but_only_once() {
     let (first, _) = link.control(&modex()).unwrap();
     let (second, _) = link.control(&Control::Finalize).unwrap();
     assert_ne!(first, second);
-    let refusal = Refusal {
+    let refusal = ControlRefusal {
         status: Status::ERR_NOT_FOUND,
         text: "gone".into(),
     };

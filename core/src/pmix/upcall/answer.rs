@@ -23,7 +23,7 @@ pub struct Pdata {
 /// [`Credential`](Self::Credential), `validate_credential` takes [`Infos`](Self::Infos), `connect` and
 /// `disconnect` take a status, `tool_connected` takes [`Named`](Self::Named); a status answers every kind, and is how each of them fails.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
+pub enum UpcallAnswer {
     /// Done, or refused.
     Status(Status),
     /// Success, with the collected data.
@@ -44,16 +44,16 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parts {
     pub status: Status,
-    /// See [`Answer::Data`], or the name of a spawned job, or the nspace of [`Answer::Named`]; else
+    /// See [`UpcallAnswer::Data`], or the name of a spawned job, or the nspace of [`UpcallAnswer::Named`]; else
     /// empty.
     pub data: Vec<u8>,
-    /// See [`Answer::Infos`]; else empty.
+    /// See [`UpcallAnswer::Infos`]; else empty.
     pub infos: Vec<Info>,
-    /// See [`Answer::Found`]; else empty.
+    /// See [`UpcallAnswer::Found`]; else empty.
     pub found: Vec<Pdata>,
 }
 
-impl Answer {
+impl UpcallAnswer {
     /// The reply frame's bytes. An answer that is not for this kind of upcall loses all but its
     /// status; a spawn or a tool without a name failed.
     ///

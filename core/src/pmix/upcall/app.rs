@@ -4,9 +4,9 @@ use crate::pmix::upcall::encoding::encode_texts;
 use crate::pmix::value::{Info, Text};
 use crate::pmix::wire::{Reader, WireError, Writer};
 
-/// An application context of [`Request::Spawn`](super::Request::Spawn), as the client gave it.
+/// An application context of [`Request::Spawn`](super::UpcallRequest::Spawn), as the client gave it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct App {
+pub struct SpawnedAppInfo {
     /// The program; may be empty, then it is the first of `argv`.
     pub cmd: Text,
     /// Program name and arguments, or nothing at all.
@@ -21,7 +21,7 @@ pub struct App {
     pub infos: Vec<Info>,
 }
 
-impl App {
+impl SpawnedAppInfo {
     pub(super) fn encode(&self, out: &mut Writer) {
         self.cmd.encode(out);
         encode_texts(&self.argv, out);

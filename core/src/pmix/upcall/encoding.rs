@@ -2,7 +2,9 @@
 
 use wireup_shim::wire as c;
 
-use crate::pmix::upcall::{App, GroupOp, Notice, Query, Request, Upcall, UpcallKind};
+use crate::pmix::upcall::{
+    GroupOp, Notice, Query, SpawnedAppInfo, Upcall, UpcallKind, UpcallRequest,
+};
 use crate::pmix::value::{Channels, DataRange, Info, Proc, Status, Text};
 use crate::pmix::wire::{Reader, WireError, Writer};
 
@@ -62,25 +64,25 @@ impl Upcall {
             UpcallKind::Spawned => Self::Notice(Notice::Spawned {
                 nspace: Text::decode(&mut from)?,
             }),
-            UpcallKind::ToolConnected => Self::Request(Request::ToolConnected {
+            UpcallKind::ToolConnected => Self::Request(UpcallRequest::ToolConnected {
                 infos: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Abort => Self::Request(Request::Abort {
+            UpcallKind::Abort => Self::Request(UpcallRequest::Abort {
                 proc: Proc::decode(&mut from)?,
                 status: from.i32()?,
                 message: Text::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
             }),
-            UpcallKind::Fence => Self::Request(Request::Fence {
+            UpcallKind::Fence => Self::Request(UpcallRequest::Fence {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
                 data: from.bytes()?.to_vec(),
             }),
-            UpcallKind::DirectModex => Self::Request(Request::DirectModex {
+            UpcallKind::DirectModex => Self::Request(UpcallRequest::DirectModex {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Query => Self::Request(Request::Query {
+            UpcallKind::Query => Self::Request(UpcallRequest::Query {
                 proc: Proc::decode(&mut from)?,
                 queries: from.list(|from| {
                     Ok(Query {
@@ -89,51 +91,51 @@ impl Upcall {
                     })
                 })?,
             }),
-            UpcallKind::Log => Self::Request(Request::Log {
+            UpcallKind::Log => Self::Request(UpcallRequest::Log {
                 proc: Proc::decode(&mut from)?,
                 data: Info::decode_list(&mut from)?,
                 directives: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Publish => Self::Request(Request::Publish {
+            UpcallKind::Publish => Self::Request(UpcallRequest::Publish {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Lookup => Self::Request(Request::Lookup {
-                proc: Proc::decode(&mut from)?,
-                keys: from.list(Text::decode)?,
-                infos: Info::decode_list(&mut from)?,
-            }),
-            UpcallKind::Unpublish => Self::Request(Request::Unpublish {
+            UpcallKind::Lookup => Self::Request(UpcallRequest::Lookup {
                 proc: Proc::decode(&mut from)?,
                 keys: from.list(Text::decode)?,
                 infos: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Group => Self::Request(Request::Group {
+            UpcallKind::Unpublish => Self::Request(UpcallRequest::Unpublish {
+                proc: Proc::decode(&mut from)?,
+                keys: from.list(Text::decode)?,
+                infos: Info::decode_list(&mut from)?,
+            }),
+            UpcallKind::Group => Self::Request(UpcallRequest::Group {
                 op: GroupOp::decode(&mut from)?,
                 name: Text::decode(&mut from)?,
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::JobControl => Self::Request(Request::JobControl {
+            UpcallKind::JobControl => Self::Request(UpcallRequest::JobControl {
                 proc: Proc::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
                 directives: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::SessionControl => Self::Request(Request::SessionControl {
+            UpcallKind::SessionControl => Self::Request(UpcallRequest::SessionControl {
                 proc: Proc::decode(&mut from)?,
                 session: from.u32()?,
                 directives: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Spawn => Self::Request(Request::Spawn {
+            UpcallKind::Spawn => Self::Request(UpcallRequest::Spawn {
                 proc: Proc::decode(&mut from)?,
                 infos: Info::decode_list(&mut from)?,
-                apps: from.list(App::decode)?,
+                apps: from.list(SpawnedAppInfo::decode)?,
             }),
-            UpcallKind::Connect => Self::Request(Request::Connect {
+            UpcallKind::Connect => Self::Request(UpcallRequest::Connect {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Disconnect => Self::Request(Request::Disconnect {
+            UpcallKind::Disconnect => Self::Request(UpcallRequest::Disconnect {
                 procs: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
             }),
@@ -142,22 +144,22 @@ impl Upcall {
                 infos: Info::decode_list(&mut from)?,
                 channels: Channels(from.u16()?),
             }),
-            UpcallKind::PushStdin => Self::Request(Request::PushStdin {
+            UpcallKind::PushStdin => Self::Request(UpcallRequest::PushStdin {
                 source: Proc::decode(&mut from)?,
                 targets: from.list(Proc::decode)?,
                 infos: Info::decode_list(&mut from)?,
                 data: from.bytes()?.to_vec(),
             }),
-            UpcallKind::GetCredential => Self::Request(Request::GetCredential {
+            UpcallKind::GetCredential => Self::Request(UpcallRequest::GetCredential {
                 proc: Proc::decode(&mut from)?,
                 directives: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::ValidateCredential => Self::Request(Request::ValidateCredential {
+            UpcallKind::ValidateCredential => Self::Request(UpcallRequest::ValidateCredential {
                 proc: Proc::decode(&mut from)?,
                 credential: from.bytes()?.to_vec(),
                 directives: Info::decode_list(&mut from)?,
             }),
-            UpcallKind::Allocate => Self::Request(Request::Allocate {
+            UpcallKind::Allocate => Self::Request(UpcallRequest::Allocate {
                 proc: Proc::decode(&mut from)?,
                 directive: from.u8()?,
                 infos: Info::decode_list(&mut from)?,
@@ -180,8 +182,8 @@ impl Upcall {
                 source: proc,
                 infos,
             })
-            | Self::Request(Request::DirectModex { proc, infos })
-            | Self::Request(Request::Publish { proc, infos }) => {
+            | Self::Request(UpcallRequest::DirectModex { proc, infos })
+            | Self::Request(UpcallRequest::Publish { proc, infos }) => {
                 proc.encode(&mut out);
                 Info::encode_list(infos, &mut out);
             }
@@ -207,10 +209,10 @@ impl Upcall {
                 name.encode(&mut out);
                 encode_procs(procs, &mut out);
             }
-            Self::Request(Request::ToolConnected { infos }) => {
+            Self::Request(UpcallRequest::ToolConnected { infos }) => {
                 Info::encode_list(infos, &mut out);
             }
-            Self::Request(Request::Abort {
+            Self::Request(UpcallRequest::Abort {
                 proc,
                 status,
                 message,
@@ -221,12 +223,12 @@ impl Upcall {
                 message.encode(&mut out);
                 encode_procs(targets, &mut out);
             }
-            Self::Request(Request::Fence { procs, infos, data }) => {
+            Self::Request(UpcallRequest::Fence { procs, infos, data }) => {
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
                 out.bytes(data);
             }
-            Self::Request(Request::Query { proc, queries }) => {
+            Self::Request(UpcallRequest::Query { proc, queries }) => {
                 proc.encode(&mut out);
                 out.count(queries.len());
                 for query in queries {
@@ -234,7 +236,7 @@ impl Upcall {
                     Info::encode_list(&query.qualifiers, &mut out);
                 }
             }
-            Self::Request(Request::Log {
+            Self::Request(UpcallRequest::Log {
                 proc,
                 data,
                 directives,
@@ -243,13 +245,13 @@ impl Upcall {
                 Info::encode_list(data, &mut out);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Request(Request::Lookup { proc, keys, infos })
-            | Self::Request(Request::Unpublish { proc, keys, infos }) => {
+            Self::Request(UpcallRequest::Lookup { proc, keys, infos })
+            | Self::Request(UpcallRequest::Unpublish { proc, keys, infos }) => {
                 proc.encode(&mut out);
                 encode_texts(keys, &mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::Request(Request::Group {
+            Self::Request(UpcallRequest::Group {
                 op,
                 name,
                 procs,
@@ -260,7 +262,7 @@ impl Upcall {
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
             }
-            Self::Request(Request::JobControl {
+            Self::Request(UpcallRequest::JobControl {
                 proc,
                 targets,
                 directives,
@@ -269,7 +271,7 @@ impl Upcall {
                 encode_procs(targets, &mut out);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Request(Request::SessionControl {
+            Self::Request(UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
@@ -278,14 +280,14 @@ impl Upcall {
                 out.u32(*session);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Request(Request::Spawn { proc, infos, apps }) => {
+            Self::Request(UpcallRequest::Spawn { proc, infos, apps }) => {
                 proc.encode(&mut out);
                 Info::encode_list(infos, &mut out);
                 out.count(apps.len());
                 apps.iter().for_each(|app| app.encode(&mut out));
             }
-            Self::Request(Request::Connect { procs, infos })
-            | Self::Request(Request::Disconnect { procs, infos }) => {
+            Self::Request(UpcallRequest::Connect { procs, infos })
+            | Self::Request(UpcallRequest::Disconnect { procs, infos }) => {
                 encode_procs(procs, &mut out);
                 Info::encode_list(infos, &mut out);
             }
@@ -298,7 +300,7 @@ impl Upcall {
                 Info::encode_list(infos, &mut out);
                 out.u16(channels.0);
             }
-            Self::Request(Request::PushStdin {
+            Self::Request(UpcallRequest::PushStdin {
                 source,
                 targets,
                 infos,
@@ -309,11 +311,11 @@ impl Upcall {
                 Info::encode_list(infos, &mut out);
                 out.bytes(data);
             }
-            Self::Request(Request::GetCredential { proc, directives }) => {
+            Self::Request(UpcallRequest::GetCredential { proc, directives }) => {
                 proc.encode(&mut out);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Request(Request::ValidateCredential {
+            Self::Request(UpcallRequest::ValidateCredential {
                 proc,
                 credential,
                 directives,
@@ -322,7 +324,7 @@ impl Upcall {
                 out.bytes(credential);
                 Info::encode_list(directives, &mut out);
             }
-            Self::Request(Request::Allocate {
+            Self::Request(UpcallRequest::Allocate {
                 proc,
                 directive,
                 infos,

@@ -3,7 +3,7 @@
 use wireup_shim::wire as c;
 
 #[cfg(doc)]
-use super::{Notice, Request};
+use super::{Notice, UpcallRequest};
 
 /// Names the upcalls.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -24,45 +24,45 @@ pub enum UpcallKind {
     ConnectionsLost,
     /// See [`Notice::Spawned`].
     Spawned,
-    /// See [`Request::Abort`].
+    /// See [`UpcallRequest::Abort`].
     Abort,
-    /// See [`Request::Fence`].
+    /// See [`UpcallRequest::Fence`].
     Fence,
-    /// See [`Request::DirectModex`].
+    /// See [`UpcallRequest::DirectModex`].
     DirectModex,
-    /// See [`Request::Query`].
+    /// See [`UpcallRequest::Query`].
     Query,
-    /// See [`Request::Log`].
+    /// See [`UpcallRequest::Log`].
     Log,
-    /// See [`Request::Publish`].
+    /// See [`UpcallRequest::Publish`].
     Publish,
-    /// See [`Request::Lookup`].
+    /// See [`UpcallRequest::Lookup`].
     Lookup,
-    /// See [`Request::Unpublish`].
+    /// See [`UpcallRequest::Unpublish`].
     Unpublish,
-    /// See [`Request::Group`].
+    /// See [`UpcallRequest::Group`].
     Group,
-    /// See [`Request::JobControl`].
+    /// See [`UpcallRequest::JobControl`].
     JobControl,
-    /// See [`Request::Spawn`].
+    /// See [`UpcallRequest::Spawn`].
     Spawn,
-    /// See [`Request::Connect`].
+    /// See [`UpcallRequest::Connect`].
     Connect,
-    /// See [`Request::Disconnect`].
+    /// See [`UpcallRequest::Disconnect`].
     Disconnect,
     /// See [`Notice::IofPull`].
     IofPull,
-    /// See [`Request::PushStdin`].
+    /// See [`UpcallRequest::PushStdin`].
     PushStdin,
-    /// See [`Request::GetCredential`].
+    /// See [`UpcallRequest::GetCredential`].
     GetCredential,
-    /// See [`Request::ValidateCredential`].
+    /// See [`UpcallRequest::ValidateCredential`].
     ValidateCredential,
-    /// See [`Request::Allocate`].
+    /// See [`UpcallRequest::Allocate`].
     Allocate,
-    /// See [`Request::SessionControl`].
+    /// See [`UpcallRequest::SessionControl`].
     SessionControl,
-    /// See [`Request::ToolConnected`].
+    /// See [`UpcallRequest::ToolConnected`].
     ToolConnected,
 }
 

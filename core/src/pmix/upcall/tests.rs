@@ -38,38 +38,46 @@ fn answers_read_as_the_shim_reads_them() {
     };
     let (query, lookup) = (UpcallKind::Query, UpcallKind::Lookup);
     for (kind, answer, read) in [
-        (query, Answer::Status(gone), read(gone, &[], &[], &[])),
+        (query, UpcallAnswer::Status(gone), read(gone, &[], &[], &[])),
         (
             query,
-            Answer::Data(vec![1, 2]),
+            UpcallAnswer::Data(vec![1, 2]),
             read(fine, &[1, 2], &[], &[]),
         ),
         (
             query,
-            Answer::Infos(fine, infos.clone()),
+            UpcallAnswer::Infos(fine, infos.clone()),
             read(fine, &[], &infos, &[]),
         ),
-        (lookup, Answer::Status(gone), read(gone, &[], &[], &[])),
         (
             lookup,
-            Answer::Found(fine, found.clone()),
+            UpcallAnswer::Status(gone),
+            read(gone, &[], &[], &[]),
+        ),
+        (
+            lookup,
+            UpcallAnswer::Found(fine, found.clone()),
             read(fine, &[], &[], &found),
         ),
-        (lookup, Answer::Data(vec![1, 2]), read(fine, &[], &[], &[])),
+        (
+            lookup,
+            UpcallAnswer::Data(vec![1, 2]),
+            read(fine, &[], &[], &[]),
+        ),
         (
             UpcallKind::Spawn,
-            Answer::Spawned(Nspace::new("child").unwrap()),
+            UpcallAnswer::Spawned(Nspace::new("child").unwrap()),
             read(fine, b"child", &[], &[]),
         ),
         (
             UpcallKind::Spawn,
-            Answer::Status(fine),
+            UpcallAnswer::Status(fine),
             read(Status::ERROR, &[], &[], &[]),
         ),
     ] {
         let frame = frame(&answer.encode(kind, 9).unwrap());
         assert_eq!((frame.op, frame.reply, frame.id), (kind.op(), true, 9));
-        assert_eq!(Answer::decode(&frame), Ok(read));
+        assert_eq!(UpcallAnswer::decode(&frame), Ok(read));
     }
 }
 

@@ -18,7 +18,7 @@ use crate::sys::fd_passing::DESCRIPTORS_MAX;
 use crate::sys::privileges::give_up;
 use wireup_core::link::decode;
 use wireup_core::link::launcher::{COMMAND, JOB};
-use wireup_core::link::steps::{Account, Found};
+use wireup_core::link::steps::{Account, FoundAccount};
 
 /// How long the account database may take.
 const LOOK_UP: Duration = Duration::from_secs(60);
@@ -44,12 +44,12 @@ pub(super) enum Becomes {
 }
 
 /// The program and arguments, in the kernel's layout.
-pub(super) struct Program {
+pub(super) struct ProgramImage {
     words: Vec<CString>,
     variables: Vec<CString>,
 }
 
-impl Program {
+impl ProgramImage {
     /// The program with these arguments; `None` if one cannot be passed on.
     pub(super) fn new(
         program: &CStr,
@@ -92,7 +92,7 @@ pub(super) fn become_step(
 pub(super) fn become_launcher(
     becomes: Becomes,
     program: &CStr,
-    launcher: &Program,
+    launcher: &ProgramImage,
     descriptors: Vec<OwnedFd>,
     spared: bool,
 ) -> RunFailure {
@@ -188,8 +188,8 @@ fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<Account, RunFailu
     let wrong = |error: io::Error| RunFailure::system(format!("user id {uid}"), error);
     let text = read(reply).map_err(wrong)?;
     let mut account = match decode(&text).map_err(|error| wrong(io::Error::other(error)))? {
-        Found::Account(account) => account,
-        Found::Nothing { reason } => return Err(wrong(io::Error::other(reason))),
+        FoundAccount::Account(account) => account,
+        FoundAccount::Nothing { reason } => return Err(wrong(io::Error::other(reason))),
     };
     if account.uid != uid {
         return Err(wrong(io::ErrorKind::InvalidData.into()));

@@ -33,7 +33,7 @@ pub(super) fn identity(socket: &SocketFile) -> (u64, u64) {
 
 /// Why no process of a user is started. The agent's host is administered so.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum RuleViolation {
     #[error("it is not shown that root asks for a launch here: {0}; {REMEDY}")]
     NotShown(io::Error),
     #[error("a launch of root is taken from root on this machine only; {REMEDY}")]
@@ -49,8 +49,8 @@ pub(super) enum Refusal {
 /// Refuses users for whom no processes are started.
 ///
 /// # Errors
-/// [`Refusal`].
-pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), Refusal> {
+/// [`RuleViolation`].
+pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), RuleViolation> {
     match (uid, wanted) {
         (0, _) if rules.root_launches => Ok(()),
         (
@@ -58,10 +58,10 @@ pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), Refu
             Wanted::Step {
                 caller: Some(caller),
             },
-        ) => is_root_s(rules, caller).map_err(Refusal::NotShown),
-        (0, _) => Err(Refusal::RootFromElsewhere),
-        (uid, _) if uid == rules.agent => Err(Refusal::Agent(uid)),
-        (uid, _) if uid < rules.lowest => Err(Refusal::System {
+        ) => is_root_s(rules, caller).map_err(RuleViolation::NotShown),
+        (0, _) => Err(RuleViolation::RootFromElsewhere),
+        (uid, _) if uid == rules.agent => Err(RuleViolation::Agent(uid)),
+        (uid, _) if uid < rules.lowest => Err(RuleViolation::System {
             uid,
             lowest: rules.lowest,
         }),
