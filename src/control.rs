@@ -55,11 +55,11 @@ use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::logged::Logged;
 use wireup_core::record::{JobState, Stream};
-use wireup_core::supervisor::{Order, Supervisor};
+use wireup_core::supervisor::{Supervisor, SupervisorOrder};
 
 /// Known facts about one rank's process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct RankLife {
     /// Its process, once it was started.
     pub(crate) pid: Option<i32>,
     /// When the loop heard of it.
@@ -72,7 +72,7 @@ pub(crate) struct Life {
     pub(crate) fate: Option<&'static str>,
 }
 
-impl Life {
+impl RankLife {
     fn runs(&self) -> bool {
         self.pid.is_some() && self.end.is_none()
     }
@@ -107,7 +107,7 @@ pub(crate) struct Controller {
     /// When the user's terminal is left as it was found, once its rank has ended.
     terminal_until: Option<Duration>,
     /// Known facts about every rank's process, by rank, for reports.
-    pub(crate) lives: Vec<Life>,
+    pub(crate) lives: Vec<RankLife>,
     /// Every sidecar is ready to have its ranks started.
     pub(crate) hosts_ready: bool,
     /// By node: the libpmix that its sidecar has loaded.
@@ -170,7 +170,7 @@ pub(crate) struct Controller {
 }
 
 /// The parts from which the controller is built.
-pub(crate) struct Parts {
+pub(crate) struct ControllerParts {
     pub(crate) plan: Arc<Plan>,
     pub(crate) started: Instant,
     pub(crate) backend: Box<dyn Backend>,
@@ -181,12 +181,12 @@ pub(crate) struct Parts {
 
 impl Controller {
     /// A job without started ranks.
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: ControllerParts) -> Self {
         let size = parts.plan.job.ranks.size();
         let nodes = parts.plan.node_names.len();
         Self {
             supervisor: Supervisor::new(size, &parts.plan.spec.ending),
-            lives: vec![Life::default(); size as usize],
+            lives: vec![RankLife::default(); size as usize],
             hosts_ready: false,
             loaded: vec![None; nodes],
             all_reported: false,
@@ -385,23 +385,23 @@ impl Controller {
         self.carry_out(orders);
     }
 
-    fn carry_out(&mut self, orders: Vec<Order>) {
+    fn carry_out(&mut self, orders: Vec<SupervisorOrder>) {
         // Before the signals of the end, which a rank that is being started gets once.
         if self.supervisor.is_ending() {
             self.backend.order(ToBackend::Ending);
         }
         for order in orders {
             match order {
-                Order::Signal(signal) => {
+                SupervisorOrder::Signal(signal) => {
                     self.backend.order(ToBackend::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
                     }
                 }
-                Order::SignalRanks(signal, ranks) => {
+                SupervisorOrder::SignalRanks(signal, ranks) => {
                     self.backend.order(ToBackend::SignalRanks { signal, ranks });
                 }
-                Order::NoteAbort { by, code, ranks } => {
+                SupervisorOrder::NoteAbort { by, code, ranks } => {
                     if let Some(ranks) = self.names_of(&ranks) {
                         let text = format!(
                             "{} aborted {ranks} with code {code}; the others continue",
@@ -410,7 +410,7 @@ impl Controller {
                         self.tell(&text);
                     }
                 }
-                Order::NoteInterrupt => {
+                SupervisorOrder::NoteInterrupt => {
                     let text = format!(
                         "interrupted; {} of {} ranks still run, interrupt again to end them",
                         self.supervisor.remaining(),
@@ -418,7 +418,7 @@ impl Controller {
                     );
                     self.tell(&text);
                 }
-                Order::NoteFailure(cause) => {
+                SupervisorOrder::NoteFailure(cause) => {
                     if let Some(line) = finish::failure_line(self, Some(&cause)) {
                         let others = match self.supervisor.remaining() {
                             0 => "",

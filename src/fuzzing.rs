@@ -24,7 +24,7 @@ use wireup_core::link::frame::Address;
 use wireup_core::link::fuzzing::{messages, read};
 use wireup_core::node::JobContext;
 use wireup_core::node::event::FromNode;
-use wireup_core::supervisor::{Departure, Order, Supervisor};
+use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
 
 type Jobs = Roster<Arc<JobContext>>;
 
@@ -98,9 +98,9 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBacke
 }
 
 /// Only ranks that exist are signalled.
-fn there(jobs: &Jobs, orders: &[Order]) {
+fn there(jobs: &Jobs, orders: &[SupervisorOrder]) {
     for order in orders {
-        if let Order::SignalRanks(_, ranks) = order {
+        if let SupervisorOrder::SignalRanks(_, ranks) = order {
             let known = ranks.iter().all(|rank| jobs.find(*rank).is_some());
             assert!(known, "{order:?}");
         }

@@ -27,7 +27,7 @@ mod wrapper;
 
 pub use finding::{Clients, Family, Finding, FoundLibrary, Opaque, Wants, Why};
 
-use wrapper::{Behind, Command, ExecContext};
+use wrapper::{Behind, ExecContext, WrappedCommand};
 
 /// Wrappers looked behind, one behind the other.
 const DEPTH: u8 = 12;
@@ -76,8 +76,8 @@ struct Call<'a> {
     cwd: &'a Path,
 }
 
-impl<'a> From<&'a Command> for Call<'a> {
-    fn from(command: &'a Command) -> Self {
+impl<'a> From<&'a WrappedCommand> for Call<'a> {
+    fn from(command: &'a WrappedCommand) -> Self {
         Self {
             argv: &command.argv,
             env: &command.place.env,
@@ -190,7 +190,7 @@ impl Look<'_> {
         depth: u8,
     ) -> Inspection {
         let only = |wants, why| Finding::new(wants, program.path(), why);
-        let command = Command {
+        let command = WrappedCommand {
             argv: call.argv.to_vec(),
             place: ExecContext {
                 env: call.env.to_vec(),
@@ -223,10 +223,10 @@ impl Look<'_> {
         &self,
         wrapper: &wrapper::Known,
         by: &Program,
-        command: &Command,
+        command: &WrappedCommand,
         depth: u8,
     ) -> Inspection {
-        let Command { argv, place, .. } = command;
+        let WrappedCommand { argv, place, .. } = command;
         let search = place.variable("PATH").map(OsString::as_os_str);
         match Program::find(&argv[0], search, &place.cwd) {
             Ok(program) => self.at(&program, command.into(), depth + 1),

@@ -19,7 +19,7 @@ pub mod snapshot;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use find::Scope;
+use find::UserScope;
 
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
@@ -201,7 +201,7 @@ impl Job {
 }
 
 /// The jobs of this machine, by time of start.
-pub fn list(scope: Scope) -> Vec<Job> {
+pub fn list(scope: UserScope) -> Vec<Job> {
     let mut jobs = find::jobs(&snapshot::Snapshot::take(), scope);
     for job in &mut jobs {
         for rank in &mut job.ranks {

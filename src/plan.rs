@@ -72,7 +72,7 @@ pub mod wrap;
 
 use app::{Stand, app_plan};
 pub use environment::Variable;
-pub use names::{ALLOCATION, LAUNCH, LaunchNames, Launcher};
+pub use names::{ALLOCATION, LAUNCH, LaunchNames, LauncherProcess};
 use offer::{host_parts, interfaces};
 use placement::{node_names, place};
 use size::{sizes, total};
@@ -124,7 +124,7 @@ pub struct Decided {
     /// The names under which others know the launch.
     pub names: LaunchNames,
     /// Who leads the launch.
-    pub launcher: Launcher,
+    pub launcher: LauncherProcess,
     /// Where a spawned job comes from; nothing for the job the user asked for.
     pub origin: Option<Origin>,
     /// The secret that signs its credentials, if PMIx is offered.
@@ -331,7 +331,7 @@ impl Plan {
                 offer,
                 oversubscribed,
                 names,
-                launcher: Launcher::this(),
+                launcher: LauncherProcess::this(),
                 origin: None,
                 key,
                 variables,

@@ -14,7 +14,7 @@ use wireup_core::fence::{FenceId, FenceMessage, Kind, Participants, Released, Se
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
 use wireup_core::job::rank_placement::RankMap;
-use wireup_core::link::control::{Member, Spread};
+use wireup_core::link::control::{LaunchMember, Spread};
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
@@ -105,7 +105,7 @@ fn job(ranks: RankMap) -> JobContext {
 }
 
 fn spread() -> Spread {
-    let members = (0..NODES).map(|node| Member {
+    let members = (0..NODES).map(|node| LaunchMember {
         name: format!("node{node:04}"),
         address: format!("node{node:04}:7437"),
     });

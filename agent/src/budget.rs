@@ -2,7 +2,7 @@
 //! others do not notice.
 //!
 //! Shared bytes are counted once: a message that waits for many links is one
-//! ([`Account::keep`]). Data that has arrived counts even without room for it: then the next
+//! ([`BudgetAccount::keep`]). Data that has arrived counts even without room for it: then the next
 //! thing is refused that would wait longer, or anew.
 
 use std::collections::BTreeMap;
@@ -33,11 +33,11 @@ pub const COPIED: usize = 4 * 1024;
 
 /// The accounts of all users with resources here.
 #[derive(Debug, Default)]
-pub struct Budgets(Mutex<BTreeMap<u32, Weak<Account>>>);
+pub struct Budgets(Mutex<BTreeMap<u32, Weak<BudgetAccount>>>);
 
 /// What a user has.
 #[derive(Debug)]
-pub struct Account {
+pub struct BudgetAccount {
     uid: u32,
     bytes: AtomicUsize,
     places: AtomicUsize,
@@ -67,29 +67,29 @@ pub enum Spent {
 /// Bytes of an account, given back when this is dropped.
 #[derive(Debug)]
 pub struct Held {
-    account: Arc<Account>,
+    account: Arc<BudgetAccount>,
     bytes: usize,
 }
 
 /// A place in a launch, given back when this is dropped.
 #[derive(Debug)]
-pub struct Taken(Arc<Account>);
+pub struct Taken(Arc<BudgetAccount>);
 
 impl Budgets {
     /// A user's account.
-    pub fn of(&self, uid: u32) -> Arc<Account> {
+    pub fn of(&self, uid: u32) -> Arc<BudgetAccount> {
         let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = accounts.get(&uid).and_then(Weak::upgrade) {
             return known;
         }
         accounts.retain(|_, account| account.strong_count() > 0);
-        let account = Arc::new(Account::new(uid));
+        let account = Arc::new(BudgetAccount::new(uid));
         accounts.insert(uid, Arc::downgrade(&account));
         account
     }
 }
 
-impl Account {
+impl BudgetAccount {
     fn new(uid: u32) -> Self {
         Self {
             uid,
@@ -203,7 +203,7 @@ impl Held {
     }
 
     /// Whose it is.
-    pub fn account(&self) -> &Arc<Account> {
+    pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }
 }

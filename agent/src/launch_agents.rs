@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use wireup_core::job::hosts::compress;
-use wireup_core::link::control::Member;
+use wireup_core::link::control::LaunchMember;
 
 /// How long the agents may take to start.
 pub const START_LIMIT: Duration = Duration::from_secs(120);
@@ -27,7 +27,7 @@ pub struct LaunchAgents(pub watch::Receiver<Known>);
 
 /// Why the agents cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum AgentStartError {
     #[error("{why} before the agent of {hosts} was ready")]
     Ended { why: String, hosts: String },
     #[error(
@@ -41,8 +41,8 @@ impl LaunchAgents {
     /// Waits until the agents of these hosts are ready, and enters their addresses.
     ///
     /// # Errors
-    /// [`StartError`] with the hosts that are not ready.
-    pub async fn reach(&self, members: &mut [Member]) -> Result<(), StartError> {
+    /// [`AgentStartError`] with the hosts that are not ready.
+    pub async fn reach(&self, members: &mut [LaunchMember]) -> Result<(), AgentStartError> {
         let mut known = self.0.clone();
         let missing = |known: &Known| {
             let names = members.iter().map(|member| &member.name);
@@ -58,9 +58,9 @@ impl LaunchAgents {
             _ if hosts.is_empty() => {}
             Some(why) => {
                 let why = why.clone();
-                return Err(StartError::Ended { why, hosts });
+                return Err(AgentStartError::Ended { why, hosts });
             }
-            None => return Err(StartError::Late(hosts)),
+            None => return Err(AgentStartError::Late(hosts)),
         }
         for member in members {
             member.address = format!("{}:{}", member.name, known.ports[&member.name]);

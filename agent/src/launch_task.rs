@@ -16,7 +16,7 @@ use prost::bytes::Bytes;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::budget::{Account, COPIED};
+use crate::budget::{BudgetAccount, COPIED};
 use crate::launch::growth::{Pieces, pieces};
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::opening::Opening;
@@ -88,7 +88,7 @@ struct Child {
 
 struct LaunchTask {
     agent: Arc<Agent>,
-    account: Arc<Account>,
+    account: Arc<BudgetAccount>,
     launch: String,
     /// Without the messages to the steps. Only if nodes can join.
     opening: Option<Opening>,

@@ -24,16 +24,16 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tracing::warn;
 
-use self::client::{Client, Clients};
+use self::client::{Clients, LocalClient};
 use self::slots::{Callers, Slot};
 use self::socket::Socket;
-use crate::budget::{Account, Held, PER_USER, Spent};
+use crate::budget::{BudgetAccount, Held, PER_USER, Spent};
 use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::launch::members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::registry;
 use crate::launch::router::TreePosition;
-use crate::launch_agents::{START_LIMIT, StartError};
+use crate::launch_agents::{AgentStartError, START_LIMIT};
 use crate::launch_task::{Above, run_launch};
 use crate::name_client;
 use crate::origin::LocalCaller;
@@ -41,7 +41,7 @@ use crate::peer::client::PROGRAM_VERSION;
 use crate::state::Agent;
 use crate::user::{User, UserError};
 use wireup_core::link::control::{
-    FromAgent, Member, NODES_MAX, NodeStatus, ToAgent, VERSION, version_in,
+    FromAgent, LaunchMember, NODES_MAX, NodeStatus, ToAgent, VERSION, version_in,
 };
 use wireup_core::link::liveness::Sign;
 use wireup_core::link::{decode, encode};
@@ -106,7 +106,9 @@ async fn caller(
     let slot = callers.enter(uid);
     if slot.is_some() && speaks_http(&connection).await {
         // There is no receiver when the agent is about to end.
-        let _ = clients.send(Ok(Client::new(connection, uid, slot))).await;
+        let _ = clients
+            .send(Ok(LocalClient::new(connection, uid, slot)))
+            .await;
         return;
     }
     // What shows the helper that root asks.
@@ -216,7 +218,7 @@ enum Refusal {
     #[error(transparent)]
     User(#[from] UserError),
     #[error(transparent)]
-    Agents(#[from] StartError),
+    Agents(#[from] AgentStartError),
     #[error(transparent)]
     Opening(#[from] OpeningError),
     #[error("the agent of {name}: {refusal}")]
@@ -229,7 +231,7 @@ enum Refusal {
 enum Wanted {
     Launch(Box<(Opening, User)>),
     /// With their share of the user's budget.
-    Nodes(Vec<Member>, Held),
+    Nodes(Vec<LaunchMember>, Held),
     NameServer(String),
 }
 
@@ -237,7 +239,7 @@ async fn wanted(
     agent: &Agent,
     slot: &Slot,
     reader: &mut LinkReader,
-    account: &Arc<Account>,
+    account: &Arc<BudgetAccount>,
     uid: u32,
 ) -> Result<Option<Wanted>, Refusal> {
     let late = |_| Refusal::Late;
@@ -290,7 +292,7 @@ async fn wanted(
 /// The first message; `None` if the connection ends without one.
 async fn first_message(
     reader: &mut LinkReader,
-    account: &Arc<Account>,
+    account: &Arc<BudgetAccount>,
 ) -> Result<Option<(Vec<u8>, Held)>, Refusal> {
     let mut message = Vec::new();
     let mut held = account.hold(0);
@@ -345,7 +347,11 @@ fn open(
     }
 }
 
-async fn nodes(agent: &Agent, account: &Arc<Account>, members: Vec<Member>) -> Vec<NodeStatus> {
+async fn nodes(
+    agent: &Agent,
+    account: &Arc<BudgetAccount>,
+    members: Vec<LaunchMember>,
+) -> Vec<NodeStatus> {
     if members.is_empty() {
         return vec![agent.status()];
     }

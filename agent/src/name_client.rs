@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use tokio_stream::Stream;
 use tracing::warn;
 
-use crate::budget::Account;
+use crate::budget::BudgetAccount;
 use crate::launch::Packet;
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::queue::{Queue, queue};
@@ -15,7 +15,7 @@ use crate::peer::packet;
 use crate::proto::v1;
 use crate::rendezvous::{Scope, refused};
 use crate::state::Agent;
-use wireup_core::link::control::Member;
+use wireup_core::link::control::LaunchMember;
 use wireup_core::link::liveness::Sign;
 
 /// Serves a launch until one of both sides ends.
@@ -80,7 +80,7 @@ async fn here(agent: &Agent, scope: Scope, mut reader: LinkReader, mut writer: L
 /// The rendezvous is at another agent.
 async fn elsewhere(
     agent: &Agent,
-    member: &Member,
+    member: &LaunchMember,
     (queue, said): (
         Queue<v1::MeetRequest>,
         impl Stream<Item = Result<Packet, PeerError>>,
@@ -126,9 +126,9 @@ impl crate::peer::connection::Peers {
     /// is lost.
     async fn meet(
         self: &Arc<Self>,
-        member: &Member,
+        member: &LaunchMember,
         (uid, name): &Scope,
-        account: &Arc<Account>,
+        account: &Arc<BudgetAccount>,
     ) -> Result<
         (
             Queue<v1::MeetRequest>,

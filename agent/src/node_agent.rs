@@ -18,12 +18,12 @@ use prost::Message;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::start::StartError;
+use self::start::LauncherStartError;
 use crate::proto::v1;
 use crate::proto::v1::node_agent_server::NodeAgent;
 use crate::scheduled::caller::Caller;
 use crate::scheduled::exchange::ExchangeError;
-use crate::scheduled::launch::{ExchangeAnswer, ExchangeEnd, Head, Launch, Order};
+use crate::scheduled::launch::{ExchangeAnswer, ExchangeEnd, Head, Launch, LaunchOrder};
 use crate::scheduled::request;
 use crate::state::Agent;
 use crate::user::{User, UserError};
@@ -157,7 +157,7 @@ impl NodeAgent for Service {
                     reason => reason.to_owned(),
                 };
                 head.learn(|progress| progress.abort(&reason));
-                head.order(Order::End);
+                head.order(LaunchOrder::End);
             }
             None => launch.abort(),
         }
@@ -366,11 +366,11 @@ impl From<ExchangeError> for Status {
     }
 }
 
-impl From<StartError> for Status {
-    fn from(error: StartError) -> Self {
+impl From<LauncherStartError> for Status {
+    fn from(error: LauncherStartError) -> Self {
         let text = error.to_string();
         match error {
-            StartError::Spawn(_) | StartError::Io(_) => Self::internal(text),
+            LauncherStartError::Spawn(_) | LauncherStartError::Io(_) => Self::internal(text),
         }
     }
 }

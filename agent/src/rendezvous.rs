@@ -18,13 +18,13 @@ use tokio::time::sleep_until;
 use tokio_stream::Stream;
 use tracing::{debug, warn};
 
-use crate::budget::{Account, Budgets, Held, Spent};
+use crate::budget::{BudgetAccount, Budgets, Held, Spent};
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, Queued, queue};
 use crate::peer::error::MessageError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{FromAgent, Member};
+use wireup_core::link::control::{FromAgent, LaunchMember};
 use wireup_core::link::frame::{Address, BODY_MAX};
 use wireup_core::link::{DecodeError, decode, encode};
 use wireup_core::names::BYTES_MAX;
@@ -41,7 +41,7 @@ pub type Scope = (u32, String);
 #[derive(Debug)]
 pub struct NameServers {
     /// The name servers of a network of agents, in order of preference; this agent if empty.
-    pub names: Vec<Member>,
+    pub names: Vec<LaunchMember>,
     origin: Instant,
     budgets: Arc<Budgets>,
     state: Mutex<State>,
@@ -92,7 +92,7 @@ pub struct ConnectedLaunch {
     name_servers: Arc<NameServers>,
     scope: Scope,
     id: ClientId,
-    account: Arc<Account>,
+    account: Arc<BudgetAccount>,
     /// What of a message has come.
     parts: Vec<u8>,
     /// As many bytes.
@@ -101,7 +101,7 @@ pub struct ConnectedLaunch {
 
 impl NameServers {
     /// Without launches.
-    pub fn new(names: Vec<Member>, budgets: Arc<Budgets>) -> Self {
+    pub fn new(names: Vec<LaunchMember>, budgets: Arc<Budgets>) -> Self {
         Self {
             names,
             origin: Instant::now(),

@@ -53,7 +53,7 @@ pub use message::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceOutput, FenceResult,
     Limits, Released, Timeout,
 };
-use round::{Phase, Round};
+use round::{Round, RoundPhase};
 use tree::FencePosition;
 pub use tree::Nodes;
 
@@ -252,7 +252,7 @@ impl<T> FenceEngine<T> {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
-        if round.phase != Phase::Collecting {
+        if round.phase != RoundPhase::Collecting {
             return;
         }
         if !round.is_complete() {
@@ -292,10 +292,10 @@ impl<T> FenceEngine<T> {
             return self.decide(id, place, Err(failure), out);
         };
         if let Some(round) = self.rounds.get_mut(id) {
-            if round.phase == Phase::Doomed {
+            if round.phase == RoundPhase::Doomed {
                 return;
             }
-            round.phase = Phase::Doomed;
+            round.phase = RoundPhase::Doomed;
             round.inquiry = None;
             round.wait_for_root(now);
         }
@@ -396,13 +396,13 @@ impl<T> FenceEngine<T> {
         let failure = FenceFailure::PeerLost { node, reason };
         let with = |place: &FencePosition| place.nodes().contains(node);
         let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
-        let rounds: Vec<(FenceId, FencePosition, Phase)> = rounds
+        let rounds: Vec<(FenceId, FencePosition, RoundPhase)> = rounds
             .map(|(id, round)| (id.clone(), round.place.clone(), round.phase))
             .collect();
         for (id, place, phase) in rounds {
             if place.is_above(node) {
                 self.end(&id, Err(failure.clone()), out);
-            } else if phase == Phase::Collecting {
+            } else if phase == RoundPhase::Collecting {
                 // Otherwise the parent has the report, and is notified of the loss itself.
                 self.doom(&id, &place, failure.clone(), now, out);
             }

@@ -39,7 +39,7 @@ use ownership::{Value, ValueId, Values};
 use request::{
     FoundName, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Removal, Requester,
 };
-use waiting::{Waiter, WaiterId, Waiting};
+use waiting::{LookupWaiter, WaiterId, Waiting};
 
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace};
@@ -260,7 +260,7 @@ impl<T: Ord + Clone> Store<T> {
             };
             return answers.push((ticket, answer));
         };
-        let waiter = Waiter {
+        let waiter = LookupWaiter {
             who: who.clone(),
             lookup,
             need,
@@ -275,7 +275,7 @@ impl<T: Ord + Clone> Store<T> {
     /// Values were published under these keys: serves the lookups that wait for them.
     fn published(&mut self, keys: &[Vec<u8>], answers: &mut Vec<(T, NameReply)>) {
         for id in self.waiting.for_keys(keys.iter().map(Vec::as_slice)) {
-            let Waiter {
+            let LookupWaiter {
                 who, lookup, need, ..
             } = self.waiting.waiter(id);
             let found = self.find(who, lookup);

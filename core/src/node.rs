@@ -48,7 +48,7 @@ pub use fences::Terms;
 use groups::Groups;
 pub use inputs::InputMessage;
 use inputs::Inputs;
-use jobs::Member;
+use jobs::JobMember;
 pub use keys::KeyMessage;
 use keys::Keys;
 pub use output::OutputMessage;
@@ -149,7 +149,7 @@ enum PmixState {
 /// One node of one launch.
 pub struct NodeCore {
     node: NodeId,
-    jobs: Roster<Member>,
+    jobs: Roster<JobMember>,
     terms: Terms,
     fences: FenceEngine<FenceTicket>,
     /// Fences that have failed the job, whose ranks are looked at before it ends.
@@ -197,7 +197,7 @@ impl NodeCore {
         pmix: bool,
         terms: Terms,
     ) -> Result<Self, pmi::SetupError> {
-        let member = Member::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
+        let member = JobMember::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
         let fences = FenceEngine::new(node, terms.shape, fence::Limits::default());
         let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();

@@ -39,7 +39,7 @@ pub struct Question {
 
 /// The answer of one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Part {
+pub struct QueryPart {
     /// By job, in the order of the question: its processes there, ascending.
     pub jobs: Vec<Vec<QueriedProcess>>,
     /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
@@ -59,14 +59,14 @@ pub struct QueriedProcess {
     #[serde(with = "octets")]
     pub executable: Vec<u8>,
     /// How far it has come.
-    pub life: Life,
+    pub life: ProcessLife,
     /// Bytes of memory it uses, if that was wanted and it runs.
     pub memory: Option<u64>,
 }
 
 /// How far a process has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Life {
+pub enum ProcessLife {
     /// Not started yet.
     Planned,
     Running,
@@ -81,7 +81,7 @@ pub enum Life {
     },
 }
 
-impl Life {
+impl ProcessLife {
     /// How bad it is as the end of a process; 0 if it has ended well.
     fn severity(self) -> u8 {
         match self {
@@ -99,10 +99,10 @@ impl Life {
 
 /// How a job has ended: the worst end of its processes, and whose it is if that is known; `None` if
 /// all ended well.
-pub type Worst = Option<(Option<Rank>, Life)>;
+pub type Worst = Option<(Option<Rank>, ProcessLife)>;
 
 /// The worst of these; the first of those that are equally bad.
-pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, Life)>) -> Worst {
+pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, ProcessLife)>) -> Worst {
     let bad = lives.into_iter().filter(|(_, life)| life.severity() > 0);
     bad.reduce(
         |worst, other| match other.1.severity() > worst.1.severity() {
@@ -122,7 +122,7 @@ pub struct JobEnd {
 /// What became of the question to one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Heard {
-    Part(Part),
+    Part(QueryPart),
     Lost,
     /// It did not answer in time.
     Nothing,
@@ -146,7 +146,7 @@ pub enum QueryMessage {
         question: Question,
     },
     /// To the asking node.
-    Reply { serial: u64, part: Part },
+    Reply { serial: u64, part: QueryPart },
 }
 
 /// What the engine orders.
@@ -245,7 +245,7 @@ impl<T> QueryEngine<T> {
     }
 
     /// The answer to an [`QueryOutput::Look`].
-    pub fn looked(&mut self, asked: Asked, part: Part, out: &mut Vec<QueryOutput<T>>) {
+    pub fn looked(&mut self, asked: Asked, part: QueryPart, out: &mut Vec<QueryOutput<T>>) {
         let Asked { by, serial } = asked;
         if by == self.node {
             self.heard(by, serial, Heard::Part(part), out);

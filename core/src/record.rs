@@ -27,7 +27,7 @@ pub const VERSION: u32 = 1;
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record<'a> {
     /// The job came into another state.
-    Job(Job<'a>),
+    Job(PlannedJob<'a>),
     /// A rank came into another state.
     Rank(RankChange<'a>),
     /// A rank printed something.
@@ -72,7 +72,7 @@ pub enum JobState {
 
 /// See [`Record::Job`].
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Job<'a> {
+pub struct PlannedJob<'a> {
     pub state: JobState,
     /// What it is; at [`JobState::Planned`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -93,13 +93,13 @@ pub struct JobPlan<'a> {
     pub size: u32,
     /// Interfaces that are offered.
     pub offered: Vec<Cow<'a, str>>,
-    pub nodes: Vec<Node<'a>>,
+    pub nodes: Vec<PlannedNode<'a>>,
     pub apps: Vec<AppRecord>,
 }
 
 /// A node of a job.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Node<'a> {
+pub struct PlannedNode<'a> {
     pub node: u32,
     /// Its name.
     pub host: Cow<'a, str>,

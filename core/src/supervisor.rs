@@ -36,7 +36,7 @@ const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 
 /// What the supervisor orders.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum SupervisorOrder {
     /// Send a signal to the process group of every living rank.
     Signal(i32),
     /// Send a signal to the process groups of these ranks, as far as they have not ended.
@@ -95,7 +95,7 @@ struct Absences {
 
 /// Where a job is on its way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum LaunchPhase {
     /// Its ranks run, or are about to.
     Running,
     /// They were asked to end.
@@ -109,7 +109,7 @@ pub enum Phase {
 /// State of one job's life.
 #[derive(Debug)]
 pub struct Supervisor {
-    phase: Phase,
+    phase: LaunchPhase,
     /// Ranks that have not ended: to be started or running.
     remaining: u32,
     cause: Option<Cause>,
@@ -162,7 +162,7 @@ impl Supervisor {
     /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
     pub fn new(size: u32, ending: &EndingSpec) -> Self {
         Self {
-            phase: Phase::Running,
+            phase: LaunchPhase::Running,
             remaining: size,
             cause: None,
             tolerated: None,
@@ -196,7 +196,7 @@ impl Supervisor {
         &mut self,
         gone: Departure<'_>,
         now: Duration,
-        orders: &mut Vec<Order>,
+        orders: &mut Vec<SupervisorOrder>,
     ) -> Option<&'static str> {
         self.remaining = self.remaining.saturating_sub(1);
         let Departure { rank, end, pmi, .. } = gone;
@@ -262,7 +262,7 @@ impl Supervisor {
         gone: Departure<'_>,
         cause: Cause,
         now: Duration,
-        orders: &mut Vec<Order>,
+        orders: &mut Vec<SupervisorOrder>,
     ) {
         self.note(cause.clone(), orders);
         let waiting = match gone.pmi.contacted {
@@ -277,9 +277,9 @@ impl Supervisor {
     }
 
     /// A failure does not end the job.
-    fn note(&mut self, cause: Cause, orders: &mut Vec<Order>) {
+    fn note(&mut self, cause: Cause, orders: &mut Vec<SupervisorOrder>) {
         if self.survives() || self.tolerated.is_none() {
-            orders.push(Order::NoteFailure(cause.clone()));
+            orders.push(SupervisorOrder::NoteFailure(cause.clone()));
         }
         self.tolerated.get_or_insert(cause);
     }
@@ -328,7 +328,7 @@ impl Supervisor {
     }
 
     /// Something else ended the job: the first cause counts.
-    pub fn fail(&mut self, cause: Cause, now: Duration, orders: &mut Vec<Order>) {
+    pub fn fail(&mut self, cause: Cause, now: Duration, orders: &mut Vec<SupervisorOrder>) {
         if self.cause.is_some() {
             return;
         }
@@ -342,7 +342,7 @@ impl Supervisor {
     }
 
     /// This ends the job, whatever the policy is.
-    fn end_by(&mut self, cause: Cause, now: Duration, orders: &mut Vec<Order>) {
+    fn end_by(&mut self, cause: Cause, now: Duration, orders: &mut Vec<SupervisorOrder>) {
         if self.cause.is_none() {
             self.cause = Some(cause);
             self.terminate(SIGTERM, now, orders);
@@ -355,22 +355,22 @@ impl Supervisor {
     }
 
     /// The launcher got SIGINT.
-    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<Order>) {
+    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorOrder>) {
         match (self.phase, self.interrupted) {
-            (Phase::Running, None) => {
+            (LaunchPhase::Running, None) => {
                 self.interrupted = Some(SIGINT);
                 self.note_at = Some(now + INTERRUPT_NOTE);
-                orders.push(Order::Signal(SIGINT));
+                orders.push(SupervisorOrder::Signal(SIGINT));
             }
-            (Phase::Running, Some(_)) => self.fail(Cause::Interrupted(SIGINT), now, orders),
+            (LaunchPhase::Running, Some(_)) => self.fail(Cause::Interrupted(SIGINT), now, orders),
             _ => self.kill(orders),
         }
     }
 
     /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
     /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
-    pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<Order>) {
-        if self.phase != Phase::Running {
+    pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        if self.phase != LaunchPhase::Running {
             return;
         }
         self.cause = Some(Cause::Interrupted(signal));
@@ -382,9 +382,10 @@ impl Supervisor {
         &mut self,
         now: Duration,
         mut waiting: impl FnMut(Waiting) -> bool,
-        orders: &mut Vec<Order>,
+        orders: &mut Vec<SupervisorOrder>,
     ) {
-        if self.phase == Phase::Running && self.timeout.is_some_and(|timeout| now >= timeout) {
+        if self.phase == LaunchPhase::Running && self.timeout.is_some_and(|timeout| now >= timeout)
+        {
             let timeout = self.timeout.take().expect("checked above");
             self.fail(Cause::Timeout(timeout), now, orders);
         }
@@ -406,16 +407,16 @@ impl Supervisor {
         }
         if self.note_at.is_some_and(|at| now >= at) {
             self.note_at = None;
-            if self.phase == Phase::Running && self.remaining > 0 {
-                orders.push(Order::NoteInterrupt);
+            if self.phase == LaunchPhase::Running && self.remaining > 0 {
+                orders.push(SupervisorOrder::NoteInterrupt);
             }
         }
-        if matches!(self.phase, Phase::Terminating { kill_at } if now >= kill_at) {
+        if matches!(self.phase, LaunchPhase::Terminating { kill_at } if now >= kill_at) {
             self.kill(orders);
         }
-        if self.phase == Phase::Running {
+        if self.phase == LaunchPhase::Running {
             for (_, ranks) in self.kills.extract_if(.., |(at, _)| now >= *at) {
-                orders.push(Order::SignalRanks(SIGKILL, ranks));
+                orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks));
             }
         }
     }
@@ -423,10 +424,10 @@ impl Supervisor {
     /// When [`Supervisor::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let kill = match self.phase {
-            Phase::Terminating { kill_at } => Some(kill_at),
+            LaunchPhase::Terminating { kill_at } => Some(kill_at),
             _ => None,
         };
-        let running = self.phase == Phase::Running;
+        let running = self.phase == LaunchPhase::Running;
         let timeout = self.timeout.filter(|_| running);
         let absences = [&self.strangers, &self.leavers].into_iter();
         let absence = absences.filter(|absences| running && !absences.each.is_empty());
@@ -441,7 +442,7 @@ impl Supervisor {
 
     /// Whether the job is being ended.
     pub fn is_ending(&self) -> bool {
-        self.phase != Phase::Running
+        self.phase != LaunchPhase::Running
     }
 
     /// Whether it ends, or was interrupted.
@@ -460,7 +461,7 @@ impl Supervisor {
     }
 
     /// Where the job is on its way to its end.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> LaunchPhase {
         self.phase
     }
 
@@ -509,24 +510,24 @@ impl Supervisor {
         }
     }
 
-    fn terminate(&mut self, signal: i32, now: Duration, orders: &mut Vec<Order>) {
-        if self.phase != Phase::Running {
+    fn terminate(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        if self.phase != LaunchPhase::Running {
             return;
         }
         if self.grace.is_zero() {
             return self.kill(orders);
         }
-        orders.push(Order::Signal(signal));
+        orders.push(SupervisorOrder::Signal(signal));
         // A stopped process acts on SIGTERM only once it is continued.
-        orders.push(Order::Signal(SIGCONT));
-        self.phase = Phase::Terminating {
+        orders.push(SupervisorOrder::Signal(SIGCONT));
+        self.phase = LaunchPhase::Terminating {
             kill_at: now.saturating_add(self.grace),
         };
     }
 
-    fn kill(&mut self, orders: &mut Vec<Order>) {
-        self.phase = Phase::Killing;
-        orders.push(Order::Signal(SIGKILL));
+    fn kill(&mut self, orders: &mut Vec<SupervisorOrder>) {
+        self.phase = LaunchPhase::Killing;
+        orders.push(SupervisorOrder::Signal(SIGKILL));
     }
 }
 

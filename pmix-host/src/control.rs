@@ -14,7 +14,7 @@ use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::control::{Client, ControlRefusal, ForkEnv, SidecarNotice};
+use wireup_core::pmix::control::{ClientRegistration, ControlRefusal, ForkEnv, SidecarNotice};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::value::{
     Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find,
@@ -80,7 +80,7 @@ impl Server {
     pub(crate) fn register_job(
         &mut self,
         nspace: &Text,
-        clients: &[Client],
+        clients: &[ClientRegistration],
         infos: &[u8],
     ) -> Result<ForkEnv, ControlRefusal> {
         self.check_running()?;
@@ -104,7 +104,7 @@ impl Server {
     fn register(
         &self,
         nspace: &Text,
-        clients: &[Client],
+        clients: &[ClientRegistration],
         infos: Infos,
     ) -> Result<ForkEnv, ControlRefusal> {
         let name = c_string(nspace);

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::cleaning::Cleaning;
-use crate::plan::staging::Identity;
+use crate::plan::staging::FileIdentity;
 use crate::sys::leftovers::JOB;
 use crate::sys::privileges::as_user;
 use crate::sys::procfs;
@@ -103,7 +103,7 @@ struct Head {
 pub(crate) enum Thing {
     Directory(#[serde(with = "octets")] PathBuf),
     /// A file, as long as it is this one.
-    File(Identity, #[serde(with = "octets")] PathBuf),
+    File(FileIdentity, #[serde(with = "octets")] PathBuf),
     Group(#[serde(with = "octets")] PathBuf),
 }
 

@@ -36,7 +36,7 @@ use rustix::process::{Pid, Signal};
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
 use crate::backend::rendezvous;
-use crate::plan::staging::Identity;
+use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::descriptors::FIRST_FREE;
 use wireup_core::job::ids::Nspace;
@@ -150,14 +150,14 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    fn add_file(&mut self, path: &Path, identity: Identity) -> io::Result<()> {
+    fn add_file(&mut self, path: &Path, identity: FileIdentity) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         self.add_record(b'F', &[&identity.to_bytes(), path].concat())
     }
 
     /// Makes the guard responsible for a path: a file, or a directory where there is no
     /// identity.
-    pub(crate) fn charge(&mut self, path: &Path, identity: Option<Identity>) {
+    pub(crate) fn charge(&mut self, path: &Path, identity: Option<FileIdentity>) {
         // When it is gone, the backend cleans up alone.
         let _ = match identity {
             Some(identity) => self.add_file(path, identity),

@@ -12,7 +12,7 @@ use crate::failure::RunFailure;
 use crate::inspect::agent_file;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::pidfd::ended_within;
-use crate::sys::spawn::{self, Child, Command, Spawner};
+use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
 use wireup_core::job::spec::AgentStarter;
 use wireup_core::link::encode;
 
@@ -27,9 +27,9 @@ const END_LIMIT: Duration = Duration::from_secs(15);
 
 /// The process; waited for when this is dropped, which must be after the link.
 #[derive(Debug)]
-pub(crate) struct Entry(Child);
+pub(crate) struct EntryAgent(Child);
 
-impl Drop for Entry {
+impl Drop for EntryAgent {
     fn drop(&mut self) {
         if !ended_within(&self.0.pidfd, END_LIMIT) {
             let _ =
@@ -43,13 +43,13 @@ impl Drop for Entry {
 ///
 /// # Errors
 /// [`RunFailure`] if it cannot be started.
-pub(crate) fn start(starter: &AgentStarter) -> Result<(OwnedFd, Entry), RunFailure> {
+pub(crate) fn start(starter: &AgentStarter) -> Result<(OwnedFd, EntryAgent), RunFailure> {
     let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
     let begun = begin(program.as_os_str().as_bytes(), starter);
     begun.map_err(|error| RunFailure::system("cannot start wireup-agent", error))
 }
 
-fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, Entry)> {
+fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, EntryAgent)> {
     let program = CString::new(program)?;
     let (own, link) = UnixStream::pair()?;
     own.set_nonblocking(true)?;
@@ -62,7 +62,7 @@ fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, Entry)>
     });
     let env = entries.collect::<Result<Vec<_>, _>>()?;
     let argv = [program.clone(), CString::new(COMMAND)?];
-    let command = Command {
+    let command = ChildCommand {
         program: &program,
         argv: &argv,
         env: &[&env],
@@ -84,7 +84,7 @@ fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, Entry)>
     };
     let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
     drop(input);
-    let entry = Entry(child);
+    let entry = EntryAgent(child);
     orders.write_all(&encode(starter))?;
     Ok((own.into(), entry))
 }

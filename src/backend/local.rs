@@ -31,8 +31,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use end::End;
 use inspections::Inspections;
-use job::Job;
-use nodes::Node;
+use job::LocalJob;
+use nodes::LocalNode;
 use rustix::process::Pid;
 use tracing::Span;
 
@@ -89,7 +89,7 @@ enum RankSlot {
 pub(crate) struct LocalBackend {
     /// Of the first job, which has what holds for the whole launch.
     plan: Arc<Plan>,
-    jobs: Roster<Job>,
+    jobs: Roster<LocalJob>,
     part: Part,
     started: Instant,
     since: SystemTime,
@@ -97,7 +97,7 @@ pub(crate) struct LocalBackend {
     /// An eventfd by which other threads wake the loop.
     pub(crate) wake: Arc<OwnedFd>,
     /// Of its nodes, in order.
-    nodes: Vec<Node>,
+    nodes: Vec<LocalNode>,
     /// Of its processes, in order.
     ranks: Vec<RankSlot>,
     /// Signals for single ranks of which it is not known here yet that they run.
@@ -159,7 +159,7 @@ pub(crate) struct LocalBackend {
 }
 
 /// The parts from which a backend is built.
-pub(crate) struct Parts<'a> {
+pub(crate) struct LocalParts<'a> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) part: Part,
     pub(crate) started: Instant,
@@ -177,7 +177,7 @@ impl LocalBackend {
     ///
     /// # Errors
     /// [`RunFailure`] if the system lacks a needed resource.
-    pub(crate) fn new(mut parts: Parts<'_>) -> Result<Self, RunFailure> {
+    pub(crate) fn new(mut parts: LocalParts<'_>) -> Result<Self, RunFailure> {
         let mut directory = None;
         let made = Made::new(&mut parts, &mut directory);
         let made = match made {
@@ -194,7 +194,7 @@ impl LocalBackend {
         let (results_to, results) = channel();
         let size = parts.part.size(&parts.plan.job.ranks);
         let plan = Arc::clone(parts.plan);
-        let first = Job::new(plan, size, made.nodes.len(), made.directories);
+        let first = LocalJob::new(plan, size, made.nodes.len(), made.directories);
         Ok(Self {
             part: parts.part,
             started: parts.started,
@@ -484,11 +484,11 @@ impl LocalBackend {
         &mut self.ranks[seat]
     }
 
-    fn node(&self, node: NodeId) -> &Node {
+    fn node(&self, node: NodeId) -> &LocalNode {
         &self.nodes[self.part.index(node)]
     }
 
-    fn node_mut(&mut self, node: NodeId) -> &mut Node {
+    fn node_mut(&mut self, node: NodeId) -> &mut LocalNode {
         let index = self.part.index(node);
         &mut self.nodes[index]
     }

@@ -49,7 +49,7 @@ pub(crate) struct AllocatorRequest<'a> {
     pub(crate) directive: Directive,
     pub(crate) nspace: &'a str,
     pub(crate) rank: Rank,
-    /// As in [`Wanted`](crate::plan::allocations::Wanted).
+    /// As in [`Wanted`](crate::plan::allocations::WantedAllocation).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,7 +21,7 @@ use crate::backend::Backend;
 use crate::backend::admission::admits;
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::launch_agents::Entry;
+use crate::backend::launch_agents::EntryAgent;
 use crate::backend::link_message::Carried;
 use crate::backend::local::RankIo;
 use crate::backend::message::{FromBackend, ToBackend};
@@ -59,7 +59,7 @@ pub(crate) struct RemoteBackend {
     wake: Arc<OwnedFd>,
     link: LinkEnd,
     /// After the link, whose end it waits for.
-    _entry: Option<Entry>,
+    _entry: Option<EntryAgent>,
     /// Why the link is of no use any more.
     cut: Option<String>,
     fleet: Fleet,

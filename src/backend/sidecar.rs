@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::sys::channel::{Backlog, Channel};
 use crate::sys::poll::{Poll, Source, Token};
-use crate::sys::spawn::{Child, Command, Namespaces, SpawnError, SpawnStage, Spawner};
+use crate::sys::spawn::{Child, ChildCommand, Namespaces, SpawnError, SpawnStage, Spawner};
 use wireup_core::job::ids::NodeId;
 
 /// Descriptor numbers in the sidecar.
@@ -100,7 +100,7 @@ impl Sidecar {
             c"--upcall-fd".into(),
             c_string(UPCALL_FD.to_string()),
         ];
-        let child = Spawner::new().spawn(&Command {
+        let child = Spawner::new().spawn(&ChildCommand {
             program: &program,
             argv: &argv,
             env: &[spec.env],

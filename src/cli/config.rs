@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 
-use self::file::{Entry, EntryError};
+use self::file::{ConfigEntry, EntryError};
 use self::location::FileLocation;
 use super::apps::NextApp;
 use super::line::{Own, Word};
@@ -70,7 +70,7 @@ pub(super) struct Defaults {
 #[derive(Debug)]
 struct DefaultsFile {
     path: PathBuf,
-    entries: Vec<Entry>,
+    entries: Vec<ConfigEntry>,
 }
 
 /// Whether the options before the program disable reading of files.
@@ -117,7 +117,7 @@ fn variable_of(key: &str) -> Option<(&'static str, OsString)> {
 }
 
 impl Defaults {
-    fn entries(&self) -> impl Iterator<Item = (&DefaultsFile, &Entry)> {
+    fn entries(&self) -> impl Iterator<Item = (&DefaultsFile, &ConfigEntry)> {
         self.files
             .iter()
             .flat_map(|file| file.entries.iter().map(move |entry| (file, entry)))

@@ -14,7 +14,7 @@ pub(super) use proctable::{asked, found};
 
 use super::table;
 use crate::failure::RunFailure;
-use crate::jobs::find::Scope;
+use crate::jobs::find::UserScope;
 use crate::jobs::{self, Job, name};
 use crate::sys::procfs::Process;
 use wireup_core::job::hosts::compress;
@@ -104,12 +104,12 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
 ///
 /// # Errors
 /// If another user than root asks for all users' jobs.
-pub(super) fn scope(all_users: bool, named: bool) -> Result<Scope, RunFailure> {
+pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, RunFailure> {
     let user = rustix::process::geteuid();
     match (user.is_root(), all_users) {
-        (true, true) => Ok(Scope::All),
-        (true, false) if named => Ok(Scope::All),
-        (_, false) => Ok(Scope::User(user.as_raw())),
+        (true, true) => Ok(UserScope::All),
+        (true, false) if named => Ok(UserScope::All),
+        (_, false) => Ok(UserScope::User(user.as_raw())),
         (false, true) => Err(RunFailure::request(
             "--all-users needs root: the system shows other users' jobs only to root",
         )),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Controller;
 use crate::backend::message::ToBackend;
 use crate::backend::outside_allocator::{Outside, ToAllocator};
-use crate::plan::allocations::{Field, Ground, Holdings, Reserved, Room, Wanted};
+use crate::plan::allocations::{Field, Ground, Holdings, Reserved, Room, WantedAllocation};
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
     AllocationResult, Directive, Share,
@@ -26,7 +26,7 @@ struct Pending {
     asker: Asker,
     by: GlobalRank,
     directive: Directive,
-    wanted: Wanted,
+    wanted: WantedAllocation,
     /// When the request times out.
     until: Option<Duration>,
 }
@@ -87,7 +87,7 @@ impl Controller {
         if self.supervisor.is_ending() {
             return refuse(Kind::Canceled, "the launch is being ended");
         }
-        let wanted = Wanted::of(&request.infos)?;
+        let wanted = WantedAllocation::of(&request.infos)?;
         if self.allotments.outside.is_none() {
             wanted.is_known()?;
             let given = self.decide_here(by, request.directive, &wanted)?;
@@ -110,7 +110,7 @@ impl Controller {
         &mut self,
         by: GlobalRank,
         directive: Directive,
-        wanted: &Wanted,
+        wanted: &WantedAllocation,
     ) -> Result<Allocation, AllocationFailure> {
         let (owner, _) = self.jobs.identity(by);
         let rooms = self.rooms();
@@ -170,7 +170,7 @@ impl Controller {
         &self,
         by: GlobalRank,
         rooms: Vec<Room>,
-        wanted: &Wanted,
+        wanted: &WantedAllocation,
     ) -> Result<Field<'_>, AllocationFailure> {
         let named = match wanted.hosts.is_empty() {
             true => Vec::new(),

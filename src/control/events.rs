@@ -1,7 +1,7 @@
 //! Handling of the backend's reports.
 
 use crate::backend::message::FromBackend;
-use crate::control::{Controller, Life, Loaded};
+use crate::control::{Controller, Loaded, RankLife};
 use crate::report::{failures, missing_ranks};
 use crate::sys::poll::Source;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -181,10 +181,10 @@ impl Controller {
     }
 
     fn rank_started(&mut self, rank: GlobalRank, pid: i32) -> std::io::Result<()> {
-        self.lives[rank.index()] = Life {
+        self.lives[rank.index()] = RankLife {
             pid: Some(pid),
             start: self.now(),
-            ..Life::default()
+            ..RankLife::default()
         };
         self.rank_changed(rank, RankState::Started);
         self.start_pty(rank)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::message::ToBackend;
-use crate::control::{Controller, Life};
+use crate::control::{Controller, RankLife};
 use crate::failure::RunFailure;
 use crate::report::failures;
 use crate::report::status::{PATIENCE, Status};
@@ -30,7 +30,7 @@ pub(crate) fn finish(
     }
     let known = controller.supervisor.cause().is_some();
     // A deliberate kill leaves as much behind as a crash.
-    let killed = |life: &Life| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
+    let killed = |life: &RankLife| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
     let abnormal = controller.supervisor.cause().is_some()
         || controller.supervisor.tolerated().is_some()
         || controller.lives.iter().any(killed);

@@ -7,7 +7,7 @@ use crate::inspect::Wants;
 use crate::plan::jobs::Plans;
 use crate::report::progress::{Line, NAMED, Wait};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::supervisor::Phase;
+use wireup_core::supervisor::LaunchPhase;
 
 impl Controller {
     /// Updates the progress line, if it is due.
@@ -28,11 +28,11 @@ impl Controller {
 
     fn waited_for(&self, now: Duration) -> Option<Wait> {
         match self.supervisor.phase() {
-            Phase::Running => self.servers().or_else(|| self.contacts()),
-            Phase::Terminating { kill_at } => {
+            LaunchPhase::Running => self.servers().or_else(|| self.contacts()),
+            LaunchPhase::Terminating { kill_at } => {
                 self.ends("SIGTERM", Some(kill_at.saturating_sub(now)))
             }
-            Phase::Killing => self.ends("SIGKILL", None),
+            LaunchPhase::Killing => self.ends("SIGKILL", None),
         }
     }
 

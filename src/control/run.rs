@@ -136,7 +136,7 @@ fn prepare(
     let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
-    let local = LocalBackend::new(local::Parts {
+    let local = LocalBackend::new(local::LocalParts {
         plan: &plan,
         poll: Poll::new().map_err(|errno| RunFailure::system("cannot wait for events", errno))?,
         part: Part::Whole,
@@ -154,7 +154,7 @@ fn prepare(
             return Err(failure);
         }
     };
-    let controller = Controller::new(control::Parts {
+    let controller = Controller::new(control::ControllerParts {
         status: status.map(|target| Status::new(target, &local.wake)),
         plan,
         started,

@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::{Controller, Life};
+use super::{Controller, RankLife};
 use crate::backend::message::ToBackend;
 use crate::control::orders::Read;
 use crate::sys::signal_sender;
@@ -39,7 +39,7 @@ impl Controller {
     pub(super) fn asked_to_end(&mut self, signal: i32) {
         // A repeated signal ends everything; whether a rank still runs is not known
         // here at once.
-        if self.supervisor.is_asked_to_end() || !self.lives.iter().any(Life::runs) {
+        if self.supervisor.is_asked_to_end() || !self.lives.iter().any(RankLife::runs) {
             self.interrupts += 1;
         }
         self.backend.order(ToBackend::Hurry);

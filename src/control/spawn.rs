@@ -9,10 +9,10 @@ use std::time::Duration;
 use tracing::{Span, info_span};
 
 pub(super) use family::Family;
-use family::{Birth, Member};
+use family::{Birth, FamilyMember};
 
 use super::growth::{Wanting, too_late};
-use super::{Controller, Life};
+use super::{Controller, RankLife};
 use crate::backend::message::ToBackend;
 use crate::plan::allocations::Ground;
 use crate::plan::jobs::Plans;
@@ -37,14 +37,14 @@ fn ending() -> SpawnFailure {
 }
 
 /// A process as tools are told of it when all have ended.
-fn how_it_lived(life: &Life) -> queries::Life {
+fn how_it_lived(life: &RankLife) -> queries::ProcessLife {
     match (life.end, life.pid) {
-        (Some((_, Some(end))), _) => queries::Life::Ended {
+        (Some((_, Some(end))), _) => queries::ProcessLife::Ended {
             end,
             connected: end == RankEnd::Code(0) && life.fate.is_some(),
         },
-        (_, None) => queries::Life::Planned,
-        _ => queries::Life::Running,
+        (_, None) => queries::ProcessLife::Planned,
+        _ => queries::ProcessLife::Running,
     }
 }
 
@@ -134,10 +134,10 @@ impl Controller {
         let parent = self.job_of_spawner(&by);
         let number = self.jobs.add(Arc::clone(&plan));
         self.lives
-            .resize(self.jobs.size() as usize, Life::default());
+            .resize(self.jobs.size() as usize, RankLife::default());
         self.supervisor.grow(size);
         let ending = &self.plan.spec.ending;
-        self.family.members.push(Member {
+        self.family.members.push(FamilyMember {
             parent: Some(parent),
             remaining: size,
             independent: job
@@ -282,13 +282,16 @@ impl Controller {
         let ends = untold.filter_map(|(job, _)| {
             let lives = self.jobs.processes_of(job);
             let lives = lives.map(|process| &self.lives[process.index()]);
-            let lives: Vec<queries::Life> = lives.map(how_it_lived).collect();
+            let lives: Vec<queries::ProcessLife> = lives.map(how_it_lived).collect();
             // One that could not be started is known to its spawner alone, who has an answer.
-            if lives.iter().all(|life| *life == queries::Life::Planned) {
+            if lives
+                .iter()
+                .all(|life| *life == queries::ProcessLife::Planned)
+            {
                 return None;
             }
             let ranks = (0..).map(|rank| Some(Rank(rank)));
-            let of_first = |(rank, _): &(Option<Rank>, queries::Life)| {
+            let of_first = |(rank, _): &(Option<Rank>, queries::ProcessLife)| {
                 first.is_some_and(|(in_job, first)| in_job == job && *rank == Some(first))
             };
             let first = ranks.clone().zip(lives.clone()).filter(of_first);

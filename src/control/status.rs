@@ -18,10 +18,10 @@ use wireup_core::job::absence::{Absences, NAMED_MAX};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::record::{
-    CauseRecord, EndRecord, Job, JobState, Missing, MissingRank, Outcome, RankChange, RankLocation,
-    RankResult, RankState, Record, VERSION, kind_of, ms,
+    CauseRecord, EndRecord, JobState, Missing, MissingRank, Outcome, PlannedJob, RankChange,
+    RankLocation, RankResult, RankState, Record, VERSION, kind_of, ms,
 };
-use wireup_core::supervisor::Phase;
+use wireup_core::supervisor::LaunchPhase;
 
 impl Controller {
     /// A line of wireup's own.
@@ -89,15 +89,15 @@ impl Controller {
     /// The supervisor may have decided something.
     pub(super) fn phase_changed(&mut self) {
         let phase = self.supervisor.phase();
-        if phase != Phase::Running && !self.end_expected {
+        if phase != LaunchPhase::Running && !self.end_expected {
             self.end_expected = true;
             self.unended = self.look_at_unended();
             self.progress.expect(self.now(), END_PATIENCE);
         }
         match phase {
-            Phase::Running => {}
-            Phase::Terminating { .. } => self.job_changed(JobState::Ending),
-            Phase::Killing => self.job_changed(JobState::Killing),
+            LaunchPhase::Running => {}
+            LaunchPhase::Terminating { .. } => self.job_changed(JobState::Ending),
+            LaunchPhase::Killing => self.job_changed(JobState::Killing),
         }
     }
 
@@ -126,7 +126,7 @@ impl Controller {
         let jobs = self.jobs.clone();
         let cause = self.supervisor.cause();
         let cause = cause.map(|cause| self.cause_record(&jobs, cause));
-        self.record(&Record::Job(Job {
+        self.record(&Record::Job(PlannedJob {
             state,
             plan: None,
             cause,

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::detached::connection::{Connection, Garbage};
+use crate::detached::connection::{Garbage, KeeperConnection};
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::start::start;
 use crate::detached::{COMMAND, address};
@@ -57,7 +57,7 @@ pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
     let connected = jobs.iter().map(|job| address::connect(job));
     let connected = connected.collect::<Result<Vec<_>, _>>()?;
     let waiting = connected.into_iter().map(|(job, socket)| {
-        let mut connection = Connection::new(socket);
+        let mut connection = KeeperConnection::new(socket);
         connection.queue(&ToKeeper::Wait);
         connection.flush();
         (job, connection)
@@ -72,7 +72,7 @@ pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
     Ok(code)
 }
 
-fn wait_for_one(job: &str, mut connection: Connection) -> Result<u8, RunFailure> {
+fn wait_for_one(job: &str, mut connection: KeeperConnection) -> Result<u8, RunFailure> {
     loop {
         let alive = connection.read();
         match connection.next().map_err(unreadable)? {
@@ -128,7 +128,7 @@ fn say(line: &str) {
 
 struct Client {
     job: String,
-    connection: Connection,
+    connection: KeeperConnection,
     signals: Signals,
     /// Standard input has not ended.
     reads: bool,
@@ -145,7 +145,7 @@ struct Ready {
 
 impl Client {
     fn new(job: String, socket: OwnedFd, signals: Signals, reads: bool) -> Self {
-        let mut connection = Connection::new(socket);
+        let mut connection = KeeperConnection::new(socket);
         connection.queue(&ToKeeper::Attach);
         Self {
             job,

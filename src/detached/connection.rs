@@ -23,13 +23,13 @@ pub(super) struct Garbage;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct KeeperConnection {
     socket: OwnedFd,
     received: Vec<u8>,
     to_send: Vec<u8>,
 }
 
-impl Connection {
+impl KeeperConnection {
     /// Takes a socket that does not block.
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for KeeperConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -113,10 +113,10 @@ mod tests {
     use super::super::message::ToKeeper;
     use super::*;
 
-    fn pair() -> (UnixStream, Connection) {
+    fn pair() -> (UnixStream, KeeperConnection) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (ours, Connection::new(theirs.into()))
+        (ours, KeeperConnection::new(theirs.into()))
     }
 
     #[test]

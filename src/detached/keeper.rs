@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::detached::address::{accept, listener};
-use crate::detached::connection::Connection;
+use crate::detached::connection::KeeperConnection;
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::output::{KEPT, KeptOutput, PIECE};
 use crate::detached::start::start;
@@ -104,7 +104,7 @@ struct Keeper {
     /// The attached client.
     viewer: Option<Viewer>,
     /// Clients that have not sent their request, and with `true` those that wait for the end.
-    others: Vec<(Connection, bool)>,
+    others: Vec<(KeeperConnection, bool)>,
 }
 
 /// What is polled.
@@ -225,7 +225,7 @@ impl Keeper {
 
     fn accept(&mut self) {
         if let Some(socket) = accept(&self.listener) {
-            self.others.push((Connection::new(socket), false));
+            self.others.push((KeeperConnection::new(socket), false));
         }
     }
 
@@ -254,7 +254,7 @@ impl Keeper {
     }
 
     /// Answers a client that waits. A new connection has room for the message.
-    fn answer(&mut self, mut connection: Connection) {
+    fn answer(&mut self, mut connection: KeeperConnection) {
         if let Some(end) = &mut self.end {
             connection.queue(&FromKeeper::Ended(end.code));
             if connection.flush() {

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use crate::detached::NAME;
-use crate::sys::spawn::{Child, Command, Spawner};
+use crate::sys::spawn::{Child, ChildCommand, Spawner};
 
 /// What a shell or `nohup` may have turned off for a process of its terminal, which these are not, and SIGPIPE, which
 /// the language's runtime ignores.
@@ -35,7 +35,7 @@ pub(super) fn start(
     });
     let env = entries.collect::<io::Result<Vec<_>>>()?;
     let [stdin, stdout, stderr] = streams;
-    let command = Command {
+    let command = ChildCommand {
         program: &program,
         argv: &argv,
         env: &[&env],

@@ -42,7 +42,7 @@ impl ExecContext {
 
 /// A command that a wrapper starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Command {
+pub(super) struct WrappedCommand {
     /// Program and arguments; never empty.
     pub(super) argv: Vec<OsString>,
     /// Where it is started.
@@ -54,7 +54,7 @@ pub(super) struct Command {
 pub(super) enum Behind {
     /// It starts no other program.
     Nothing,
-    Command(Command),
+    Command(WrappedCommand),
     /// It cannot be determined.
     Opaque(Opaque),
 }
@@ -82,7 +82,7 @@ impl Known {
     }
 
     /// Its program, with the arguments from `command`.
-    pub(super) fn behind(&self, command: &Command) -> Behind {
+    pub(super) fn behind(&self, command: &WrappedCommand) -> Behind {
         let name = || self.name().to_owned();
         let args = &command.argv[1..];
         let seen = match self.table.tool {
@@ -106,14 +106,14 @@ fn one(argv: &[OsString], place: ExecContext) -> Result<Behind, Wrong> {
     if argv.is_empty() {
         return Err(Wrong::Missing);
     }
-    Ok(Behind::Command(Command {
+    Ok(Behind::Command(WrappedCommand {
         argv: argv.to_vec(),
         place,
     }))
 }
 
 /// Options, its own arguments, and the command.
-fn usual(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+fn usual(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
     let Parsed { options, rest } = options::parse(table, args)?;
     let mut place = of.place.clone();
     if matches!(table.tool, Tool::Strace) {
@@ -141,7 +141,7 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
 }
 
 /// `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
-fn perf(args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+fn perf(args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
     let Parsed { rest, .. } = options::parse(&table::PERF, args)?;
     let (word, rest) = rest.split_first().ok_or(Wrong::Missing)?;
     let table = match word.to_str() {
@@ -153,7 +153,7 @@ fn perf(args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
 }
 
 /// `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
-fn gdb(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
     let mut rest = args;
     let mut named = None;
     let mut place = of.place.clone();
@@ -185,7 +185,7 @@ fn gdb(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind,
 }
 
 /// `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
-fn xterm(table: &'static Table, args: &[OsString], of: &Command) -> Result<Behind, Wrong> {
+fn xterm(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
     let Parsed { options, rest } = options::parse(table, args)?;
     if !options.iter().any(|(name, _)| *name == "e") {
         return Err(Wrong::Script);

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 pub use error::{EndError, elsewhere};
 
-use super::find::{Scope, jobs};
+use super::find::{UserScope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
 use super::{Job, Rank, State};
@@ -358,7 +358,7 @@ pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
         return Ok(true);
     };
     loop {
-        let now = jobs(&Snapshot::take(), Scope::All);
+        let now = jobs(&Snapshot::take(), UserScope::All);
         let same = now.iter().find(|now| now.name.as_ref() == Some(name));
         match same {
             None => return Ok(true),

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::snapshot::{Mark, Role, Seen, Snapshot};
+use super::snapshot::{Mark, Role, SeenProcess, Snapshot};
 use super::{Job, JobStep, Placement, Rank, State};
 use crate::backend::job_label::{self, JobStage};
 use crate::sys::procfs::{self, Process};
@@ -26,22 +26,22 @@ const AGENT: &str = "wireup-agent";
 
 /// The users whose jobs are requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scope {
+pub enum UserScope {
     User(u32),
     /// All whose environment can be read.
     All,
 }
 
 /// The jobs, by time of start. The argument vectors of ranks are not filled in.
-pub fn jobs(snapshot: &Snapshot, scope: Scope) -> Vec<Job> {
+pub fn jobs(snapshot: &Snapshot, scope: UserScope) -> Vec<Job> {
     let look = Look::new(snapshot);
     let mut jobs: Vec<Job> = look.led().iter().map(|led| look.job(led)).collect();
     let known: BTreeSet<&String> = jobs.iter().filter_map(|job| job.name.as_ref()).collect();
     let orphans = look.orphans(&known);
     jobs.extend(orphans);
     jobs.retain(|job| match scope {
-        Scope::User(uid) => job.uid == uid,
-        Scope::All => true,
+        UserScope::User(uid) => job.uid == uid,
+        UserScope::All => true,
     });
     jobs.sort_by_key(|job| (std::cmp::Reverse(job.elapsed), job.pid()));
     jobs
@@ -50,19 +50,19 @@ pub fn jobs(snapshot: &Snapshot, scope: Scope) -> Vec<Job> {
 /// A snapshot with its relations.
 struct Look<'a> {
     snapshot: &'a Snapshot,
-    by_pid: BTreeMap<i32, &'a Seen>,
-    children: BTreeMap<i32, Vec<&'a Seen>>,
-    launchers: Vec<&'a Seen>,
-    steps: Vec<&'a Seen>,
+    by_pid: BTreeMap<i32, &'a SeenProcess>,
+    children: BTreeMap<i32, Vec<&'a SeenProcess>>,
+    launchers: Vec<&'a SeenProcess>,
+    steps: Vec<&'a SeenProcess>,
 }
 
 /// What leads a job on this machine.
 struct Led<'a> {
     name: Option<String>,
     /// The launcher, or else a step.
-    first: &'a Seen,
-    launcher: Option<&'a Seen>,
-    steps: Vec<&'a Seen>,
+    first: &'a SeenProcess,
+    launcher: Option<&'a SeenProcess>,
+    steps: Vec<&'a SeenProcess>,
 }
 
 impl<'a> Look<'a> {
@@ -71,12 +71,13 @@ impl<'a> Look<'a> {
             let all = snapshot.processes.iter();
             all.filter(|seen| !seen.process.has_ended())
         };
-        let by_pid: BTreeMap<i32, &Seen> = living().map(|seen| (seen.process.pid, seen)).collect();
-        let mut children: BTreeMap<i32, Vec<&Seen>> = BTreeMap::new();
+        let by_pid: BTreeMap<i32, &SeenProcess> =
+            living().map(|seen| (seen.process.pid, seen)).collect();
+        let mut children: BTreeMap<i32, Vec<&SeenProcess>> = BTreeMap::new();
         for seen in living() {
             children.entry(seen.process.parent).or_default().push(seen);
         }
-        let copied = |seen: &Seen| {
+        let copied = |seen: &SeenProcess| {
             let parent = by_pid.get(&seen.process.parent);
             parent.is_some_and(|parent| {
                 let same = match is_step(seen) {
@@ -96,7 +97,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn children(&self, pid: i32) -> &[&'a Seen] {
+    fn children(&self, pid: i32) -> &[&'a SeenProcess] {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
@@ -128,7 +129,7 @@ impl<'a> Look<'a> {
     }
 
     /// The job of a launcher or step: from its label, or from its ranks.
-    fn name(&self, leader: &Seen) -> Option<String> {
+    fn name(&self, leader: &SeenProcess) -> Option<String> {
         if let Some(label) = label(leader) {
             return Some(label.job.clone());
         }
@@ -146,7 +147,7 @@ impl<'a> Look<'a> {
     fn job(&self, led: &Led<'a>) -> Job {
         let name = led.name.as_ref();
         let leaders = led.launcher.iter().chain(&led.steps);
-        let children: Vec<&Seen> = leaders
+        let children: Vec<&SeenProcess> = leaders
             .flat_map(|leader| self.children(leader.process.pid))
             .copied()
             .collect();
@@ -190,7 +191,7 @@ impl<'a> Look<'a> {
     }
 
     /// Where a job that is led so is in its life.
-    fn state(&self, led: &Led<'_>, ranks: &[Rank], children: &[&Seen]) -> State {
+    fn state(&self, led: &Led<'_>, ranks: &[Rank], children: &[&SeenProcess]) -> State {
         let stopped = |process: &Process| process.is_stopped();
         let ranks_stopped = !ranks.is_empty() && ranks.iter().all(|rank| stopped(&rank.process));
         let first = ranks.iter().filter(|rank| rank.spawned_job == 0).count();
@@ -225,7 +226,7 @@ impl<'a> Look<'a> {
     }
 
     /// Whether the agent of a step has ended, rather than being out of sight.
-    fn has_lost_its_agent(&self, step: &Seen) -> bool {
+    fn has_lost_its_agent(&self, step: &SeenProcess) -> bool {
         let parent = step.process.parent;
         match self.by_pid.get(&parent) {
             Some(parent) => parent.process.name != AGENT,
@@ -243,7 +244,7 @@ impl<'a> Look<'a> {
         let mut found = Vec::new();
         for name in names.difference(known) {
             let marked = self.by_pid.values().copied();
-            let marked: Vec<&Seen> = marked
+            let marked: Vec<&SeenProcess> = marked
                 .filter(|seen| seen.mark.as_ref().is_some_and(|mark| mark.job == **name))
                 .collect();
             let leaders = marked.iter().copied().filter(|seen| leads(&seen.process));
@@ -285,7 +286,7 @@ impl<'a> Look<'a> {
     }
 
     /// Whether the launcher of a process has ended, rather than being out of sight.
-    fn has_lost_its_launcher(&self, seen: &Seen) -> bool {
+    fn has_lost_its_launcher(&self, seen: &SeenProcess) -> bool {
         let parent = seen.process.parent;
         let Some(parent) = self.by_pid.get(&parent) else {
             // Only init is identified by its pid alone.
@@ -298,8 +299,8 @@ impl<'a> Look<'a> {
     }
 
     /// The ranks of a job among these processes.
-    fn ranks<'s>(&self, among: impl Iterator<Item = &'s Seen>, job: &str) -> Vec<Rank> {
-        let mut leaders: BTreeMap<(u32, u32), (&Seen, &Mark)> = BTreeMap::new();
+    fn ranks<'s>(&self, among: impl Iterator<Item = &'s SeenProcess>, job: &str) -> Vec<Rank> {
+        let mut leaders: BTreeMap<(u32, u32), (&SeenProcess, &Mark)> = BTreeMap::new();
         for seen in among.filter(|seen| leads(&seen.process)) {
             let Some(mark) = seen.mark.as_ref().filter(|mark| mark.job == job) else {
                 continue;
@@ -357,18 +358,18 @@ impl<'a> Look<'a> {
 }
 
 /// The arguments of a launcher.
-fn command(seen: &Seen) -> Option<&[OsString]> {
+fn command(seen: &SeenProcess) -> Option<&[OsString]> {
     match &seen.role {
         Some(Role::Launcher { command, .. }) => Some(command),
         _ => None,
     }
 }
 
-fn is_step(seen: &Seen) -> bool {
+fn is_step(seen: &SeenProcess) -> bool {
     matches!(seen.role, Some(Role::Step { .. }))
 }
 
-fn step(seen: &Seen) -> JobStep {
+fn step(seen: &SeenProcess) -> JobStep {
     JobStep {
         process: seen.process.clone(),
         node: label(seen).and_then(|label| label.placement.node),
@@ -376,7 +377,7 @@ fn step(seen: &Seen) -> JobStep {
 }
 
 /// What a launcher or a step shows of a job on several hosts.
-fn label(seen: &Seen) -> Option<&job_label::LabelContents> {
+fn label(seen: &SeenProcess) -> Option<&job_label::LabelContents> {
     match &seen.role {
         Some(Role::Launcher { label, .. } | Role::Step { label }) => label.as_deref(),
         _ => None,

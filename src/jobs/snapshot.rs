@@ -75,7 +75,7 @@ pub enum Role {
 
 /// One process as it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct SeenProcess {
     pub process: Process,
     pub uid: u32,
     /// Its job, if it belongs to one and that can be known.
@@ -88,7 +88,7 @@ pub struct Seen {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
     /// The processes, in no order.
-    pub processes: Vec<Seen>,
+    pub processes: Vec<SeenProcess>,
     /// Time since the system started.
     pub now: Duration,
 }
@@ -103,7 +103,7 @@ impl Snapshot {
             let env = Environment::of(pid);
             let mark = env.as_ref().and_then(Mark::of);
             let role = role(&process, own_file);
-            Some(Seen {
+            Some(SeenProcess {
                 process,
                 uid,
                 mark,

@@ -12,7 +12,7 @@ mod wanted;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use choice::Field;
-pub(crate) use wanted::Wanted;
+pub(crate) use wanted::WantedAllocation;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, Share,
 };
@@ -143,7 +143,7 @@ impl Holdings {
     pub(crate) fn decide(
         &mut self,
         directive: Directive,
-        wanted: &Wanted,
+        wanted: &WantedAllocation,
         owner: JobNumber,
         field: &Field<'_>,
     ) -> Result<Allocation, AllocationFailure> {
@@ -200,7 +200,7 @@ impl Holdings {
     fn release(
         &mut self,
         id: Option<&str>,
-        wanted: &Wanted,
+        wanted: &WantedAllocation,
         field: &Field<'_>,
     ) -> Result<Allocation, AllocationFailure> {
         let Some(id) = id else {
@@ -335,7 +335,12 @@ fn take(shares: &mut Shares, part: &Shares) {
     }
 }
 
-fn described(id: Option<String>, wanted: &Wanted, shares: &Shares, names: &[String]) -> Allocation {
+fn described(
+    id: Option<String>,
+    wanted: &WantedAllocation,
+    shares: &Shares,
+    names: &[String],
+) -> Allocation {
     let share = |(node, slots): (&NodeId, &Option<u32>)| Share {
         name: names[node.index()].clone(),
         slots: *slots,

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use wireup_core::job::hosts::{Entry, HOSTS_MAX, HostsError, file};
+use wireup_core::job::hosts::{HOSTS_MAX, HostEntry, HostsError, file};
 
 /// More than any list of hosts.
 const FILE_MAX: u64 = HOSTS_MAX as u64 * 256;
@@ -27,7 +27,7 @@ pub enum HostFileError {
 ///
 /// # Errors
 /// [`HostFileError`].
-pub fn read(path: &Path) -> Result<Vec<Entry>, HostFileError> {
+pub fn read(path: &Path) -> Result<Vec<HostEntry>, HostFileError> {
     let text = bytes(path).map_err(|error| HostFileError::Unreadable {
         path: path.to_owned(),
         error,

@@ -27,14 +27,14 @@ pub struct LaunchNames {
 
 /// The process that leads a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Launcher {
+pub struct LauncherProcess {
     /// By which name its host knows itself.
     pub host: String,
     /// Its number there.
     pub pid: u32,
 }
 
-impl Launcher {
+impl LauncherProcess {
     /// This process.
     pub(super) fn this() -> Self {
         Self {

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub(crate) use debugger::directed;
 use hosts::Names;
-use placement::{NodeSpace, Wanted};
+use placement::{NodeSpace, WantedPlaces};
 use request::Wishes;
 pub use requester::By;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::jobs::Jobs;
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::hosts::Entry;
+use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
@@ -237,7 +237,7 @@ impl Plan {
     pub fn nodes_named(
         &self,
         here: NodeId,
-        entries: Vec<Entry>,
+        entries: Vec<HostEntry>,
     ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
         let own = rustix::system::uname();
         self.names(here, own.nodename().to_str().ok())
@@ -271,7 +271,7 @@ impl Plan {
         wishes: &Wishes,
         names: Names<'_>,
         cwd: &Path,
-    ) -> Result<Wanted, SpawnFailure> {
+    ) -> Result<WantedPlaces, SpawnFailure> {
         let mut entries = wishes.hosts.clone();
         entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
         let mut on: Vec<_> = match entries.is_empty() {
@@ -286,7 +286,7 @@ impl Plan {
             return Err(refuse(SpawnFailureKind::NoSlots, problem));
         }
         let oversubscribe = self.spec.layout.oversubscribe;
-        Ok(Wanted {
+        Ok(WantedPlaces {
             on,
             by: wishes.by.unwrap_or_default(),
             per_node: wishes.per_node,
@@ -328,7 +328,7 @@ impl Plan {
 }
 
 /// An application with its request and its nodes.
-type Asked<'a> = (&'a SpawnApp, Wishes, Wanted);
+type Asked<'a> = (&'a SpawnApp, Wishes, WantedPlaces);
 
 /// The allocation in which all applications must run, if there is one.
 fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
@@ -368,7 +368,7 @@ fn place(
     names: &[String],
 ) -> Result<Placed, SpawnFailure> {
     let mut placed = vec![(0, Vec::new()); asked.len()];
-    let mut before: Option<(&Wanted, Vec<(NodeId, u32)>)> = None;
+    let mut before: Option<(&WantedPlaces, Vec<(NodeId, u32)>)> = None;
     for choosy in [false, true] {
         let mine = asked.iter().zip(&mut placed);
         for ((app, wishes, wanted), (size, runs)) in
@@ -398,7 +398,7 @@ fn place(
 }
 
 /// The hosts of files.
-fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<Entry>, SpawnFailure> {
+fn hostfiles(paths: &[PathBuf], cwd: &Path) -> Result<Vec<HostEntry>, SpawnFailure> {
     let mut entries = Vec::new();
     for path in paths {
         let read = hostfile::read(&cwd.join(path));

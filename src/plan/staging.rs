@@ -142,9 +142,9 @@ fn directory(job: &Nspace, node: NodeId) -> PathBuf {
 
 /// Which file one is: what takes its place, or is made of it by writing, is another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Identity([i64; 4]);
+pub(crate) struct FileIdentity([i64; 4]);
 
-impl Identity {
+impl FileIdentity {
     const BYTES: usize = 4 * size_of::<i64>();
 
     fn of(path: &Path) -> io::Result<Self> {
@@ -160,7 +160,7 @@ impl Identity {
         }
     }
 
-    /// For [`Identity::parse`].
+    /// For [`FileIdentity::parse`].
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
@@ -176,13 +176,13 @@ impl Identity {
 }
 
 /// Receives paths that must be removed later: a directory, or a file with its identity.
-pub(crate) type Tell<'a> = &'a mut dyn FnMut(&Path, Option<Identity>);
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(&Path, Option<FileIdentity>);
 
 /// A staged file; removed when this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Unpacked {
     directory: Option<PathBuf>,
-    files: Vec<(PathBuf, Identity)>,
+    files: Vec<(PathBuf, FileIdentity)>,
 }
 
 impl Unpacked {
@@ -233,7 +233,7 @@ impl Unpacked {
         name.push(format!(".{job}.{}", std::process::id()));
         let partial = path.with_file_name(name);
         let put = write(&partial, packed).and_then(|()| {
-            let identity = Identity::of(&partial);
+            let identity = FileIdentity::of(&partial);
             let identity = identity.map_err(StagingError::io("cannot find", &partial))?;
             // Both names are those of one file.
             tell(&partial, Some(identity));
@@ -311,11 +311,11 @@ mod tests {
 
     #[test]
     fn an_identity_is_told_with_what_follows_it() {
-        let identity = Identity::of(Path::new("/bin/true")).unwrap();
+        let identity = FileIdentity::of(Path::new("/bin/true")).unwrap();
         let bytes = [&identity.to_bytes()[..], b"/bin/true"].concat();
-        let told = Identity::parse(bytes.clone());
+        let told = FileIdentity::parse(bytes.clone());
         assert_eq!(told, Some((identity, b"/bin/true".to_vec())));
-        assert_eq!(Identity::parse(bytes[..31].to_vec()), None);
+        assert_eq!(FileIdentity::parse(bytes[..31].to_vec()), None);
     }
 
     #[test]

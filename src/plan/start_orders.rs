@@ -12,7 +12,7 @@ use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::spec::RankChoice;
 use wireup_core::node::HEAD;
-use wireup_core::pmix::control::{Client, Control, Init};
+use wireup_core::pmix::control::{ClientRegistration, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::value::{Array, Info, Proc, ProcRank, Text, Value};
@@ -180,7 +180,7 @@ pub(crate) fn register_request(
         .job
         .ranks
         .ranks_on(node)
-        .map(|rank| Client { rank, uid, gid })
+        .map(|rank| ClientRegistration { rank, uid, gid })
         .collect();
     Ok(Control::RegisterJob {
         nspace: plan.job.nspace.clone(),

@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use crate::plan::jobs::{Jobs, Plans};
 use crate::report::missing_ranks::{self, PidOf};
 use crate::sys::spawn::{SpawnError, SpawnStage};
-use crate::sys::start_ranks::StartError;
+use crate::sys::start_ranks::RankStartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::outcome::{
     Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd, signal_name,
@@ -27,33 +27,37 @@ pub(crate) struct Unended {
 pub use nodes::by_node;
 
 /// Why a rank could not be started, as a cause of the job's failure.
-pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: StartError) -> Cause {
+pub fn start_failure(
+    plan: &Plan,
+    (process, rank): (GlobalRank, Rank),
+    error: RankStartError,
+) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
     let program = program.path().display();
     let (error, code) = match error {
-        StartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
-        StartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),
-        StartError::Spawn(SpawnStage::Exec, Errno::NOENT) => (
+        RankStartError::Skipped => ("the job had failed before".to_owned(), EXIT_WIREUP),
+        RankStartError::Descriptors(errno) => (out_of_descriptors(errno), EXIT_WIREUP),
+        RankStartError::Spawn(SpawnStage::Exec, Errno::NOENT) => (
             format!("{program} cannot be executed: it or its interpreter is gone"),
             EXIT_NOT_FOUND,
         ),
-        StartError::Spawn(SpawnStage::Exec, Errno::TOOBIG) => (
+        RankStartError::Spawn(SpawnStage::Exec, Errno::TOOBIG) => (
             format!("{program} cannot be executed: arguments and environment are too long"),
             EXIT_NOT_EXECUTABLE,
         ),
-        StartError::Spawn(SpawnStage::Exec, errno) => (
+        RankStartError::Spawn(SpawnStage::Exec, errno) => (
             format!("{program} cannot be executed: {errno}"),
             EXIT_NOT_EXECUTABLE,
         ),
-        StartError::Spawn(SpawnStage::Clone, Errno::AGAIN) => {
+        RankStartError::Spawn(SpawnStage::Clone, Errno::AGAIN) => {
             (NO_PROCESSES.to_owned(), EXIT_WIREUP)
         }
-        StartError::Spawn(SpawnStage::Clone, Errno::MFILE | Errno::NFILE) => {
+        RankStartError::Spawn(SpawnStage::Clone, Errno::MFILE | Errno::NFILE) => {
             (out_of_descriptors(Errno::MFILE), EXIT_WIREUP)
         }
-        StartError::Spawn(SpawnStage::Directory, errno) => {
+        RankStartError::Spawn(SpawnStage::Directory, errno) => {
             let wdir = app
                 .cwd
                 .as_ref()
@@ -63,13 +67,13 @@ pub fn start_failure(plan: &Plan, (process, rank): (GlobalRank, Rank), error: St
                 EXIT_WIREUP,
             )
         }
-        StartError::Spawn(SpawnStage::Stop, errno) => (
+        RankStartError::Spawn(SpawnStage::Stop, errno) => (
             format!(
                 "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"
             ),
             EXIT_WIREUP,
         ),
-        StartError::Spawn(step, errno) => (
+        RankStartError::Spawn(step, errno) => (
             format!("preparing the process failed ({step:?}): {errno}"),
             EXIT_WIREUP,
         ),

@@ -1,11 +1,11 @@
 //! The plan's record in the status stream.
 
 use crate::plan::Plan;
-use wireup_core::record::{AppRecord, Job, JobPlan, JobState, Node, Record, VERSION};
+use wireup_core::record::{AppRecord, JobPlan, JobState, PlannedJob, PlannedNode, Record, VERSION};
 
 /// The planned job.
 pub(crate) fn planned(plan: &Plan) -> Record<'_> {
-    let nodes = plan.job.ranks.node_ids().map(|node| Node {
+    let nodes = plan.job.ranks.node_ids().map(|node| PlannedNode {
         node: node.0,
         host: plan.node_names[node.index()].as_str().into(),
         ranks: plan.job.ranks.local_size(node),
@@ -23,7 +23,7 @@ pub(crate) fn planned(plan: &Plan) -> Record<'_> {
         nodes: nodes.collect(),
         apps: apps(plan),
     };
-    Record::Job(Job {
+    Record::Job(PlannedJob {
         state: JobState::Planned,
         plan: Some(job),
         cause: None,

@@ -13,7 +13,7 @@ pub type Name = (JobNumber, Rank);
 
 /// What was seen of one process.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct SeenStack<'a> {
     /// Which.
     pub name: Name,
     /// Its host.
@@ -25,7 +25,7 @@ pub struct Seen<'a> {
 }
 
 /// The lines that show what was seen: the tree, and then those of which nothing is known.
-pub fn lines(seen: &[Seen<'_>]) -> Vec<String> {
+pub fn lines(seen: &[SeenStack<'_>]) -> Vec<String> {
     let stacks = seen
         .iter()
         .filter_map(|one| Some((one.name, one.found.ok()?)));
@@ -35,7 +35,7 @@ pub fn lines(seen: &[Seen<'_>]) -> Vec<String> {
 }
 
 /// Why nothing is known of a process.
-pub fn unseen(seen: &Seen<'_>) -> Option<String> {
+pub fn unseen(seen: &SeenStack<'_>) -> Option<String> {
     let why = seen.found.err()?;
     let pid = seen
         .pid

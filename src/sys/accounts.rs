@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 /// An entry of the account database.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Account {
+pub struct UserAccount {
     /// Login name.
     pub name: CString,
     /// User number.
@@ -33,7 +33,7 @@ const GROUPS_MAX: usize = 65_536;
 ///
 /// # Errors
 /// When the database does not answer.
-pub fn by_uid(uid: u32) -> Result<Option<Account>, Errno> {
+pub fn by_uid(uid: u32) -> Result<Option<UserAccount>, Errno> {
     look_up(|entry, buffer, found| {
         // SAFETY: all three outlive the call, and the size is the buffer's.
         unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr().cast(), buffer.len(), found) }
@@ -44,7 +44,7 @@ pub fn by_uid(uid: u32) -> Result<Option<Account>, Errno> {
 ///
 /// # Errors
 /// When the database does not answer.
-pub fn by_name(name: &CStr) -> Result<Option<Account>, Errno> {
+pub fn by_name(name: &CStr) -> Result<Option<UserAccount>, Errno> {
     look_up(|entry, buffer, found| {
         let size = buffer.len();
         // SAFETY: all of them outlive the call, and the size is the buffer's.
@@ -64,7 +64,7 @@ pub fn by_name(name: &CStr) -> Result<Option<Account>, Errno> {
 ///
 /// # Errors
 /// [`Errno::RANGE`] when it is in more than the system permits.
-pub fn groups(account: &Account) -> Result<Vec<u32>, Errno> {
+pub fn groups(account: &UserAccount) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; 64];
     loop {
         let mut count = groups.len() as c_int;
@@ -93,7 +93,7 @@ pub fn groups(account: &Account) -> Result<Vec<u32>, Errno> {
 /// Asks with more and more room for the texts of an entry.
 fn look_up(
     ask: impl Fn(*mut libc::passwd, &mut [u8], *mut *mut libc::passwd) -> c_int,
-) -> Result<Option<Account>, Errno> {
+) -> Result<Option<UserAccount>, Errno> {
     let mut buffer = vec![0; 1024];
     loop {
         let mut entry = MaybeUninit::<libc::passwd>::uninit();
@@ -120,10 +120,10 @@ fn look_up(
 
 /// # Safety
 /// The entry's texts are there.
-unsafe fn account(entry: &libc::passwd) -> Account {
+unsafe fn account(entry: &libc::passwd) -> UserAccount {
     // SAFETY: the caller's promise; they end with a NUL byte.
     let (name, home) = unsafe { (CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir)) };
-    Account {
+    UserAccount {
         name: name.to_owned(),
         uid: entry.pw_uid,
         gid: entry.pw_gid,

@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 /// One process as debuggers read it: `MPIR_PROCDESC`.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Entry {
+pub struct ProctableEntry {
     /// Name or address of its host.
     host_name: AtomicPtr<c_char>,
     /// What it executes.
@@ -33,7 +33,7 @@ pub struct Entry {
 /// The processes of the launch.
 #[used]
 #[unsafe(no_mangle)]
-pub static MPIR_proctable: AtomicPtr<Entry> = AtomicPtr::new(null_mut());
+pub static MPIR_proctable: AtomicPtr<ProctableEntry> = AtomicPtr::new(null_mut());
 
 /// How many there are.
 #[used]
@@ -76,7 +76,7 @@ pub extern "C" fn MPIR_Breakpoint() {
 }
 
 /// What is shown, and the names in it.
-static SHOWN: Mutex<(Vec<Entry>, Vec<CString>)> = Mutex::new((Vec::new(), Vec::new()));
+static SHOWN: Mutex<(Vec<ProctableEntry>, Vec<CString>)> = Mutex::new((Vec::new(), Vec::new()));
 
 /// Whether a debugger leads this process.
 pub fn is_debugged() -> bool {
@@ -97,12 +97,14 @@ pub fn show<'a>(processes: impl IntoIterator<Item = (&'a str, &'a [u8], i32)>) {
         };
         AtomicPtr::new(*known.entry(bytes).or_insert_with(new))
     };
-    let entries = processes.into_iter().map(|(host, executable, pid)| Entry {
-        host_name: name(host.as_bytes()),
-        executable_name: name(executable),
-        pid,
-    });
-    let mut entries: Vec<Entry> = entries.collect();
+    let entries = processes
+        .into_iter()
+        .map(|(host, executable, pid)| ProctableEntry {
+            host_name: name(host.as_bytes()),
+            executable_name: name(executable),
+            pid,
+        });
+    let mut entries: Vec<ProctableEntry> = entries.collect();
     // These are referred to, so that no linker leaves them out.
     black_box((
         &MPIR_i_am_starter,

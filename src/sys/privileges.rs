@@ -12,7 +12,7 @@ pub const NOBODY: u32 = 65534;
 
 /// A step of the change to a user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum UserChange {
     /// Taking the user's supplementary groups.
     Groups,
     /// Taking the user's group.
@@ -23,7 +23,7 @@ pub enum Part {
     Regained,
 }
 
-impl Part {
+impl UserChange {
     /// What cannot be had, or what would be wrong.
     pub fn words(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Part {
     }
 }
 
-fn check(result: c_int, part: Part) -> Result<(), (Part, c_int)> {
+fn check(result: c_int, part: UserChange) -> Result<(), (UserChange, c_int)> {
     match result < 0 {
         // SAFETY: the calling thread's own.
         true => Err((part, unsafe { *libc::__errno_location() })),
@@ -48,25 +48,28 @@ fn check(result: c_int, part: Part) -> Result<(), (Part, c_int)> {
 ///
 /// # Errors
 /// What failed, and the system's reason. The process is then good for nothing but its end.
-pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (Part, c_int)> {
+pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (UserChange, c_int)> {
     let mut users = [0; 3];
     let mut own = [0; 3];
     // SAFETY: system calls on numbers, and on arrays that outlive them. The order matters: who is
     // no longer root cannot change groups.
     unsafe {
-        check(libc::setgroups(groups.len(), groups.as_ptr()), Part::Groups)?;
-        check(libc::setresgid(gid, gid, gid), Part::Group)?;
-        check(libc::setresuid(uid, uid, uid), Part::User)?;
+        check(
+            libc::setgroups(groups.len(), groups.as_ptr()),
+            UserChange::Groups,
+        )?;
+        check(libc::setresgid(gid, gid, gid), UserChange::Group)?;
+        check(libc::setresuid(uid, uid, uid), UserChange::User)?;
         let [real, effective, saved] = &mut users;
-        check(libc::getresuid(real, effective, saved), Part::User)?;
+        check(libc::getresuid(real, effective, saved), UserChange::User)?;
         let [real, effective, saved] = &mut own;
-        check(libc::getresgid(real, effective, saved), Part::Group)?;
+        check(libc::getresgid(real, effective, saved), UserChange::Group)?;
         let regained = uid != 0
             && (libc::setresuid(libc::uid_t::MAX, 0, libc::uid_t::MAX) == 0
                 || libc::setgroups(0, ptr::null()) == 0);
         match users == [uid; 3] && own == [gid; 3] && !regained {
             true => Ok(()),
-            false => Err((Part::Regained, libc::EPERM)),
+            false => Err((UserChange::Regained, libc::EPERM)),
         }
     }
 }

@@ -38,7 +38,7 @@ pub struct Namespaces<'a> {
 
 /// What to start. Everything is prepared by the caller; nothing is looked up here.
 #[derive(Debug)]
-pub struct Command<'a> {
+pub struct ChildCommand<'a> {
     /// Path of the executable, as execve takes it.
     pub program: &'a CStr,
     /// Argument vector, argv[0] included.
@@ -167,7 +167,7 @@ impl Spawner {
     ///
     /// # Errors
     /// [`SpawnError`] naming the failing step; no process is left in that case.
-    pub fn spawn(&mut self, command: &Command<'_>) -> Result<Child, SpawnError> {
+    pub fn spawn(&mut self, command: &ChildCommand<'_>) -> Result<Child, SpawnError> {
         self.pointers.clear();
         self.pointers
             .extend(command.argv.iter().map(|arg| arg.as_ptr()));

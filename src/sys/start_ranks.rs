@@ -20,7 +20,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::sys::cgroup::Group;
 use crate::sys::namespace::NodeNamespaces;
-use crate::sys::spawn::{Child, Command, SpawnStage, Spawner};
+use crate::sys::spawn::{Child, ChildCommand, SpawnStage, Spawner};
 use wireup_core::job::ids::GlobalRank;
 
 mod threads;
@@ -156,7 +156,7 @@ pub struct StartedProcess {
 
 /// Why a rank was not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartError {
+pub enum RankStartError {
     /// The job failed before its turn came.
     Skipped,
     /// Descriptors could not be made.
@@ -175,7 +175,7 @@ const BUSY_PAUSE: Timespec = Timespec {
 };
 
 /// What a starting thread reports: one per planned rank.
-pub type Started = (GlobalRank, Result<StartedProcess, StartError>);
+pub type Started = (GlobalRank, Result<StartedProcess, RankStartError>);
 
 /// What the starting threads have to do together.
 #[derive(Debug)]
@@ -204,7 +204,7 @@ impl Work {
             let Some(plan) = plan else { return };
             let rank = plan.process;
             let result = if self.stop.load(Ordering::Acquire) {
-                Err(StartError::Skipped)
+                Err(RankStartError::Skipped)
             } else {
                 start_one(&mut spawner, &self.shared, plan)
             };
@@ -288,7 +288,7 @@ fn start_one(
     spawner: &mut Spawner,
     shared: &StartShared,
     plan: RankPlan,
-) -> Result<StartedProcess, StartError> {
+) -> Result<StartedProcess, RankStartError> {
     let app = &shared.apps[plan.app];
     let executed = plan.wrapper.as_ref().unwrap_or(&app.executed);
     let kept_from = shared.kept_from;
@@ -296,15 +296,15 @@ fn start_one(
         .pmi
         .then(|| pmi_socket(kept_from))
         .transpose()
-        .map_err(StartError::Descriptors)?;
+        .map_err(RankStartError::Descriptors)?;
     let stdin_pipe = (plan.stdin == StdinPlan::Pipe)
         .then(|| pipe_with(PipeFlags::CLOEXEC))
         .transpose()
-        .map_err(StartError::Descriptors)?;
+        .map_err(RankStartError::Descriptors)?;
     let pipes = match plan.output {
         OutputPlan::Pipes => Some((
-            output_pipe(kept_from).map_err(StartError::Descriptors)?,
-            output_pipe(kept_from).map_err(StartError::Descriptors)?,
+            output_pipe(kept_from).map_err(RankStartError::Descriptors)?,
+            output_pipe(kept_from).map_err(RankStartError::Descriptors)?,
         )),
         OutputPlan::Files { .. } | OutputPlan::Terminal { .. } => None,
     };
@@ -332,7 +332,7 @@ fn start_one(
     }
     let empty = Vec::new();
     let node_env = shared.node_env.get(plan.node).unwrap_or(&empty);
-    let command = Command {
+    let command = ChildCommand {
         program: &executed.program,
         argv: &executed.argv,
         env: &[&app.env, &shared.env, node_env, &plan.env],
@@ -358,7 +358,7 @@ fn start_one(
             other => break other,
         }
     };
-    let mut child = child.map_err(|error| StartError::Spawn(error.step, error.errno))?;
+    let mut child = child.map_err(|error| RankStartError::Spawn(error.step, error.errno))?;
     child.pidfd = kept(child.pidfd, kept_from);
     let (stdout, stderr) = match (pipes, plan.output) {
         (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),

@@ -22,7 +22,9 @@ use wireup_core::job::spec::{AppSpec, JobSpec};
 use wireup_core::link::control::{FromStep, VERSION};
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, cut};
-use wireup_core::link::steps::{Account, HelperAnswer, Order, ProcessOwner, Rules, SocketFile};
+use wireup_core::link::steps::{
+    Account, HelperAnswer, HelperOrder, ProcessOwner, Rules, SocketFile,
+};
 use wireup_core::link::{decode, encode, launcher};
 
 /// The helper, a child of this process, and its socket.
@@ -57,7 +59,7 @@ impl Helper {
         Self { child, socket }
     }
 
-    fn make(&self, order: &Order) -> Step {
+    fn make(&self, order: &HelperOrder) -> Step {
         let (link, theirs) = UnixStream::pair().unwrap();
         let (log, says) = pipe().unwrap();
         let descriptors = [theirs.as_fd(), says.as_fd()];
@@ -125,12 +127,12 @@ impl Step {
     }
 }
 
-fn order(account: Option<Account>) -> Order {
+fn order(account: Option<Account>) -> HelperOrder {
     step(account.map_or(ProcessOwner::Own, ProcessOwner::Numbers))
 }
 
-fn step(owner: ProcessOwner) -> Order {
-    Order::Step {
+fn step(owner: ProcessOwner) -> HelperOrder {
+    HelperOrder::Step {
         owner,
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     }
@@ -227,17 +229,17 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
     refused(&[encode(&order(None)), vec![0]].concat(), "cannot be read");
     // Without descriptors even a good one is none.
     refused(&encode(&order(None)), "without its link");
-    let launcher = Order::Launcher {
+    let launcher = HelperOrder::Launcher {
         owner: ProcessOwner::Own,
         shown: Vec::new(),
         environment: Vec::new(),
     };
     refused(&encode(&launcher), "cannot be executed");
-    let signal = |signal| encode(&Order::Signal { id: 1, signal });
+    let signal = |signal| encode(&HelperOrder::Signal { id: 1, signal });
     refused(&signal(1000), "no signal 1000");
     // Of what it has not made it knows nothing.
     assert_eq!(
-        helper.asked(&encode(&Order::Signal { id: 99, signal: 9 }), &[]),
+        helper.asked(&encode(&HelperOrder::Signal { id: 99, signal: 9 }), &[]),
         HelperAnswer::Done
     );
     settled(&living);
@@ -308,7 +310,7 @@ fn launched(described: &[u8]) -> String {
     job.write_all(described).unwrap();
     let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
     let descriptors = [null(), says.try_clone().unwrap(), says, null(), job.into()];
-    let launcher = Order::Launcher {
+    let launcher = HelperOrder::Launcher {
         owner: ProcessOwner::Own,
         shown: ["some", "words"].map(Into::into).into(),
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
@@ -369,7 +371,7 @@ fn rules() -> Rules {
 #[test]
 fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
     let helper = Helper::start();
-    let separate = encode(&Order::Separate(rules()));
+    let separate = encode(&HelperOrder::Separate(rules()));
     let (accounts, theirs) = UnixStream::pair().unwrap();
     let user = |uid| encode(&step(ProcessOwner::User { uid, gid: None }));
     let descriptors = || {
@@ -392,7 +394,7 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
     drop(theirs);
     let other = rules();
     refused(
-        &encode(&Order::Separate(Rules {
+        &encode(&HelperOrder::Separate(Rules {
             root_launches: true,
             ..other
         })),
@@ -418,7 +420,7 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
         "{reason}"
     );
     // Its files come as root has opened them.
-    send(&helper.socket, &encode(&Order::Credentials), &[]).unwrap();
+    send(&helper.socket, &encode(&HelperOrder::Credentials), &[]).unwrap();
     let (_, files) = receive(&helper.socket).unwrap().unwrap();
     assert_eq!(files.len(), 1);
     // Who knows accounts was never asked about these; its end is the helper's.
@@ -435,7 +437,7 @@ fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_
     }
     let helper = Helper::start();
     let (accounts, theirs) = UnixStream::pair().unwrap();
-    let separate = encode(&Order::Separate(rules()));
+    let separate = encode(&HelperOrder::Separate(rules()));
     assert_eq!(
         helper.asked(&separate, &[theirs.as_fd()]),
         HelperAnswer::Done

@@ -21,7 +21,7 @@ use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat};
 use wireup::sys::{accounts, interfaces};
 use wireup_core::job::hosts::{self, HostList, PORT, Problem};
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::Member;
+use wireup_core::link::control::LaunchMember;
 use wireup_core::link::socket;
 use wireup_core::link::steps::Account;
 
@@ -44,7 +44,7 @@ pub struct Settings {
     /// When silence counts as loss.
     pub heartbeat: Heartbeat,
     /// The name servers for launches; this agent if the list is empty.
-    pub names: Vec<Member>,
+    pub names: Vec<LaunchMember>,
     /// The executable of steps.
     pub step: PathBuf,
     /// Whom the agent becomes, if it is to give up root's rights.
@@ -302,12 +302,12 @@ fn account(name: String) -> Result<Account, SettingsError> {
 }
 
 /// The agents of a list.
-fn names(list: Option<HostList>) -> Result<Vec<Member>, SettingsError> {
+fn names(list: Option<HostList>) -> Result<Vec<LaunchMember>, SettingsError> {
     let Some(list) = list else {
         return Ok(Vec::new());
     };
     let hosts = hosts::merge(list.0).map_err(SettingsError::Names)?;
-    let members = hosts.into_iter().map(|host| Member {
+    let members = hosts.into_iter().map(|host| LaunchMember {
         name: host.name,
         address: host.address,
     });

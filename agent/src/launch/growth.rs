@@ -7,7 +7,7 @@ use prost::bytes::{Bytes, BytesMut};
 
 use super::members::{OPENING_MAX, check_count, members_of, members_to};
 use super::router::Growth;
-use crate::budget::{Account, Held, Spent};
+use crate::budget::{BudgetAccount, Held, Spent};
 use crate::proto::v1;
 use wireup_core::link::control::ToAgent;
 use wireup_core::link::frame::BODY_MAX;
@@ -43,7 +43,7 @@ pub struct Pieces {
 
 impl Pieces {
     /// Of a launch of this user.
-    pub fn new(account: &Arc<Account>) -> Self {
+    pub fn new(account: &Arc<BudgetAccount>) -> Self {
         Self {
             begun: BytesMut::new(),
             held: account.hold(0),
@@ -124,7 +124,7 @@ pub fn pieces(growth: &Growth) -> impl Iterator<Item = v1::Grow> + use<> {
 
 #[cfg(test)]
 mod tests {
-    use wireup_core::link::control::{Member, NODES_MAX};
+    use wireup_core::link::control::{LaunchMember, NODES_MAX};
 
     use super::*;
 
@@ -134,7 +134,7 @@ mod tests {
 
     fn growth(bytes: usize) -> Growth {
         Growth {
-            members: vec![Member {
+            members: vec![LaunchMember {
                 name: "n9".into(),
                 address: "n9:7437".into(),
             }],

@@ -14,7 +14,7 @@ use tokio_stream::Stream;
 
 use super::Packet;
 use super::queue::{Full, LINK_MAX};
-use crate::budget::{Account, COPIED, Held};
+use crate::budget::{BudgetAccount, COPIED, Held};
 use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
 use wireup_core::link::liveness::Sign;
 use wireup_core::link::{decode, encode};
@@ -58,7 +58,7 @@ pub enum LinkError {
 }
 
 /// Both directions of a link of a user.
-pub fn link(socket: UnixStream, account: &Arc<Account>) -> (LinkReader, LinkWriter) {
+pub fn link(socket: UnixStream, account: &Arc<BudgetAccount>) -> (LinkReader, LinkWriter) {
     let (read, write) = socket.into_split();
     let reader = LinkReader {
         socket: read,
@@ -328,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    fn account() -> Arc<Account> {
+    fn account() -> Arc<BudgetAccount> {
         crate::budget::Budgets::default().of(1)
     }
 

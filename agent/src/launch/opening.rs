@@ -10,12 +10,12 @@ use prost::bytes::Bytes;
 
 use wireup_core::job::ids::NodeId;
 pub use wireup_core::link::control::NODES_MAX;
-use wireup_core::link::control::{Member, Spread};
+use wireup_core::link::control::{LaunchMember, Spread};
 use wireup_core::link::spawn_tree::Tree;
 
 use super::members::{OPENING_MAX, check_count, members_of, members_to};
 use super::router::Growth;
-use crate::budget::{Account, Held, Spent};
+use crate::budget::{BudgetAccount, Held, Spent};
 use crate::proto::v1;
 
 /// Longest name of a launch, in bytes.
@@ -158,7 +158,7 @@ impl Opening {
         uid: u32,
         spread: Spread,
         description: Vec<u8>,
-        account: &Arc<Account>,
+        account: &Arc<BudgetAccount>,
     ) -> Result<Self, OpeningError> {
         let known = Self {
             launch,
@@ -204,7 +204,7 @@ impl Opening {
 
     /// The same launch, of which nodes were to be that cannot: their numbers are used up.
     pub fn without(mut self, nodes: usize) -> Self {
-        let nobody = Member {
+        let nobody = LaunchMember {
             name: "-".to_owned(),
             address: "-:1".to_owned(),
         };
@@ -243,14 +243,14 @@ impl Opening {
     }
 
     /// The launch from a parent, with the contents of its first Hello and all openings, which are
-    /// [kept](Account::keep).
+    /// [kept](BudgetAccount::keep).
     ///
     /// # Errors
     /// [`OpeningError`].
     pub fn of_parent(
         hello: &v1::Hello,
         bytes: Bytes,
-        account: &Arc<Account>,
+        account: &Arc<BudgetAccount>,
     ) -> Result<Self, OpeningError> {
         let token = Token::try_from(&hello.token[..])?;
         check_count(&bytes).map_err(OpeningError::Nodes)?;
@@ -290,14 +290,14 @@ impl Opening {
     ///
     /// # Panics
     /// If it is none of them.
-    pub fn member(&self, node: NodeId) -> &Member {
+    pub fn member(&self, node: NodeId) -> &LaunchMember {
         &self.spread.members[node.0 as usize]
     }
 }
 
 /// What the nodes of a launch take.
-fn hold(spread: &Spread, account: &Arc<Account>) -> Result<Held, Spent> {
-    let bytes = |member: &Member| MEMBER + member.name.len() + member.address.len();
+fn hold(spread: &Spread, account: &Arc<BudgetAccount>) -> Result<Held, Spent> {
+    let bytes = |member: &LaunchMember| MEMBER + member.name.len() + member.address.len();
     account.take(spread.members.iter().map(bytes).sum())
 }
 
@@ -322,7 +322,7 @@ fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningEr
         return Err(OpeningError::Children(most));
     }
     let mut names = BTreeSet::new();
-    for (number, Member { name, address }) in members.iter().enumerate() {
+    for (number, LaunchMember { name, address }) in members.iter().enumerate() {
         if !printable(name, NAME_MAX) {
             return Err(OpeningError::Name(name.chars().take(80).collect()));
         }
@@ -347,12 +347,12 @@ fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningEr
 mod tests {
     use super::*;
 
-    fn account() -> Arc<Account> {
+    fn account() -> Arc<BudgetAccount> {
         crate::budget::Budgets::default().of(1)
     }
 
     fn spread(names: &[&str]) -> Spread {
-        let member = |name: &&str| Member {
+        let member = |name: &&str| LaunchMember {
             name: (*name).to_owned(),
             address: format!("{name}:7437"),
         };

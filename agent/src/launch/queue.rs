@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 
-use crate::budget::{Account, COPIED, Held, Spent};
+use crate::budget::{BudgetAccount, COPIED, Held, Spent};
 
 /// Most bytes that wait for one link. Twice what a fence of 100,000 ranks with 1 KiB each comes to.
 pub const LINK_MAX: usize = 256 * 1024 * 1024;
@@ -34,7 +34,7 @@ pub enum Full {
 #[derive(Debug)]
 pub struct Queue<T> {
     sender: mpsc::UnboundedSender<Waits<T>>,
-    account: Arc<Account>,
+    account: Arc<BudgetAccount>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -55,7 +55,7 @@ struct Waits<T> {
 }
 
 /// An empty queue, of a user.
-pub fn queue<T>(account: &Arc<Account>) -> (Queue<T>, Queued<T>) {
+pub fn queue<T>(account: &Arc<BudgetAccount>) -> (Queue<T>, Queued<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let queue = Queue {
@@ -68,11 +68,11 @@ pub fn queue<T>(account: &Arc<Account>) -> (Queue<T>, Queued<T>) {
 
 impl<T> Queue<T> {
     /// Whose it is.
-    pub fn account(&self) -> &Arc<Account> {
+    pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }
 
-    /// Queues a message with a body of this size; a long one is [kept](Account::keep). A stream
+    /// Queues a message with a body of this size; a long one is [kept](BudgetAccount::keep). A stream
     /// that is closed is not reported here, but by its other direction.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::opening::Token;
 use super::router::TreePosition;
-use crate::budget::{Account, Budgets, Spent, Taken};
+use crate::budget::{BudgetAccount, Budgets, Spent, Taken};
 
 /// Why a launch is not taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -70,7 +70,7 @@ pub struct Registration {
     registry: Arc<Registry>,
     launch: String,
     place: TreePosition,
-    account: Arc<Account>,
+    account: Arc<BudgetAccount>,
     _taken: Taken,
 }
 
@@ -222,7 +222,7 @@ impl Drop for Started {
 
 impl Registration {
     /// Of the launch's user.
-    pub fn account(&self) -> &Arc<Account> {
+    pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
 use super::router::{Event, Neighbour};
-use crate::budget::Account;
+use crate::budget::BudgetAccount;
 use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::output_log::relay;
@@ -52,7 +52,7 @@ pub fn start(
     user: User,
     steps: Arc<Steps>,
     launch: &str,
-    account: &Arc<Account>,
+    account: &Arc<BudgetAccount>,
     caller: Option<OwnedFd>,
 ) -> io::Result<(LinkWriter, StepEvents)> {
     let who = format!("the step of launch {launch} (user id {})", user.uid);

@@ -12,16 +12,16 @@ use crate::stream::{read_through, write_through};
 
 /// A connection of a user of this machine.
 #[derive(Debug)]
-pub struct Client {
+pub struct LocalClient {
     stream: UnixStream,
     caller: LocalCaller,
     _slot: Option<Slot>,
 }
 
 /// Where those that were accepted go.
-pub type Clients = mpsc::Sender<io::Result<Client>>;
+pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
 
-impl Client {
+impl LocalClient {
     /// A connection of this user, which takes one of his places as long as it lasts.
     pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<Slot>) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Client {
     }
 }
 
-impl Connected for Client {
+impl Connected for LocalClient {
     type ConnectInfo = LocalCaller;
 
     fn connect_info(&self) -> LocalCaller {
@@ -40,5 +40,5 @@ impl Connected for Client {
     }
 }
 
-read_through!(Client, stream);
-write_through!(Client, stream);
+read_through!(LocalClient, stream);
+write_through!(LocalClient, stream);

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::process::WatchedProcess;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
-use crate::scheduled::launch::{Head, Launch, Order, Stdin, now};
+use crate::scheduled::launch::{Head, Launch, LaunchOrder, Stdin, now};
 use wireup::sys::spawn::ExitStatus;
 use wireup_core::record::{Record, SignalOrder, SpeakerFields, Stream};
 
@@ -56,7 +56,7 @@ enum LineError {
 
 /// A process that was just started.
 #[derive(Debug)]
-pub struct Launcher {
+pub struct ScheduledLauncher {
     /// It.
     pub process: WatchedProcess,
     /// Where it takes orders; it ends with this.
@@ -65,7 +65,7 @@ pub struct Launcher {
     /// Its standard error.
     pub stderr: pipe::Receiver,
     /// Its orders.
-    pub orders: mpsc::UnboundedReceiver<Order>,
+    pub orders: mpsc::UnboundedReceiver<LaunchOrder>,
     /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
     pub grace: Option<Duration>,
     /// Keeps the agent until it has ended.
@@ -73,14 +73,14 @@ pub struct Launcher {
 }
 
 /// Lives as long as the launcher of a launch, and then ends the launch.
-pub async fn supervise(launch: Arc<Launch>, launcher: Launcher) {
+pub async fn supervise(launch: Arc<Launch>, launcher: ScheduledLauncher) {
     let Some(head) = &launch.head else {
         return;
     };
     let limit = LINE + LINE_PER_RANK * u64::from(launch.place.size);
     let gone = watch::Sender::new(false);
     let mut last = String::new();
-    let Launcher {
+    let ScheduledLauncher {
         process,
         control,
         stdout,
@@ -129,7 +129,7 @@ async fn run(
     head: &Head,
     process: &WatchedProcess,
     control: &pipe::Sender,
-    orders: &mut mpsc::UnboundedReceiver<Order>,
+    orders: &mut mpsc::UnboundedReceiver<LaunchOrder>,
     patience: Duration,
 ) -> std::io::Result<ExitStatus> {
     let mut ended = pin!(process.ended());
@@ -165,8 +165,8 @@ async fn run(
             Some(order) = orders.recv() => order,
         };
         let signal = match order {
-            Order::Signal(signal) => signal,
-            Order::End => {
+            LaunchOrder::Signal(signal) => signal,
+            LaunchOrder::End => {
                 // Remaining output must not delay it.
                 head.output(crate::scheduled::output::BufferedOutput::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
@@ -258,7 +258,7 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
                 head.learn(|progress| progress.take(record, origin.saturating_add_unsigned(ms)));
             }
             Err(error) => {
-                head.order(Order::End);
+                head.order(LaunchOrder::End);
                 // It must be able to go on writing until it has ended.
                 stdout.discard().await;
                 return Some(error);

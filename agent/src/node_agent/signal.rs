@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tonic::Status;
 
-use crate::scheduled::launch::{Head, Launch, Order};
+use crate::scheduled::launch::{Head, Launch, LaunchOrder};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::record::SignalOrder;
 
@@ -37,7 +37,7 @@ pub(super) fn send(
     }
     let ranks: Vec<_> = ranks.into_iter().map(GlobalRank).collect();
     let ranks = (!ranks.is_empty()).then_some(ranks);
-    match head.order(Order::Signal(SignalOrder { signal, ranks })) {
+    match head.order(LaunchOrder::Signal(SignalOrder { signal, ranks })) {
         true => Ok(()),
         false => Err(Status::failed_precondition(format!(
             "launch {:?} has ended: there is no rank to signal",

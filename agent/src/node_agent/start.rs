@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::launcher::{Launcher, supervise};
+use super::launcher::{ScheduledLauncher, supervise};
 use super::process::WatchedProcess;
 use crate::budget::Held;
 use crate::launch::registry::Started;
@@ -31,14 +31,14 @@ const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
 
 /// Why a launcher does not run.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum LauncherStartError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error("cannot start a launcher: {0}")]
     Io(#[from] io::Error),
 }
 
-impl From<Errno> for StartError {
+impl From<Errno> for LauncherStartError {
     fn from(errno: Errno) -> Self {
         Self::Io(errno.into())
     }
@@ -48,7 +48,7 @@ impl From<Errno> for StartError {
 /// Returns the launch and the launcher's process id.
 ///
 /// # Errors
-/// [`StartError`]; then nothing is left.
+/// [`LauncherStartError`]; then nothing is left.
 pub async fn start(
     steps: Arc<Steps>,
     socket: &Path,
@@ -56,7 +56,7 @@ pub async fn start(
     user: User,
     started: Started,
     held: Held,
-) -> Result<(Arc<Launch>, i32), StartError> {
+) -> Result<(Arc<Launch>, i32), LauncherStartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
     let job = request.job(&home, socket);
     let passed_on = PASSED_ON
@@ -79,7 +79,7 @@ pub async fn start(
     let described = in_memory(&describe(&job))?;
     // It is a fork, which takes its time.
     let starting = spawn_blocking(move || {
-        let launcher = user::spawn::steps::Launcher {
+        let launcher = user::spawn::steps::LauncherSpec {
             shown: shown(&job),
             variables,
             descriptors: [theirs, their_stdout, their_stderr, link, described],
@@ -92,7 +92,7 @@ pub async fn start(
         ..
     } = starting.await.map_err(io::Error::other)??;
     let pid = child.pid.as_raw_nonzero().get();
-    let launcher = Launcher {
+    let launcher = ScheduledLauncher {
         process: WatchedProcess::new(child.pidfd, signal_handle)?,
         control,
         stdout,

@@ -10,13 +10,13 @@ use tokio_stream::Stream;
 use super::connection::{Line, Peers};
 use super::error::MessageError;
 use super::packet;
-use crate::budget::Account;
+use crate::budget::BudgetAccount;
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Queue, queue};
 use crate::launch::router::{Event, Neighbour};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{Member, NodeStatus, VERSION};
+use wireup_core::link::control::{LaunchMember, NodeStatus, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 /// Version of this program, for people.
@@ -32,7 +32,7 @@ impl Peers {
         self: &Arc<Self>,
         opening: &Opening,
         node: NodeId,
-        account: &Arc<Account>,
+        account: &Arc<BudgetAccount>,
     ) -> (
         Queue<v1::PeerDown>,
         impl Stream<Item = Event> + Send + use<>,
@@ -74,7 +74,7 @@ impl Peers {
     }
 
     /// Asks an agent how it is.
-    pub async fn status(&self, member: &Member, account: &Arc<Account>) -> NodeStatus {
+    pub async fn status(&self, member: &LaunchMember, account: &Arc<BudgetAccount>) -> NodeStatus {
         let request = v1::StatusRequest { version: VERSION };
         let mut status = NodeStatus {
             name: member.name.clone(),
@@ -145,7 +145,7 @@ fn events(
     line: Line,
 ) -> impl Stream<Item = Event> + Send {
     let gone = move |reason| Event::ChildGone { child, reason };
-    let Member { name, .. } = line.member().clone();
+    let LaunchMember { name, .. } = line.member().clone();
     let events = stream.filter_map(move |message| {
         let event = match message {
             Ok(message) => event(message, child).map_err(|error| line.misunderstood(error)),

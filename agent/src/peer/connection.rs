@@ -19,12 +19,12 @@ use tonic::transport::Channel;
 
 use super::error::{MessageError, PeerError};
 use super::{MESSAGE_MAX, cause};
-use crate::budget::{Account, LOOKUPS};
+use crate::budget::{BudgetAccount, LOOKUPS};
 use crate::launch::opening::Opening;
 use crate::proto::v1::peer_client::PeerClient;
 use crate::tls::{ConnectError, Heartbeat, Tls, channel, dial};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::Member;
+use wireup_core::link::control::LaunchMember;
 
 /// How long an unused connection is kept.
 const LINGER: Duration = Duration::from_secs(10);
@@ -47,15 +47,15 @@ pub struct Peers {
 
 #[derive(Debug, Default)]
 struct Open {
-    connections: BTreeMap<(String, String), Weak<Connection>>,
+    connections: BTreeMap<(String, String), Weak<PeerConnection>>,
     /// From this number on, closed ones are removed.
     full: usize,
 }
 
 /// A connection to be made, or made; ended with its last user.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    member: Member,
+pub(crate) struct PeerConnection {
+    member: LaunchMember,
     /// Where it leads to, found by its first user.
     found: OnceCell<Result<Vec<SocketAddr>, PeerError>>,
     /// Made by its first user; all that wait for it get the same failure.
@@ -72,13 +72,13 @@ struct Made {
 
 /// One use of a connection.
 #[derive(Debug)]
-pub(crate) struct Line(Arc<Connection>);
+pub(crate) struct Line(Arc<PeerConnection>);
 
 /// The look-up results of some agents.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPeer {
     /// Kept until the connections are made.
-    _connections: Vec<Arc<Connection>>,
+    _connections: Vec<Arc<PeerConnection>>,
     /// Why the others cannot be reached.
     pub(crate) missing: BTreeMap<NodeId, PeerError>,
 }
@@ -99,7 +99,7 @@ impl Peers {
         &self,
         opening: &Opening,
         nodes: &[NodeId],
-        account: &Arc<Account>,
+        account: &Arc<BudgetAccount>,
     ) -> FoundPeer {
         let connections = nodes
             .iter()
@@ -125,8 +125,8 @@ impl Peers {
     /// A connection that works as far as this agent knows.
     pub(crate) async fn line(
         &self,
-        member: &Member,
-        account: &Arc<Account>,
+        member: &LaunchMember,
+        account: &Arc<BudgetAccount>,
     ) -> Result<Line, PeerError> {
         for _ in 0..ATTEMPTS {
             let connection = self.connection(member);
@@ -148,12 +148,12 @@ impl Peers {
                 return Err(error.clone());
             }
         }
-        let Member { name, address } = member.clone();
+        let LaunchMember { name, address } = member.clone();
         Err(PeerError::Unsteady { name, address })
     }
 
     /// The connection to an agent that others use already, or one to be made.
-    fn connection(&self, member: &Member) -> Arc<Connection> {
+    fn connection(&self, member: &LaunchMember) -> Arc<PeerConnection> {
         let key = (member.name.clone(), member.address.clone());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let known = open.connections.get(&key).and_then(Weak::upgrade);
@@ -166,7 +166,7 @@ impl Peers {
                 .retain(|_, connection| connection.strong_count() > 0);
             open.full = 2 * open.connections.len() + 16;
         }
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(PeerConnection {
             member: member.clone(),
             found: OnceCell::new(),
             made: OnceCell::new(),
@@ -179,8 +179,8 @@ impl Peers {
     /// Where a connection leads to.
     async fn found(
         &self,
-        connection: &Connection,
-        account: &Arc<Account>,
+        connection: &PeerConnection,
+        account: &Arc<BudgetAccount>,
     ) -> Result<Vec<SocketAddr>, PeerError> {
         let address = &connection.member.address;
         let found = match (connection.found.get(), address.parse()) {
@@ -204,7 +204,7 @@ impl Peers {
 
     async fn look_up(
         &self,
-        member: &Member,
+        member: &LaunchMember,
         one: OwnedSemaphorePermit,
     ) -> Result<Vec<SocketAddr>, PeerError> {
         let address = member.address.clone();
@@ -224,9 +224,9 @@ impl Peers {
         found.map_err(|error| unreachable(member, ConnectError::unknown(&member.address, error)))
     }
 
-    async fn make(&self, member: &Member, found: Vec<SocketAddr>) -> Result<Made, PeerError> {
+    async fn make(&self, member: &LaunchMember, found: Vec<SocketAddr>) -> Result<Made, PeerError> {
         let (tls, heartbeat) = (Arc::clone(&self.tls), self.heartbeat);
-        let Member { name, address } = member.clone();
+        let LaunchMember { name, address } = member.clone();
         let making = self.network.spawn(async move {
             let stream = dial(&tls, &name, &address, &found).await?;
             let life = stream.life();
@@ -240,8 +240,8 @@ impl Peers {
     }
 }
 
-fn unreachable(member: &Member, error: ConnectError) -> PeerError {
-    let Member { name, address } = member.clone();
+fn unreachable(member: &LaunchMember, error: ConnectError) -> PeerError {
+    let LaunchMember { name, address } = member.clone();
     PeerError::Unreachable {
         name,
         address,
@@ -251,7 +251,7 @@ fn unreachable(member: &Member, error: ConnectError) -> PeerError {
 
 impl Line {
     /// Whom it leads to.
-    pub(super) fn member(&self) -> &Member {
+    pub(super) fn member(&self) -> &LaunchMember {
         &self.0.member
     }
 
@@ -264,7 +264,7 @@ impl Line {
 
     /// Why a call failed: it was refused, or the connection is lost.
     pub(crate) fn failed(&self, status: &Status) -> PeerError {
-        let Member { name, address } = self.member().clone();
+        let LaunchMember { name, address } = self.member().clone();
         // The other side's error has no source here.
         if std::error::Error::source(status).is_none() {
             let message = status.message().to_owned();

@@ -73,7 +73,7 @@ pub struct Head {
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<LaunchOrder>,
 }
 
 /// Where standard input goes.
@@ -87,7 +87,7 @@ pub enum Stdin {
 
 /// Orders to the task that owns a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum LaunchOrder {
     /// Send a signal.
     Signal(SignalOrder),
     /// End it, by force if it takes longer than it should.
@@ -276,7 +276,7 @@ impl Head {
     pub fn new(
         request: &LaunchRequest,
         stdin: Option<pipe::Sender>,
-        orders: mpsc::UnboundedSender<Order>,
+        orders: mpsc::UnboundedSender<LaunchOrder>,
     ) -> Self {
         Self {
             progress: Mutex::new(Progress::new(request.place.size, now())),
@@ -334,7 +334,7 @@ impl Head {
     }
 
     /// Tells the launcher's task; false if the launcher has ended.
-    pub fn order(&self, order: Order) -> bool {
+    pub fn order(&self, order: LaunchOrder) -> bool {
         self.orders.send(order).is_ok()
     }
 }

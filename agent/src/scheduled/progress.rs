@@ -151,7 +151,7 @@ impl Progress {
         }
     }
 
-    fn job(&mut self, job: record::Job<'_>, now: i64) {
+    fn job(&mut self, job: record::PlannedJob<'_>, now: i64) {
         let state = match job.state {
             record::JobState::Planned => LaunchState::Planned,
             record::JobState::Running => LaunchState::Running,

@@ -22,7 +22,7 @@ use tonic::transport::server::Connected;
 use tracing::warn;
 
 use super::credentials::Tls;
-use super::life::Life;
+use super::life::ConnectionLife;
 use super::verify;
 use crate::identity::{Identity, IdentityError};
 use crate::origin::Peer;
@@ -46,9 +46,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection whose other end has shown a certificate.
 #[derive(Debug)]
-pub struct Connection {
+pub struct TlsConnection {
     stream: TlsStream<TcpStream>,
-    life: Arc<Life>,
+    life: Arc<ConnectionLife>,
     peer: Peer,
 }
 
@@ -58,7 +58,7 @@ pub fn server_incoming(
     listener: TcpListener,
     tls: Arc<Tls>,
     refusals: Arc<Refusals>,
-) -> ReceiverStream<io::Result<Connection>> {
+) -> ReceiverStream<io::Result<TlsConnection>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(accept_all(listener, tls, refusals, sender));
     ReceiverStream::new(receiver)
@@ -68,7 +68,7 @@ async fn accept_all(
     listener: TcpListener,
     tls: Arc<Tls>,
     refusals: Arc<Refusals>,
-    sender: mpsc::Sender<io::Result<Connection>>,
+    sender: mpsc::Sender<io::Result<TlsConnection>>,
 ) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     let sources = Arc::new(Sources::default());
@@ -170,7 +170,11 @@ impl Drop for Slot {
     }
 }
 
-async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Connection, Refusal> {
+async fn shake(
+    stream: TcpStream,
+    address: SocketAddr,
+    tls: &Tls,
+) -> Result<TlsConnection, Refusal> {
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
     let here = stream.local_addr()?;
@@ -182,7 +186,7 @@ async fn shake(stream: TcpStream, address: SocketAddr, tls: &Tls) -> Result<Conn
     let certificate: Option<&CertificateDer<'_>> = certificates.and_then(<[_]>::first);
     let identity = Identity::of_der(certificate.ok_or(Refusal::NoCertificate)?)?;
     let here = canonical(here);
-    Ok(Connection {
+    Ok(TlsConnection {
         life: tls.life(certificates),
         stream,
         peer: Peer {
@@ -214,14 +218,14 @@ pub(super) fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
-impl Connection {
+impl TlsConnection {
     /// The identity of the other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 }
 
-impl Connected for Connection {
+impl Connected for TlsConnection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
@@ -229,7 +233,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -240,7 +244,7 @@ impl AsyncRead for Connection {
     }
 }
 
-write_through!(Connection, stream);
+write_through!(TlsConnection, stream);
 
 #[cfg(test)]
 mod tests {

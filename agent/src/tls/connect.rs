@@ -18,7 +18,7 @@ use tower::service_fn;
 
 use super::accept::{of_tls, words};
 use super::credentials::Tls;
-use super::life::Life;
+use super::life::ConnectionLife;
 use super::verify::name_of_host;
 use super::{CONNECT_TIMEOUT, CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
 use crate::stream::write_through;
@@ -203,7 +203,7 @@ pub struct Accepted {
     taken: usize,
     life: Arc<()>,
     /// Ends it when the other side is revoked.
-    watched: Arc<Life>,
+    watched: Arc<ConnectionLife>,
 }
 
 impl Accepted {

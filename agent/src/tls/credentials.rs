@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
-use super::life::{Life, Lives};
+use super::life::{ConnectionLife, Lives};
 use super::verify::{self, Receipts};
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::pki::authority::Pair;
@@ -191,7 +191,7 @@ impl Tls {
 
     /// Watches a connection whose other side showed this chain, as long as the returned value is
     /// kept.
-    pub(super) fn life(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<Life> {
+    pub(super) fn life(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<ConnectionLife> {
         let life = self.lives.add(chain);
         // It may have been revoked since the chain was checked.
         life.end_if(&self.current().revoked);

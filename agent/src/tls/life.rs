@@ -14,14 +14,14 @@ use crate::revoked::Revoked;
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct ConnectionLife {
     /// What the other side showed.
     chain: Vec<CertificateDer<'static>>,
     ended: AtomicBool,
     reader: AtomicWaker,
 }
 
-impl Life {
+impl ConnectionLife {
     /// Fails when it has ended; otherwise wakes its reader then.
     pub(super) fn check(&self, context: &Context<'_>) -> io::Result<()> {
         self.reader.register(context.waker());
@@ -49,13 +49,13 @@ impl Life {
 
 /// All open connections of a node.
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<Vec<Weak<Life>>>);
+pub(super) struct Lives(Mutex<Vec<Weak<ConnectionLife>>>);
 
 impl Lives {
     /// Watches a connection as long as the returned value is kept.
-    pub(super) fn add(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<Life> {
+    pub(super) fn add(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<ConnectionLife> {
         let chain = chain.unwrap_or_default().iter();
-        let life = Arc::new(Life {
+        let life = Arc::new(ConnectionLife {
             chain: chain.map(|one| one.clone().into_owned()).collect(),
             ended: AtomicBool::new(false),
             reader: AtomicWaker::new(),

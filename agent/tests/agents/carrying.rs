@@ -177,11 +177,11 @@ fn nodes_are_asked_how_they_are() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
     let mut members = cluster.spread(2, 2).members;
     // Nobody, and somebody else.
-    members.push(wireup_core::link::control::Member {
+    members.push(wireup_core::link::control::LaunchMember {
         name: "n9".into(),
         address: "127.0.0.1:1".into(),
     });
-    members.push(wireup_core::link::control::Member {
+    members.push(wireup_core::link::control::LaunchMember {
         name: "n8".into(),
         address: members[1].address.clone(),
     });

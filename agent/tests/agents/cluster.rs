@@ -14,7 +14,7 @@ use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
 
-use wireup_core::link::control::{Member, Spread};
+use wireup_core::link::control::{LaunchMember, Spread};
 
 /// Never reached by what works, also on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -186,8 +186,8 @@ impl Agent {
         agent
     }
 
-    pub(crate) fn member(&self) -> Member {
-        Member {
+    pub(crate) fn member(&self) -> LaunchMember {
+        LaunchMember {
             name: self.name.clone(),
             address: self.address.clone(),
         }

@@ -2,10 +2,10 @@
 
 use super::cluster::Cluster;
 use super::launcher::{Launcher, gone};
-use wireup_core::link::control::{Member, ToAgent, VERSION};
+use wireup_core::link::control::{LaunchMember, ToAgent, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
-fn grow(members: Vec<Member>) -> ToAgent {
+fn grow(members: Vec<LaunchMember>) -> ToAgent {
     ToAgent::Grow {
         members,
         description: vec![2; 3 * BODY_MAX],
@@ -36,7 +36,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     let mut cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let mut pids = launcher.begun(1);
-    let nobody = Member {
+    let nobody = LaunchMember {
         name: "n9".to_owned(),
         address: "127.0.0.1:1".to_owned(),
     };
@@ -45,7 +45,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     assert_eq!(nodes, [1]);
     assert!(reason.contains("Connection refused"), "{reason}");
     // A name that is none, one that is in the launch already, and again.
-    let bad = Member {
+    let bad = LaunchMember {
         name: "n 9".to_owned(),
         ..nobody.clone()
     };

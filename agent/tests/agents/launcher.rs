@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::cluster::{Agent, DEADLINE};
 use serde::Serialize;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{FromAgent, Member, NodeStatus, Spread, ToAgent, VERSION};
+use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, Spread, ToAgent, VERSION};
 use wireup_core::link::frame::{Address, BODY_MAX, Class, Frame, FrameReader};
 use wireup_core::link::{decode, encode};
 
@@ -200,7 +200,7 @@ impl Launcher {
 }
 
 /// Asks an agent how nodes are.
-pub(crate) fn nodes(agent: &Agent, members: Vec<Member>) -> Vec<NodeStatus> {
+pub(crate) fn nodes(agent: &Agent, members: Vec<LaunchMember>) -> Vec<NodeStatus> {
     let mut launcher = Launcher::connect(agent);
     launcher.ask(&ToAgent::Nodes {
         version: VERSION,

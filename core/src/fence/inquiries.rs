@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use super::message::{Deadline, FenceFailure, FenceMessage, FenceOutput};
-use super::round::{Inquiry, Phase, ROOT_GRACE, inquiry_limit};
+use super::round::{Inquiry, ROOT_GRACE, RoundPhase, inquiry_limit};
 use super::{FenceEngine, FenceId};
 use crate::job::absence::Absences;
 use crate::job::clock::Moment;
@@ -70,7 +70,7 @@ impl<T> FenceEngine<T> {
             let collect = round.collects();
             return self.inquire(id, collect, inquiry_limit(timeout.kind), now, out);
         };
-        if round.phase == Phase::Collecting && !round.overdue {
+        if round.phase == RoundPhase::Collecting && !round.overdue {
             round.overdue = true;
             round.wait_for_word(now);
             let message = FenceMessage::Overdue {
@@ -108,10 +108,10 @@ impl<T> FenceEngine<T> {
             return;
         };
         let children = match round.phase {
-            Phase::Doomed => Default::default(),
+            RoundPhase::Doomed => Default::default(),
             _ => round.missing_children(),
         };
-        let own = !round.has_arrived() && round.phase == Phase::Collecting;
+        let own = !round.has_arrived() && round.phase == RoundPhase::Collecting;
         let (nodes, number) = (round.place.nodes().clone(), round.inquiries);
         round.inquiry = Some(Inquiry {
             until: now + patience,
@@ -279,8 +279,8 @@ impl<T> FenceEngine<T> {
         round.overdue = false;
         match round.phase {
             // The next time is over for the root first, which asks by itself.
-            Phase::Collecting | Phase::Reported => round.wait_for_root(now),
-            Phase::Doomed => {}
+            RoundPhase::Collecting | RoundPhase::Reported => round.wait_for_root(now),
+            RoundPhase::Doomed => {}
         }
         self.pass_on_wait(id, out);
     }

@@ -1,7 +1,7 @@
 //! Handling of messages from other nodes.
 
 use super::message::{FenceFailure, FenceMessage, FenceOutput};
-use super::round::{Phase, Round};
+use super::round::{Round, RoundPhase};
 use super::{FenceEngine, FenceId, Offer};
 use crate::fence::tree::{FencePosition, Nodes};
 use crate::job::clock::Moment;
@@ -177,7 +177,7 @@ impl<T> FenceEngine<T> {
             let own = round.place.nodes().clone();
             return self.disagree(id, from, &own, &offer.nodes, out);
         }
-        if round.phase != Phase::Collecting {
+        if round.phase != RoundPhase::Collecting {
             return;
         }
         if let Some(failure) = doomed {

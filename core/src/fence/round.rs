@@ -36,7 +36,7 @@ pub(super) fn inquiry_limit(kind: Deadline) -> Duration {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
+pub(super) enum RoundPhase {
     /// Arrivals are to come.
     Collecting,
     /// The parent was notified that all have arrived.
@@ -64,7 +64,7 @@ impl Inquiry {
 /// See the module.
 pub(super) struct Round<T> {
     pub(super) place: FencePosition,
-    pub(super) phase: Phase,
+    pub(super) phase: RoundPhase,
     /// Whom to answer; they wait here.
     pub(super) ticket: Option<T>,
     /// What this node brings, once it has arrived.
@@ -98,7 +98,7 @@ impl<T> Round<T> {
         Self {
             children: place.children().count(),
             place,
-            phase: Phase::Collecting,
+            phase: RoundPhase::Collecting,
             ticket: None,
             own: None,
             below: BTreeMap::new(),
@@ -165,7 +165,7 @@ impl<T> Round<T> {
     /// Notes that the parent was notified of all arrivals.
     pub(super) fn report(&mut self, now: Moment) {
         self.reported = true;
-        self.phase = Phase::Reported;
+        self.phase = RoundPhase::Reported;
         self.inquiry = None;
         self.wait_for_root(now);
     }
@@ -208,7 +208,7 @@ impl<T> Round<T> {
     pub(super) fn missing_children(&self) -> BTreeSet<NodeId> {
         let children = self.place.children();
         match self.phase {
-            Phase::Reported => BTreeSet::new(),
+            RoundPhase::Reported => BTreeSet::new(),
             _ => children
                 .filter(|child| !self.below.contains_key(child))
                 .collect(),
@@ -223,7 +223,7 @@ impl<T> Round<T> {
         self.inquiry = None;
         self.overdue = false;
         self.looked = false;
-        self.phase = Phase::Collecting;
+        self.phase = RoundPhase::Collecting;
     }
 
     /// Puts together what this node and those below it bring. What it brings itself is kept, should it

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::message::{FenceFailure, FenceMessage, FenceOutput, FenceResult, Released};
-use super::round::Phase;
+use super::round::RoundPhase;
 use super::{Contribution, FenceEngine, FenceId, Nodes, Offer, Series, lost_of};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -100,14 +100,14 @@ impl<T> FenceEngine<T> {
         }
         let with = self.rounds.iter();
         let with = with.filter(|(_, round)| round.place.nodes().contains(node));
-        let with: Vec<(FenceId, Nodes, Phase)> = with
+        let with: Vec<(FenceId, Nodes, RoundPhase)> = with
             .map(|(id, round)| (id.clone(), round.place.nodes().clone(), round.phase))
             .collect();
         for (id, nodes, phase) in with {
             let place = self.place(&nodes);
             match (place, self.rounds.get_mut(&id)) {
                 // The one that was to say why may be the one that is lost.
-                (Some(_), Some(_)) if phase == Phase::Doomed => {
+                (Some(_), Some(_)) if phase == RoundPhase::Doomed => {
                     let reason = Arc::clone(reason);
                     self.end(&id, Err(FenceFailure::PeerLost { node, reason }), out);
                 }
@@ -229,7 +229,7 @@ impl<T> FenceEngine<T> {
         let Some(round) = self.rounds.get_mut(id).filter(|_| survives) else {
             return;
         };
-        if round.phase != Phase::Collecting {
+        if round.phase != RoundPhase::Collecting {
             return;
         }
         round.looked = true;

@@ -62,7 +62,7 @@ const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// A host as it was written once; a list may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct HostEntry {
     name: String,
     /// As in [`HostSpec`].
     address: Option<String>,
@@ -72,7 +72,7 @@ pub struct Entry {
 
 /// The words of one `--hosts`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HostList(pub Vec<Entry>);
+pub struct HostList(pub Vec<HostEntry>);
 
 /// Where something wrong was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -239,7 +239,7 @@ pub fn expand(text: &str) -> Result<Vec<String>, Problem> {
 }
 
 /// The hosts of one word.
-fn entries_of(word: &str) -> Result<Vec<Entry>, Problem> {
+fn entries_of(word: &str) -> Result<Vec<HostEntry>, Problem> {
     let (node, address) = match word.split_once('@') {
         Some((node, address)) => (node, Some(address)),
         None => (word, None),
@@ -262,7 +262,7 @@ fn entries_of(word: &str) -> Result<Vec<Entry>, Problem> {
         });
     }
     let mut addresses = addresses.into_iter().flatten();
-    let entry = |name| Entry {
+    let entry = |name| HostEntry {
         name,
         address: addresses.next(),
         slots,
@@ -361,14 +361,14 @@ fn addresses(word: &str, text: &str) -> Result<Vec<String>, Problem> {
 ///
 /// # Errors
 /// [`Problem`] when entries contradict each other, or there is none.
-pub fn merge(entries: Vec<Entry>) -> Result<Vec<HostSpec>, Problem> {
+pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, Problem> {
     let mut alone = HashSet::new();
     let counted = entries
         .iter()
         .filter(|entry| entry.slots.is_none())
         .any(|entry| !alone.insert(entry.name.as_str()));
     let mut index: HashMap<String, usize> = HashMap::with_capacity(entries.len());
-    let mut merged: Vec<Entry> = Vec::new();
+    let mut merged: Vec<HostEntry> = Vec::new();
     for mut entry in entries {
         if counted {
             entry.slots = entry.slots.or(Some(1));
@@ -410,11 +410,11 @@ pub fn merge(entries: Vec<Entry>) -> Result<Vec<HostSpec>, Problem> {
 /// another machine on each of them. `own` is that name, and the agent's address if that is known. A
 /// list of this machine alone stays unless `alone`.
 pub fn name_here(
-    entries: &mut [Entry],
+    entries: &mut [HostEntry],
     alone: bool,
     own: impl FnOnce() -> Option<(String, Option<String>)>,
 ) {
-    let is_here = |entry: &Entry| HERE.contains(&&*entry.name) && entry.address.is_none();
+    let is_here = |entry: &HostEntry| HERE.contains(&&*entry.name) && entry.address.is_none();
     let any = entries.iter().any(is_here);
     if !any || !alone && entries.iter().all(is_here) {
         return;
@@ -430,7 +430,7 @@ pub fn name_here(
     }
 }
 
-impl Entry {
+impl HostEntry {
     /// Merges another entry for the same host.
     fn join(&mut self, other: Self) -> Result<(), Problem> {
         match (&self.address, other.address) {
@@ -456,16 +456,16 @@ impl Entry {
     }
 }
 
-impl Entry {
+impl HostEntry {
     /// The same host with this number of slots.
     pub fn with_slots(self, slots: Option<u32>) -> Self {
         Self { slots, ..self }
     }
 }
 
-impl From<Entry> for HostSpec {
-    fn from(entry: Entry) -> Self {
-        let Entry {
+impl From<HostEntry> for HostSpec {
+    fn from(entry: HostEntry) -> Self {
+        let HostEntry {
             name,
             address,
             slots,

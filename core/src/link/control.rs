@@ -32,7 +32,7 @@ pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
 
 /// One node of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Member {
+pub struct LaunchMember {
     /// The node's name, which its agent's certificate must contain.
     pub name: String,
     /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
@@ -44,7 +44,7 @@ pub struct Member {
 pub struct Spread {
     /// The nodes, in the order of their numbers. The first one's agent is the root. At most [`NODES_MAX`].
     #[serde(deserialize_with = "bounded")]
-    pub members: Vec<Member>,
+    pub members: Vec<LaunchMember>,
     /// How many of them joined after the launch had begun; these are the last ones.
     pub joined: u32,
     /// Up to this many nodes are all contacted by the root.
@@ -94,7 +94,7 @@ pub enum ToAgent {
     Grow {
         /// They get the next numbers, in this order, whether they come to take part or not.
         #[serde(deserialize_with = "bounded")]
-        members: Vec<Member>,
+        members: Vec<LaunchMember>,
         /// What their steps need to know.
         #[serde(with = "octets")]
         description: Vec<u8>,
@@ -105,7 +105,7 @@ pub enum ToAgent {
         version: u32,
         /// Whom to ask; this agent alone when empty.
         #[serde(deserialize_with = "bounded")]
-        members: Vec<Member>,
+        members: Vec<LaunchMember>,
     },
     /// To an agent, or to a name server process: a launch of the calling user connects to the name
     /// server. The following messages are not forwarded:
@@ -202,17 +202,17 @@ pub fn version_in(message: &[u8]) -> Option<u32> {
 }
 
 /// Reads a list of at most [`NODES_MAX`] nodes. One that claims more is refused before it is held.
-fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Member>, D::Error> {
+fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<LaunchMember>, D::Error> {
     struct Members;
 
     impl<'de> Visitor<'de> for Members {
-        type Value = Vec<Member>;
+        type Value = Vec<LaunchMember>;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             write!(f, "at most {NODES_MAX} nodes")
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<Member>, A::Error> {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<LaunchMember>, A::Error> {
             let claimed = from.size_hint().unwrap_or(usize::MAX);
             if claimed > NODES_MAX {
                 return Err(A::Error::invalid_length(claimed, &self));
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_list_of_more_nodes_than_there_can_be_is_refused_where_it_is_read() {
         let nodes = |count| {
-            let nobody = Member {
+            let nobody = LaunchMember {
                 name: String::new(),
                 address: String::new(),
             };

@@ -28,7 +28,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::control::{Member, NODES_MAX};
+use super::control::{LaunchMember, NODES_MAX};
 use super::frame::Address;
 use super::liveness::Sign;
 use super::spawn_tree::Tree;
@@ -60,7 +60,7 @@ pub struct Loss {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Growth<B> {
     /// They get the next numbers.
-    pub members: Vec<Member>,
+    pub members: Vec<LaunchMember>,
     /// What their steps need to know.
     pub description: B,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the helper is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum HelperOrder {
     /// From now on the agent is not trusted: it is about to give up its rights. Sent once, with the
     /// socket of the process that knows accounts.
     Separate(Rules),
@@ -76,7 +76,7 @@ pub struct Rules {
     pub lowest: u32,
     /// Whether root's launches are taken from other nodes.
     pub root_launches: bool,
-    /// Paths of the files of the node's certificate, as [`Order::Credentials`] gives them.
+    /// Paths of the files of the node's certificate, as [`HelperOrder::Credentials`] gives them.
     pub credentials: Vec<Vec<u8>>,
     /// The socket of launchers.
     pub socket: SocketFile,

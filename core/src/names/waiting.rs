@@ -13,7 +13,7 @@ use crate::job::proc::Proc;
 pub(super) struct WaiterId(u64);
 
 #[derive(Debug)]
-pub(super) struct Waiter<T> {
+pub(super) struct LookupWaiter<T> {
     pub(super) who: Requester,
     pub(super) lookup: Lookup,
     /// So many keys must be there.
@@ -22,7 +22,7 @@ pub(super) struct Waiter<T> {
     pub(super) deadline: Option<Moment>,
 }
 
-impl<T> Waiter<T> {
+impl<T> LookupWaiter<T> {
     fn cost(&self) -> usize {
         self.lookup.keys.iter().map(Vec::len).sum()
     }
@@ -31,7 +31,7 @@ impl<T> Waiter<T> {
 #[derive(Debug)]
 pub(super) struct Waiting<T> {
     last: u64,
-    waiters: BTreeMap<WaiterId, Waiter<T>>,
+    waiters: BTreeMap<WaiterId, LookupWaiter<T>>,
     by_key: BTreeMap<Vec<u8>, BTreeSet<WaiterId>>,
     by_proc: BTreeMap<Proc, BTreeSet<WaiterId>>,
     deadlines: BTreeSet<(Moment, WaiterId)>,
@@ -51,7 +51,7 @@ impl<T> Waiting<T> {
     }
 
     /// Adds a lookup; returns its ticket if there is no room.
-    pub(super) fn add(&mut self, waiter: Waiter<T>) -> Result<(), (T, NameRefusal)> {
+    pub(super) fn add(&mut self, waiter: LookupWaiter<T>) -> Result<(), (T, NameRefusal)> {
         let bytes = self.bytes + waiter.cost();
         if self.waiters.len() >= WAITING_MAX || bytes > BYTES_MAX {
             return Err((waiter.ticket, NameRefusal::Full));
@@ -69,7 +69,7 @@ impl<T> Waiting<T> {
         Ok(())
     }
 
-    pub(super) fn waiter(&self, id: WaiterId) -> &Waiter<T> {
+    pub(super) fn waiter(&self, id: WaiterId) -> &LookupWaiter<T> {
         &self.waiters[&id]
     }
 
@@ -118,7 +118,7 @@ impl<T> Waiting<T> {
         self.waiters.keys().copied().collect()
     }
 
-    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter<T>> {
+    pub(super) fn remove(&mut self, id: WaiterId) -> Option<LookupWaiter<T>> {
         let waiter = self.waiters.remove(&id)?;
         self.bytes -= waiter.cost();
         for key in &waiter.lookup.keys {

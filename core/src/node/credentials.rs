@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::NodeCore;
 use crate::job::clock::Moment;
-use crate::job::launch_token::{Identity, LaunchKey};
+use crate::job::launch_token::{LaunchKey, TokenSubject};
 use crate::pmix::keys;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
@@ -52,7 +52,7 @@ impl NodeCore {
         let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
-        let identity = Identity {
+        let identity = TokenSubject {
             nspace: proc.nspace.into_bytes(),
             rank: proc.rank.0,
             uid: voucher.ids.0,

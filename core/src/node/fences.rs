@@ -20,7 +20,7 @@ use crate::job::proc::ProcRank;
 use crate::job::spec::{DebugSpec, EndingSpec, FENCE_TIMEOUT, FenceLimit, OnFailure, SpreadSpec};
 use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, FromNode, Report};
-use crate::pmi::collective::{Collective, Scope};
+use crate::pmi::collective::{Collective, CollectiveScope};
 
 /// How the nodes of a job meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,9 +82,9 @@ pub(super) fn series(job: &Nspace, collective: &Collective) -> Series {
     let (kind, ranks) = match collective {
         Collective::Ring => (Kind::PmiRing, None),
         &Collective::Barrier { ref scope, tag } => match scope {
-            Scope::World => (Kind::PmiBarrier { tag }, None),
-            Scope::Node => (Kind::PmiNodeBarrier { tag }, None),
-            Scope::Ranks(ranks) => (Kind::PmiBarrier { tag }, Some(ranks)),
+            CollectiveScope::World => (Kind::PmiBarrier { tag }, None),
+            CollectiveScope::Node => (Kind::PmiNodeBarrier { tag }, None),
+            CollectiveScope::Ranks(ranks) => (Kind::PmiBarrier { tag }, Some(ranks)),
         },
     };
     let participants = match ranks {
@@ -103,11 +103,11 @@ fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
     let (scope, tag) = match (series.kind, ranks) {
         (Kind::Pmix | Kind::Connect | Kind::Disconnect, _) => return None,
         (Kind::PmiRing, _) => return Some((job, Collective::Ring)),
-        (Kind::PmiNodeBarrier { tag }, _) => (Scope::Node, tag),
-        (Kind::PmiBarrier { tag }, Ranks::All) => (Scope::World, tag),
+        (Kind::PmiNodeBarrier { tag }, _) => (CollectiveScope::Node, tag),
+        (Kind::PmiBarrier { tag }, Ranks::All) => (CollectiveScope::World, tag),
         (Kind::PmiBarrier { tag }, Ranks::Runs(runs)) => {
             let ranks = runs.iter().flat_map(|run| run.first.0..=run.last.0);
-            (Scope::Ranks(ranks.map(Rank).collect()), tag)
+            (CollectiveScope::Ranks(ranks.map(Rank).collect()), tag)
         }
     };
     Some((job, Collective::Barrier { scope, tag }))
@@ -141,11 +141,12 @@ impl NodeCore {
         let ranks = &member.context.ranks;
         let nodes = match collective {
             Collective::Barrier {
-                scope: Scope::Ranks(members),
+                scope: CollectiveScope::Ranks(members),
                 ..
             } => Nodes::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
             Collective::Barrier {
-                scope: Scope::Node, ..
+                scope: CollectiveScope::Node,
+                ..
             } => Nodes::new([self.node]),
             _ => Some(member.world.1.clone()),
         };

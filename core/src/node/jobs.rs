@@ -18,7 +18,7 @@ use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::{Proc, ProcRank};
 
 /// One job, and what serves its ranks on this node.
-pub(super) struct Member {
+pub(super) struct JobMember {
     pub(super) context: Arc<JobContext>,
     pub(super) pmi: Option<pmi::Server>,
     /// Participants of the barrier of all its ranks.
@@ -29,13 +29,13 @@ pub(super) struct Member {
     over: bool,
 }
 
-impl Placed for Member {
+impl Placed for JobMember {
     fn ranks(&self) -> &RankMap {
         &self.context.ranks
     }
 }
 
-impl Member {
+impl JobMember {
     /// A job; `pmi` says whether its local ranks are offered PMI.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Member {
     }
 }
 
-impl Member {
+impl JobMember {
     /// All its ranks have ended.
     pub(super) fn is_over(&self) -> bool {
         self.over
@@ -95,7 +95,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) -> Result<JobNumber, pmi::SetupError> {
         let first = NodeRank(self.jobs.local_size(self.node));
-        let member = Member::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
+        let member = JobMember::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
         let job = self.jobs.add(member);
         let here = self.jobs.local_size(self.node) as usize;
         self.pmix.resize(here, PmixState::default());
@@ -213,7 +213,7 @@ impl NodeCore {
     }
 
     /// The job of that name.
-    pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &Member)> {
+    pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
         let mut jobs = self.jobs.jobs().rev();
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
     }

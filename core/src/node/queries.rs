@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use answers::{View, Wants};
-use scope::Scope;
+use scope::QueryScope;
 
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
@@ -31,7 +31,8 @@ use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::Text;
 use crate::queries::{
-    Asked, Heard, Life, Part, QueriedProcess, QueryEngine, QueryMessage, QueryOutput, Question,
+    Asked, Heard, ProcessLife, QueriedProcess, QueryEngine, QueryMessage, QueryOutput, QueryPart,
+    Question,
 };
 
 /// How long the other nodes are waited for if the asker sets no time. No rank has to do anything
@@ -142,7 +143,7 @@ impl NodeCore {
         let mut wants = Wants::default();
         let mut limit = LIMIT;
         for query in &queries {
-            if let Ok(scope) = Scope::of(self, query) {
+            if let Ok(scope) = QueryScope::of(self, query) {
                 limit = scope.timeout.unwrap_or(limit);
                 query.keys.iter().for_each(|key| {
                     self.want(key, &scope, &mut wants);
@@ -257,7 +258,12 @@ impl NodeCore {
         })
     }
 
-    fn part(&self, question: &Question, server: Option<u64>, memory: &BTreeMap<u32, u64>) -> Part {
+    fn part(
+        &self,
+        question: &Question,
+        server: Option<u64>,
+        memory: &BTreeMap<u32, u64>,
+    ) -> QueryPart {
         let of_job = |nspace: &Nspace| {
             let Some((job, _)) = self.job_named(nspace.as_str()) else {
                 return Vec::new();
@@ -267,7 +273,7 @@ impl NodeCore {
                 .map(|entry| self.look_at(job, entry, memory))
                 .collect()
         };
-        Part {
+        QueryPart {
             jobs: question.jobs.iter().map(of_job).collect(),
             server,
             uri: self.queries.uri.as_bytes().to_vec(),
@@ -282,10 +288,10 @@ impl NodeCore {
     ) -> QueriedProcess {
         let connected = self.pmix[at.index()] == PmixState::Connected;
         let life = match (end, pid) {
-            (Some((end, connected)), _) => Life::Ended { end, connected },
-            (None, None) => Life::Planned,
-            (None, Some(_)) if connected => Life::Connected,
-            (None, Some(_)) => Life::Running,
+            (Some((end, connected)), _) => ProcessLife::Ended { end, connected },
+            (None, None) => ProcessLife::Planned,
+            (None, Some(_)) if connected => ProcessLife::Connected,
+            (None, Some(_)) => ProcessLife::Running,
         };
         let app = self.job(job).appnums.of(rank);
         let facts = self.queries.facts.get(&job);

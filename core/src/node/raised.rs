@@ -16,7 +16,7 @@ use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
-use crate::queries::{Heard, JobEnd, Life, Worst, worst};
+use crate::queries::{Heard, JobEnd, ProcessLife, Worst, worst};
 
 /// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
 pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Worst {
@@ -27,7 +27,7 @@ pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usi
                 let processes = part.jobs.get(at).into_iter().flatten();
                 lives.extend(processes.map(|one| (Some(one.rank), one.life)));
             }
-            Heard::Lost | Heard::Nothing => lives.push((None, Life::Planned)),
+            Heard::Lost | Heard::Nothing => lives.push((None, ProcessLife::Planned)),
         }
     }
     worst(lives)
@@ -37,12 +37,14 @@ pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usi
 pub(super) fn status_of_end(worst: Worst) -> Status {
     match worst.map(|(_, life)| life) {
         None => Status::SUCCESS,
-        Some(Life::Ended { end, .. }) => match end {
+        Some(ProcessLife::Ended { end, .. }) => match end {
             RankEnd::Signal(_) => Status::ERR_JOB_ABORTED_BY_SIG,
             RankEnd::Code(0) => Status::ERR_JOB_TERM_WO_SYNC,
             RankEnd::Code(_) => Status::ERR_JOB_NON_ZERO_TERM,
         },
-        Some(Life::Planned | Life::Running | Life::Connected) => Status::ERR_JOB_ABORTED,
+        Some(ProcessLife::Planned | ProcessLife::Running | ProcessLife::Connected) => {
+            Status::ERR_JOB_ABORTED
+        }
     }
 }
 
@@ -54,7 +56,7 @@ fn ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
     )];
     let code = match worst {
         None => Some(0),
-        Some((_, Life::Ended { end, .. })) => Some(end.exit_code()),
+        Some((_, ProcessLife::Ended { end, .. })) => Some(end.exit_code()),
         Some(_) => None,
     };
     infos.extend(code.map(|code| Info::new(keys::EXIT_CODE, Value::Int(code.into()))));
@@ -116,7 +118,10 @@ impl NodeCore {
             Heard::Lost | Heard::Nothing => None,
         });
         // Only the requester knows of a job that could not be started, and has its answer.
-        if processes.flatten().all(|one| one.life == Life::Planned) {
+        if processes
+            .flatten()
+            .all(|one| one.life == ProcessLife::Planned)
+        {
             return;
         }
         let event = ended(&self.job(job).nspace, end_of_job(heard.values(), 0));
@@ -200,20 +205,20 @@ impl NodeCore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queries::{Part, QueriedProcess};
+    use crate::queries::{QueriedProcess, QueryPart};
 
     fn part(ends: &[(RankEnd, bool)]) -> Heard {
         let process = |(end, connected): &(RankEnd, bool)| QueriedProcess {
             rank: Rank(0),
             pid: Some(1),
             executable: Vec::new(),
-            life: Life::Ended {
+            life: ProcessLife::Ended {
                 end: *end,
                 connected: *connected,
             },
             memory: None,
         };
-        Heard::Part(Part {
+        Heard::Part(QueryPart {
             jobs: vec![ends.iter().map(process).collect()],
             server: None,
             uri: Default::default(),

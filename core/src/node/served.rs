@@ -11,7 +11,7 @@ use crate::job::rank_placement::RankMap;
 use crate::node::event::Event;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{Control, ControlKind, ForkEnv};
-use crate::pmix::upcall::{Parts, UpcallAnswer};
+use crate::pmix::upcall::{AnswerParts, UpcallAnswer};
 use crate::pmix::wire::{Frame, FrameDecoder};
 
 /// A job called `job`, of one program, with these numbers of ranks on nodes 0, 1 and so on.
@@ -82,7 +82,7 @@ pub(super) fn frames(bytes: &[u8]) -> Vec<Frame> {
 }
 
 /// The answers in what is written to a sidecar, each with the number of its upcall.
-pub(super) fn answers(bytes: &[u8]) -> impl Iterator<Item = (u64, Parts)> {
+pub(super) fn answers(bytes: &[u8]) -> impl Iterator<Item = (u64, AnswerParts)> {
     let answer = |frame: Frame| (frame.id, UpcallAnswer::decode(&frame).unwrap());
     frames(bytes).into_iter().map(answer)
 }

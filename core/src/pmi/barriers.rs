@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::Stamp;
-use crate::pmi::client::Waiter;
-use crate::pmi::collective::{Collective, Scope};
+use crate::pmi::client::AttributeWaiter;
+use crate::pmi::collective::{Collective, CollectiveScope};
 use crate::pmi::ring;
 use crate::pmi::store::Store;
 
@@ -24,7 +24,7 @@ pub(super) type RingValues = (Rank, Vec<u8>, Vec<u8>);
 /// One barrier or ring that has begun.
 #[derive(Debug)]
 pub(super) struct Barrier {
-    pub(super) waiting: Vec<Waiter>,
+    pub(super) waiting: Vec<AttributeWaiter>,
     /// Number of members on this node.
     expected: usize,
     /// The first arrival was [`Arrival::Begun`].
@@ -123,7 +123,7 @@ impl Barriers {
     pub(super) fn arrive(
         &mut self,
         collective: &Collective,
-        waiter: Waiter,
+        waiter: AttributeWaiter,
         ring: Option<RingValues>,
         store: &mut Store,
     ) -> Arrival {
@@ -199,18 +199,19 @@ impl Barriers {
         let all_here = self.map.local_size(self.node) as usize;
         match collective {
             Collective::Barrier {
-                scope: Scope::Ranks(ranks),
+                scope: CollectiveScope::Ranks(ranks),
                 ..
             } => {
                 let here = ranks.iter().filter(|rank| self.is_here(**rank)).count();
                 (here, here < ranks.len())
             }
             Collective::Barrier {
-                scope: Scope::World,
+                scope: CollectiveScope::World,
                 ..
             } => (all_here, all_here < self.map.size() as usize),
             Collective::Barrier {
-                scope: Scope::Node, ..
+                scope: CollectiveScope::Node,
+                ..
             } => (all_here, false),
             Collective::Ring => (all_here, true),
         }
@@ -226,7 +227,7 @@ impl Barriers {
         &mut self,
         collective: &Collective,
         news_since: Option<Stamp>,
-    ) -> Vec<Waiter> {
+    ) -> Vec<AttributeWaiter> {
         if *collective == Collective::WORLD {
             self.number += 1;
         }
@@ -237,12 +238,12 @@ impl Barriers {
     }
 
     /// It has failed: returns the ranks to be answered, in order. Later arrivals fail too.
-    pub(super) fn fail(&mut self, collective: &Collective, why: String) -> Vec<Waiter> {
+    pub(super) fn fail(&mut self, collective: &Collective, why: String) -> Vec<AttributeWaiter> {
         self.failed.insert(collective.clone(), why);
         self.take(collective)
     }
 
-    fn take(&mut self, collective: &Collective) -> Vec<Waiter> {
+    fn take(&mut self, collective: &Collective) -> Vec<AttributeWaiter> {
         let barrier = self.open.remove(collective);
         let mut waiting = barrier.map(|barrier| barrier.waiting).unwrap_or_default();
         waiting.sort_by_key(|waiter| waiter.rank);

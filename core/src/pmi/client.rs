@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::collective::Collective;
-use super::command::{Call, Command, Dialect};
+use super::command::{Call, Dialect, PmiCommand};
 use super::effect::Effect;
 use super::limits::OPEN_REQUESTS_MAX;
 use super::spawn_v1::SpawnLines;
@@ -25,7 +25,7 @@ use crate::job::ids::{AppNum, LocalRank, Rank};
 
 /// Where a rank is in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum ClientPhase {
     /// No init was accepted yet.
     Silent,
     /// Between the two parts of the start of PMI-2.
@@ -67,7 +67,7 @@ impl Open {
 /// State of one rank, as shown to the caller.
 #[derive(Debug)]
 pub struct ClientState {
-    phase: Phase,
+    phase: ClientPhase,
     dialect: Dialect,
     /// Requests not answered yet, and the threads they belong to; in the order they came.
     open: Vec<(Option<Box<[u8]>>, Open)>,
@@ -85,7 +85,7 @@ pub struct ClientState {
 impl ClientState {
     fn new() -> Self {
         Self {
-            phase: Phase::Silent,
+            phase: ClientPhase::Silent,
             dialect: Dialect::default(),
             open: Vec::new(),
             last: Vec::new(),
@@ -97,7 +97,7 @@ impl ClientState {
     }
 
     /// Where the rank is in the protocol. A broken connection keeps its last phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ClientPhase {
         self.phase
     }
 
@@ -108,7 +108,7 @@ impl ClientState {
 
     /// Whether init was accepted and finalize has not followed: an exit now is a failure.
     pub fn in_session(&self) -> bool {
-        !matches!(self.phase, Phase::Silent | Phase::Finalized)
+        !matches!(self.phase, ClientPhase::Silent | ClientPhase::Finalized)
     }
 
     /// Whether the rank sent at least one whole request.
@@ -130,7 +130,7 @@ impl ClientState {
         self.error = Some(error);
     }
 
-    pub(super) fn enter(&mut self, phase: Phase) {
+    pub(super) fn enter(&mut self, phase: ClientPhase) {
         self.phase = phase;
     }
 
@@ -172,14 +172,18 @@ impl ClientState {
             _ if self.error.is_some() => (self.to_string(), true),
             _ if self.ended => ("has ended".to_owned(), true),
             (Some(_), _) => (self.to_string(), false),
-            (None, Phase::Silent) if !self.contacted() => ("never contacted PMI".to_owned(), false),
-            (None, Phase::Silent | Phase::Greeted) => (format!("in PMI init, last {last}"), true),
-            (None, Phase::Initialized) => {
+            (None, ClientPhase::Silent) if !self.contacted() => {
+                ("never contacted PMI".to_owned(), false)
+            }
+            (None, ClientPhase::Silent | ClientPhase::Greeted) => {
+                (format!("in PMI init, last {last}"), true)
+            }
+            (None, ClientPhase::Initialized) => {
                 let overdue = !self.met || self.exchanges;
                 (format!("connected, last {last}"), overdue)
             }
             // It may start again, as MPI sessions do.
-            (None, Phase::Finalized) => ("finalized".to_owned(), false),
+            (None, ClientPhase::Finalized) => ("finalized".to_owned(), false),
         }
     }
 
@@ -190,7 +194,7 @@ impl ClientState {
     pub(super) fn check_idle(&self, call: &Call<'_>) -> Result<(), ProtocolError> {
         let all = matches!(
             call.command,
-            Command::Init | Command::FullInit | Command::Finalize
+            PmiCommand::Init | PmiCommand::FullInit | PmiCommand::Finalize
         );
         let same_thread = |thrid: &Option<Box<[u8]>>| {
             call.dialect == Dialect::Pmi2 && thrid.as_deref() == call.thrid.as_deref()
@@ -208,7 +212,7 @@ impl ClientState {
 
     /// Remembers a request for reports.
     pub(super) fn note(&mut self, call: &Call<'_>, subject: &[u8]) {
-        self.exchanges |= call.command == Command::Put;
+        self.exchanges |= call.command == PmiCommand::Put;
         self.last.clear();
         self.last.extend_from_slice(&call.name);
         if !subject.is_empty() {
@@ -240,12 +244,12 @@ impl fmt::Display for ClientState {
             Some((_, Open::Spawn)) => f.write_str("waits for the job it spawns"),
             Some((_, Open::Key)) => write!(f, "waits for another job, {last}"),
             None => match self.phase {
-                Phase::Silent if !self.contacted() => f.write_str("never contacted PMI"),
-                Phase::Silent => write!(f, "not initialized, last request {last}"),
-                Phase::Greeted | Phase::Initialized => {
+                ClientPhase::Silent if !self.contacted() => f.write_str("never contacted PMI"),
+                ClientPhase::Silent => write!(f, "not initialized, last request {last}"),
+                ClientPhase::Greeted | ClientPhase::Initialized => {
                     write!(f, "initialized, last request {last}")
                 }
-                Phase::Finalized => f.write_str("finalized"),
+                ClientPhase::Finalized => f.write_str("finalized"),
             },
         }?;
         match self.open.len() {
@@ -257,7 +261,7 @@ impl fmt::Display for ClientState {
 
 /// A request that is held back, and whom to answer.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct AttributeWaiter {
     pub(super) rank: LocalRank,
     pub(super) call: Call<'static>,
 }
@@ -302,7 +306,7 @@ impl Default for Input {
 
 /// One rank's connection: its state and its unfinished input.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct PmiClient {
     pub(super) state: ClientState,
     pub(super) rank: Rank,
     pub(super) appnum: AppNum,
@@ -318,7 +322,7 @@ pub(super) struct Client {
     pub(super) keys: BTreeMap<u64, Call<'static>>,
 }
 
-impl Client {
+impl PmiClient {
     pub(super) fn new(rank: Rank, appnum: AppNum) -> Self {
         Self {
             state: ClientState::new(),

@@ -13,7 +13,7 @@ use crate::job::ids::Rank;
 
 /// The participants.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Scope {
+pub enum CollectiveScope {
     /// All ranks of the job.
     World,
     /// All ranks of the job on the caller's node.
@@ -26,7 +26,7 @@ pub enum Scope {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Collective {
     Barrier {
-        scope: Scope,
+        scope: CollectiveScope,
         /// Tells barriers of one scope apart.
         tag: u32,
     },
@@ -37,14 +37,14 @@ pub enum Collective {
 /// A group as a request names it; the ranks may still be unknown, or listed twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
-    pub(super) scope: Scope,
+    pub(super) scope: CollectiveScope,
     pub(super) tag: u32,
 }
 
 impl Collective {
     /// The barrier without group: PMI-1 `barrier_in`, PMI-2 `kvs-fence`.
     pub const WORLD: Self = Self::Barrier {
-        scope: Scope::World,
+        scope: CollectiveScope::World,
         tag: 0,
     };
 
@@ -52,10 +52,11 @@ impl Collective {
     pub(super) fn needs(&self, rank: Rank, here: bool) -> bool {
         match self {
             Self::Barrier {
-                scope: Scope::Node, ..
+                scope: CollectiveScope::Node,
+                ..
             } => here,
             Self::Barrier {
-                scope: Scope::Ranks(ranks),
+                scope: CollectiveScope::Ranks(ranks),
                 ..
             } => ranks.binary_search(&rank).is_ok(),
             Self::Barrier { .. } | Self::Ring => true,
@@ -66,7 +67,7 @@ impl Collective {
 impl Group {
     /// The group of a barrier that names none.
     pub(super) const WORLD: Self = Self {
-        scope: Scope::World,
+        scope: CollectiveScope::World,
         tag: 0,
     };
 
@@ -91,8 +92,8 @@ impl Group {
             None => (text, 0),
         };
         let scope = match members {
-            b"WORLD" => Scope::World,
-            b"NODE" => Scope::Node,
+            b"WORLD" => CollectiveScope::World,
+            b"NODE" => CollectiveScope::Node,
             list => {
                 let ranks = list.split(|&byte| byte == b',').map(number);
                 let mut ranks: Vec<Rank> = ranks
@@ -102,7 +103,7 @@ impl Group {
                 if ranks.windows(2).any(|pair| pair[0] == pair[1]) {
                     return Err(PmiRefusal::RankTwice);
                 }
-                Scope::Ranks(Arc::from(ranks))
+                CollectiveScope::Ranks(Arc::from(ranks))
             }
         };
         Ok(Self { scope, tag })
@@ -123,9 +124,9 @@ impl fmt::Display for Collective {
             return f.write_str("ring");
         };
         match scope {
-            Scope::World => f.write_str("WORLD")?,
-            Scope::Node => f.write_str("NODE")?,
-            Scope::Ranks(ranks) => {
+            CollectiveScope::World => f.write_str("WORLD")?,
+            CollectiveScope::Node => f.write_str("NODE")?,
+            CollectiveScope::Ranks(ranks) => {
                 for (position, rank) in ranks.iter().take(SHOWN).enumerate() {
                     write!(f, "{}{rank}", if position == 0 { "" } else { "," })?;
                 }

@@ -31,7 +31,7 @@ impl fmt::Display for Dialect {
 
 /// Commands, independent of the dialect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
+pub enum PmiCommand {
     /// `init`
     Init,
     /// PMI-2 `fullinit`
@@ -84,7 +84,7 @@ pub enum Command {
     Other,
 }
 
-impl Command {
+impl PmiCommand {
     /// The command behind `cmd=` of a line.
     pub(super) fn of_line(name: &[u8]) -> Self {
         match name {
@@ -159,7 +159,7 @@ impl Command {
 /// One request, as far as its answer depends on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call<'a> {
-    pub command: Command,
+    pub command: PmiCommand,
     /// Form of the question and of the answer.
     pub dialect: Dialect,
     /// The command as it was spelled.
@@ -174,7 +174,7 @@ impl<'a> Call<'a> {
     /// A request in a line.
     pub(super) fn line(name: &'a [u8]) -> Self {
         Self {
-            command: Command::of_line(name),
+            command: PmiCommand::of_line(name),
             dialect: Dialect::Pmi1,
             name: Cow::Borrowed(name),
             thrid: None,
@@ -185,7 +185,7 @@ impl<'a> Call<'a> {
     /// The multi-line request.
     pub(super) fn spawn_lines() -> Self {
         Self {
-            command: Command::Spawn,
+            command: PmiCommand::Spawn,
             ..Self::line(b"spawn")
         }
     }
@@ -193,7 +193,7 @@ impl<'a> Call<'a> {
     /// A request in a frame.
     pub(super) fn frame(name: &'a [u8], thrid: Option<&'a [u8]>) -> Self {
         Self {
-            command: Command::of_frame(name),
+            command: PmiCommand::of_frame(name),
             dialect: Dialect::Pmi2,
             name: Cow::Borrowed(name),
             thrid: thrid.map(Cow::Borrowed),

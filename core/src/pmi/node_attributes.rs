@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::client::Waiter;
+use super::client::AttributeWaiter;
 use super::command::{Call, Dialect};
 use super::limits::NODE_ATTRIBUTES_MAX;
 use super::reply::PmiRefusal;
@@ -25,7 +25,7 @@ const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
 pub(super) struct NodeAttributes {
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     cost: usize,
-    waiting: BTreeMap<Vec<u8>, Vec<Waiter>>,
+    waiting: BTreeMap<Vec<u8>, Vec<AttributeWaiter>>,
 }
 
 impl NodeAttributes {
@@ -34,7 +34,7 @@ impl NodeAttributes {
         &mut self,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Vec<Waiter>, PmiRefusal<'static>> {
+    ) -> Result<Vec<AttributeWaiter>, PmiRefusal<'static>> {
         let cost = |value: &[u8]| key.len() + value.len() + ENTRY_COST;
         let before = self.values.get(key).map_or(0, |old| cost(old));
         let after = self.cost - before + cost(value);
@@ -70,7 +70,7 @@ impl NodeAttributes {
 
     /// Holds a request back until the attribute is put.
     pub(super) fn wait(&mut self, key: &[u8], rank: LocalRank, call: Call<'static>) {
-        let waiter = Waiter { rank, call };
+        let waiter = AttributeWaiter { rank, call };
         self.waiting.entry(key.to_vec()).or_default().push(waiter);
     }
 

@@ -4,7 +4,7 @@
 //! docs/pmi-wire.md#replies.
 //! Rule: the answer to a barrier carries its tag. Source: docs/pmi-wire.md#group-barriers.
 
-use super::command::{Call, Command, Dialect};
+use super::command::{Call, Dialect, PmiCommand};
 use super::limits::{COMMAND_MAX, KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
 use super::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
 use super::wire_v1::LineBuilder;
@@ -59,16 +59,16 @@ fn refused(call: &Call<'_>, why: PmiRefusal<'_>) -> LineBuilder {
     let line = start(call);
     let line = match call.command {
         // A refused init names the version served too, so that what a client reports of it is true.
-        Command::Init => with_version(line.number("rc", -1), VERSION_2),
+        PmiCommand::Init => with_version(line.number("rc", -1), VERSION_2),
         // Old clients of the name service look at `info`.
-        Command::Publish | Command::Lookup | Command::Unpublish => {
+        PmiCommand::Publish | PmiCommand::Lookup | PmiCommand::Unpublish => {
             line.number("rc", 1).word("info", "fail")
         }
         _ => line.number("rc", -1),
     };
     let line = line.word("msg", &why.text());
     match call.command {
-        Command::Barrier => line.number("tag", call.tag.into()),
+        PmiCommand::Barrier => line.number("tag", call.tag.into()),
         _ => line,
     }
 }

@@ -6,7 +6,7 @@
 //! of a ring are sent also when they are empty: only Slurm's client asks, and it insists on them.
 //! Source: docs/pmi-wire.md#ring.
 
-use super::command::{Call, Command};
+use super::command::{Call, PmiCommand};
 use super::reply::{PmiRefusal, Reply, VERSION_2};
 use super::wire_v2::FrameBuilder;
 
@@ -62,7 +62,7 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         Reply::Refused(why) => {
             let refused = start().number("rc", code(why));
             let refused = match call.command {
-                Command::Lookup | Command::Get | Command::JobAttribute | Command::NodeAttribute => {
+                PmiCommand::Lookup | PmiCommand::Get | PmiCommand::JobAttribute | PmiCommand::NodeAttribute => {
                     refused.flag("found", false)
                 }
                 _ => refused,

@@ -4,7 +4,7 @@
 //! and may hold blanks. Source: docs/pmi-wire.md#framing.
 
 use super::collective::Group;
-use super::command::{Call, Command};
+use super::command::{Call, PmiCommand};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded, number};
@@ -19,7 +19,7 @@ pub fn parse<'a>(
 ) -> Result<(Call<'a>, Result<PmiRequest<'a>, PmiRefusal<'static>>), ProtocolError> {
     let mut call = Call::line(line.name);
     let request = match call.command {
-        Command::Barrier => {
+        PmiCommand::Barrier => {
             let [group] = pick(line.fields(), ["group"])?;
             call.tag = group.map_or(0, Group::tag_of);
             Ok(match group.map_or(Ok(Group::WORLD), Group::parse) {
@@ -27,38 +27,38 @@ pub fn parse<'a>(
                 Err(why) => return Ok((call, Err(why))),
             })
         }
-        Command::Init => {
+        PmiCommand::Init => {
             let [version, subversion] = pick(line.fields(), ["pmi_version", "pmi_subversion"])?;
             init(version, subversion)
         }
-        Command::Put => {
+        PmiCommand::Put => {
             let (head, value) = line.split_tail(b" value=");
             let [kvsname, key] = pick(head, ["kvsname", "key"])?;
             put(kvsname, key, value)
         }
-        Command::Get => {
+        PmiCommand::Get => {
             let [kvsname, key] = pick(line.fields(), ["kvsname", "key"])?;
             get(kvsname, key)
         }
-        Command::Publish => {
+        PmiCommand::Publish => {
             let (service, port) = line.split_service(Some(b" port="));
             publish(service, port)
         }
-        Command::Lookup => {
+        PmiCommand::Lookup => {
             let (service, _) = line.split_service(None);
             bounded(service, "service", NAME_MAX).map(|service| PmiRequest::Lookup { service })
         }
-        Command::Unpublish => {
+        PmiCommand::Unpublish => {
             let (service, _) = line.split_service(None);
             bounded(service, "service", NAME_MAX).map(|service| PmiRequest::Unpublish { service })
         }
-        Command::Abort => Ok(abort(line)?),
-        Command::Maxes => plain(line, PmiRequest::Maxes)?,
-        Command::AppNum => plain(line, PmiRequest::AppNum)?,
-        Command::KvsName => plain(line, PmiRequest::KvsName)?,
-        Command::UniverseSize => plain(line, PmiRequest::UniverseSize)?,
-        Command::Finalize => plain(line, PmiRequest::Finalize)?,
-        Command::CreateKvs | Command::DestroyKvs | Command::GetByIndex => {
+        PmiCommand::Abort => Ok(abort(line)?),
+        PmiCommand::Maxes => plain(line, PmiRequest::Maxes)?,
+        PmiCommand::AppNum => plain(line, PmiRequest::AppNum)?,
+        PmiCommand::KvsName => plain(line, PmiRequest::KvsName)?,
+        PmiCommand::UniverseSize => plain(line, PmiRequest::UniverseSize)?,
+        PmiCommand::Finalize => plain(line, PmiRequest::Finalize)?,
+        PmiCommand::CreateKvs | PmiCommand::DestroyKvs | PmiCommand::GetByIndex => {
             Err(PmiRefusal::NotSupported)
         }
         _ => Err(PmiRefusal::UnknownCommand),

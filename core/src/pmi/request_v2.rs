@@ -8,7 +8,7 @@
 use memchr::{memchr, memmem};
 
 use super::collective::Group;
-use super::command::{Call, Command};
+use super::command::{Call, PmiCommand};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded, number};
@@ -33,14 +33,14 @@ pub fn call<'a>(frame: &'a Frame<'_>) -> Call<'a> {
 /// # Errors
 /// The [`PmiRefusal`] to answer with.
 pub fn parse<'a>(
-    command: Command,
+    command: PmiCommand,
     frame: &'a Frame<'_>,
 ) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
     let key = || bounded(frame.get("key"), "key", KEYLEN_MAX);
     let service = || bounded(frame.get("name"), "name", NAME_MAX);
     let job = || bounded(frame.get("jobid"), "jobid", KVSNAME_MAX);
     Ok(match command {
-        Command::FullInit => {
+        PmiCommand::FullInit => {
             let stated = frame.get("pmirank").or_else(|| frame.get("srcid"));
             let rank = match stated.filter(|text| !text.is_empty()) {
                 Some(text) => Some(number(text).ok_or(PmiRefusal::BadField("pmirank"))?),
@@ -50,47 +50,47 @@ pub fn parse<'a>(
                 rank: rank.map(Rank),
             }
         }
-        Command::KvsName => PmiRequest::KvsName,
-        Command::Put => PmiRequest::Put {
+        PmiCommand::KvsName => PmiRequest::KvsName,
+        PmiCommand::Put => PmiRequest::Put {
             kvsname: None,
             key: key()?,
             value: value(frame, "value")?,
         },
-        Command::Get => PmiRequest::Get {
+        PmiCommand::Get => PmiRequest::Get {
             kvsname: frame.get("jobid").filter(|name| !name.is_empty()),
             key: key()?,
         },
-        Command::Barrier => PmiRequest::Barrier(Group::WORLD),
-        Command::JobAttribute => PmiRequest::JobAttribute { key: key()? },
-        Command::PutNodeAttribute => PmiRequest::PutNodeAttribute {
+        PmiCommand::Barrier => PmiRequest::Barrier(Group::WORLD),
+        PmiCommand::JobAttribute => PmiRequest::JobAttribute { key: key()? },
+        PmiCommand::PutNodeAttribute => PmiRequest::PutNodeAttribute {
             key: key()?,
             value: value(frame, "value")?,
         },
-        Command::NodeAttribute => PmiRequest::NodeAttribute {
+        PmiCommand::NodeAttribute => PmiRequest::NodeAttribute {
             key: key()?,
             wait: frame
                 .get("wait")
                 .is_some_and(|wait| wait.eq_ignore_ascii_case(b"true")),
         },
-        Command::Publish => PmiRequest::Publish {
+        PmiCommand::Publish => PmiRequest::Publish {
             service: service()?,
             port: bounded(frame.get("port"), "port", NAME_MAX)?,
         },
-        Command::Lookup => PmiRequest::Lookup {
+        PmiCommand::Lookup => PmiRequest::Lookup {
             service: service()?,
         },
-        Command::Unpublish => PmiRequest::Unpublish {
+        PmiCommand::Unpublish => PmiRequest::Unpublish {
             service: service()?,
         },
-        Command::Spawn => PmiRequest::Spawn(spawn_v2::parse(frame)?),
-        Command::Connect => PmiRequest::Connect { job: job()? },
-        Command::Disconnect => PmiRequest::Disconnect { job: job()? },
-        Command::Ring => PmiRequest::Ring {
+        PmiCommand::Spawn => PmiRequest::Spawn(spawn_v2::parse(frame)?),
+        PmiCommand::Connect => PmiRequest::Connect { job: job()? },
+        PmiCommand::Disconnect => PmiRequest::Disconnect { job: job()? },
+        PmiCommand::Ring => PmiRequest::Ring {
             left: value(frame, "ring-left")?,
             right: value(frame, "ring-right")?,
         },
-        Command::Abort => abort(frame),
-        Command::Finalize => PmiRequest::Finalize,
+        PmiCommand::Abort => abort(frame),
+        PmiCommand::Finalize => PmiRequest::Finalize,
         _ => return Err(PmiRefusal::UnknownCommand),
     })
 }

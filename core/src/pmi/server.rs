@@ -16,9 +16,9 @@ mod serve;
 
 use std::collections::BTreeSet;
 
-use super::client::{Client, ClientState, Input, Open};
+use super::client::{ClientState, Input, Open, PmiClient};
 use super::collective::Collective;
-use super::command::{Call, Command};
+use super::command::{Call, PmiCommand};
 use super::node_attributes::NodeAttributes;
 use super::reply::{PmiRefusal, Reply};
 use super::spawn_v1::SpawnLines;
@@ -66,7 +66,7 @@ pub struct Server {
     store: Store,
     node_attributes: NodeAttributes,
     barriers: Barriers,
-    clients: Vec<Client>,
+    clients: Vec<PmiClient>,
     /// How many keys of other jobs were asked for.
     asked: u64,
     /// Barriers and rings do without ranks whose processes have ended.
@@ -101,7 +101,7 @@ impl Server {
             node_attributes: NodeAttributes::default(),
             barriers: Barriers::new(node, map),
             clients: clients
-                .map(|(rank, appnum)| Client::new(rank, appnum))
+                .map(|(rank, appnum)| PmiClient::new(rank, appnum))
                 .collect(),
             asked: 0,
             survives: false,
@@ -256,8 +256,8 @@ impl Server {
         client.state.answered(|open| *open == Open::Name);
         let reply = match (call.command, answer) {
             (_, NameAnswer::Refused(why)) => Reply::Refused(PmiRefusal::Other(why)),
-            (Command::Publish, _) => Reply::Published,
-            (Command::Unpublish, _) => Reply::Unpublished,
+            (PmiCommand::Publish, _) => Reply::Published,
+            (PmiCommand::Unpublish, _) => Reply::Unpublished,
             (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
             _ => Reply::Refused(PmiRefusal::Other("service_not_found")),
         };
@@ -293,7 +293,7 @@ impl Server {
     }
 
     /// Whether a rank waits for an attribute of this node that no other rank is left to put.
-    fn is_left(&self, client: &Client) -> bool {
+    fn is_left(&self, client: &PmiClient) -> bool {
         let waits = |open| matches!(open, &Open::Attribute(_));
         let others = self
             .clients
@@ -306,10 +306,10 @@ impl Server {
 
     /// Bytes of unfinished messages held for all ranks: bounded by the limits of one message each.
     pub fn unfinished(&self) -> usize {
-        self.clients.iter().map(Client::unfinished).sum()
+        self.clients.iter().map(PmiClient::unfinished).sum()
     }
 
-    fn client(&mut self, rank: LocalRank) -> &mut Client {
+    fn client(&mut self, rank: LocalRank) -> &mut PmiClient {
         &mut self.clients[rank.index()]
     }
 

@@ -121,7 +121,7 @@ impl Init {
 
 /// One process that this node will start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Client {
+pub struct ClientRegistration {
     pub rank: Rank,
     /// The user id it will run with.
     pub uid: u32,
@@ -140,7 +140,7 @@ pub enum Control {
         /// The job's description; see [`super::job_info`].
         infos: Vec<Info>,
         /// This node's ranks of the job; their number decides when a local collective is complete.
-        clients: Vec<Client>,
+        clients: Vec<ClientRegistration>,
     },
     /// Fetch what a local process has published; replied to once it has.
     DirectModex {

@@ -4,7 +4,7 @@
 //! the pieces in which the rest arrives. Panics when the link breaks a promise.
 
 use super::control::serve;
-use super::control::{Client, Control, Init};
+use super::control::{ClientRegistration, Control, Init};
 use super::upcall::{Upcall, UpcallAnswer};
 use super::value::{Channels, DataRange, Proc, Status};
 use super::wire::{Frame, FrameDecoder};
@@ -98,7 +98,7 @@ pub(super) fn every_request() -> [Control; 8] {
         Control::RegisterJob {
             nspace: nspace.clone(),
             infos: Vec::new(),
-            clients: vec![Client {
+            clients: vec![ClientRegistration {
                 rank: Rank(0),
                 uid: 1,
                 gid: 1,

@@ -3,7 +3,7 @@
 //! Does not match answers with upcalls (see [`crate::pmix::sidecar`]). Payload layouts: docs/shim.md.
 
 use super::value::{Channels, DataRange, Info, Proc, Status, Text};
-pub use answer::{Parts, Pdata, UpcallAnswer};
+pub use answer::{AnswerParts, Pdata, UpcallAnswer};
 pub use app::SpawnedAppInfo;
 pub use kind::UpcallKind;
 

@@ -12,15 +12,15 @@ fn question() -> Question {
 }
 
 /// What a node of this number says.
-fn part(node: u32) -> Part {
+fn part(node: u32) -> QueryPart {
     let process = QueriedProcess {
         rank: Rank(node),
         pid: Some(100 + node),
         executable: b"/bin/x".to_vec(),
-        life: Life::Running,
+        life: ProcessLife::Running,
         memory: None,
     };
-    Part {
+    QueryPart {
         jobs: vec![vec![process]],
         server: None,
         uri: format!("server.{node};tcp4://127.0.0.1:{node}").into_bytes(),

@@ -125,7 +125,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         pid: 5,
         size: 4,
         offered: vec!["pmi".into()],
-        nodes: vec![Node {
+        nodes: vec![PlannedNode {
             node: 1,
             host: "h".into(),
             ranks: 4,
@@ -145,12 +145,12 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         last: "put".into(),
     };
     for record in [
-        Record::Job(Job {
+        Record::Job(PlannedJob {
             state: JobState::Planned,
             plan: Some(plan),
             cause: None,
         }),
-        Record::Job(Job {
+        Record::Job(PlannedJob {
             state: JobState::Killing,
             plan: None,
             cause: Some(cause()),

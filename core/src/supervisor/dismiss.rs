@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Departure, Dismissal, Order, Phase, SIGCONT, SIGKILL, SIGTERM, Supervisor, Waiting};
+use super::{
+    Departure, Dismissal, LaunchPhase, SIGCONT, SIGKILL, SIGTERM, Supervisor, SupervisorOrder,
+    Waiting,
+};
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
@@ -36,14 +39,16 @@ impl Supervisor {
     }
 
     /// A rank requests an action on ranks of its job.
-    pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<Order>) {
-        if self.phase != Phase::Running {
+    pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        if self.phase != LaunchPhase::Running {
             return;
         }
         let Demand { by, what, ranks } = demand;
         match (what, ranks) {
-            (Wish::Signal(signal), None) => orders.push(Order::Signal(signal)),
-            (Wish::Signal(signal), Some(ranks)) => orders.push(Order::SignalRanks(signal, ranks)),
+            (Wish::Signal(signal), None) => orders.push(SupervisorOrder::Signal(signal)),
+            (Wish::Signal(signal), Some(ranks)) => {
+                orders.push(SupervisorOrder::SignalRanks(signal, ranks))
+            }
             (Wish::Terminate, None) => {
                 let signal = SIGTERM;
                 self.cause = Some(Cause::EndedBy { rank: by, signal });
@@ -68,7 +73,7 @@ impl Supervisor {
                     Some(ranks) if !self.kill_on_bad_exit => {
                         self.tolerated.get_or_insert_with(|| cause.clone());
                         let told = ranks.clone();
-                        orders.push(Order::NoteAbort {
+                        orders.push(SupervisorOrder::NoteAbort {
                             by,
                             code,
                             ranks: told,
@@ -87,18 +92,18 @@ impl Supervisor {
         ranks: Vec<GlobalRank>,
         dismissal: &Dismissal,
         now: Option<Duration>,
-        orders: &mut Vec<Order>,
+        orders: &mut Vec<SupervisorOrder>,
     ) {
         for rank in &ranks {
             self.dismissed.insert(*rank, dismissal.clone());
         }
         match now.filter(|_| !self.grace.is_zero()) {
             Some(now) => {
-                orders.push(Order::SignalRanks(SIGTERM, ranks.clone()));
-                orders.push(Order::SignalRanks(SIGCONT, ranks.clone()));
+                orders.push(SupervisorOrder::SignalRanks(SIGTERM, ranks.clone()));
+                orders.push(SupervisorOrder::SignalRanks(SIGCONT, ranks.clone()));
                 self.kills.push((now.saturating_add(self.grace), ranks));
             }
-            None => orders.push(Order::SignalRanks(SIGKILL, ranks)),
+            None => orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks)),
         }
     }
 }

@@ -45,11 +45,17 @@ fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
         T0,
         &mut orders,
     );
-    assert_eq!(orders, [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]);
+    assert_eq!(
+        orders,
+        [
+            SupervisorOrder::Signal(SIGTERM),
+            SupervisorOrder::Signal(SIGCONT)
+        ]
+    );
     orders.clear();
     assert_eq!(job.next_deadline(), Some(GRACE));
     job.tick(GRACE, |_| false, &mut orders);
-    assert_eq!(orders, [Order::Signal(SIGKILL)]);
+    assert_eq!(orders, [SupervisorOrder::Signal(SIGKILL)]);
     job.rank_ended(
         gone(GlobalRank(1), RankEnd::Signal(9), &quiet()),
         GRACE,
@@ -78,15 +84,18 @@ fn one_interrupt_is_passed_on_two_terminate_three_kill() {
     let mut job = Supervisor::new(1, &EndingSpec::default());
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
-    assert_eq!(orders, [Order::Signal(SIGINT)]);
+    assert_eq!(orders, [SupervisorOrder::Signal(SIGINT)]);
     assert!(!job.is_ending());
     job.interrupt(T0, &mut orders);
     assert_eq!(
         orders[1..],
-        [Order::Signal(SIGTERM), Order::Signal(SIGCONT)]
+        [
+            SupervisorOrder::Signal(SIGTERM),
+            SupervisorOrder::Signal(SIGCONT)
+        ]
     );
     job.interrupt(T0, &mut orders);
-    assert_eq!(orders[3..], [Order::Signal(SIGKILL)]);
+    assert_eq!(orders[3..], [SupervisorOrder::Signal(SIGKILL)]);
     job.rank_ended(
         gone(GlobalRank(0), RankEnd::Signal(9), &quiet()),
         T0,
@@ -101,7 +110,13 @@ fn ranks_that_finish_after_an_interrupt_still_give_130() {
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
     job.tick(Duration::from_secs(1), |_| false, &mut orders);
-    assert_eq!(orders, [Order::Signal(SIGINT), Order::NoteInterrupt]);
+    assert_eq!(
+        orders,
+        [
+            SupervisorOrder::Signal(SIGINT),
+            SupervisorOrder::NoteInterrupt
+        ]
+    );
     job.rank_ended(
         gone(GlobalRank(0), RankEnd::Code(0), &quiet()),
         T0,
@@ -241,7 +256,7 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
             rank: GlobalRank(0),
             end: RankEnd::Code(3),
         };
-        assert_eq!(orders, [Order::NoteFailure(first)]);
+        assert_eq!(orders, [SupervisorOrder::NoteFailure(first)]);
         assert!(job.is_over() && !job.is_ending() && job.cause().is_none());
         assert_eq!((job.exit_code(), job.failed()), (code, 2), "{exit}");
     }
@@ -305,8 +320,8 @@ fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
         assert!(matches!(
             orders[..],
             [
-                Order::NoteFailure(Cause::RankFailed { .. }),
-                Order::NoteFailure(Cause::NodeFailed { .. })
+                SupervisorOrder::NoteFailure(Cause::RankFailed { .. }),
+                SupervisorOrder::NoteFailure(Cause::NodeFailed { .. })
             ]
         ));
         assert_eq!((job.is_ending(), job.next_deadline()), (false, None));
@@ -467,8 +482,8 @@ fn without_a_grace_time_ranks_are_killed_at_once() {
         T0,
         &mut orders,
     );
-    assert_eq!(orders, [Order::Signal(SIGKILL)]);
-    assert_eq!(job.phase(), Phase::Killing);
+    assert_eq!(orders, [SupervisorOrder::Signal(SIGKILL)]);
+    assert_eq!(job.phase(), LaunchPhase::Killing);
 }
 
 #[test]
@@ -506,7 +521,7 @@ fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failur
     let mut job = Supervisor::new(2, &EndingSpec::default());
     let mut orders = Vec::new();
     job.demanded(wish(Wish::Terminate, Some(&[1])), T0, &mut orders);
-    let to_it = |signal| Order::SignalRanks(signal, vec![GlobalRank(1)]);
+    let to_it = |signal| SupervisorOrder::SignalRanks(signal, vec![GlobalRank(1)]);
     assert_eq!(orders, [to_it(SIGTERM), to_it(SIGCONT)]);
     orders.clear();
     assert_eq!(job.next_deadline(), Some(GRACE));

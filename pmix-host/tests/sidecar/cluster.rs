@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::rank_placement::RankMap;
-use wireup_core::pmix::control::{Client, Control, ControlReply, ForkEnv};
+use wireup_core::pmix::control::{ClientRegistration, Control, ControlReply, ForkEnv};
 use wireup_core::pmix::job_info::{AppInfo, JobInfo};
 use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallAnswer, UpcallKind, UpcallRequest};
@@ -82,7 +82,9 @@ impl Job {
         Control::RegisterJob {
             nspace: self.nspace.clone(),
             infos: infos.infos().unwrap(),
-            clients: clients.map(|rank| Client { rank, uid, gid }).collect(),
+            clients: clients
+                .map(|rank| ClientRegistration { rank, uid, gid })
+                .collect(),
         }
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::Pid;
 
 use crate::backend::cleanup_record::Thing;
-use crate::plan::staging::Identity;
+use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::spawn::open_pidfd;
 
@@ -31,7 +31,7 @@ pub(super) struct Charge {
     pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
     pub(super) directories: Vec<PathBuf>,
     pub(super) groups: Vec<PathBuf>,
-    pub(super) files: Vec<(PathBuf, Identity)>,
+    pub(super) files: Vec<(PathBuf, FileIdentity)>,
     pub(super) terminal: Option<TerminalCharge>,
     /// Leaders that have a descriptor.
     led: usize,
@@ -138,7 +138,7 @@ pub(super) fn read_charge(
                 match kind[0] {
                     b'T' => charge.terminal = TerminalCharge::from_bytes(&bytes),
                     b'F' => {
-                        if let Some((identity, rest)) = Identity::parse(bytes) {
+                        if let Some((identity, rest)) = FileIdentity::parse(bytes) {
                             note(&Thing::File(identity, path(rest.clone())));
                             charge.files.push((path(rest), identity));
                         }

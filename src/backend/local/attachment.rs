@@ -20,7 +20,7 @@ use std::time::SystemTime;
 use super::{LocalBackend, raw};
 use crate::backend::message::FromBackend;
 use crate::plan::names::own_host;
-use crate::plan::{Launcher, Plan};
+use crate::plan::{LauncherProcess, Plan};
 use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
 
@@ -78,7 +78,7 @@ fn text(uri: &str, version: &str, server: i32) -> String {
 
 /// How the files are called. libpmix 4.2 looks for the first part of a host's name alone.
 fn names(plan: &Plan, server: i32) -> Vec<String> {
-    let Launcher { host, pid } = &plan.launcher;
+    let LauncherProcess { host, pid } = &plan.launcher;
     let own = own_host();
     let short = own.split('.').next().unwrap_or(&own);
     let mut hosts = vec![own.as_str()];

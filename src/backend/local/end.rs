@@ -142,7 +142,7 @@ impl LocalBackend {
 
     fn step_to_end(&mut self, end: &mut End) -> std::io::Result<()> {
         let now = self.now();
-        let running = |node: &super::Node| node.sidecar.as_ref().is_some_and(|s| !s.ended);
+        let running = |node: &super::LocalNode| node.sidecar.as_ref().is_some_and(|s| !s.ended);
         let any_running = self.nodes.iter().any(running);
         match end.phase {
             Phase::Telling => {

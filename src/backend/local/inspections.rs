@@ -21,7 +21,7 @@ use crate::backend::inspection::{Finding, Inspection, Look};
 use crate::backend::message::FromBackend;
 use crate::sys::poll::{Source, Token};
 use crate::sys::procfs;
-use crate::sys::spawn::{Child, Command, Spawner, wait};
+use crate::sys::spawn::{Child, ChildCommand, Spawner, wait};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 
 /// What gdb runs.
@@ -207,7 +207,7 @@ impl LocalBackend {
         let (lines, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&lines, OFlags::NONBLOCK)?;
         let reset = self.surroundings.signals_to_reset();
-        let child = Spawner::new().spawn(&Command {
+        let child = Spawner::new().spawn(&ChildCommand {
             program: &program,
             argv: &argv,
             env: &[&env],

@@ -15,7 +15,7 @@ use wireup_core::node::JobContext;
 use wireup_core::pmix::control::ForkEnv;
 
 /// See the module.
-pub(super) struct Job {
+pub(super) struct LocalJob {
     /// The common data about it.
     context: Arc<JobContext>,
     /// Nothing for a job that cannot run here, of which no rank is started.
@@ -38,7 +38,7 @@ pub(super) struct Job {
     pub(super) staged_files: Unpacked,
 }
 
-impl Job {
+impl LocalJob {
     /// A job with this number of local ranks and nodes, none of which is started.
     pub(super) fn new(
         plan: Arc<Plan>,
@@ -77,7 +77,7 @@ impl Job {
     }
 }
 
-impl Job {
+impl LocalJob {
     /// The first job, where others have joined the launch.
     pub(super) fn grow(&mut self, plan: &Arc<Plan>) {
         self.context = Arc::clone(&plan.job);
@@ -85,7 +85,7 @@ impl Job {
     }
 }
 
-impl Job {
+impl LocalJob {
     /// Its name.
     pub(super) fn nspace(&self) -> &Nspace {
         &self.context.nspace
@@ -97,13 +97,13 @@ impl Job {
     }
 }
 
-impl Placed for Job {
+impl Placed for LocalJob {
     fn ranks(&self) -> &RankMap {
         &self.context.ranks
     }
 }
 
-impl Planned for Job {
+impl Planned for LocalJob {
     fn plan(&self) -> &Arc<Plan> {
         let plan = self.plan.as_ref();
         plan.expect("a job that cannot run here has no processes")

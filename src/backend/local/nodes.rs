@@ -19,7 +19,7 @@ use wireup_core::queries::Asked;
 use wireup_core::supervisor::first_failure;
 
 /// One node of the job.
-pub(super) struct Node {
+pub(super) struct LocalNode {
     pub(super) core: NodeCore,
     /// Its sidecar, if the job needs one.
     pub(super) sidecar: Option<Sidecar>,
@@ -31,7 +31,7 @@ pub(super) struct Node {
     pub(super) span: Span,
 }
 
-impl Node {
+impl LocalNode {
     /// A node without a sidecar yet.
     pub(super) fn new(core: NodeCore, span: Span) -> Self {
         Self {

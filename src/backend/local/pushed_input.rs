@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::backend::local::{Job, LocalBackend};
+use crate::backend::local::{LocalBackend, LocalJob};
 use crate::plan::jobs::Plans;
 use crate::sys::poll::{Interest, Poll, Source, Token};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
@@ -152,7 +152,7 @@ impl LocalBackend {
     /// All processes of a job have ended: its children read the queued input, and then the
     /// end.
     pub(super) fn feeders_over(&mut self, job: JobNumber) {
-        let Some(feeder) = self.jobs.get(job).map(Job::nspace) else {
+        let Some(feeder) = self.jobs.get(job).map(LocalJob::nspace) else {
             return;
         };
         let jobs = self.jobs.jobs();

@@ -15,7 +15,7 @@ use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::core_dump::{self, Dumped};
 use crate::sys::poll::{Source, Token};
 use crate::sys::spawn::{self, ExitStatus};
-use crate::sys::start_ranks::{PACE, StartError, StartedProcess};
+use crate::sys::start_ranks::{PACE, RankStartError, StartedProcess};
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::node::event::Event;
@@ -39,7 +39,7 @@ impl LocalBackend {
                 Err(error) => {
                     *self.slot_mut(rank) = RankSlot::Over;
                     self.owed.remove(&rank);
-                    let failed = error != StartError::Skipped;
+                    let failed = error != RankStartError::Skipped;
                     let plan = self.jobs.plan_of(rank).0;
                     let cause = failed.then(|| failures::start_failure(plan, (rank, local), error));
                     self.tell(FromBackend::NotStarted { rank, cause });

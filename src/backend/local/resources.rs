@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use tracing::info_span;
 
 use crate::backend::guard::become_subreaper;
-use crate::backend::local::nodes::Node;
-use crate::backend::local::{Parts, start};
+use crate::backend::local::nodes::LocalNode;
+use crate::backend::local::{LocalParts, start};
 use crate::failure::RunFailure;
 use crate::plan::directory::{JobDirectory, NodeDirectories};
 use crate::plan::size;
@@ -23,7 +23,7 @@ use wireup_core::node::{Facts, NodeCore, Terms, Voucher};
 /// What a backend needs and may not get: descriptors, directories, the nodes' state.
 pub(super) struct Made {
     pub(super) wake: Arc<OwnedFd>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<LocalNode>,
     pub(super) directories: Vec<NodeDirectories>,
     pub(super) group: Option<Group>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Made {
 impl Made {
     /// `directory` is set as soon as there is one.
     pub(super) fn new(
-        parts: &mut Parts<'_>,
+        parts: &mut LocalParts<'_>,
         directory: &mut Option<JobDirectory>,
     ) -> Result<Self, RunFailure> {
         let (plan, part) = (parts.plan, parts.part);
@@ -82,7 +82,7 @@ impl Made {
                         core.name_nodes(&plan.node_names);
                     }
                     let name = plan.node_names.get(node.index()).map(String::as_str);
-                    Node::new(core, info_span!("node", number = node.0, name))
+                    LocalNode::new(core, info_span!("node", number = node.0, name))
                 })
             })
             .collect::<Result<Vec<_>, _>>()

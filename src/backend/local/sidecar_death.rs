@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::backend::local::{LocalBackend, Node, raw};
+use crate::backend::local::{LocalBackend, LocalNode, raw};
 use crate::report::failures;
 use crate::sys::poll::Source;
 use crate::sys::procfs;
@@ -20,7 +20,7 @@ impl LocalBackend {
         while self.read_sidecar(node, Source::Control) {}
         while self.read_sidecar(node, Source::Upcall) {}
         self.read_sidecar_output(node)?;
-        let Node {
+        let LocalNode {
             sidecar,
             hello,
             printed,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 
-use crate::backend::local::{LocalBackend, Node, raw};
+use crate::backend::local::{LocalBackend, LocalNode, raw};
 use crate::backend::message::FromBackend;
 use crate::backend::sidecar::Sidecar;
 use crate::plan::Plan;
@@ -68,7 +68,7 @@ impl LocalBackend {
     }
 
     pub(super) fn read_sidecar_output(&mut self, node: NodeId) -> std::io::Result<()> {
-        let Node {
+        let LocalNode {
             sidecar, printed, ..
         } = &mut self.nodes[self.part.index(node)];
         let Some(sidecar) = sidecar else {

@@ -7,9 +7,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Job, LocalBackend, RankIo, RankSlot};
+use super::{LocalBackend, LocalJob, RankIo, RankSlot};
 use crate::backend::message::FromBackend;
-use crate::plan::staging::{Identity, Unpacked};
+use crate::plan::staging::{FileIdentity, Unpacked};
 use crate::plan::start_orders::register_request;
 use crate::plan::{Plan, SpawnedJob};
 use crate::stdio::rank_files;
@@ -41,7 +41,7 @@ impl LocalBackend {
         node: NodeId,
     ) -> Result<Unpacked, SpawnFailure> {
         let guard = &mut self.guard;
-        let mut tell = |path: &Path, identity: Option<Identity>| {
+        let mut tell = |path: &Path, identity: Option<FileIdentity>| {
             if let Some(guard) = guard {
                 guard.charge(path, identity);
             }
@@ -71,7 +71,7 @@ impl LocalBackend {
                 (job, requests, None)
             }
             Err(failure) => {
-                let job = Job::refused(Arc::clone(&context));
+                let job = LocalJob::refused(Arc::clone(&context));
                 (job, vec![Vec::new(); self.nodes.len()], Some(failure))
             }
         };
@@ -91,7 +91,7 @@ impl LocalBackend {
 
     /// Notes a job without local ranks whose ranks have all ended.
     pub(crate) fn add_past_job(&mut self, context: Arc<JobContext>) {
-        let job = self.jobs.add(Job::refused(Arc::clone(&context)));
+        let job = self.jobs.add(LocalJob::refused(Arc::clone(&context)));
         for index in 0..self.nodes.len() {
             self.add_to_core(index, &context, &[]);
         }
@@ -118,7 +118,7 @@ impl LocalBackend {
         &mut self,
         plan: Arc<Plan>,
         ranks: u32,
-    ) -> Result<(Job, Vec<Vec<Control>>), SpawnFailure> {
+    ) -> Result<(LocalJob, Vec<Vec<Control>>), SpawnFailure> {
         let count = self.nodes.len();
         let mut requests = vec![Vec::new(); count];
         let mut directories = Vec::new();
@@ -133,7 +133,7 @@ impl LocalBackend {
                 directories.push(made);
             }
         }
-        let mut job = Job::new(Arc::clone(&plan), ranks, count, directories);
+        let mut job = LocalJob::new(Arc::clone(&plan), ranks, count, directories);
         let here = plan
             .job
             .ranks

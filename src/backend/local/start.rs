@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use super::{Job, LocalBackend, Part};
+use super::{LocalBackend, LocalJob, Part};
 use crate::backend::guard::Guard;
 use crate::backend::message::FromBackend;
 use crate::backend::sidecar::{Sidecar, SidecarSpec};
@@ -196,7 +196,7 @@ impl LocalBackend {
     fn shared(
         &self,
         number: JobNumber,
-        job: &Job,
+        job: &LocalJob,
         surroundings: &Surroundings,
     ) -> Result<Arc<StartShared>, RunFailure> {
         let plan = job.plan();

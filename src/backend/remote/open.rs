@@ -18,7 +18,7 @@ use wireup_core::fleet::Fleet;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::roster::Roster;
-use wireup_core::link::control::{Member, Spread, ToAgent, VERSION};
+use wireup_core::link::control::{LaunchMember, Spread, ToAgent, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
@@ -108,8 +108,8 @@ impl RemoteBackend {
 }
 
 /// Hosts as agents know them.
-pub(super) fn members(hosts: &[HostSpec]) -> Vec<Member> {
-    let member = |host: &HostSpec| Member {
+pub(super) fn members(hosts: &[HostSpec]) -> Vec<LaunchMember> {
+    let member = |host: &HostSpec| LaunchMember {
         name: host.name.clone(),
         address: host.address.clone(),
     };

@@ -161,7 +161,7 @@ pub(super) fn make_backend(
             return Err(failure);
         }
     };
-    let mut local = LocalBackend::new(local::Parts {
+    let mut local = LocalBackend::new(local::LocalParts {
         plan: &plan,
         poll,
         part: Part::Node(node),

@@ -39,7 +39,7 @@ use crate::plan::slots::Slots;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
-use wireup_core::link::steps::{HelperAnswer, Order, ProcessOwner, Rules};
+use wireup_core::link::steps::{HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
 /// The command's name. Its copies have the same command line, and [`super::NAME`] as their name.
@@ -235,16 +235,16 @@ impl Server {
         Ok(())
     }
 
-    fn carry_out(&mut self, order: Order, mut descriptors: Vec<OwnedFd>) -> Outcome {
+    fn carry_out(&mut self, order: HelperOrder, mut descriptors: Vec<OwnedFd>) -> Outcome {
         match order {
-            Order::Separate(rules) => match (descriptors.pop(), &self.separated) {
+            HelperOrder::Separate(rules) => match (descriptors.pop(), &self.separated) {
                 (Some(accounts), None) if descriptors.is_empty() => {
                     self.separated = Some((rules, accounts));
                     Outcome::Answer(HelperAnswer::Done)
                 }
                 _ => Outcome::refused("the agent's rules are given once"),
             },
-            Order::Step { owner, environment } => {
+            HelperOrder::Step { owner, environment } => {
                 let mut descriptors = descriptors.into_iter();
                 let (Some(link), Some(says)) = (descriptors.next(), descriptors.next()) else {
                     return Outcome::refused("a step without its link");
@@ -254,23 +254,23 @@ impl Server {
                     says,
                     environment,
                 };
-                let wanted = rules::Wanted::Step {
+                let wanted = rules::WantedProcess::Step {
                     caller: descriptors.next(),
                 };
                 self.make(owner, &wanted, part)
             }
-            Order::Launcher {
+            HelperOrder::Launcher {
                 owner,
                 shown,
                 environment,
             } => match ProgramImage::new(&self.program, shown, environment) {
                 Some(program) if descriptors.len() == copy::DESCRIPTORS => {
                     let part = Part::Launcher(program, descriptors);
-                    self.make(owner, &rules::Wanted::Launcher, part)
+                    self.make(owner, &rules::WantedProcess::Launcher, part)
                 }
                 _ => Outcome::refused("a launcher that cannot be executed"),
             },
-            Order::Signal { id, signal } => {
+            HelperOrder::Signal { id, signal } => {
                 let Some(signal) = Signal::from_named_raw(signal) else {
                     return Outcome::refused(format!("there is no signal {signal}"));
                 };
@@ -280,7 +280,7 @@ impl Server {
                 }
                 Outcome::Answer(HelperAnswer::Done)
             }
-            Order::Credentials => {
+            HelperOrder::Credentials => {
                 let open = |path: &Vec<u8>| {
                     // A FIFO in its place is not waited for.
                     let mut options = OpenOptions::new();
@@ -299,7 +299,7 @@ impl Server {
     }
 
     /// The process to start, if that is permitted.
-    fn make(&self, owner: ProcessOwner, wanted: &rules::Wanted, part: Part) -> Outcome {
+    fn make(&self, owner: ProcessOwner, wanted: &rules::WantedProcess, part: Part) -> Outcome {
         let becomes = match (&self.separated, owner) {
             (None, ProcessOwner::Own) => Becomes::Nobody,
             (None, ProcessOwner::Numbers(account)) => Becomes::Known(account),

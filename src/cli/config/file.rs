@@ -17,7 +17,7 @@ const TABLE: &str = "run";
 
 /// A key of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ConfigEntry {
     /// Long name of the option.
     pub(super) key: String,
     /// Counted from 1.
@@ -72,7 +72,7 @@ pub(in crate::cli) enum EntryError {
 ///
 /// # Errors
 /// [`ConfigError::Wrong`] naming the line, the key and the remedy.
-pub(super) fn entries(own: &Own, path: &Path, text: &str) -> Result<Vec<Entry>, ConfigError> {
+pub(super) fn entries(own: &Own, path: &Path, text: &str) -> Result<Vec<ConfigEntry>, ConfigError> {
     let wrong = |at: usize, error: EntryError| ConfigError::Wrong {
         path: path.to_owned(),
         line: line_of(text, at),
@@ -95,7 +95,7 @@ pub(super) fn entries(own: &Own, path: &Path, text: &str) -> Result<Vec<Entry>, 
         for (key, value) in table {
             let line = key.span().start;
             let entry = entry(own, key.get_ref(), value).map_err(|error| wrong(line, error))?;
-            entries.push(Entry {
+            entries.push(ConfigEntry {
                 line: line_of(text, line),
                 ..entry
             });
@@ -111,7 +111,7 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + before.filter(|byte| **byte == b'\n').count()
 }
 
-fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, EntryError> {
+fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<ConfigEntry, EntryError> {
     if PER_JOB.contains(&key) {
         return Err(EntryError::PerJob(key.to_owned()));
     }
@@ -146,7 +146,7 @@ fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Entry, En
         (_, DeValue::Array(_)) => return Err(EntryError::List(key.to_owned())),
         (_, value) => vec![plain(key, value)?],
     };
-    Ok(Entry {
+    Ok(ConfigEntry {
         key: key.to_owned(),
         line: 0,
         words: words(arg, key, &values),

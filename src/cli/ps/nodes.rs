@@ -13,7 +13,7 @@ use crate::cli::options::listed;
 use crate::failure::{AnyError, RunFailure};
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{FromAgent, Member, NodeStatus, ToAgent, VERSION};
+use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, ToAgent, VERSION};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
@@ -46,7 +46,7 @@ pub(super) struct AskedArgs {
 pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
     let own = || own_node(args.agent.as_deref());
     let hosts = listed(args.hosts, args.hostfile.as_deref(), true, own)?;
-    let members = hosts.into_iter().map(|host| Member {
+    let members = hosts.into_iter().map(|host| LaunchMember {
         name: host.name,
         address: host.address,
     });
@@ -80,7 +80,7 @@ pub(crate) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)>
 }
 
 /// Asks the agent of this machine how these nodes are, or itself if there are none.
-fn ask(agent: Option<&Path>, members: Vec<Member>) -> Result<Vec<NodeStatus>, RunFailure> {
+fn ask(agent: Option<&Path>, members: Vec<LaunchMember>) -> Result<Vec<NodeStatus>, RunFailure> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::find(agent, user, runtime.as_deref())?;

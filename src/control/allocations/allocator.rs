@@ -6,7 +6,7 @@ use super::{Asker, Controller, Pending, refuse};
 use crate::backend::outside_allocator::{
     AllocatorError, AllocatorRequest, FromAllocator, Granted, Hello, ToAllocator,
 };
-use crate::plan::allocations::{Shares, Wanted};
+use crate::plan::allocations::{Shares, WantedAllocation};
 use crate::plan::jobs::Plans;
 use crate::sys::poll::Ready;
 use wireup_core::job::allocation::{
@@ -23,7 +23,7 @@ impl Controller {
         asker: Asker,
         by: GlobalRank,
         request: &AllocationRequest,
-        wanted: Wanted,
+        wanted: WantedAllocation,
     ) -> Result<(), AllocationFailure> {
         self.allotments.last += 1;
         let number = self.allotments.last;
@@ -97,7 +97,7 @@ impl Controller {
     pub(super) fn withdraw(
         &mut self,
         by: GlobalRank,
-        wanted: &Wanted,
+        wanted: &WantedAllocation,
     ) -> Result<Allocation, AllocationFailure> {
         let (job, _) = self.jobs.identity(by);
         let is_meant = |pending: &Pending| {
@@ -217,7 +217,7 @@ impl Controller {
                 }
             }
             Directive::Release | Directive::Reacquire | Directive::Cancel => {
-                let wanted = Wanted {
+                let wanted = WantedAllocation {
                     seconds: None,
                     ..wanted
                 };
@@ -249,7 +249,7 @@ impl Controller {
     }
 
     /// The hosts of an allocation that have not joined the launch.
-    pub(crate) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::Entry> {
+    pub(crate) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::HostEntry> {
         let shares = self.allotments.holdings.elsewhere(id).iter();
         let named = shares.filter_map(|share| {
             let list = share.name.parse::<hosts::HostList>();

@@ -6,7 +6,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::report::stacks::Seen;
+use crate::report::stacks::SeenStack;
 use wireup_core::job::ids::{JobNumber, Rank};
 use wireup_core::job::rank_set::RankSet;
 
@@ -65,8 +65,8 @@ pub(crate) struct ProcessRecord {
 
 impl ProcessRecord {
     /// What was seen of it.
-    pub(crate) fn seen(&self) -> Seen<'_> {
-        Seen {
+    pub(crate) fn seen(&self) -> SeenStack<'_> {
+        SeenStack {
             name: (JobNumber(self.job), Rank(self.rank)),
             host: &self.host,
             pid: self.pid,

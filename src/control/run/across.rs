@@ -33,7 +33,7 @@ pub(super) fn prepare(
     let signals = Signals::take(&surroundings.ignored, false);
     let wake = Arc::clone(remote.wake());
     let (signals, streams) = outside((remote.poll(), &wake), signals, show)?;
-    Ok(Controller::new(control::Parts {
+    Ok(Controller::new(control::ControllerParts {
         status: status.map(|target| Status::new(target, &wake)),
         plan,
         started,

@@ -22,7 +22,7 @@ pub(super) struct Birth {
 
 /// State of one job beside its plan.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct FamilyMember {
     pub(super) parent: Option<JobNumber>,
     /// Its processes that have not ended, those to be started included.
     pub(super) remaining: u32,
@@ -39,7 +39,7 @@ pub(super) struct Member {
 /// The jobs of a launch, by number.
 #[derive(Debug)]
 pub(in crate::control) struct Family {
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<FamilyMember>,
     pub(super) births: BTreeMap<JobNumber, Birth>,
     /// Jobs without their parent, and when they are ended too.
     pub(super) orphans: Vec<(Duration, JobNumber)>,
@@ -49,7 +49,7 @@ impl Family {
     /// The job that the user started, with its number of processes.
     pub(in crate::control) fn new(size: u32) -> Self {
         Self {
-            members: vec![Member {
+            members: vec![FamilyMember {
                 parent: None,
                 remaining: size,
                 independent: true,

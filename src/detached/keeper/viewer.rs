@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use crate::detached::connection::{Connection, Garbage};
+use crate::detached::connection::{Garbage, KeeperConnection};
 use crate::detached::message::{FromKeeper, ToKeeper};
 use crate::detached::output::{KeptOutput, PIECE};
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(super) struct Viewer {
-    connection: Connection,
+    connection: KeeperConnection,
     /// Position of what is sent next.
     sent: u64,
     /// Position of what it shows next.
@@ -30,7 +30,7 @@ pub(super) struct Viewer {
 }
 
 impl Viewer {
-    pub(super) fn new(connection: Connection, shown: u64, now: Instant) -> Self {
+    pub(super) fn new(connection: KeeperConnection, shown: u64, now: Instant) -> Self {
         Self {
             connection,
             sent: shown,
@@ -119,7 +119,7 @@ mod tests {
         let (_client, socket) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut viewer = Viewer::new(Connection::new(socket.into()), 0, start);
+        let mut viewer = Viewer::new(KeeperConnection::new(socket.into()), 0, start);
         let mut output = KeptOutput::new(1000);
         // That nothing was printed for long is not its fault.
         let printed = start + 100 * second;

@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::options::{Parsed, Wrong, parse};
 use super::table::Table;
-use super::{Behind, Command, ExecContext, assign, one};
+use super::{Behind, ExecContext, WrappedCommand, assign, one};
 
 /// Texts to split, one inside the other.
 const SPLITS: u8 = 8;
@@ -16,7 +16,7 @@ const SPLITS: u8 = 8;
 pub(super) fn behind(
     table: &'static Table,
     args: &[OsString],
-    of: &Command,
+    of: &WrappedCommand,
 ) -> Result<Behind, Wrong> {
     let mut place = of.place.clone();
     let mut removed = Vec::new();

@@ -13,7 +13,7 @@ fn starts(line: &str) -> String {
     };
     let argv: Vec<OsString> = line.split('|').map(OsString::from).collect();
     let wrapper = named(&argv[0]).unwrap_or_else(|| panic!("{line}: not known"));
-    let command = Command {
+    let command = WrappedCommand {
         argv,
         place: before.clone(),
     };
@@ -29,7 +29,7 @@ fn named(program: &OsStr) -> Option<Known> {
     known(&[name.to_str()?.to_owned()])
 }
 
-fn tell(command: &Command, before: &ExecContext) -> String {
+fn tell(command: &WrappedCommand, before: &ExecContext) -> String {
     let text = |text: &OsStr| text.to_string_lossy().into_owned();
     let mut words = Vec::new();
     if command.place.cwd != before.cwd {

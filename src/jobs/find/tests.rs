@@ -19,8 +19,8 @@ fn process(pid: i32, parent: i32) -> Process {
     }
 }
 
-fn plain(pid: i32, parent: i32) -> Seen {
-    Seen {
+fn plain(pid: i32, parent: i32) -> SeenProcess {
+    SeenProcess {
         process: process(pid, parent),
         uid: 7,
         mark: None,
@@ -39,14 +39,14 @@ fn mark(job: &str, rank: Option<u32>) -> Option<Mark> {
     })
 }
 
-fn rank(pid: i32, parent: i32, job: &str, rank: u32) -> Seen {
-    Seen {
+fn rank(pid: i32, parent: i32, job: &str, rank: u32) -> SeenProcess {
+    SeenProcess {
         mark: mark(job, Some(rank)),
         ..plain(pid, parent)
     }
 }
 
-fn launcher(pid: i32, parent: i32) -> Seen {
+fn launcher(pid: i32, parent: i32) -> SeenProcess {
     let mut seen = plain(pid, parent);
     seen.process.name = "wireup".into();
     seen.role = Some(Role::Launcher {
@@ -57,7 +57,7 @@ fn launcher(pid: i32, parent: i32) -> Seen {
     seen
 }
 
-fn guard(pid: i32, parent: i32, charge: &[i32]) -> Seen {
+fn guard(pid: i32, parent: i32, charge: &[i32]) -> SeenProcess {
     let mut seen = plain(pid, parent);
     seen.role = Some(Role::Guard {
         charge: charge.to_vec(),
@@ -79,7 +79,7 @@ fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label:
     }))
 }
 
-fn remote(pid: i32, job: &str, stage: JobStage) -> Seen {
+fn remote(pid: i32, job: &str, stage: JobStage) -> SeenProcess {
     let mut seen = launcher(pid, 5);
     if let Some(Role::Launcher { label, .. }) = &mut seen.role {
         *label = shows(job, None, stage);
@@ -87,14 +87,14 @@ fn remote(pid: i32, job: &str, stage: JobStage) -> Seen {
     seen
 }
 
-fn agent(pid: i32) -> Seen {
+fn agent(pid: i32) -> SeenProcess {
     let mut seen = plain(pid, 1);
     seen.process.name = AGENT.into();
     seen.uid = 0;
     seen
 }
 
-fn step(pid: i32, parent: i32, job: &str, node: u32) -> Seen {
+fn step(pid: i32, parent: i32, job: &str, node: u32) -> SeenProcess {
     let mut seen = plain(pid, parent);
     seen.process.name = "wireup".into();
     seen.role = Some(Role::Step {
@@ -103,12 +103,12 @@ fn step(pid: i32, parent: i32, job: &str, node: u32) -> Seen {
     seen
 }
 
-fn of(processes: impl IntoIterator<Item = Seen>) -> Vec<Job> {
+fn of(processes: impl IntoIterator<Item = SeenProcess>) -> Vec<Job> {
     let snapshot = Snapshot {
         processes: processes.into_iter().collect(),
         now: Duration::from_secs(1000),
     };
-    jobs(&snapshot, Scope::All)
+    jobs(&snapshot, UserScope::All)
 }
 
 /// A running job of two ranks whose launcher has this pid.
@@ -328,9 +328,9 @@ fn jobs_come_in_the_order_of_their_start_and_belong_to_somebody() {
             .map(|job| job.pid().unwrap())
             .collect::<Vec<_>>()
     };
-    assert_eq!(pids(Scope::All), [10, 20, 30]);
-    assert_eq!(pids(Scope::User(8)), [30]);
-    assert!(pids(Scope::User(9)).is_empty());
+    assert_eq!(pids(UserScope::All), [10, 20, 30]);
+    assert_eq!(pids(UserScope::User(8)), [30]);
+    assert!(pids(UserScope::User(9)).is_empty());
 }
 
 /// The nodes whose steps are here, with the pids of these.
@@ -419,7 +419,7 @@ fn a_step_that_has_heard_of_no_job_is_one_without_a_name() {
     let mut early = step(21, 20, OUTER, 1);
     early.role = Some(Role::Step { label: None });
     // What it forks looks like it.
-    let child = Seen {
+    let child = SeenProcess {
         process: process(22, 21),
         ..early.clone()
     };

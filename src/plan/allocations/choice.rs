@@ -1,6 +1,6 @@
 //! Which slots become an allocation, and which are given back first. No I/O.
 
-use super::{Room, Shares, Wanted, refuse};
+use super::{Room, Shares, WantedAllocation, refuse};
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
@@ -72,7 +72,7 @@ impl Field<'_> {
     }
 }
 
-impl Wanted {
+impl WantedAllocation {
     /// Free slots, as many as are asked for.
     ///
     /// # Errors

@@ -68,7 +68,7 @@ impl Launch {
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        let wanted = Wanted::of(&infos).unwrap();
+        let wanted = WantedAllocation::of(&infos).unwrap();
         let at = |name: &str| self.names.iter().position(|known| known == name).unwrap();
         let node = |name: &str| NodeId(u32::try_from(at(name)).unwrap());
         let named = match wanted.hosts.is_empty() {

@@ -6,13 +6,13 @@
 
 use super::refuse;
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
-use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_core::pmix::keys;
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedAllocation {
     /// Which allocation it is about.
     pub(crate) id: Option<String>,
     /// What the process calls its request.
@@ -22,7 +22,7 @@ pub(crate) struct Wanted {
     pub(crate) slots: Option<u32>,
     /// How many slots of each node.
     pub(crate) slots_of: Vec<u32>,
-    pub(crate) hosts: Vec<Entry>,
+    pub(crate) hosts: Vec<HostEntry>,
     pub(crate) seconds: Option<u64>,
     /// A limit of time is no hint.
     pub(crate) seconds_required: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
 /// Keys about the request itself, not about the resources.
 const ABOUT_THE_REQUEST: [&str; 3] = [keys::TIMEOUT, keys::USERID, keys::GRPID];
 
-impl Wanted {
+impl WantedAllocation {
     /// Reads the infos of a request.
     ///
     /// # Errors
@@ -119,14 +119,14 @@ fn seconds(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn wanted(infos: &[(&str, &str)]) -> Result<Wanted, String> {
+    fn wanted(infos: &[(&str, &str)]) -> Result<WantedAllocation, String> {
         let info = |(key, value): &(&str, &str)| SpawnInfo {
             key: (*key).to_owned(),
             value: (*value).to_owned(),
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        Wanted::of(&infos).map_err(|failure| failure.text)
+        WantedAllocation::of(&infos).map_err(|failure| failure.text)
     }
 
     #[test]

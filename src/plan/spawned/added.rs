@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{By, hostfiles, refuse, text};
 use crate::plan::Plan;
 use crate::plan::spawned::request::Wishes;
-use wireup_core::job::hosts::{Entry, HostSpec, merge};
+use wireup_core::job::hosts::{HostEntry, HostSpec, merge};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
 impl Plan {
@@ -26,10 +26,10 @@ impl Plan {
         &self,
         by: By<'_>,
         request: &SpawnRequest,
-        allocated: impl Fn(&str) -> Vec<Entry>,
+        allocated: impl Fn(&str) -> Vec<HostEntry>,
     ) -> Result<Vec<HostSpec>, SpawnFailure> {
         let job = Wishes::of(&request.infos)?;
-        let mut lists: Vec<Vec<Entry>> = Vec::new();
+        let mut lists: Vec<Vec<HostEntry>> = Vec::new();
         for app in &request.apps {
             let wishes = Wishes::of(&app.infos)?;
             let allocation = wishes.allocation.as_ref().or(job.allocation.as_ref());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{refuse, text};
-use wireup_core::job::hosts::{Entry, compress, merge};
+use wireup_core::job::hosts::{HostEntry, compress, merge};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -27,7 +27,7 @@ impl Names<'_> {
     pub(super) fn find(
         &self,
         key: &str,
-        entries: Vec<Entry>,
+        entries: Vec<HostEntry>,
     ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
         let hosts = merge(entries).map_err(|problem| text(key, problem))?;
         let mut nodes: Vec<(NodeId, Option<u32>)> = Vec::with_capacity(hosts.len());

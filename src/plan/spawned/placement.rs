@@ -32,7 +32,7 @@ impl NodeSpace {
 
 /// The request for the ranks of one application context.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedPlaces {
     /// The nodes, in the order in which they are filled, and how many it should be on each of them.
     pub(super) on: Vec<(NodeId, Option<u32>)>,
     /// The order of ranks.
@@ -110,7 +110,7 @@ fn even_out(
     left
 }
 
-impl Wanted {
+impl WantedPlaces {
     fn rooms(&self, space: &[NodeSpace]) -> Vec<Room> {
         let per_node = self.per_node.unwrap_or(u32::MAX);
         let room = |(node, limit): &(NodeId, Option<u32>)| {
@@ -275,8 +275,8 @@ mod tests {
         nodes.iter().map(node).collect()
     }
 
-    fn wanted(on: &[u32]) -> Wanted {
-        Wanted {
+    fn wanted(on: &[u32]) -> WantedPlaces {
+        WantedPlaces {
             on: on.iter().map(|node| (NodeId(*node), None)).collect(),
             by: MapBy::Slot,
             per_node: None,
@@ -289,7 +289,11 @@ mod tests {
     }
 
     /// Nodes of the ranks, in order.
-    fn placed(wanted: &Wanted, count: u32, space: &mut [NodeSpace]) -> Result<Vec<u32>, String> {
+    fn placed(
+        wanted: &WantedPlaces,
+        count: u32,
+        space: &mut [NodeSpace],
+    ) -> Result<Vec<u32>, String> {
         let runs = wanted
             .place(count, None, space, &names())
             .map_err(|full| full.to_string())?;
@@ -361,7 +365,7 @@ mod tests {
     }
 
     /// Nodes of the ranks of applications with the same request, each after the one before.
-    fn one_by_one(wanted: &Wanted, counts: &[u32], space: &mut [NodeSpace]) -> Vec<u32> {
+    fn one_by_one(wanted: &WantedPlaces, counts: &[u32], space: &mut [NodeSpace]) -> Vec<u32> {
         let mut before: Option<Vec<(NodeId, u32)>> = None;
         let mut nodes = Vec::new();
         for count in counts {

@@ -15,7 +15,7 @@ use self::values::{architecture, change, choice, entries, number, path, reader, 
 use crate::plan::spawned::soft_counts::Soft;
 use crate::plan::spawned::variable::{Change, How};
 use crate::plan::spawned::{refuse, text};
-use wireup_core::job::hosts::Entry;
+use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::ProcRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
@@ -25,11 +25,11 @@ use wireup_core::job::spec::{MapBy, RankChoice, StdinTarget};
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct Wishes {
     /// The hosts on which its ranks may run; any if empty.
-    pub(super) hosts: Vec<Entry>,
+    pub(super) hosts: Vec<HostEntry>,
     /// Files of such hosts.
     pub(super) hostfiles: Vec<PathBuf>,
     /// Hosts that shall be nodes of the launch.
-    pub(super) added: Vec<Entry>,
+    pub(super) added: Vec<HostEntry>,
     /// Files of such hosts.
     pub(super) added_files: Vec<PathBuf>,
     pub(super) wdir: Option<PathBuf>,

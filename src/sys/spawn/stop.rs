@@ -65,10 +65,12 @@ mod tests {
     use rustix::process::{Signal, pidfd_send_signal};
 
     use crate::sys::procfs;
-    use crate::sys::spawn::{Child, Command, ExitStatus, SpawnError, SpawnStage, Spawner, wait};
+    use crate::sys::spawn::{
+        Child, ChildCommand, ExitStatus, SpawnError, SpawnStage, Spawner, wait,
+    };
 
     fn spawn(program: &std::ffi::CStr) -> Result<Child, SpawnError> {
-        Spawner::new().spawn(&Command {
+        Spawner::new().spawn(&ChildCommand {
             program,
             argv: &[program.to_owned()],
             env: &[],

@@ -102,7 +102,7 @@ fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
             let error = result.err();
             assert_eq!(
                 error,
-                Some(StartError::Spawn(SpawnStage::Exec, Errno::NOENT))
+                Some(RankStartError::Spawn(SpawnStage::Exec, Errno::NOENT))
             );
         }
     }
@@ -114,7 +114,7 @@ fn what_is_stopped_is_reported_too() {
     for process in reported(&mut pool, "/bin/true", (200, 2), Starter::stop) {
         match process.1 {
             Ok(process) => assert_eq!(wait(&process.child.pidfd), Ok(ExitStatus::Code(0))),
-            Err(error) => assert_eq!(error, StartError::Skipped),
+            Err(error) => assert_eq!(error, RankStartError::Skipped),
         }
     }
 }
@@ -134,5 +134,5 @@ fn nothing_is_started_after_a_stop_or_when_it_is_late() {
     assert!(results.try_recv().is_err());
     work.carry_out(&results_to, None);
     let told = results.try_iter().map(|(_, result)| result.err());
-    assert_eq!(told.collect::<Vec<_>>(), [Some(StartError::Skipped); 3]);
+    assert_eq!(told.collect::<Vec<_>>(), [Some(RankStartError::Skipped); 3]);
 }

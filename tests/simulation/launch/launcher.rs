@@ -19,7 +19,7 @@ use wireup_core::link::frame::Address;
 use wireup_core::node::JobContext;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
-use wireup_core::supervisor::{Departure, Order, Supervisor};
+use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
 
 pub(super) struct Launcher {
     fleet: Fleet,
@@ -177,14 +177,14 @@ impl Launcher {
         self.carry_out(orders, now);
     }
 
-    fn carry_out(&mut self, orders: Vec<Order>, now: Duration) {
+    fn carry_out(&mut self, orders: Vec<SupervisorOrder>, now: Duration) {
         if self.supervisor.is_ending() && self.fleet.end() {
             self.settle(now);
             self.sends.push((Address::EveryNode, Carried::Ending));
             self.drop_births(now);
         }
         for order in orders {
-            if let Order::Signal(signal) = order {
+            if let SupervisorOrder::Signal(signal) = order {
                 if signal == SIGKILL {
                     self.fleet.kill(now);
                 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::LINK;
 use crate::user::User;
-use wireup::sys::privileges::{Part, give_up};
+use wireup::sys::privileges::{UserChange, give_up};
 
 /// So long may it take until the program is executed: a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -47,12 +47,12 @@ impl SetupStep {
         Self::Exec,
     ];
 
-    fn of(part: Part) -> Self {
+    fn of(part: UserChange) -> Self {
         match part {
-            Part::Groups => Self::Groups,
-            Part::Group => Self::Group,
-            Part::User => Self::User,
-            Part::Regained => Self::Regained,
+            UserChange::Groups => Self::Groups,
+            UserChange::Group => Self::Group,
+            UserChange::User => Self::User,
+            UserChange::Regained => Self::Regained,
         }
     }
 
@@ -60,10 +60,10 @@ impl SetupStep {
         match self {
             Self::Session => "a session of its own",
             Self::Descriptors => "its descriptors",
-            Self::Groups => Part::Groups.words(),
-            Self::Group => Part::Group.words(),
-            Self::User => Part::User.words(),
-            Self::Regained => Part::Regained.words(),
+            Self::Groups => UserChange::Groups.words(),
+            Self::Group => UserChange::Group.words(),
+            Self::User => UserChange::User.words(),
+            Self::Regained => UserChange::Regained.words(),
             Self::Exec => "exec",
         }
     }

@@ -26,7 +26,7 @@ use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, 
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
 use wireup::sys::spawn::{Child, wait};
-use wireup_core::link::steps::{Account, HelperAnswer, Order, ProcessOwner, Rules};
+use wireup_core::link::steps::{Account, HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
 /// How long the helper may take for an order, which is a fork at most.
@@ -69,7 +69,7 @@ pub struct Started {
 
 /// What a launcher gets.
 #[derive(Debug)]
-pub struct Launcher {
+pub struct LauncherSpec {
     /// What the process list shows of its job.
     pub shown: Vec<OsString>,
     /// Variables beyond a minimal environment of the user; they count more.
@@ -102,7 +102,7 @@ impl Steps {
         let accounts = spawn(&myself()?, program).map_err(io::Error::other)?;
         let mut helper = self.lock();
         let helper = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        helper.done(&Order::Separate(rules), &[ours.as_fd()])?;
+        helper.done(&HelperOrder::Separate(rules), &[ours.as_fd()])?;
         // Once.
         let _ = self.separated.set(accounts);
         Ok(())
@@ -143,7 +143,7 @@ impl Steps {
         let failed = |what, error| SpawnError::new(user, &self.program, what, error);
         let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
         let (log, says) = pipe;
-        let order = Order::Step {
+        let order = HelperOrder::Step {
             owner: self.owner(user),
             environment: environment(user, Vec::new()),
         };
@@ -177,10 +177,10 @@ impl Steps {
     pub fn launch(
         self: &Arc<Self>,
         user: &User,
-        launcher: Launcher,
+        launcher: LauncherSpec,
     ) -> Result<Started, SpawnError> {
         let bytes = |words: Vec<OsString>| words.into_iter().map(OsString::into_vec).collect();
-        let order = Order::Launcher {
+        let order = HelperOrder::Launcher {
             owner: self.owner(user),
             shown: bytes(launcher.shown),
             environment: environment(user, launcher.variables),
@@ -195,7 +195,7 @@ impl Steps {
     /// # Errors
     /// The helper's, also that there is none.
     pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
-        let (there, files) = match self.ask(&Order::Credentials, &[])? {
+        let (there, files) = match self.ask(&HelperOrder::Credentials, &[])? {
             (HelperAnswer::Files { there }, files) => (there, files),
             (answer, _) => return Err(unexpected(answer)),
         };
@@ -228,7 +228,7 @@ impl Steps {
 
     fn make(
         self: &Arc<Self>,
-        order: &Order,
+        order: &HelperOrder,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<Started> {
         let (pid, id, pidfd) = match self.ask(order, descriptors)? {
@@ -249,7 +249,7 @@ impl Steps {
     /// new one asked, if the old one ever did anything.
     fn ask(
         &self,
-        order: &Order,
+        order: &HelperOrder,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
         let mut helper = self.lock();
@@ -281,7 +281,7 @@ impl SignalHandle {
             let _ = rustix::process::pidfd_send_signal(pidfd, signal);
             return;
         };
-        let order = Order::Signal {
+        let order = HelperOrder::Signal {
             id: *id,
             signal: signal.as_raw(),
         };
@@ -335,7 +335,7 @@ impl Helper {
 
     fn ask(
         &mut self,
-        order: &Order,
+        order: &HelperOrder,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
         send(&self.socket, &encode(order), descriptors)?;
@@ -346,7 +346,7 @@ impl Helper {
         Ok((answer, descriptors))
     }
 
-    fn done(&mut self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn done(&mut self, order: &HelperOrder, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         match self.ask(order, descriptors)? {
             (HelperAnswer::Done, _) => Ok(()),
             (answer, _) => Err(unexpected(answer)),

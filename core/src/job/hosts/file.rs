@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use super::{
-    Entry, FileLine, HOSTS_MAX, HostsError, Problem, addresses, entries_of, names, number,
+    FileLine, HOSTS_MAX, HostEntry, HostsError, Problem, addresses, entries_of, names, number,
 };
 
 /// What other launchers call the slots of a host.
@@ -25,7 +25,7 @@ const MOST: [&str; 4] = ["max_slots", "max-slots", "cpu_max", "cpus_max"];
 ///
 /// # Errors
 /// [`HostsError`] with the first line that cannot be read.
-pub fn parse(path: &Path, text: &[u8]) -> Result<Vec<Entry>, HostsError> {
+pub fn parse(path: &Path, text: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
     let at = |line: usize, problem| HostsError {
         place: Some(FileLine {
             file: path.into(),
@@ -50,7 +50,7 @@ pub fn parse(path: &Path, text: &[u8]) -> Result<Vec<Entry>, HostsError> {
     Ok(entries)
 }
 
-fn hosts_of(line: &str) -> Result<Vec<Entry>, Problem> {
+fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
     let line = joined(line);
     let mut words = line.split_whitespace();
     let first = words.next().unwrap_or_default();

@@ -564,7 +564,7 @@ proptest! {
 }
 
 fn growth(names: &[&str]) -> Growth {
-    let member = |name: &&str| Member {
+    let member = |name: &&str| LaunchMember {
         name: (*name).to_owned(),
         address: format!("{name}:7437"),
     };

@@ -32,7 +32,7 @@ use crate::names::request::{
 use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
-use crate::queries::{JobEnd, Life, Part, QueriedProcess, QueryMessage, Question};
+use crate::queries::{JobEnd, ProcessLife, QueriedProcess, QueryMessage, QueryPart, Question};
 use crate::rendezvous::message::ToRendezvous;
 
 fn bytes() -> BoxedStrategy<Arc<[u8]>> {
@@ -497,16 +497,16 @@ fn group() -> BoxedStrategy<GroupMessage> {
     .boxed()
 }
 
-fn life() -> BoxedStrategy<Life> {
+fn life() -> BoxedStrategy<ProcessLife> {
     let end = prop_oneof![
         any::<u8>().prop_map(RankEnd::Code),
         (1..65_i32).prop_map(RankEnd::Signal),
     ];
     prop_oneof![
-        Just(Life::Planned),
-        Just(Life::Running),
-        Just(Life::Connected),
-        (end, any::<bool>()).prop_map(|(end, connected)| Life::Ended { end, connected }),
+        Just(ProcessLife::Planned),
+        Just(ProcessLife::Running),
+        Just(ProcessLife::Connected),
+        (end, any::<bool>()).prop_map(|(end, connected)| ProcessLife::Ended { end, connected }),
     ]
     .boxed()
 }
@@ -531,7 +531,7 @@ fn query() -> BoxedStrategy<QueryMessage> {
         any::<Option<u64>>(),
         vec(any::<u8>(), 0..20),
     );
-    let part = part.prop_map(|(jobs, server, uri)| Part { jobs, server, uri });
+    let part = part.prop_map(|(jobs, server, uri)| QueryPart { jobs, server, uri });
     let question =
         (vec(nspace(), 0..3), any::<bool>()).prop_map(|(jobs, memory)| Question { jobs, memory });
     prop_oneof![

@@ -46,12 +46,12 @@ const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 #[test]
 fn a_series_tells_which_barrier_its_fences_are_of() {
     let job = Nspace::new("job").unwrap();
-    let ranks = Scope::Ranks([1, 2, 3, 7].map(Rank).into());
+    let ranks = CollectiveScope::Ranks([1, 2, 3, 7].map(Rank).into());
     let all = [
-        (Scope::World, 0),
-        (Scope::World, 7),
-        (Scope::Node, 0),
-        (Scope::Node, 7),
+        (CollectiveScope::World, 0),
+        (CollectiveScope::World, 7),
+        (CollectiveScope::Node, 0),
+        (CollectiveScope::Node, 7),
         (ranks.clone(), 0),
         (ranks, 9),
     ];

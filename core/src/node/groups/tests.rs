@@ -6,7 +6,7 @@ use crate::job::pset::ProcessSet;
 use crate::node::event::Event;
 use crate::pmix::control::serve;
 use crate::pmix::control::{Hello, SidecarNotice};
-use crate::pmix::upcall::{Notice, Parts, Query, Upcall, UpcallRequest};
+use crate::pmix::upcall::{AnswerParts, Notice, Query, Upcall, UpcallRequest};
 use crate::pmix::value::{DataRange, ProcRank};
 
 /// Two nodes with two ranks each.
@@ -14,7 +14,7 @@ struct Job {
     cores: Vec<NodeCore>,
     last: u64,
     /// What was written to sidecars: node, id, answer.
-    answers: Vec<(u32, u64, Parts)>,
+    answers: Vec<(u32, u64, AnswerParts)>,
     warnings: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ impl Job {
 
     /// An upcall that is answered at once.
     #[track_caller]
-    fn ask(&mut self, node: u32, upcall: &Upcall) -> Parts {
+    fn ask(&mut self, node: u32, upcall: &Upcall) -> AnswerParts {
         let id = self.call(node, upcall);
         let (by, answered, parts) = self.answers.pop().expect("an answer");
         assert_eq!((by, answered), (node, id));
@@ -103,7 +103,7 @@ fn endpoint(bytes: &[u8]) -> Info {
     Info::new(keys::GROUP_ENDPT_DATA, Value::Bytes(bytes.to_vec()))
 }
 
-fn members(parts: &Parts) -> Vec<u32> {
+fn members(parts: &AnswerParts) -> Vec<u32> {
     let Some(Value::Array(array)) = find(&parts.infos, keys::GROUP_MEMBERSHIP) else {
         panic!("no members: {parts:?}");
     };

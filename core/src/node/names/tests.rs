@@ -6,7 +6,7 @@ use crate::job::outcome::RankEnd;
 use crate::node::event::{Event, FromNode, ToNode};
 use crate::node::served;
 use crate::pmix::keys;
-use crate::pmix::upcall::{Parts, Upcall, UpcallRequest};
+use crate::pmix::upcall::{AnswerParts, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, DataRange, ProcRank, Value};
 use crate::rendezvous::{ClientId, Rendezvous};
 
@@ -17,7 +17,7 @@ struct Job {
     now: Moment,
     last: u64,
     /// What was written to sidecars: node, id, answer.
-    answers: Vec<(u32, u64, Parts)>,
+    answers: Vec<(u32, u64, AnswerParts)>,
     /// What was written to ranks: node, local rank, line.
     lines: Vec<(u32, u32, String)>,
 }
@@ -82,7 +82,7 @@ impl Job {
 
     /// An upcall that is answered at once.
     #[track_caller]
-    fn ask(&mut self, rank: u32, upcall: &Upcall) -> Parts {
+    fn ask(&mut self, rank: u32, upcall: &Upcall) -> AnswerParts {
         let id = self.call(rank, upcall);
         let mut answers = std::mem::take(&mut self.answers);
         assert_eq!(answers.len(), 1, "{upcall:?}: {answers:?}");
@@ -136,7 +136,7 @@ fn range(range: DataRange) -> Info {
 
 /// The values of an answer that has some.
 #[track_caller]
-fn found(parts: Parts) -> Vec<Value> {
+fn found(parts: AnswerParts) -> Vec<Value> {
     assert_eq!(parts.status, Status::SUCCESS);
     parts.found.into_iter().map(|pdata| pdata.value).collect()
 }
@@ -396,8 +396,8 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
             end: RankEnd::Code(0),
         },
     );
-    let lost = |answers: Vec<(u32, u64, Parts)>| {
-        let lost = |(_, id, parts): (u32, u64, Parts)| {
+    let lost = |answers: Vec<(u32, u64, AnswerParts)>| {
+        let lost = |(_, id, parts): (u32, u64, AnswerParts)| {
             assert_eq!(parts.status, Status::ERR_LOST_CONNECTION);
             id
         };

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::scope::Scope;
+use super::scope::QueryScope;
 use crate::job::debug;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::spawn;
 use crate::node::raised::{end_of_job, status_of_end};
-use crate::node::{JobContext, Member, NodeCore};
+use crate::node::{JobContext, JobMember, NodeCore};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Query, UpcallAnswer};
 use crate::pmix::value::{Array, Info, Proc, ProcInfo, Status, Text, Value};
-use crate::queries::{Heard, Life, Part, QueriedProcess};
+use crate::queries::{Heard, ProcessLife, QueriedProcess, QueryPart};
 
 /// QueriedProcess states. Source: `PMIX_PROC_STATE_*` in `pmix_common.h`.
 mod state {
@@ -72,11 +72,11 @@ pub(super) struct Wants {
 
 impl NodeCore {
     /// Adds what a key needs.
-    pub(super) fn want(&self, key: &Text, scope: &Scope<'_>, wants: &mut Wants) {
+    pub(super) fn want(&self, key: &Text, scope: &QueryScope<'_>, wants: &mut Wants) {
         if scope.qualifiers_only {
             return;
         }
-        let over = || self.jobs.get(scope.number).is_some_and(Member::is_over);
+        let over = || self.jobs.get(scope.number).is_some_and(JobMember::is_over);
         let (local, memory) = if *key == keys::QUERY_JOB_STATUS && over() {
             (false, false)
         } else if *key == keys::QUERY_PROC_TABLE {
@@ -119,7 +119,7 @@ impl View<'_> {
         let mut infos = Vec::new();
         let mut missing = None;
         for query in queries {
-            let scope = Scope::of(self.core, query);
+            let scope = QueryScope::of(self.core, query);
             for key in &query.keys {
                 let value = scope
                     .as_ref()
@@ -161,7 +161,7 @@ impl View<'_> {
         }
     }
 
-    fn value(&self, key: &Text, scope: &Scope<'_>, query: &Query) -> Result<Value, Status> {
+    fn value(&self, key: &Text, scope: &QueryScope<'_>, query: &Query) -> Result<Value, Status> {
         let key_text = std::str::from_utf8(key.as_bytes()).unwrap_or_default();
         let known = KEYS.iter().find(|(known, _)| *known == key_text);
         let Some((_, qualifiers)) = known else {
@@ -218,9 +218,9 @@ impl View<'_> {
     }
 
     /// Success while it runs; then how it ended.
-    fn job_status(&self, scope: &Scope<'_>) -> Status {
+    fn job_status(&self, scope: &QueryScope<'_>) -> Status {
         let job = self.core.jobs.get(scope.number);
-        if !job.is_some_and(Member::is_over) {
+        if !job.is_some_and(JobMember::is_over) {
             return Status::SUCCESS;
         }
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
@@ -231,7 +231,7 @@ impl View<'_> {
     }
 
     /// One array per job: its name, command lines, size, and where its ranks are.
-    fn namespaces(&self, scope: &Scope<'_>) -> Value {
+    fn namespaces(&self, scope: &QueryScope<'_>) -> Value {
         let jobs = self.core.running_jobs();
         let meant = jobs.filter(|(number, _)| !scope.names_job || *number == scope.number);
         let infos = meant.map(|(number, job)| {
@@ -263,7 +263,7 @@ impl View<'_> {
     }
 
     /// Ascending by rank.
-    fn table(&self, scope: &Scope<'_>, local: bool) -> Result<Value, Status> {
+    fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
         let here = |node: &NodeId| !local || *node == self.core.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
         for (node, heard) in self.heard.iter().filter(|(node, _)| here(node)) {
@@ -306,7 +306,7 @@ impl View<'_> {
         Ok(Value::Array(array))
     }
 
-    fn part(&self, node: NodeId) -> Option<&Part> {
+    fn part(&self, node: NodeId) -> Option<&QueryPart> {
         match self.heard.get(&node)? {
             Heard::Part(part) => Some(part),
             Heard::Lost | Heard::Nothing => None,
@@ -316,15 +316,15 @@ impl View<'_> {
     /// A node's data about the processes of the queried job.
     fn of_job<'a>(
         &self,
-        part: &'a Part,
-        scope: &Scope<'_>,
+        part: &'a QueryPart,
+        scope: &QueryScope<'_>,
     ) -> impl Iterator<Item = &'a QueriedProcess> + use<'a> {
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
         at.and_then(|at| part.jobs.get(at)).into_iter().flatten()
     }
 
     /// Bytes that processes of a node use.
-    fn sizes(&self, scope: &Scope<'_>, node: NodeId) -> Vec<u64> {
+    fn sizes(&self, scope: &QueryScope<'_>, node: NodeId) -> Vec<u64> {
         let part = self.part(node).into_iter();
         let processes = part.flat_map(|part| self.of_job(part, scope));
         let meant = processes.filter(|one| scope.holds(node, one.rank));
@@ -332,7 +332,7 @@ impl View<'_> {
     }
 
     /// Of this node alone, server and clients; else an array of such for each node.
-    fn memory(&self, scope: &Scope<'_>) -> Result<Value, Status> {
+    fn memory(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
         if scope.local_only {
             let infos = self.memory_of(scope, self.core.node);
             return infos.map(Value::Infos).ok_or(Status::ERR_NOT_FOUND);
@@ -354,7 +354,7 @@ impl View<'_> {
         }
     }
 
-    fn memory_of(&self, scope: &Scope<'_>, node: NodeId) -> Option<Vec<Info>> {
+    fn memory_of(&self, scope: &QueryScope<'_>, node: NodeId) -> Option<Vec<Info>> {
         let part = self.part(node)?;
         let sizes = self.sizes(scope, node);
         let mut infos = Vec::new();
@@ -397,12 +397,12 @@ fn average(sizes: &[u64]) -> Option<Value> {
 }
 
 /// PMIx's state, and the exit code.
-fn state_of(life: Life) -> (u8, i32) {
+fn state_of(life: ProcessLife) -> (u8, i32) {
     match life {
-        Life::Planned => (state::LAUNCH_UNDERWAY, 0),
-        Life::Running => (state::RUNNING, 0),
-        Life::Connected => (state::CONNECTED, 0),
-        Life::Ended { end, connected } => {
+        ProcessLife::Planned => (state::LAUNCH_UNDERWAY, 0),
+        ProcessLife::Running => (state::RUNNING, 0),
+        ProcessLife::Connected => (state::CONNECTED, 0),
+        ProcessLife::Ended { end, connected } => {
             let state = match end {
                 RankEnd::Signal(_) => state::ABORTED_BY_SIG,
                 RankEnd::Code(0) if connected => state::TERM_WO_SYNC,

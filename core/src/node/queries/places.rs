@@ -3,7 +3,7 @@
 //! status but success to mean that it must look itself. Source: `src/server/pmix_server_resolve.c` of
 //! 5.0.11.
 
-use super::scope::Scope;
+use super::scope::QueryScope;
 use crate::job::ids::NodeId;
 use crate::node::{JobContext, NodeCore};
 use crate::pmix::value::{Array, Proc, Status, Value};
@@ -12,7 +12,7 @@ impl NodeCore {
     /// The jobs meant: that which is named, or all that have not ended.
     pub(super) fn jobs_meant<'a>(
         &'a self,
-        scope: &'a Scope<'a>,
+        scope: &'a QueryScope<'a>,
     ) -> impl Iterator<Item = &'a JobContext> {
         let named = scope.names_job.then_some(&**scope.job);
         let all = self.running_jobs().map(|(_, job)| &**job);
@@ -20,7 +20,7 @@ impl NodeCore {
     }
 
     /// The processes on a node: on this one, if none is named.
-    pub(super) fn peers(&self, scope: &Scope<'_>) -> Result<Value, Status> {
+    pub(super) fn peers(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
         let node = scope.node.unwrap_or(self.node);
         let procs = self.jobs_meant(scope).flat_map(|job| {
             let ranks = job.ranks.ranks_on(node);
@@ -32,7 +32,7 @@ impl NodeCore {
     }
 
     /// The nodes with processes, ascending.
-    pub(super) fn nodes_of(&self, scope: &Scope<'_>) -> Value {
+    pub(super) fn nodes_of(&self, scope: &QueryScope<'_>) -> Value {
         let hosts = |node: &NodeId| {
             let mut jobs = self.jobs_meant(scope);
             jobs.any(|job| job.ranks.local_size(*node) > 0)

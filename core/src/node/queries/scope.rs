@@ -11,7 +11,7 @@ use crate::pmix::upcall::Query;
 use crate::pmix::value::{ProcRank, Status, Text, Value};
 
 /// A query's qualifiers, read.
-pub(super) struct Scope<'a> {
+pub(super) struct QueryScope<'a> {
     /// The job meant; the one the user asked for, if none is named.
     pub(super) number: JobNumber,
     pub(super) job: &'a Arc<JobContext>,
@@ -31,7 +31,7 @@ pub(super) struct Scope<'a> {
     pub(super) timeout: Option<Duration>,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> QueryScope<'a> {
     /// # Errors
     /// The status of the query: a qualifier of a wrong type, one that must be honoured and is not
     /// known, a job or node that is not of this launch.

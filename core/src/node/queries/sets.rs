@@ -4,7 +4,7 @@
 //! So jobs with sets of one name have one in common.
 
 use super::NodeCore;
-use super::scope::Scope;
+use super::scope::QueryScope;
 use crate::job::ids::AppNum;
 use crate::job::pset::ProcessSet;
 use crate::node::JobContext;
@@ -22,7 +22,12 @@ fn is_listed(job: &JobContext, name: &str) -> bool {
 impl NodeCore {
     /// The value that answers a query for process sets; `None` for any other key, or if there is no
     /// such set.
-    pub(super) fn query_sets(&self, key: &Text, scope: &Scope<'_>, query: &Query) -> Option<Value> {
+    pub(super) fn query_sets(
+        &self,
+        key: &Text,
+        scope: &QueryScope<'_>,
+        query: &Query,
+    ) -> Option<Value> {
         let mut names = Vec::<&str>::new();
         for job in self.jobs_meant(scope) {
             let sets = job.psets.iter().map(ProcessSet::name);

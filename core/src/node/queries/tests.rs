@@ -6,7 +6,7 @@ use crate::job::ids::{AppNum, GlobalRank};
 use crate::node::event::Event;
 use crate::node::{JobContext, served};
 use crate::pmix::keys;
-use crate::pmix::upcall::{Notice, Parts, Upcall, UpcallRequest};
+use crate::pmix::upcall::{AnswerParts, Notice, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, Info, Proc, Status, Value, find};
 
 struct Names;
@@ -34,7 +34,7 @@ struct Job {
     hold: bool,
     held: VecDeque<(u32, NodeId, PeerMessage)>,
     last: u64,
-    answers: Vec<Parts>,
+    answers: Vec<AnswerParts>,
 }
 
 impl Job {
@@ -118,7 +118,7 @@ impl Job {
     }
 
     #[track_caller]
-    fn answer(&mut self, keys: &[&str], qualifiers: Vec<Info>) -> Parts {
+    fn answer(&mut self, keys: &[&str], qualifiers: Vec<Info>) -> AnswerParts {
         let before = self.answers.len();
         assert_eq!(self.ask(keys, qualifiers), before + 1, "one answer");
         self.answers.pop().unwrap()
@@ -148,7 +148,7 @@ fn proc(rank: u32) -> Proc {
 }
 
 /// Rank, host, executable, pid, exit code and state of each row.
-fn rows(parts: &Parts, key: &str) -> Vec<(u32, String, String, u32, i32, u8)> {
+fn rows(parts: &AnswerParts, key: &str) -> Vec<(u32, String, String, u32, i32, u8)> {
     let Some(Value::Array(array)) = find(&parts.infos, key) else {
         panic!("{parts:?}");
     };

@@ -3,8 +3,8 @@
 use super::{ReleaseError, Server, send};
 use crate::job::ids::{LocalRank, Rank};
 use crate::pmi::barriers::{Arrival, RingValues};
-use crate::pmi::client::{Open, Phase, Waiter};
-use crate::pmi::collective::{Collective, Group, Scope};
+use crate::pmi::client::{AttributeWaiter, ClientPhase, Open};
+use crate::pmi::collective::{Collective, CollectiveScope, Group};
 use crate::pmi::command::{Call, Dialect};
 use crate::pmi::effect::Effect;
 use crate::pmi::limits::VALLEN_2_MAX;
@@ -39,8 +39,8 @@ impl Server {
         let phase = state.phase();
         let is_out_of_place = match (&request, phase) {
             (Ok(PmiRequest::Init { .. }) | Err(_), _) => false,
-            (Ok(PmiRequest::FullInit { .. }), phase) => phase == Phase::Silent,
-            (Ok(_), phase) => !aborts && phase != Phase::Initialized,
+            (Ok(PmiRequest::FullInit { .. }), phase) => phase == ClientPhase::Silent,
+            (Ok(_), phase) => !aborts && phase != ClientPhase::Initialized,
         };
         let reply = match request {
             _ if is_out_of_place => Err(PmiRefusal::NotInitialized),
@@ -142,7 +142,7 @@ impl Server {
                 return Ok(None);
             }
             PmiRequest::Finalize => {
-                self.client(rank).state.enter(Phase::Finalized);
+                self.client(rank).state.enter(ClientPhase::Finalized);
                 send(rank, call, &Reply::FinalizeAck, effects);
                 effects.push(Effect::Finalized { rank });
                 return Ok(None);
@@ -166,8 +166,8 @@ impl Server {
         let was_in_session = state.in_session();
         state.speak(dialect);
         state.enter(match dialect {
-            Dialect::Pmi1 => Phase::Initialized,
-            Dialect::Pmi2 => Phase::Greeted,
+            Dialect::Pmi1 => ClientPhase::Initialized,
+            Dialect::Pmi2 => ClientPhase::Greeted,
         });
         send(rank, &Call::line(b"init"), &Reply::Init(dialect), effects);
         if !was_in_session {
@@ -192,7 +192,7 @@ impl Server {
         if !client.state.in_session() {
             effects.push(Effect::Initialized { rank: local });
         }
-        client.state.enter(Phase::Initialized);
+        client.state.enter(ClientPhase::Initialized);
         Ok(Reply::FullInit {
             rank: client.rank,
             size,
@@ -208,7 +208,7 @@ impl Server {
         group: Group,
     ) -> Result<Collective, PmiRefusal<'static>> {
         let Group { scope, tag } = group;
-        if let Scope::Ranks(ranks) = &scope {
+        if let CollectiveScope::Ranks(ranks) = &scope {
             let size = self.barriers.size();
             if ranks.last().is_some_and(|rank| rank.0 >= size) {
                 return Err(PmiRefusal::UnknownRank);
@@ -241,9 +241,12 @@ impl Server {
         let state = &mut self.client(rank).state;
         state.wait(call, Open::Collective(collective.clone(), number));
         let call = call.clone().keep();
-        let arrival =
-            self.barriers
-                .arrive(&collective, Waiter { rank, call }, ring, &mut self.store);
+        let arrival = self.barriers.arrive(
+            &collective,
+            AttributeWaiter { rank, call },
+            ring,
+            &mut self.store,
+        );
         self.arrived(collective, arrival, effects);
         Ok(None)
     }
@@ -274,7 +277,7 @@ impl Server {
     /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
     pub(super) fn answer(
         &mut self,
-        waiter: Waiter,
+        waiter: AttributeWaiter,
         collective: &Collective,
         reply: &Reply<'_>,
         effects: &mut Vec<Effect>,

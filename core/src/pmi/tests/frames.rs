@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pmi::command::Command;
+use crate::pmi::command::PmiCommand;
 use crate::pmi::request::PmiRequest;
 use crate::pmi::request_v2;
 use crate::pmi::spawn::{Spawn, SpawnCommand};
@@ -126,7 +126,7 @@ fn a_captured_spawn_is_parsed_completely() {
         preputs: vec![(b"PARENT_ROOT_PORT_NAME".into(), b"tag#0$".into())],
     };
     assert_eq!(
-        request_v2::parse(Command::Spawn, &frame),
+        request_v2::parse(PmiCommand::Spawn, &frame),
         Ok(PmiRequest::Spawn(expected))
     );
 }

@@ -5,7 +5,8 @@
 use wireup_shim::wire as c;
 
 use super::{
-    Client, ControlKind, ControlRefusal, Failed, ForkEnv, Hello, SidecarNotice, StartupStage,
+    ClientRegistration, ControlKind, ControlRefusal, Failed, ForkEnv, Hello, SidecarNotice,
+    StartupStage,
 };
 use crate::job::ids::Rank;
 use crate::pmix::value::{Channels, DataRange, Proc, Status, Text};
@@ -23,7 +24,7 @@ pub enum SidecarRequest<'a> {
     RegisterJob {
         nspace: Text,
         /// This node's ranks of it.
-        clients: Vec<Client>,
+        clients: Vec<ClientRegistration>,
         /// For `PMIx_server_register_nspace`.
         infos: &'a [u8],
     },
@@ -76,7 +77,7 @@ impl<'a> SidecarRequest<'a> {
             ControlKind::RegisterJob => Self::RegisterJob {
                 nspace: nspace(&mut from)?,
                 clients: from.list(|from| {
-                    Ok(Client {
+                    Ok(ClientRegistration {
                         rank: Rank(from.u32()?),
                         uid: from.u32()?,
                         gid: from.u32()?,

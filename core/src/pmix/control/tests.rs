@@ -69,7 +69,7 @@ fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
 #[test]
 fn requests_reach_the_host_as_they_were_made() {
     let (alpha, source) = (nspace("alpha"), Proc::new(&nspace("beta"), Rank(3)));
-    let clients = vec![Client {
+    let clients = vec![ClientRegistration {
         rank: Rank(4),
         uid: 1000,
         gid: 100,

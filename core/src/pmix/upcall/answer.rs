@@ -42,7 +42,7 @@ pub enum UpcallAnswer {
 
 /// An answer as the shim reads it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Parts {
+pub struct AnswerParts {
     pub status: Status,
     /// See [`UpcallAnswer::Data`], or the name of a spawned job, or the nspace of [`UpcallAnswer::Named`]; else
     /// empty.
@@ -102,9 +102,9 @@ impl UpcallAnswer {
     ///
     /// # Errors
     /// [`WireError`].
-    pub fn decode(frame: &Frame) -> Result<Parts, WireError> {
+    pub fn decode(frame: &Frame) -> Result<AnswerParts, WireError> {
         let mut from = Reader::new(&frame.payload);
-        let mut parts = Parts {
+        let mut parts = AnswerParts {
             status: Status(from.i32()?),
             data: Vec::new(),
             infos: Vec::new(),

@@ -30,7 +30,7 @@ fn answers_read_as_the_shim_reads_them() {
         value: Value::Bytes(vec![0, 1]),
     }];
     let (fine, gone) = (Status::SUCCESS, Status::ERR_NOT_FOUND);
-    let read = |status, data: &[u8], infos: &[Info], found: &[Pdata]| Parts {
+    let read = |status, data: &[u8], infos: &[Info], found: &[Pdata]| AnswerParts {
         status,
         data: data.to_vec(),
         infos: infos.to_vec(),

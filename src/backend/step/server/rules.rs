@@ -19,7 +19,7 @@ use wireup_core::link::steps::{Rules, SocketFile};
 const SIOCUNIXFILE: libc::Ioctl = 0x89E0;
 
 /// The kind of process to start.
-pub(super) enum Wanted {
+pub(super) enum WantedProcess {
     /// A step, and the launcher's connection to the agent if there is one.
     Step { caller: Option<OwnedFd> },
     /// A launcher of a scheduler.
@@ -50,12 +50,12 @@ pub(super) enum RuleViolation {
 ///
 /// # Errors
 /// [`RuleViolation`].
-pub(super) fn check(rules: &Rules, uid: u32, wanted: &Wanted) -> Result<(), RuleViolation> {
+pub(super) fn check(rules: &Rules, uid: u32, wanted: &WantedProcess) -> Result<(), RuleViolation> {
     match (uid, wanted) {
         (0, _) if rules.root_launches => Ok(()),
         (
             0,
-            Wanted::Step {
+            WantedProcess::Step {
                 caller: Some(caller),
             },
         ) => is_root_s(rules, caller).map_err(RuleViolation::NotShown),
@@ -136,16 +136,16 @@ mod tests {
         let mut rules = rules(nowhere());
         let refused =
             |rules: &Rules, uid, wanted| check(rules, uid, &wanted).err().map(|e| e.to_string());
-        let step = || Wanted::Step { caller: None };
+        let step = || WantedProcess::Step { caller: None };
         for uid in [1000, 4999, 70_000] {
             assert_eq!(refused(&rules, uid, step()), None);
-            assert_eq!(refused(&rules, uid, Wanted::Launcher), None);
+            assert_eq!(refused(&rules, uid, WantedProcess::Launcher), None);
         }
         let why = |uid| refused(&rules, uid, step()).unwrap();
         assert!(why(999).contains("UID_MIN"));
         assert!(why(5000).contains("the agent's own"));
         assert!(why(0).contains("--root-launches"));
-        assert!(refused(&rules, 0, Wanted::Launcher).is_some());
+        assert!(refused(&rules, 0, WantedProcess::Launcher).is_some());
         rules.root_launches = true;
         assert_eq!(refused(&rules, 0, step()), None);
     }
@@ -168,7 +168,7 @@ mod tests {
         });
         let refused = |caller: UnixStream| {
             let caller = Some(caller.into());
-            check(&rules, 0, &Wanted::Step { caller })
+            check(&rules, 0, &WantedProcess::Step { caller })
                 .err()
                 .map(|e| e.to_string())
         };

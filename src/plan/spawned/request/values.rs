@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::plan::spawned::variable::{Change, How};
 use crate::plan::spawned::{refuse, text};
-use wireup_core::job::hosts::{Entry, HostList};
+use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::{PMIX_RANK_WILDCARD, ProcRank};
 use wireup_core::job::rank_set::RankSetError;
@@ -55,7 +55,7 @@ pub(super) fn path(value: &str) -> Option<PathBuf> {
     (!value.is_empty()).then(|| value.into())
 }
 
-pub(super) fn entries(info: &SpawnInfo) -> Result<Vec<Entry>, SpawnFailure> {
+pub(super) fn entries(info: &SpawnInfo) -> Result<Vec<HostEntry>, SpawnFailure> {
     if info.value.is_empty() {
         return Ok(Vec::new());
     }

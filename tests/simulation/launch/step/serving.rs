@@ -8,7 +8,7 @@ use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{Doing, Event};
-use wireup_core::pmix::control::{Client, Control};
+use wireup_core::pmix::control::{ClientRegistration, Control};
 
 impl Step {
     pub(super) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {
@@ -127,7 +127,7 @@ impl Step {
 
     /// The request that makes a job known to the PMIx server.
     pub(super) fn registers(&self, job: &Arc<JobContext>) -> Control {
-        let client = |rank| Client {
+        let client = |rank| ClientRegistration {
             rank,
             uid: 1000,
             gid: 1000,
