@@ -8,7 +8,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 12] = [
     "bytes.c",
     "types.c",
     "encode.c",
@@ -17,6 +17,8 @@ const SOURCES: [&str; 10] = [
     "kept.c",
     "link.c",
     "munge.c",
+    "credentials.c",
+    "watch.c",
     "upcalls.c",
     "host.c",
 ];

@@ -166,4 +166,12 @@ pmix_status_t munge_check(struct out *request, uint16_t op, const pmix_byte_obje
 /* No more callbacks to libpmix from here. Pending requests are left to the table. */
 void munge_stop(void);
 
+/* ---- credentials.c: upcalls; see pmix_server.h ---- */
+
+pmix_status_t credential_get(const pmix_proc_t *proc, const pmix_info_t directives[], size_t ndirs,
+                             pmix_credential_cbfunc_t cbfunc, void *cbdata);
+pmix_status_t credential_validate(const pmix_proc_t *proc, const pmix_byte_object_t *cred,
+                                  const pmix_info_t directives[], size_t ndirs,
+                                  pmix_validation_cbfunc_t cbfunc, void *cbdata);
+
 #endif

@@ -5,7 +5,6 @@
  * PMIX_SUCCESS promises one callback; PMIX_OPERATION_SUCCEEDED and errors promise none.
  */
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "shim.h"
@@ -90,89 +89,6 @@ static pmix_status_t notify_event(pmix_status_t code, const pmix_proc_t *source,
     put_u8(&o, range);
     put_infos(&o, info, ninfo);
     return notice(&o, WIREUP_OP_NOTIFY_EVENT);
-}
-
-/* Also called for alerts that came from other nodes; the agent knows them by their source. */
-static void alert(size_t id, pmix_status_t code, const pmix_proc_t *source, pmix_info_t info[],
-                  size_t ninfo, pmix_info_t *results, size_t nresults,
-                  pmix_event_notification_cbfunc_fn_t done, void *cbdata)
-{
-    (void)id;
-    (void)results;
-    (void)nresults;
-    struct out o;
-    out_init(&o);
-    put_u32(&o, (uint32_t)code);
-    put_proc(&o, source);
-    put_u8(&o, PMIX_RANGE_NAMESPACE);
-    put_infos(&o, info, ninfo);
-    /* Without a launcher there is no receiver. */
-    (void)link_notice(&o, WIREUP_OP_NOTIFY_EVENT);
-    if (done != NULL) {
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, cbdata);
-    }
-}
-
-/* What libpmix saw within a second is one event: the source is the first, the others are infos. */
-static void connections_lost(size_t id, pmix_status_t code, const pmix_proc_t *source,
-                             pmix_info_t info[], size_t ninfo, pmix_info_t *results, size_t nresults,
-                             pmix_event_notification_cbfunc_fn_t done, void *cbdata)
-{
-    (void)id;
-    (void)code;
-    (void)results;
-    (void)nresults;
-    struct out o;
-    out_init(&o);
-    put_proc(&o, source);
-    put_infos(&o, info, ninfo);
-    (void)link_notice(&o, WIREUP_OP_CONNECTIONS_LOST);
-    if (done != NULL) {
-        done(PMIX_EVENT_ACTION_COMPLETE, NULL, 0, NULL, NULL, cbdata);
-    }
-}
-
-pmix_status_t wireup_watch_alerts(void)
-{
-    pmix_status_t alerts[] = {PMIX_MONITOR_HEARTBEAT_ALERT, PMIX_MONITOR_FILE_ALERT};
-    pmix_status_t losses[] = {PMIX_ERR_LOST_CONNECTION};
-    pmix_status_t id = PMIx_Register_event_handler(alerts, 2, NULL, 0, alert, NULL, NULL);
-    if (id >= 0) {
-        id = PMIx_Register_event_handler(losses, 1, NULL, 0, connections_lost, NULL, NULL);
-    }
-    return id < 0 ? id : PMIX_SUCCESS;
-}
-
-pmix_status_t wireup_follow_tool(void)
-{
-    if (getenv(PMIX_LAUNCHER_RNDZ_URI) == NULL) {
-        return PMIX_SUCCESS;
-    }
-    /* The values are kept: how one is freed differs between versions. */
-    pmix_value_t *value = NULL;
-    pmix_status_t rc = PMIx_Get(NULL, PMIX_PROCID, NULL, 0, &value);
-    if (rc != PMIX_SUCCESS) {
-        return rc;
-    }
-    pmix_proc_t own = *value->data.proc;
-    own.rank = PMIX_RANK_WILDCARD;
-    rc = PMIx_Get(&own, PMIX_PARENT_ID, NULL, 0, &value);
-    if (rc != PMIX_SUCCESS) {
-        return rc;
-    }
-    const pmix_proc_t tool = *value->data.proc;
-    const pmix_info_t optional = {.key = PMIX_OPTIONAL, .value = {.type = PMIX_BOOL, .data = {.flag = true}}};
-    pmix_info_t directives = {.key = PMIX_LAUNCH_DIRECTIVES};
-    if (PMIx_Get(&own, PMIX_LAUNCH_DIRECTIVES, &optional, 1, &value) == PMIX_SUCCESS) {
-        directives.value = *value;
-    }
-    struct out o;
-    out_init(&o);
-    put_u32(&o, (uint32_t)PMIX_DEBUGGER_RELEASE);
-    put_proc(&o, &tool);
-    put_u8(&o, PMIX_RANGE_CUSTOM);
-    put_infos(&o, &directives, 1);
-    return link_notice(&o, WIREUP_OP_NOTIFY_EVENT);
 }
 
 static pmix_status_t abort_(const pmix_proc_t *proc, void *server_object, int status,
@@ -363,78 +279,6 @@ static pmix_status_t session_control(const pmix_proc_t *requestor, uint32_t sess
 }
 
 /*
- * Which of the kinds of credentials comes first in PMIX_CRED_TYPE, a list of the caller's, in the
- * order of its preference; without a list munge's, then ours.
- */
-struct kinds {
-    bool munge;
-    bool own;
-    bool own_first;
-};
-
-static struct kinds kinds_of(const pmix_info_t infos[], size_t count)
-{
-    const char *list = "munge,wireup";
-    for (size_t i = 0; infos != NULL && i < count; i++) {
-        if (strncmp(infos[i].key, PMIX_CRED_TYPE, PMIX_MAX_KEYLEN) == 0
-            && infos[i].value.type == PMIX_STRING && infos[i].value.data.string != NULL) {
-            list = infos[i].value.data.string;
-        }
-    }
-    struct kinds kinds = {0};
-    for (const char *at = list; *at != '\0'; at += strspn(at, ",")) {
-        const size_t len = strcspn(at, ",");
-        if (len == 5 && strncmp(at, "munge", len) == 0) {
-            kinds.munge = true;
-        } else if (len == 6 && strncmp(at, "wireup", len) == 0) {
-            kinds.own = true;
-            kinds.own_first |= !kinds.munge;
-        }
-        at += len;
-    }
-    return kinds;
-}
-
-static pmix_status_t get_credential(const pmix_proc_t *proc, const pmix_info_t directives[],
-                                    size_t ndirs, pmix_credential_cbfunc_t cbfunc, void *cbdata)
-{
-    const struct kinds kinds = kinds_of(directives, ndirs);
-    if (!kinds.munge && !kinds.own) {
-        return PMIX_ERR_NOT_SUPPORTED;
-    }
-    struct completion completion = {COMPLETE_CREDENTIAL, {.credential = cbfunc}, cbdata};
-    struct out o;
-    out_init(&o);
-    put_proc(&o, proc);
-    put_infos(&o, directives, ndirs);
-    if (kinds.own_first) {
-        return link_request(&o, WIREUP_OP_GET_CREDENTIAL, &completion);
-    }
-    return munge_make(&o, WIREUP_OP_GET_CREDENTIAL, kinds.own, &completion);
-}
-
-static pmix_status_t validate_credential(const pmix_proc_t *proc, const pmix_byte_object_t *cred,
-                                         const pmix_info_t directives[], size_t ndirs,
-                                         pmix_validation_cbfunc_t cbfunc, void *cbdata)
-{
-    const struct kinds kinds = kinds_of(directives, ndirs);
-    const bool munge = munge_made(cred);
-    if (munge ? !kinds.munge : !kinds.own) {
-        return PMIX_ERR_NOT_SUPPORTED;
-    }
-    struct completion completion = {COMPLETE_VALIDATION, {.validation = cbfunc}, cbdata};
-    struct out o;
-    out_init(&o);
-    put_proc(&o, proc);
-    put_bytes(&o, cred == NULL ? NULL : cred->bytes, cred == NULL || cred->bytes == NULL ? 0 : cred->size);
-    put_infos(&o, directives, ndirs);
-    if (munge) {
-        return munge_check(&o, WIREUP_OP_VALIDATE_CREDENTIAL, cred, &completion);
-    }
-    return link_request(&o, WIREUP_OP_VALIDATE_CREDENTIAL, &completion);
-}
-
-/*
  * Never PMIX_SUCCESS: libpmix 4.2.2 to 5.0.11 frees what the callback would need as soon as we
  * return. libpmix does not name the client, and for an end (PMIX_IOF_STOP) not even the
  * subscription.
@@ -549,8 +393,8 @@ static union {
             .job_control = job_control,
             .iof_pull = iof_pull,
             .push_stdin = push_stdin,
-            .get_credential = get_credential,
-            .validate_credential = validate_credential,
+            .get_credential = credential_get,
+            .validate_credential = credential_validate,
             .group = group,
             .client_finalized = client_finalized,
             .client_connected2 = client_connected2,
