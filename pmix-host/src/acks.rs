@@ -26,12 +26,27 @@ const MOST: usize = 1 << 16;
 /// A bit for each descriptor that was a connection of a client.
 static CLIENTS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
+/// A bit for each of those that was a tool's.
+static TOOLS: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+/// Whether a connection that is looked after is a tool's.
+pub(crate) fn is_tool(fd: c_int) -> bool {
+    is_set(&TOOLS, fd)
+}
+
 /// From now on data read from this connection is acknowledged without delay.
 ///
 /// Its close is not noticed. For another file with its number the call fails, without harm.
-pub(crate) fn look_after(connection: BorrowedFd<'_>) {
-    if let Some((word, bit)) = place(connection.as_raw_fd()) {
+pub(crate) fn look_after(connection: BorrowedFd<'_>, tool: bool) {
+    let fd = connection.as_raw_fd();
+    if let Some((word, bit)) = place(&CLIENTS, fd) {
         word.fetch_or(bit, Ordering::Relaxed);
+    }
+    if let Some((word, bit)) = place(&TOOLS, fd) {
+        match tool {
+            true => word.fetch_or(bit, Ordering::Relaxed),
+            false => word.fetch_and(!bit, Ordering::Relaxed),
+        };
     }
 }
 
@@ -45,9 +60,13 @@ pub(crate) fn looked_after() -> impl Iterator<Item = c_int> {
     })
 }
 
-fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+fn place(set: &'static [AtomicU64], fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     let fd = usize::try_from(fd).ok()?;
-    Some((CLIENTS.get(fd / 64)?, 1 << (fd % 64)))
+    Some((set.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+fn is_set(set: &'static [AtomicU64], fd: c_int) -> bool {
+    place(set, fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
 /// Maximum number of connections remembered until a thread sleeps; data of more is acknowledged
@@ -63,7 +82,7 @@ thread_local! {
 }
 
 fn is_looked_after(fd: c_int) -> bool {
-    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    is_set(&CLIENTS, fd)
 }
 
 /// Acknowledges received data. Whatever the result, `errno` is preserved.
@@ -170,7 +189,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut server = listener.accept().unwrap().0;
         // Another test's connection may have had the number.
-        let (word, bit) = place(server.as_raw_fd()).unwrap();
+        let (word, bit) = place(&CLIENTS, server.as_raw_fd()).unwrap();
         word.fetch_and(!bit, Ordering::Relaxed);
         for _ in 0..8 {
             client.write_all(b"q").unwrap();
@@ -223,7 +242,7 @@ mod tests {
             let acknowledged = (0..10).any(|_| {
                 let (mut client, server) = dialogue(&listener);
                 if looked_after {
-                    look_after(server.as_fd());
+                    look_after(server.as_fd(), false);
                 }
                 client.write_all(b"q").unwrap();
                 read_as_libpmix(&server);
@@ -246,7 +265,7 @@ mod tests {
         let mut pairs: Vec<_> = (0..REMEMBERED + 2).map(|_| dialogue(&listener)).collect();
         let before: Vec<u32> = pairs.iter().map(|(_, server)| sent(server)).collect();
         for (client, server) in &mut pairs {
-            look_after(server.as_fd());
+            look_after(server.as_fd(), false);
             client.write_all(b"q").unwrap();
             read_as_libpmix(server);
         }
@@ -264,7 +283,7 @@ mod tests {
         let errno = std::io::Error::last_os_error().raw_os_error();
         assert_eq!((got, errno), (-1, Some(libc::EBADF)));
         let zero = std::fs::File::open("/dev/zero").unwrap();
-        look_after(zero.as_fd());
+        look_after(zero.as_fd(), false);
         // SAFETY: as above.
         let got = unsafe { read(zero.as_raw_fd(), bytes.as_mut_ptr().cast(), 1) };
         assert_eq!(got, 1);

@@ -3,11 +3,17 @@
 //! libpmix queues without limit what a client does not take, and does not say what it has queued. But the kernel
 //! knows of each connection whether it holds data that the other end does not take, and how many bytes that has
 //! taken. So the bytes that were handed to libpmix since a connection was last seen without such data, less those
-//! that it has taken since, are what libpmix may keep for it. Beyond [`MOST`] further output is dropped for all
-//! subscribers of this server, since libpmix does not name them, until the connection has caught up.
+//! that it has taken since, are what libpmix may keep for it. Beyond [`MOST`] further output waits until the
+//! connection has caught up. One that takes nothing for [`PATIENCE`] does not read: a tool's is cut off; because of a
+//! client's, which it cannot do without, output is dropped for all subscribers of this server, since libpmix does not
+//! name them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::net::{Shutdown, shutdown};
 
 use crate::acks;
 
@@ -17,10 +23,15 @@ const MOST: u64 = 32 << 20;
 /// Bytes that are handed over between two looks at the connections.
 const BETWEEN: u64 = 1 << 20;
 
+/// How long a connection that is too far behind may take nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A connection as the kernel sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Seen {
     pub(crate) fd: c_int,
+    /// It is that of a tool which has come by itself.
+    pub(crate) tool: bool,
     /// It has data that could not be sent yet.
     pub(crate) waits: bool,
     /// Bytes that the other end has taken.
@@ -31,16 +42,31 @@ pub(crate) struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Pass,
+    /// Later: it is to be judged again.
+    Wait,
     Drop,
     /// The first that is dropped.
     DropAndTell,
 }
 
-/// A moment in the life of a connection.
+/// A connection that has not taken all.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
+    tool: bool,
+    /// What was handed over and taken when it last had taken all.
     handed: u64,
+    before: u64,
+    /// What it has taken by now, and since when it has taken no more.
     taken: u64,
+    moved: Instant,
+    cut: bool,
+}
+
+impl Mark {
+    /// Bytes that libpmix may keep for it.
+    fn behind(&self, handed: u64) -> u64 {
+        (handed - self.handed).saturating_sub(self.taken - self.before)
+    }
 }
 
 /// See the module.
@@ -50,50 +76,89 @@ pub(crate) struct Backlog {
     handed: u64,
     /// The same at the last look.
     looked: u64,
-    /// The connections that had data at the last look, and when they last had none.
-    behind: BTreeMap<c_int, Mark>,
+    /// The connections that had data at the last look.
+    marks: BTreeMap<c_int, Mark>,
     full: bool,
+    /// A client does not read.
+    dropping: bool,
+    told: bool,
+    /// Connections to be cut off.
+    stuck: Vec<c_int>,
 }
 
 impl Backlog {
     /// Judges a piece of output. The end of a stream, which has no bytes, always passes.
-    pub(crate) fn judge(&mut self, bytes: usize, look: impl FnOnce() -> Vec<Seen>) -> Verdict {
-        let was_full = self.full;
+    pub(crate) fn judge(
+        &mut self,
+        bytes: usize,
+        now: Instant,
+        look: impl FnOnce() -> Vec<Seen>,
+    ) -> Verdict {
         if self.full || self.handed - self.looked >= BETWEEN {
-            self.look(look());
+            self.look(look(), now);
         }
-        match (bytes, self.full) {
-            (0, _) => Verdict::Pass,
-            (_, true) if was_full => Verdict::Drop,
-            (_, true) => Verdict::DropAndTell,
-            (bytes, false) => {
+        match (bytes, self.full, self.dropping) {
+            (0, ..) => Verdict::Pass,
+            (_, true, true) if std::mem::replace(&mut self.told, true) => Verdict::Drop,
+            (_, true, true) => Verdict::DropAndTell,
+            (_, true, false) => Verdict::Wait,
+            (bytes, false, _) => {
                 self.handed += bytes as u64;
                 Verdict::Pass
             }
         }
     }
 
-    fn look(&mut self, connections: Vec<Seen>) {
-        let before = std::mem::take(&mut self.behind);
-        let now = self.handed;
-        let mut most = 0;
+    /// The connections of tools that do not read, each once.
+    pub(crate) fn stuck(&mut self) -> Vec<c_int> {
+        std::mem::take(&mut self.stuck)
+    }
+
+    fn look(&mut self, connections: Vec<Seen>, now: Instant) {
+        let before = std::mem::take(&mut self.marks);
         for seen in connections.into_iter().filter(|seen| seen.waits) {
-            let Seen { fd, taken, .. } = seen;
             // One that waited at no look before may have waited since the last. One that has taken less
             // than before is another.
-            let known = before.get(&fd).filter(|mark| mark.taken <= taken);
-            let mark = known.copied().unwrap_or(Mark {
-                handed: self.looked,
-                taken,
-            });
-            most = most.max((now - mark.handed).saturating_sub(taken - mark.taken));
-            self.behind.insert(fd, mark);
+            let known = before.get(&seen.fd).filter(|mark| mark.taken <= seen.taken);
+            let mark = match known {
+                Some(mark) => Mark {
+                    taken: seen.taken,
+                    moved: if mark.taken < seen.taken {
+                        now
+                    } else {
+                        mark.moved
+                    },
+                    ..*mark
+                },
+                None => Mark {
+                    tool: seen.tool,
+                    handed: self.looked,
+                    before: seen.taken,
+                    taken: seen.taken,
+                    moved: now,
+                    cut: false,
+                },
+            };
+            self.marks.insert(seen.fd, mark);
         }
-        self.looked = now;
-        self.full = match self.full {
-            true => most > MOST / 2,
-            false => most > MOST,
-        };
+        self.looked = self.handed;
+        let limit = if self.full { MOST / 2 } else { MOST };
+        self.full = false;
+        self.dropping = false;
+        for (fd, mark) in &mut self.marks {
+            if mark.cut || mark.behind(self.handed) <= limit {
+                continue;
+            }
+            let stuck = now.saturating_duration_since(mark.moved) >= PATIENCE;
+            if stuck && mark.tool {
+                mark.cut = true;
+                self.stuck.push(*fd);
+            } else {
+                self.full = true;
+                self.dropping |= stuck;
+            }
+        }
+        self.told &= self.dropping;
     }
 }
 
@@ -113,67 +178,109 @@ fn see(fd: c_int) -> Option<Seen> {
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut size) };
     (done == 0).then_some(Seen {
         fd,
+        tool: acks::is_tool(fd),
         waits: info.tcpi_notsent_bytes > 0,
         taken: info.tcpi_bytes_acked,
     })
+}
+
+/// Ends a connection: libpmix sees that the tool is gone, and keeps nothing for it any more.
+pub(crate) fn cut_off(fd: c_int) {
+    // SAFETY: it was a connection a moment ago. The kernel refuses a descriptor that is none.
+    let connection = unsafe { BorrowedFd::borrow_raw(fd) };
+    let _ = shutdown(connection, Shutdown::Both);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MEGABYTE: usize = 1 << 20;
+
     fn seen(fd: c_int, waits: bool, taken: u64) -> Seen {
-        Seen { fd, waits, taken }
+        Seen {
+            fd,
+            tool: fd >= 100,
+            waits,
+            taken,
+        }
     }
 
-    /// Hands over pieces of a megabyte until one is dropped, while connections take what `taken` says of the
+    /// Hands over pieces of a megabyte until one does not pass, while connections take what `taken` says of the
     /// number of megabytes; how many passed.
-    fn passed(backlog: &mut Backlog, most: u64, taken: impl Fn(u64) -> Vec<Seen>) -> u64 {
+    fn passed(
+        backlog: &mut Backlog,
+        now: Instant,
+        most: u64,
+        taken: impl Fn(u64) -> Vec<Seen>,
+    ) -> u64 {
         let fits = |megabytes: &u64| {
-            let verdict = backlog.judge(1 << 20, || taken(*megabytes));
+            let verdict = backlog.judge(MEGABYTE, now, || taken(*megabytes));
             verdict == Verdict::Pass
         };
         (0..most).take_while(fits).count() as u64
     }
 
     #[test]
-    fn output_is_dropped_when_a_connection_takes_nothing_and_passes_again_when_it_does() {
-        let mut backlog = Backlog::default();
-        let stuck = |_| vec![seen(7, true, 100), seen(8, false, 5)];
-        assert_eq!(passed(&mut backlog, 1000, stuck), 33);
-        let look = || vec![seen(7, true, 100)];
-        assert_eq!(backlog.judge(9, look), Verdict::Drop);
-        assert_eq!(backlog.judge(0, look), Verdict::Pass);
-        // It has caught up by half.
+    fn output_waits_for_a_connection_that_is_behind_until_it_has_caught_up() {
+        let (mut backlog, mut now) = (Backlog::default(), Instant::now());
+        let behind = |_| vec![seen(7, true, 100), seen(8, false, 5)];
+        assert_eq!(passed(&mut backlog, now, 1000, behind), 33);
+        for megabytes in 0..16 {
+            now += PATIENCE / 2;
+            let look = || vec![seen(7, true, 100 + (megabytes << 20))];
+            assert_eq!(backlog.judge(9, now, look), Verdict::Wait);
+            assert_eq!(backlog.judge(0, now, look), Verdict::Pass);
+        }
         let look = || vec![seen(7, true, 100 + (17 << 20))];
-        assert_eq!(backlog.judge(9, look), Verdict::Pass);
-        let look = || vec![seen(7, true, 100 + (17 << 20))];
-        assert_eq!(passed(&mut backlog, 1000, |_| look()), 16);
+        assert_eq!(backlog.judge(9, now, look), Verdict::Pass);
+        assert_eq!(passed(&mut backlog, now, 1000, |_| look()), 16);
+        assert!(backlog.stuck().is_empty());
     }
 
     #[test]
-    fn the_first_that_is_dropped_is_told() {
-        let mut backlog = Backlog::default();
-        let verdicts: Vec<Verdict> = (0..40)
-            .map(|_| backlog.judge(1 << 20, || vec![seen(7, true, 0)]))
-            .collect();
-        let told = verdicts.iter().filter(|v| **v == Verdict::DropAndTell);
-        assert_eq!((told.count(), verdicts[33]), (1, Verdict::DropAndTell));
+    fn a_tool_that_takes_nothing_is_cut_off_once_and_the_others_get_all() {
+        let (mut backlog, now) = (Backlog::default(), Instant::now());
+        let stuck = || vec![seen(100, true, 5)];
+        assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
+        let soon = now + PATIENCE - Duration::from_millis(1);
+        assert_eq!(backlog.judge(9, soon, stuck), Verdict::Wait);
+        assert!(backlog.stuck().is_empty());
+        assert_eq!(backlog.judge(9, now + PATIENCE, stuck), Verdict::Pass);
+        assert_eq!(backlog.stuck(), [100]);
+        let later = now + PATIENCE * 5;
+        assert_eq!(passed(&mut backlog, later, 100, |_| stuck()), 100);
+        assert!(backlog.stuck().is_empty());
+    }
+
+    #[test]
+    fn because_of_a_client_that_takes_nothing_output_is_dropped_and_the_first_is_told() {
+        let (mut backlog, now) = (Backlog::default(), Instant::now());
+        let stuck = || vec![seen(7, true, 0)];
+        assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
+        assert_eq!(backlog.judge(9, now, stuck), Verdict::Wait);
+        let later = now + PATIENCE;
+        assert_eq!(backlog.judge(9, later, stuck), Verdict::DropAndTell);
+        assert_eq!(backlog.judge(9, later, stuck), Verdict::Drop);
+        assert_eq!(backlog.judge(0, later, stuck), Verdict::Pass);
+        let moves = || vec![seen(7, true, 1 << 20)];
+        assert_eq!(backlog.judge(9, later, moves), Verdict::Wait);
     }
 
     #[test]
     fn a_connection_that_is_slow_or_gone_or_another_holds_nothing_up() {
+        let now = Instant::now();
         // It takes all, a little late.
         let slow = |megabytes: u64| vec![seen(7, true, megabytes.saturating_sub(5) << 20)];
-        assert_eq!(passed(&mut Backlog::default(), 500, slow), 500);
+        assert_eq!(passed(&mut Backlog::default(), now, 500, slow), 500);
         // Its number is another's before it is too much.
         let other = |megabytes: u64| vec![seen(7, true, 1000 - megabytes / 20)];
-        assert_eq!(passed(&mut Backlog::default(), 500, other), 500);
+        assert_eq!(passed(&mut Backlog::default(), now, 500, other), 500);
         // It goes, and another comes.
         let other = |megabytes: u64| match megabytes % 20 {
             0 => Vec::new(),
             _ => vec![seen(7, true, megabytes)],
         };
-        assert_eq!(passed(&mut Backlog::default(), 500, other), 500);
+        assert_eq!(passed(&mut Backlog::default(), now, 500, other), 500);
     }
 }

@@ -7,33 +7,31 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::backlog::{self, Backlog, Verdict};
-use crate::foreign::{self, CBytes, CProc, Call, Infos, c_string, check};
+use crate::foreign::{self, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
+use crate::output::Output;
 use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::control::{ClientRegistration, ControlRefusal, ForkEnv, SidecarNotice};
+use wireup_core::pmix::control::{ClientRegistration, ControlRefusal, ForkEnv};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::value::{
-    Channels, DataRange, Info, Proc, ProcRank, Status, Text, Value, find,
-};
+use wireup_core::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value, find};
 use wireup_core::pmix::wire::Reader;
 
 /// The PMIx server and its jobs.
 pub(crate) struct Server {
-    libraries: Libraries,
-    replies: Arc<Replies>,
+    pub(crate) libraries: Libraries,
+    pub(crate) replies: Arc<Replies>,
     running: bool,
     /// What the server shares with the ranks of the machine's topology.
     topology: Option<PathBuf>,
-    jobs: BTreeSet<Text>,
+    pub(crate) jobs: BTreeSet<Text>,
     /// Every name that was ever registered with libpmix, since 4.2.2 deadlocks when one is
     /// registered again: it keeps the locks of a job's data, by name, for as long as the user has
     /// jobs.
     names: BTreeSet<Text>,
-    backlog: Backlog,
+    pub(crate) output: Output,
 }
 
 impl Server {
@@ -45,7 +43,7 @@ impl Server {
             topology: None,
             jobs: BTreeSet::new(),
             names: BTreeSet::new(),
-            backlog: Backlog::default(),
+            output: Output::default(),
         }
     }
 
@@ -235,59 +233,6 @@ impl Server {
         check(status, "PMIx_Notify_event failed")
     }
 
-    /// Passes output on. libpmix copies neither the source nor the bytes.
-    pub(crate) fn iof_deliver(
-        &mut self,
-        id: u64,
-        source: &Proc,
-        channel: Channels,
-        data: &[u8],
-    ) -> Result<(), ControlRefusal> {
-        self.check_running()?;
-        if !self.jobs.contains(&source.nspace) {
-            return Err(unknown_job(&source.nspace));
-        }
-        let verdict = self.backlog.judge(data.len(), backlog::connections);
-        if verdict == Verdict::DropAndTell {
-            let text = "a PMIx tool or client does not read the output that it asked for: output is dropped \
-                        for all tools and clients of this node until it does";
-            self.replies.notice(&SidecarNotice::Warning(text.into()));
-        }
-        if verdict != Verdict::Pass {
-            return Err(refusal(
-                Status::ERR_OUT_OF_RESOURCE,
-                "a client does not read",
-            ));
-        }
-        let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
-        let bytes = CBytes::new(self.libraries.shim, data)?;
-        let (proc, object) = (source.0, bytes.0);
-        let call = Box::new(Call {
-            replies: Arc::clone(&self.replies),
-            id,
-            kept: Box::new((source, bytes)),
-        });
-        let data = Box::into_raw(call).cast();
-        // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no
-        // infos.
-        let status = unsafe {
-            self.libraries.pmix.PMIx_server_IOF_deliver(
-                proc,
-                channel.0,
-                object,
-                std::ptr::null(),
-                0,
-                Some(foreign::on_done),
-                data,
-            )
-        };
-        if status != Status::SUCCESS.0 {
-            // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
-        }
-        check(status, "PMIx_server_IOF_deliver failed")
-    }
-
     /// Has libpmix's thread do something without effect: forget a process it never knew.
     pub(crate) fn probe(&self, id: u64) -> Result<(), ControlRefusal> {
         self.check_running()?;
@@ -360,7 +305,7 @@ impl Server {
         check(status, "PMIx_server_finalize failed")
     }
 
-    fn check_running(&self) -> Result<(), ControlRefusal> {
+    pub(crate) fn check_running(&self) -> Result<(), ControlRefusal> {
         match self.running {
             true => Ok(()),
             false => Err(refusal(Status::ERR_INIT, "the PMIx server does not run")),
@@ -385,7 +330,7 @@ pub(crate) fn refusal(status: Status, text: impl Into<String>) -> ControlRefusal
     }
 }
 
-fn unknown_job(nspace: &Text) -> ControlRefusal {
+pub(crate) fn unknown_job(nspace: &Text) -> ControlRefusal {
     refusal(
         Status::ERR_NOT_FOUND,
         format!("job {nspace} is not registered"),

@@ -119,6 +119,32 @@ fn arrival(connection: BorrowedFd<'_>) -> Arrival {
     }
 }
 
+/// Whether a connection whose first message is there is that of a tool which nobody has started as a client.
+///
+/// Rule: behind the header come the name of the security in use with the zero byte that ends it, the length of a
+/// credential (32 bits, network order), the credential, and a byte that says what the peer is. Source:
+/// `pmix_ptl_base_connection_handler` and `ptl_base_handshake.h` of 4.2.2 and 5.0.11.
+pub(crate) fn is_of_tool(connection: BorrowedFd<'_>) -> bool {
+    /// Tools and launchers that have a name or need one, and those of older versions.
+    const TOOLS: [u8; 6] = [1, 2, 3, 4, 6, 7];
+    let mut bytes = vec![0; HEADER + LONGEST];
+    let Ok((_, there)) = recv(
+        connection,
+        &mut bytes[..],
+        RecvFlags::PEEK | RecvFlags::DONTWAIT,
+    ) else {
+        return false;
+    };
+    let kind = || {
+        let text = bytes[..there].get(HEADER..)?;
+        let security = text.iter().position(|byte| *byte == 0)?;
+        let (length, rest) = text.get(security + 1..)?.split_first_chunk::<4>()?;
+        rest.get(usize::try_from(u32::from_be_bytes(*length)).ok()?)
+            .copied()
+    };
+    kind().is_some_and(|kind| TOOLS.contains(&kind))
+}
+
 impl Watch {
     /// Starts the thread, which ends with the process. Without it connections that are not complete at
     /// once are closed.
@@ -275,6 +301,33 @@ mod tests {
         let mut fds = [PollFd::new(&server, PollFlags::IN)];
         poll(&mut fds, None).unwrap();
         assert_eq!(arrival(server.as_fd()), Arrival::Broken);
+    }
+
+    #[test]
+    fn tools_are_told_from_clients_by_their_first_message() {
+        let first = |kind: u8| {
+            let text = [
+                b"native\0".as_slice(),
+                &[0, 0, 0, 2],
+                b"xy",
+                &[kind],
+                b"job\0",
+            ]
+            .concat();
+            [message(text.len() as u64), text].concat()
+        };
+        for (bytes, tool) in [
+            (first(0), false),
+            (first(3), true),
+            (first(4), true),
+            (first(5), false),
+            (first(7), true),
+            (first(3)[..HEADER + 13].to_vec(), false),
+            (message(0), false),
+        ] {
+            let (_client, server) = sent(&bytes);
+            assert_eq!(is_of_tool(server.as_fd()), tool, "{bytes:?}");
+        }
     }
 
     #[test]

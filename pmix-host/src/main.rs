@@ -38,6 +38,9 @@ mod libs;
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as opendir(3)")]
 mod links;
 #[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
+mod output;
+#[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as accept(2)")]
 mod peers;
 mod replies;

@@ -63,7 +63,10 @@ unsafe extern "C" fn accept(
         // libpmix leaves this out. Without it the kernel keeps an event that follows an answer
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
         let _ = set_tcp_nodelay(&connection, true);
-        let _ = caught(|| acks::look_after(connection.as_fd()));
+        let _ = caught(|| {
+            let tool = handshakes::is_of_tool(connection.as_fd());
+            acks::look_after(connection.as_fd(), tool);
+        });
         return connection.into_raw_fd();
     }
     // SAFETY: the thread's own variable.

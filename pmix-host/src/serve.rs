@@ -16,13 +16,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{debug_span, info};
 
 use crate::boundary::caught;
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
-use crate::{Fatal, links, peers};
+use crate::{Fatal, links, output, peers};
 use wireup_core::pmix::control::serve::{Body, SidecarRequest};
 use wireup_core::pmix::control::{ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage};
 use wireup_core::pmix::value::{Status, Text};
@@ -111,6 +112,10 @@ impl Host {
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_SIZE];
         loop {
+            // Output that waits is looked at beside the requests.
+            while self.server.output.waits() && !is_readable(control) {
+                self.server.look_at_output();
+            }
             let len = match control.read(&mut buffer) {
                 Ok(len) => len,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -188,9 +193,7 @@ impl Host {
                 channel,
                 data,
             } => {
-                if let Err(refusal) = self.server.iof_deliver(id, &source, channel, data) {
-                    done(Err(refusal));
-                }
+                self.server.iof_deliver(id, &source, channel, data);
             }
             SidecarRequest::DeregisterJob { nspace } => done(self.server.deregister_job(&nspace)),
             SidecarRequest::Finalize => {
@@ -221,6 +224,14 @@ impl Host {
         drop(done);
         let _ = watchdog.join();
     }
+}
+
+/// Waits a moment for a request.
+fn is_readable(control: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(control, PollFlags::IN)];
+    let moment = Timespec::try_from(output::LOOK).ok();
+    // An error shows itself in what is done next.
+    poll(&mut fds, moment.as_ref()) != Ok(0)
 }
 
 /// # Safety

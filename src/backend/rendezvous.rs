@@ -28,7 +28,7 @@ use self::private::Hidden;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
-use crate::sys::spawn::{Command, Spawner};
+use crate::sys::spawn::{ChildCommand, Spawner};
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
@@ -166,7 +166,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         .open("/dev/null")?;
     let null = high(null.as_fd())?;
     let null = null.as_fd();
-    let command = Command {
+    let command = ChildCommand {
         program: c"/proc/self/exe",
         argv: &[c"wireup", c"rendezvous"].map(CStr::to_owned),
         env: &[],

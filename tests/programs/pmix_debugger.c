@@ -16,6 +16,7 @@
  *   ask KEY                   pmix_debugger KEY=VALUE, a string
  *   pull NSPACE, stop         asks for output of a job, says  pmix_debugger got rank=R channel=C text=TEXT  for each
  *                             piece; wants no more of it
+ *   count NSPACE RANK         asks for a process's output; says  pmix_debugger counted rank=R bytes=N  at its end
  *   push NSPACE RANK TEXT     has a line of input for a rank; says  pmix_debugger pushed status=S
  *   end NSPACE RANK           that was all of it
  *   go                        lets the launcher launch
@@ -291,6 +292,26 @@ static void on_output(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source
            bytes->size == 0 ? "" : bytes->bytes);
 }
 
+static size_t counted;
+
+static void on_counted(size_t id, pmix_iof_channel_t channel, pmix_proc_t *source, pmix_byte_object_t *bytes,
+                       pmix_info_t info[], size_t ninfo)
+{
+    (void)id, (void)channel, (void)info, (void)ninfo;
+    counted += bytes->size;
+    if (bytes->size == 0)
+        report("pmix_debugger counted rank=%u bytes=%zu", source->rank, counted);
+}
+
+static void count(char *rest)
+{
+    const pmix_proc_t whose = named(&rest, true);
+    const pmix_status_t id =
+        PMIx_IOF_pull(&whose, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL, on_counted, NULL, NULL);
+    must(id < 0 ? id : PMIX_SUCCESS, "PMIx_IOF_pull");
+    report("pmix_debugger counts");
+}
+
 static void pull(char *rest)
 {
     const pmix_proc_t whose = named(&rest, true);
@@ -339,6 +360,8 @@ static void obey(char *line)
         report("pmix_debugger %s=%s", rest, ask(rest, NULL)->data.string);
     else if (strcmp(word, "pull") == 0)
         pull(rest);
+    else if (strcmp(word, "count") == 0)
+        count(rest);
     else if (strcmp(word, "stop") == 0)
         stop();
     else if (strcmp(word, "push") == 0 || strcmp(word, "end") == 0)

@@ -73,14 +73,17 @@ fn peak(pid: i32) -> u64 {
 }
 
 #[test]
-fn a_tool_that_stops_reading_neither_fills_the_servers_memory_nor_stops_the_ranks() {
-    // 160 MiB, and something to say that it was written.
-    const PRINTS: &str = "[ $PMIX_RANK = 1 ] || exec sleep 1000; read go; head -c 167772160 /dev/zero | tr '\\0' x; echo done >&2; sleep 1000";
+fn a_tool_that_stops_reading_fills_no_memory_stops_no_ranks_and_costs_others_nothing() {
+    const BYTES: usize = 100 << 20;
+    let prints = format!(
+        "[ $PMIX_RANK = 1 ] || exec sleep 1000; read go; head -c {BYTES} /dev/zero | tr '\\0' x; \
+         echo done >&2; exec sleep 1000 >&-"
+    );
     for library in versions() {
         for nodes in NODES {
             let options = ["--pmi", "pmix", "--libpmix", library.path(), "--stdin", "1"];
             let run = Run::ranks(2, [&options[..], nodes].concat());
-            let run = run.more(["sh", "-c", PRINTS]).stdin_held();
+            let run = run.more(["sh", "-c", &prints]).stdin_held();
             let null = std::fs::File::create("/dev/null").unwrap();
             let mut job = Job::from(library.clone(), run.stdout_to(null));
             let mut input = job.running.stdin();
@@ -88,10 +91,15 @@ fn a_tool_that_stops_reading_neither_fills_the_servers_memory_nor_stops_the_rank
             tool.order("hang");
             tool.order(&format!("pull {}", job.nspace()));
             tool.hears("pmix_debugger pulls");
+            let mut other = Debugger::attach(&job);
+            other.order(&format!("count {} 1", job.nspace()));
+            other.hears("pmix_debugger counts");
             input.write_all(b"go\n").unwrap();
             job.running.wait_for(Output::Stderr, "done\n");
             job.running
                 .wait_for(Output::Stderr, "does not read the output");
+            other.hears(&format!("counted rank=1 bytes={BYTES}"));
+            other.leave();
             for process in job.running.processes() {
                 if process.name.starts_with("wireup-pmix-hos") {
                     let peak = peak(process.pid);

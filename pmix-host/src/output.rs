@@ -1,0 +1,137 @@
+//! Output of ranks for libpmix's subscribers, at the pace of those that read (see `backlog`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backlog::{self, Backlog, Verdict};
+use crate::control::{Server, refusal, unknown_job};
+use crate::foreign::{self, CBytes, CProc, Call, check};
+use wireup_core::pmix::control::{ControlRefusal, SidecarNotice};
+use wireup_core::pmix::value::{Channels, Proc, Status};
+
+/// Time between two looks whether pieces that wait may pass.
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
+
+/// A piece that waits. The launcher sends no more of its stream than some megabyte beyond it.
+struct Piece {
+    id: u64,
+    source: Proc,
+    channel: Channels,
+    bytes: Vec<u8>,
+}
+
+/// Output that has not been handed to libpmix.
+#[derive(Default)]
+pub(crate) struct Output {
+    backlog: Backlog,
+    /// In the order in which it came.
+    waiting: VecDeque<Piece>,
+}
+
+impl Output {
+    /// Whether pieces wait for subscribers.
+    pub(crate) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+impl Server {
+    /// Takes a piece of output, which is replied to when libpmix has it, or when it is dropped.
+    pub(crate) fn iof_deliver(&mut self, id: u64, source: &Proc, channel: Channels, bytes: &[u8]) {
+        let waits = self.output.waits() || !self.pass_judged(id, source, channel, bytes);
+        if waits {
+            self.output.waiting.push_back(Piece {
+                id,
+                source: source.clone(),
+                channel,
+                bytes: bytes.to_vec(),
+            });
+        }
+    }
+
+    /// Time has passed: hands on the pieces that have waited.
+    pub(crate) fn look_at_output(&mut self) {
+        while let Some(piece) = self.output.waiting.pop_front() {
+            if !self.pass_judged(piece.id, &piece.source, piece.channel, &piece.bytes) {
+                self.output.waiting.push_front(piece);
+                return;
+            }
+        }
+    }
+
+    /// Passes a piece on or drops it; false if it has to wait.
+    fn pass_judged(&mut self, id: u64, source: &Proc, channel: Channels, bytes: &[u8]) -> bool {
+        let backlog = &mut self.output.backlog;
+        let verdict = backlog.judge(bytes.len(), Instant::now(), backlog::connections);
+        for connection in backlog.stuck() {
+            backlog::cut_off(connection);
+            self.warn("a PMIx tool does not read the output that it asked for, and is cut off");
+        }
+        let passed = match verdict {
+            Verdict::Wait => return false,
+            Verdict::Pass => self.pass(id, source, channel, bytes),
+            Verdict::Drop => Err(dropped()),
+            Verdict::DropAndTell => {
+                self.warn(
+                    "a PMIx client does not read the output that it asked for: output is dropped for \
+                     all tools and clients of this node until it does",
+                );
+                Err(dropped())
+            }
+        };
+        if let Err(refusal) = passed {
+            self.replies.finish(id, Err(&refusal));
+        }
+        true
+    }
+
+    fn warn(&self, text: &str) {
+        self.replies.notice(&SidecarNotice::Warning(text.into()));
+    }
+
+    /// Hands a piece to libpmix, which copies neither the source nor the bytes.
+    fn pass(
+        &self,
+        id: u64,
+        source: &Proc,
+        channel: Channels,
+        data: &[u8],
+    ) -> Result<(), ControlRefusal> {
+        self.check_running()?;
+        if !self.jobs.contains(&source.nspace) {
+            return Err(unknown_job(&source.nspace));
+        }
+        let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
+        let bytes = CBytes::new(self.libraries.shim, data)?;
+        let (proc, object) = (source.0, bytes.0);
+        let call = Box::new(Call {
+            replies: Arc::clone(&self.replies),
+            id,
+            kept: Box::new((source, bytes)),
+        });
+        let data = Box::into_raw(call).cast();
+        // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no
+        // infos.
+        let status = unsafe {
+            self.libraries.pmix.PMIx_server_IOF_deliver(
+                proc,
+                channel.0,
+                object,
+                std::ptr::null(),
+                0,
+                Some(foreign::on_done),
+                data,
+            )
+        };
+        if status != Status::SUCCESS.0 {
+            // SAFETY: there will be no callback, so the box is still ours.
+            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+        }
+        check(status, "PMIx_server_IOF_deliver failed")
+    }
+}
+
+fn dropped() -> ControlRefusal {
+    refusal(Status::ERR_OUT_OF_RESOURCE, "a client does not read")
+}
