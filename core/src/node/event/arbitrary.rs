@@ -1,34 +1,31 @@
 //! Random messages for property tests.
 
+mod fences;
+mod names;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+pub use fences::late_fence;
+use fences::{fence, participants};
+use names::store;
+
 use super::{AllocationTicket, FromNode, Notification, PeerMessage, SpawnTicket};
 use crate::collective::arbitrary::collective_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
-use crate::fence::{
-    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Kind, Nodes, Participants,
-    Series, Timeout,
-};
 use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
-use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::allocation::{AllocationRequest, Directive};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{debugged, process_set, rank_map};
 use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{AppNum, GlobalRank, JobNumber, NodeId, Nspace, Rank, UserId};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, Rank, UserId};
 use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
-use crate::job::outcome::{Cause, FenceKind, LateFence, RankEnd};
+use crate::job::outcome::{Cause, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnedByTool, Spawner};
-use crate::names::engine::StoreMessage;
-use crate::names::request::{
-    Accepts, Data, FoundName, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
-    Removal, Requester, Wait,
-};
 use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
@@ -126,164 +123,6 @@ fn wait() -> BoxedStrategy<Option<Duration>> {
     proptest::option::of(time.prop_map(|(seconds, rest)| Duration::new(seconds, rest))).boxed()
 }
 
-fn series() -> BoxedStrategy<Series> {
-    let kind = prop_oneof![
-        Just(Kind::Pmix),
-        Just(Kind::Connect),
-        Just(Kind::Disconnect),
-        any::<u32>().prop_map(|tag| Kind::PmiBarrier { tag }),
-        any::<u32>().prop_map(|tag| Kind::PmiNodeBarrier { tag }),
-        Just(Kind::PmiRing),
-    ];
-    (kind, participants())
-        .prop_map(|(kind, participants)| Series { kind, participants })
-        .boxed()
-}
-
-fn participants() -> BoxedStrategy<Participants> {
-    let some = vec((nspace(), proc_rank()), 1..20);
-    prop_oneof![
-        nspace().prop_map(Participants::whole_job),
-        some.prop_map(|procs| Participants::from_procs(procs).unwrap()),
-    ]
-    .boxed()
-}
-
-fn fence() -> BoxedStrategy<FenceMessage> {
-    let id = || {
-        let generation = prop_oneof![0..3_u64, any::<u64>()];
-        (series(), generation).prop_map(|(series, generation)| FenceId { series, generation })
-    };
-    let contribution =
-        (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| Contribution {
-            data,
-            collect,
-            status,
-        });
-    let some = || vec(0..90_u32, 1..30).prop_map(|ids| Nodes::new(ids.into_iter().map(NodeId)));
-    let some = || some().prop_map(|nodes| nodes.expect("one at least"));
-    let kind = || {
-        prop_oneof![
-            Just(Deadline::Program),
-            Just(Deadline::User),
-            Just(Deadline::Default)
-        ]
-    };
-    let timeout = || (wait(), kind()).prop_map(|(after, kind)| Some((after?, kind)));
-    let timeout = || timeout().prop_map(|t| t.map(|(after, kind)| Timeout { after, kind }));
-    let time = || wait().prop_map(Option::unwrap_or_default);
-    let failure = prop_oneof![
-        (absences(), time(), kind()).prop_map(|(absences, waited, kind)| FenceFailure::Timeout {
-            waited,
-            kind,
-            absences: Box::new(absences),
-        }),
-        (node(), reason()).prop_map(|(node, reason)| FenceFailure::PeerLost { node, reason }),
-        (node(), node()).prop_map(|(first, second)| FenceFailure::NodesDisagree { first, second }),
-        node().prop_map(|node| FenceFailure::NotParticipant { node }),
-        (node(), any::<usize>(), any::<usize>()).prop_map(|(node, bytes, limit)| {
-            FenceFailure::ContributionTooLarge { node, bytes, limit }
-        }),
-        (any::<usize>(), any::<usize>())
-            .prop_map(|(bytes, limit)| FenceFailure::ResultTooLarge { bytes, limit }),
-        node().prop_map(|node| FenceFailure::TooMany { node }),
-        node().prop_map(|node| FenceFailure::TornDown { node }),
-    ];
-    prop_oneof![
-        (
-            id(),
-            some(),
-            contribution,
-            timeout(),
-            time(),
-            vec(node(), 0..3)
-        )
-            .prop_map(|(id, nodes, contribution, timeout, waited, lost)| {
-                FenceMessage::Arrive {
-                    id,
-                    nodes,
-                    contribution,
-                    timeout,
-                    waited,
-                    lost,
-                }
-            }),
-        (id(), some(), any::<bool>()).prop_map(|(id, nodes, collect)| FenceMessage::Look {
-            id,
-            nodes,
-            collect,
-        }),
-        (id(), some(), kind(), time()).prop_map(|(id, nodes, kind, waited)| {
-            FenceMessage::Overdue {
-                id,
-                nodes,
-                timeout: Timeout {
-                    after: waited,
-                    kind,
-                },
-                waited,
-            }
-        }),
-        (id(), some(), any::<(u32, bool)>(), time()).prop_map(
-            |(id, nodes, (number, collect), patience)| FenceMessage::Inquire {
-                id,
-                nodes,
-                number,
-                collect,
-                patience,
-            }
-        ),
-        (id(), any::<u32>(), absences()).prop_map(|(id, number, absences)| {
-            FenceMessage::Missing {
-                id,
-                number,
-                absences,
-            }
-        }),
-        (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::Wait { id, number }),
-        (id(), bytes(), any::<i32>()).prop_map(|(id, data, status)| FenceMessage::Release {
-            id,
-            released: fence::Released { data, status },
-        }),
-        (id(), some(), failure).prop_map(|(id, nodes, failure)| FenceMessage::Fail {
-            id,
-            nodes,
-            failure
-        }),
-    ]
-    .boxed()
-}
-
-fn absences() -> BoxedStrategy<Absences> {
-    let absent =
-        (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
-    let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
-    let numbers = any::<(u32, bool)>();
-    (vec(absent, 0..9), some(), some(), numbers)
-        .prop_map(|(named, nodes, silent, (ranks, overdue))| Absences {
-            ranks,
-            named,
-            nodes,
-            silent,
-            overdue,
-        })
-        .boxed()
-}
-
-pub fn late_fence() -> BoxedStrategy<LateFence> {
-    (any::<(bool, u32)>(), wait(), absences())
-        .prop_map(|((pmi, ranks), waited, absences)| LateFence {
-            kind: match pmi {
-                true => FenceKind::Pmi,
-                false => FenceKind::Pmix,
-            },
-            waited: waited.unwrap_or_default(),
-            ranks,
-            absences,
-        })
-        .boxed()
-}
-
 fn modex() -> BoxedStrategy<ModexMessage> {
     let failure = prop_oneof![
         Just(ModexFailure::NotFound),
@@ -305,121 +144,6 @@ fn modex() -> BoxedStrategy<ModexMessage> {
             proc,
             result,
         }),
-    ]
-    .boxed()
-}
-
-fn range() -> BoxedStrategy<Range> {
-    prop_oneof![
-        Just(Range::Rm),
-        Just(Range::Local),
-        Just(Range::Namespace),
-        Just(Range::Session),
-        Just(Range::Global),
-        Just(Range::ProcLocal),
-        vec((nspace(), proc_rank()), 0..4).prop_map(|procs| Range::Custom(procs.into())),
-    ]
-    .boxed()
-}
-
-fn data() -> BoxedStrategy<Data> {
-    prop_oneof![bytes().prop_map(Data::Text), bytes().prop_map(Data::Typed)].boxed()
-}
-
-fn keys() -> BoxedStrategy<Vec<Vec<u8>>> {
-    vec(vec(any::<u8>(), 0..9), 0..5).boxed()
-}
-
-fn request() -> BoxedStrategy<NameRequest> {
-    let persistence = prop_oneof![
-        Just(Persistence::Indefinite),
-        Just(Persistence::FirstRead),
-        Just(Persistence::Proc),
-        Just(Persistence::App),
-        Just(Persistence::Session),
-    ];
-    let accepts = prop_oneof![
-        Just(Accepts::Anything),
-        any::<usize>().prop_map(Accepts::Text)
-    ];
-    let readiness =
-        (any::<u64>(), wait()).prop_map(|(at_least, timeout)| Wait { at_least, timeout });
-    let removal = prop_oneof![
-        Just(Removal::Anybodys),
-        proptest::option::of(range()).prop_map(Removal::Own)
-    ];
-    let values = vec((vec(any::<u8>(), 0..9), data()), 0..4);
-    prop_oneof![
-        (range(), persistence, values).prop_map(|(range, persistence, values)| {
-            NameRequest::Publish {
-                range,
-                persistence,
-                values,
-            }
-        }),
-        (range(), accepts, keys(), proptest::option::of(readiness)).prop_map(
-            |(range, accepts, keys, wait)| NameRequest::Lookup(Lookup {
-                range,
-                accepts,
-                keys,
-                wait,
-            })
-        ),
-        (removal, keys()).prop_map(|(removal, keys)| NameRequest::Unpublish { removal, keys }),
-    ]
-    .boxed()
-}
-
-fn store() -> BoxedStrategy<StoreMessage> {
-    let requester = (proc(), node(), any::<[u32; 3]>()).prop_map(|(proc, node, numbers)| {
-        let [user, app, app_size] = numbers;
-        Requester {
-            proc,
-            node,
-            user: UserId(user),
-            app: AppNum(app),
-            app_size,
-        }
-    });
-    let found = || {
-        let found = (vec(any::<u8>(), 0..9), proc(), data(), any::<bool>());
-        let found = found.prop_map(|(key, owner, data, once)| FoundName {
-            key,
-            owner,
-            data,
-            once,
-        });
-        vec(found, 0..3)
-    };
-    let refusal = prop_oneof![
-        vec(any::<u8>(), 0..9).prop_map(NameRefusal::Duplicate),
-        Just(NameRefusal::NotFound),
-        Just(NameRefusal::Keys),
-        Just(NameRefusal::Full),
-        Just(NameRefusal::Timeout),
-        Just(NameRefusal::RequesterEnded),
-        Just(NameRefusal::HeadLost),
-        Just(NameRefusal::SharedLost),
-        Just(NameRefusal::TornDown),
-    ];
-    let answer = prop_oneof![
-        Just(NameReply::Done),
-        found().prop_map(NameReply::Found),
-        found().prop_map(NameReply::Partial),
-        refusal.prop_map(NameReply::Refused),
-    ];
-    let serial = || any::<u64>().prop_map(crate::names::shared::Serial::from);
-    prop_oneof![
-        (serial(), requester, request()).prop_map(|(serial, who, request)| StoreMessage::Ask {
-            serial,
-            who,
-            request,
-        }),
-        (serial(), answer).prop_map(|(serial, answer)| StoreMessage::Answer { serial, answer }),
-        (serial(), any::<bool>())
-            .prop_map(|(serial, reached)| StoreMessage::Receipt { serial, reached }),
-        vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(StoreMessage::Ended),
-        Just(StoreMessage::Watch),
     ]
     .boxed()
 }

@@ -1,0 +1,110 @@
+use super::*;
+
+fn account() -> Arc<BudgetAccount> {
+    crate::budget::Budgets::default().of(1)
+}
+
+fn spread(names: &[&str]) -> Spread {
+    let member = |name: &&str| LaunchMember {
+        name: (*name).to_owned(),
+        address: format!("{name}:7437"),
+    };
+    Spread {
+        members: names.iter().map(member).collect(),
+        joined: 0,
+        star_limit: 128,
+        width: 32,
+    }
+}
+
+#[test]
+fn what_a_launcher_asked_for_is_what_a_child_learns() {
+    let asked = Opening::of_launcher(
+        ("l1".into(), "s1".into()),
+        1000,
+        spread(&["n0", "n1"]),
+        vec![1, 2],
+        &account(),
+    )
+    .unwrap();
+    let mut hello = v1::Hello {
+        launch: asked.launch.clone(),
+        token: asked.token.to_bytes(),
+        uid: asked.uid,
+        node: 1,
+        ..Default::default()
+    };
+    let learnt = Opening::of_parent(&hello, asked.bytes.clone(), &account()).unwrap();
+    assert!(learnt.token.matches(asked.token));
+    assert!(!learnt.token.matches(Token::random()));
+    assert_eq!(learnt.spread, asked.spread);
+    assert_eq!(learnt.description, asked.description);
+    assert_eq!((learnt.launch, learnt.uid), ("l1".to_owned(), 1000));
+
+    hello.node = 2;
+    assert_eq!(
+        Opening::of_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
+        OpeningError::Node { node: 2, nodes: 2 }
+    );
+    hello.token = Bytes::from_static(b"short");
+    assert_eq!(
+        Opening::of_parent(&hello, asked.bytes, &account()).unwrap_err(),
+        OpeningError::Token(5)
+    );
+}
+
+#[test]
+fn nodes_that_join_learn_of_all_and_are_below_the_first() {
+    let names = ("l1".into(), "s1".into());
+    let first =
+        Opening::of_launcher(names, 1000, spread(&["n0", "n1"]), vec![1], &account()).unwrap();
+    let growth = |names: &[&str]| Growth {
+        members: spread(names).members,
+        description: Bytes::from_static(b"more"),
+    };
+    let grown = first.grown(&growth(&["n2"])).unwrap();
+    // One that could not join is tried again.
+    let grown = grown.without_description().grown(&growth(&["n2", "n3"]));
+    let grown = grown.unwrap();
+    let hello = v1::Hello {
+        launch: "l1".to_owned(),
+        token: first.token.to_bytes(),
+        uid: 1000,
+        node: 4,
+        ..Default::default()
+    };
+    let learnt = Opening::of_parent(&hello, grown.bytes.clone(), &account()).unwrap();
+    assert_eq!(learnt.spread, grown.spread);
+    assert_eq!((learnt.spread.members.len(), learnt.spread.joined), (5, 3));
+    assert_eq!(learnt.tree().parent(NodeId(4)), Some(NodeId(0)));
+    assert_eq!(learnt.description, "more");
+    assert!(learnt.token.matches(first.token));
+    assert!(first.grown(&growth(&["n 2"])).is_err());
+}
+
+#[test]
+fn what_cannot_be_a_launch_is_refused_with_its_name() {
+    let open = |launch: &str, spread| {
+        Opening::of_launcher(
+            (launch.into(), String::new()),
+            0,
+            spread,
+            Vec::new(),
+            &account(),
+        )
+        .unwrap_err()
+        .to_string()
+    };
+    assert!(open("", spread(&["n0"])).contains("is named \"\""));
+    assert!(open("a b", spread(&["n0"])).contains("\"a b\""));
+    assert!(open("l", spread(&[])).contains("over 0 nodes"));
+    assert!(open("l", spread(&["n0", "n1", "n0"])).contains("node n0 is given twice"));
+    let many: Vec<String> = (0..=CHILDREN_MAX).map(|n| format!("n{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let mut star = spread(&many);
+    star.star_limit = u32::MAX;
+    assert!(open("l", star).contains("contact up to 4097 others"));
+    let mut bad = spread(&["n0"]);
+    bad.members[0].address = "n0".into();
+    assert!(open("l", bad).contains("node n0 has the address \"n0\""));
+}
