@@ -16,6 +16,7 @@
 mod dismiss;
 pub mod first_failure;
 mod policy;
+mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::{Cause, EXIT_REQUEUE, EXIT_WIREUP, PmiState, RankEnd, judge};
+use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
 use crate::job::spec::{EndingSpec, OnFailure};
 use crate::record::kind_of;
 
@@ -418,95 +419,6 @@ impl Supervisor {
             for (_, ranks) in self.kills.extract_if(.., |(at, _)| now >= *at) {
                 orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks));
             }
-        }
-    }
-
-    /// When [`Supervisor::tick`] has something to do next.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        let kill = match self.phase {
-            LaunchPhase::Terminating { kill_at } => Some(kill_at),
-            _ => None,
-        };
-        let running = self.phase == LaunchPhase::Running;
-        let timeout = self.timeout.filter(|_| running);
-        let absences = [&self.strangers, &self.leavers].into_iter();
-        let absence = absences.filter(|absences| running && !absences.each.is_empty());
-        let absence = absence.map(|absences| absences.due).min();
-        let dismissed = self.kills.iter().map(|(at, _)| *at).min();
-        let dismissed = dismissed.filter(|_| running);
-        [kill, timeout, self.note_at, absence, dismissed]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// Whether the job is being ended.
-    pub fn is_ending(&self) -> bool {
-        self.phase != LaunchPhase::Running
-    }
-
-    /// Whether it ends, or was interrupted.
-    pub fn is_asked_to_end(&self) -> bool {
-        self.is_ending() || self.interrupted.is_some()
-    }
-
-    /// Whether no rank is left.
-    pub fn is_over(&self) -> bool {
-        self.remaining == 0
-    }
-
-    /// Ranks that have not ended.
-    pub fn remaining(&self) -> u32 {
-        self.remaining
-    }
-
-    /// Where the job is on its way to its end.
-    pub fn phase(&self) -> LaunchPhase {
-        self.phase
-    }
-
-    /// The first thing that went wrong and ended the job.
-    pub fn cause(&self) -> Option<&Cause> {
-        self.cause.as_ref()
-    }
-
-    /// The first failure that did not end the job.
-    pub fn tolerated(&self) -> Option<&Cause> {
-        self.tolerated.as_ref()
-    }
-
-    /// Whether the job ended because a failure that had been tolerated keeps others waiting.
-    pub fn waited_in_vain(&self) -> bool {
-        let by_rank =
-            |cause: &Cause| matches!(cause, Cause::RankFailed { .. } | Cause::NotFinalized { .. });
-        !self.by_end && self.cause.as_ref().is_some_and(by_rank)
-    }
-
-    /// Ranks that failed by themselves: before the job was being ended.
-    pub fn failed(&self) -> u32 {
-        self.failed
-    }
-
-    /// Whether the launch is to be run again.
-    pub fn wants_requeue(&self) -> bool {
-        let cause = self.cause.as_ref();
-        cause.is_some_and(|cause| policy::is_requeued(self.on_failure, cause))
-    }
-
-    /// The exit code of the run.
-    pub fn exit_code(&self) -> u8 {
-        if self.wants_requeue() {
-            return EXIT_REQUEUE;
-        }
-        let code = match (&self.cause, self.interrupted) {
-            (Some(cause), _) if !self.by_end => cause.exit_code(),
-            (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),
-            _ => self.tally.exit_code(),
-        };
-        // Whatever the policy is: a job that was not seen to end has not succeeded.
-        match (code, self.unseen) {
-            (0, 1..) => EXIT_WIREUP,
-            _ => code,
         }
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::job::demand::{Demand, Wish};
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::NodeId;
+use crate::job::outcome::EXIT_REQUEUE;
 use crate::job::spec::GRACE;
 
 const T0: Duration = Duration::ZERO;
