@@ -11,7 +11,7 @@ use crate::launch::queue::Full;
 use crate::launch::router::{Action, Event, Neighbour};
 use crate::launch::{Loss, Packet};
 use crate::proto::v1;
-use wireup_core::link::control::FromAgent;
+use wireup_core::link::control::{FromAgent, ToStep};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::Sign;
 
