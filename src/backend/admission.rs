@@ -250,7 +250,7 @@ mod tests {
             let timeout = Cause::FenceTimeout(Box::new(late(number, &[0], &[1])));
             assert_eq!(admitted(failed(timeout)), there);
             let demand = Demand {
-                by: GlobalRank(2),
+                by: Some(GlobalRank(2)),
                 what: Wish::Kill,
                 ranks: Some(vec![GlobalRank(0), rank]),
             };

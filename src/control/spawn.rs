@@ -187,8 +187,8 @@ impl Controller {
         }
         birth.failure = Some(failure);
         let by = match birth.by {
-            Spawner::Rank(process) => process,
-            Spawner::Tool(_) => self.jobs.first_of(job),
+            Spawner::Rank(process) => Some(process),
+            Spawner::Tool(_) => None,
         };
         let demand = Demand {
             by,
@@ -349,7 +349,7 @@ impl Controller {
         let living = |process: &GlobalRank| self.lives[process.index()].end.is_none();
         let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();
         let demand = Demand {
-            by: self.jobs.first_of(job),
+            by: Some(self.jobs.first_of(job)),
             what: Wish::Terminate,
             ranks: Some(ranks),
         };

@@ -292,7 +292,7 @@ pub fn failure(
         }
         Cause::EndedBy { rank: by, signal } => format!(
             "{} had the job ended by signal {signal} through PMIx",
-            rank(*by)
+            by.map_or_else(|| "a tool".to_owned(), rank)
         ),
         Cause::Misbehaved {
             rank: failed,

@@ -19,6 +19,10 @@
  *   count NSPACE RANK         asks for a process's output; says  pmix_debugger counted rank=R bytes=N  at its end
  *   push NSPACE RANK TEXT     has a line of input for a rank; says  pmix_debugger pushed status=S
  *   end NSPACE RANK           that was all of it
+ *   control NSPACE RANK KEY [NUMBER]
+ *                             a directive of PMIx_Job_control, true or with that number; says
+ *                             pmix_debugger control=KEY status=S
+ *   abort NSPACE RANK         PMIx_Abort of these; says  pmix_debugger abort status=S
  *   go                        lets the launcher launch
  *   hang                      does not return from the callback of the next output
  *
@@ -335,6 +339,31 @@ static void push(char *rest, bool end)
     report("pmix_debugger pushed status=%d", await_answer(rc));
 }
 
+static void control(char *rest)
+{
+    pmix_proc_t whom = named(&rest, true);
+    const char *key = strsep(&rest, " ");
+    const bool yes = true;
+    pmix_info_t directive, *results = NULL;
+    size_t nresults = 0;
+    hold(key != NULL, "a directive");
+    if (rest == NULL) {
+        PMIX_INFO_LOAD(&directive, key, &yes, PMIX_BOOL);
+    } else {
+        const int number = atoi(rest);
+        PMIX_INFO_LOAD(&directive, key, &number, PMIX_INT);
+    }
+    PMIX_INFO_REQUIRED(&directive);
+    const pmix_status_t rc = PMIx_Job_control(&whom, 1, &directive, 1, &results, &nresults);
+    report("pmix_debugger control=%s status=%d", key, rc);
+}
+
+static void abort_some(char *rest)
+{
+    pmix_proc_t whom = named(&rest, true);
+    report("pmix_debugger abort status=%d", PMIx_Abort(7, "by a tool", &whom, 1));
+}
+
 static void stop(void)
 {
     const pmix_status_t rc = PMIx_IOF_deregister(subscription, NULL, 0, on_answer, NULL);
@@ -360,6 +389,10 @@ static void obey(char *line)
         report("pmix_debugger %s=%s", rest, ask(rest, NULL)->data.string);
     else if (strcmp(word, "pull") == 0)
         pull(rest);
+    else if (strcmp(word, "control") == 0)
+        control(rest);
+    else if (strcmp(word, "abort") == 0)
+        abort_some(rest);
     else if (strcmp(word, "count") == 0)
         count(rest);
     else if (strcmp(word, "stop") == 0)

@@ -11,6 +11,7 @@ use crate::common::{
 use crate::pmix::SERVERS;
 use rustix::process::Signal;
 
+mod control;
 mod daemons;
 mod ends;
 mod io;

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::GlobalRank;
 
-/// A rank's request.
+/// A request of a rank or a tool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Demand {
-    pub by: GlobalRank,
+    /// The rank; nothing for a tool.
+    pub by: Option<GlobalRank>,
     /// What is to be done.
     pub what: Wish,
     /// With whom; with all ranks if absent.

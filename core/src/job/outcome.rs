@@ -161,10 +161,10 @@ pub enum Cause {
         /// The text it gave, possibly empty.
         message: String,
     },
-    /// A rank had the job ended, by a signal.
+    /// A rank or a tool had the job ended, by a signal.
     EndedBy {
-        /// Which.
-        rank: GlobalRank,
+        /// Which rank; nothing for a tool.
+        rank: Option<GlobalRank>,
         signal: i32,
     },
     /// A rank broke its protocol.
@@ -255,9 +255,9 @@ impl Cause {
             | Self::LeftOthers { rank }
             | Self::RanAlone { rank, .. }
             | Self::Aborted { rank, .. }
-            | Self::EndedBy { rank, .. }
             | Self::Misbehaved { rank, .. }
             | Self::NotStarted { rank, .. } => Some(*rank),
+            Self::EndedBy { rank, .. } => *rank,
             _ => None,
         }
     }

@@ -82,16 +82,17 @@ impl NodeCore {
         let Some(ranks) = self.targets(proc, targets) else {
             return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
         };
-        let waits = targets.is_empty() || ranks.is_none();
-        let by = self.named(proc).unwrap_or_default();
+        let by = self.named(proc);
+        // A tool does not exit by it.
+        let waits = by.is_some() && (targets.is_empty() || ranks.is_none());
         let message = message.to_string();
-        actions.push(match ranks {
-            None => Action::Report(Report::Failed(Cause::Aborted {
+        actions.push(match (by, ranks) {
+            (Some(by), None) => Action::Report(Report::Failed(Cause::Aborted {
                 rank: by,
                 code,
                 message,
             })),
-            ranks => Action::Tell(FromNode::Demanded(Demand {
+            (by, ranks) => Action::Tell(FromNode::Demanded(Demand {
                 by,
                 what: Wish::Abort { code, message },
                 ranks,
@@ -159,7 +160,7 @@ impl NodeCore {
         (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
         actions: &mut Vec<Action>,
     ) {
-        let by = self.named(proc).unwrap_or_default();
+        let by = self.named(proc);
         actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
             Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))

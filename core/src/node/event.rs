@@ -339,8 +339,8 @@ impl FromNode {
                 by: Spawner::Rank(by),
                 ..
             }
-            | Self::Allocate { by, .. }
-            | Self::Demanded(Demand { by, .. }) => Some(*by),
+            | Self::Allocate { by, .. } => Some(*by),
+            Self::Demanded(Demand { by, .. }) => *by,
             Self::Spawn { .. }
             | Self::Tools { .. }
             | Self::Directed(_)

@@ -38,18 +38,21 @@ impl Supervisor {
         kind
     }
 
-    /// A rank requests an action on ranks of its job.
+    /// A rank or a tool requests an action on ranks. An abort by a tool is its order to end them.
     pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<SupervisorOrder>) {
         if self.phase != LaunchPhase::Running {
             return;
         }
         let Demand { by, what, ranks } = demand;
+        if let (Wish::Abort { code, message }, Some(by)) = (&what, by) {
+            return self.aborted((by, *code, message), ranks, now, orders);
+        }
         match (what, ranks) {
             (Wish::Signal(signal), None) => orders.push(SupervisorOrder::Signal(signal)),
             (Wish::Signal(signal), Some(ranks)) => {
                 orders.push(SupervisorOrder::SignalRanks(signal, ranks))
             }
-            (Wish::Terminate, None) => {
+            (Wish::Terminate | Wish::Abort { .. }, None) => {
                 let signal = SIGTERM;
                 self.cause = Some(Cause::EndedBy { rank: by, signal });
                 self.terminate(signal, now, orders);
@@ -59,30 +62,37 @@ impl Supervisor {
                 self.cause = Some(Cause::EndedBy { rank: by, signal });
                 self.kill(orders);
             }
-            (Wish::Terminate, Some(ranks)) => {
+            (Wish::Terminate | Wish::Abort { .. }, Some(ranks)) => {
                 self.dismiss(ranks, &Dismissal::InOrder, Some(now), orders);
             }
             (Wish::Kill, Some(ranks)) => self.dismiss(ranks, &Dismissal::InOrder, None, orders),
-            (Wish::Abort { code, message }, ranks) => {
-                let cause = Cause::Aborted {
-                    rank: by,
+        }
+    }
+
+    fn aborted(
+        &mut self,
+        (by, code, message): (GlobalRank, i32, &str),
+        ranks: Option<Vec<GlobalRank>>,
+        now: Duration,
+        orders: &mut Vec<SupervisorOrder>,
+    ) {
+        let cause = Cause::Aborted {
+            rank: by,
+            code,
+            message: message.to_owned(),
+        };
+        match ranks {
+            Some(ranks) if !self.kill_on_bad_exit => {
+                self.tolerated.get_or_insert_with(|| cause.clone());
+                let told = ranks.clone();
+                orders.push(SupervisorOrder::NoteAbort {
+                    by,
                     code,
-                    message,
-                };
-                match ranks {
-                    Some(ranks) if !self.kill_on_bad_exit => {
-                        self.tolerated.get_or_insert_with(|| cause.clone());
-                        let told = ranks.clone();
-                        orders.push(SupervisorOrder::NoteAbort {
-                            by,
-                            code,
-                            ranks: told,
-                        });
-                        self.dismiss(ranks, &Dismissal::Aborted(cause), Some(now), orders);
-                    }
-                    _ => self.fail(cause, now, orders),
-                }
+                    ranks: told,
+                });
+                self.dismiss(ranks, &Dismissal::Aborted(cause), Some(now), orders);
             }
+            _ => self.fail(cause, now, orders),
         }
     }
 

@@ -511,7 +511,7 @@ static PMI_QUIET: PmiState = PmiState {
 
 fn wish(what: Wish, ranks: Option<&[u32]>) -> Demand {
     Demand {
-        by: GlobalRank(0),
+        by: Some(GlobalRank(0)),
         what,
         ranks: ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect()),
     }

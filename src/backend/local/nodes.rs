@@ -231,7 +231,7 @@ impl LocalBackend {
     fn node_said(&mut self, node: NodeId, said: FromNode) {
         match said {
             FromNode::Demanded(Demand {
-                by: rank,
+                by: Some(rank),
                 what: Wish::Abort { code, message },
                 ..
             }) if self.plan.spec.ending.kill_on_bad_exit => {

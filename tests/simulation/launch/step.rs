@@ -293,7 +293,7 @@ impl Step {
                     self.happened(first_failure::Event::SidecarLost { node, error }, now);
                 }
                 Action::Tell(FromNode::Demanded(Demand {
-                    by: rank,
+                    by: Some(rank),
                     what: Wish::Abort { code, message },
                     ..
                 })) => {

@@ -53,7 +53,7 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
             panic!("{reports:?}");
         };
         let ranks = None;
-        let by = GlobalRank(1);
+        let by = Some(GlobalRank(1));
         assert_eq!(*demand, Demand { by, what, ranks });
         assert_eq!(status, Some(Status::SUCCESS));
     }

@@ -358,7 +358,7 @@ pub fn demand() -> BoxedStrategy<Demand> {
         any::<i32>().prop_map(Wish::Signal),
     ];
     let ranks = proptest::option::of(vec(process(), 0..4));
-    (process(), wish, ranks)
+    (proptest::option::of(process()), wish, ranks)
         .prop_map(|(by, what, ranks)| Demand { by, what, ranks })
         .boxed()
 }
@@ -380,7 +380,8 @@ pub fn cause() -> BoxedStrategy<Cause> {
             code,
             message
         }),
-        (process(), any::<i32>()).prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
+        (proptest::option::of(process()), any::<i32>())
+            .prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
         (process(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
         (process(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
             rank,

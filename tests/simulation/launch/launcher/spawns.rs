@@ -111,7 +111,7 @@ impl Launcher {
         self.sends.push((Address::EveryNode, Carried::DropJob(job)));
         // That they are killed is no failure.
         let demand = Demand {
-            by: self.jobs.first_of(job),
+            by: Some(self.jobs.first_of(job)),
             what: Wish::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
