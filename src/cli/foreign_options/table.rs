@@ -297,6 +297,11 @@ pub(super) const HABITS: &[Habit] = &[
         Instead("write --wrap 'xterm -e gdb --args', or put the debugger in front of the program"),
     ),
     habit(&["--cpus-per-task"], 1, Instead(CPUS_PER_RANK)),
+    habit(
+        &["-m", "--distribution"],
+        1,
+        Instead("write --map-by slot for block, --map-by node for cyclic"),
+    ),
     // What batch systems decide.
     habit(&["-J", "--job-name"], 1, Instead(NAMES_JOBS)),
     habit(

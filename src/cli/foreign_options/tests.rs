@@ -74,6 +74,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("--pernode a", "write --ppn 1"),
         ("--gpus-per-task=1 a", "CUDA_VISIBLE_DEVICES=%l"),
         ("--mem=4G a", "--rlimit as=4G"),
+        ("-m cyclic a", "--map-by node for cyclic"),
         ("-o out.%t a", "write --output out.%t"),
         ("--exclusive=user a", "no batch system"),
         ("-outfile-pattern out.%r a", "write --output 'out.%r',"),
