@@ -1,11 +1,12 @@
 //! PMIx tools of launches on several hosts.
 
 use std::io::Write as _;
+use std::process::ChildStdin;
 
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, field, number};
+use crate::common::{Output, Pmix, Running, eventually, field, number};
 use crate::pmix::versions;
 
 /// Attaches to the only server of its host.
@@ -98,5 +99,75 @@ fn a_tool_directs_a_launch_on_two_hosts_that_it_has_started() {
         tool.wait_for(Output::Stdout, "pmix_debugger lost");
         drop(orders);
         tool.finish().expect(0);
+    }
+}
+
+/// `pmix_debugger` on a host, attached to the only job.
+fn debugger(cluster: &Cluster, library: &Pmix, host: usize) -> (Running, ChildStdin) {
+    let debugger = library.dir.join("pmix_debugger").display().to_string();
+    let words = ["sh", "-c", ATTACH, "sh", &debugger];
+    let mut tool = cluster.command(host, words).stdin_held().start();
+    let orders = tool.stdin();
+    tool.wait_for(Output::Stdout, "pmix_debugger attached");
+    (tool, orders)
+}
+
+#[test]
+fn a_tool_on_another_host_than_the_first_rank_pauses_and_ends_the_job() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let Some(library) = versions().next() else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:1,node02:1", "-n", "2", "--pmi", "pmix"];
+    let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
+    let job = job.more(["sh", "-c", "echo of $PMIX_NAMESPACE end; exec sleep 1000"]);
+    let job = job.start();
+    let told = job.wait_for_many(Output::Stdout, " end\n", 2);
+    let name = told.split_whitespace().nth(1).unwrap().to_owned();
+    let (tool, mut orders) = debugger(&cluster, &library, 1);
+    writeln!(orders, "control {name} -2 pmix.jctrl.pause").unwrap();
+    tool.wait_for(Output::Stdout, "control=pmix.jctrl.pause status=0");
+    eventually("both ranks are stopped", || {
+        let processes = job.processes();
+        let stopped = processes.iter().filter(|one| one.state == 'T');
+        (stopped.count() == 2).then_some(())
+    });
+    writeln!(orders, "control {name} -2 pmix.jctrl.term").unwrap();
+    let outcome = job.finish().expect(143);
+    outcome.expect_one_line(&["a tool had the job ended by signal 15"]);
+    tool.signal(Signal::KILL);
+    tool.finish().expect(137);
+}
+
+#[test]
+fn ranks_on_all_hosts_go_on_or_end_when_the_tool_that_they_wait_for_is_lost() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let Some(library) = versions().next() else {
+        return;
+    };
+    for (policy, stops, code) in [
+        ("release", "--stop-in-init", 0),
+        ("release", "--stop-on-exec", 0),
+        ("end", "--stop-in-init", 143),
+    ] {
+        let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
+        let options = ["--on-tool-loss", policy, stops, "--libpmix", library.path()];
+        let program = library.dir.join("pmix_stop");
+        let job = cluster.run(0, hosts).more(options).more([program]).start();
+        let (tool, _orders) = debugger(&cluster, &library, 1);
+        tool.wait_for(Output::Stdout, "pmix_debugger ready=");
+        tool.signal(Signal::KILL);
+        tool.finish().expect(137);
+        let outcome = job.finish().expect(code);
+        let told = outcome.err();
+        assert_eq!(
+            told.contains("a debugger that is gone"),
+            code != 0,
+            "{told}"
+        );
     }
 }

@@ -74,3 +74,27 @@ fn ranks_wait_for_another_tool_while_one_is_there_or_unless_the_user_says_otherw
     job.running.finish().expect(0);
     other.leave();
 }
+
+#[test]
+fn a_spawned_job_that_waits_in_the_program_goes_on_when_its_tool_is_lost() {
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--on-tool-loss", "release", "--oversubscribe"], nodes].concat();
+            let job = Job::start(library.clone(), &options);
+            let mut tool = Debugger::attach(&job);
+            let program = library.dir.join("pmix_stop");
+            let wishes = "quiet pmix.dbg.notify pmix.mapby=node";
+            let child = tool.spawns(&format!("{wishes} -- 2 {}", program.display()));
+            tool.hears(&format!("ready={child} at=in-app"));
+            assert!(
+                !job.running
+                    .so_far(Output::Stdout)
+                    .windows(8)
+                    .any(|text| text == b"released")
+            );
+            tool.kill();
+            job.running.wait_for_many(Output::Stdout, " released\n", 2);
+            job.end();
+        }
+    }
+}
