@@ -21,6 +21,7 @@ mod look;
 mod man;
 mod negation;
 mod options;
+mod personality;
 mod ps;
 mod requeue;
 mod run;
@@ -33,6 +34,7 @@ use std::io::{self, Write};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
+use self::personality::Personality;
 use crate::backend::{rendezvous, step};
 use crate::detached;
 use crate::failure::RunFailure;
@@ -70,6 +72,8 @@ enum Other {
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
     Man(man::ManArgs),
+    /// Make links named mpiexec, mpirun and srun, under which wireup takes the options of these
+    InstallLinks(personality::LinksArgs),
     /// Print the script that makes a shell complete wireup's commands
     Completions(completions::CompletionsArgs),
 }
@@ -89,8 +93,11 @@ fn tree() -> Command {
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
 pub fn main(args: Vec<OsString>) -> u8 {
+    let named = |at: usize| args.get(at).and_then(|word| Personality::of(word));
     let result = match args.get(1) {
+        _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),
         Some(word) if word == "run" => run::line(args),
+        _ if let Some(personality) = named(1) => personality.execute(args[2..].to_vec()),
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == detached::COMMAND => {
@@ -140,6 +147,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
+        Ok(Other::InstallLinks(args)) => personality::install_links(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),
         Err(error) => answer(&error, || usage_errors::one_line(&error)),
     }

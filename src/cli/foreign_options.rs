@@ -2,7 +2,7 @@
 //! such, everything else is refused with what to write instead. Nothing is ignored in silence that
 //! would have had an effect.
 
-mod table;
+pub(super) mod table;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -30,12 +30,16 @@ pub(super) enum ForeignError {
     Instead { option: OsString, advice: String },
 }
 
-/// Puts the options in front of a program into our own spelling. Words after the program, and
+/// Puts the options in front of a program into our own spelling; `first` comes before that and the table. Words after the program, and
 /// after an unknown word, are unchanged.
 ///
 /// # Errors
 /// [`ForeignError`] with what to write instead of an option of another launcher.
-pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, ForeignError> {
+pub(super) fn translate(
+    own: &Own,
+    first: &[Habit],
+    words: Vec<OsString>,
+) -> Result<Translated, ForeignError> {
     let mut result = Translated {
         words: Vec::with_capacity(words.len()),
         everywhere: Vec::new(),
@@ -45,6 +49,9 @@ pub(super) fn translate(own: &Own, words: Vec<OsString>) -> Result<Translated, F
         let meaning = own.read(&word);
         let foreign = match meaning {
             Word::Program => None,
+            _ if let Some(found) = among(first, &word).or_else(|| letter(first, &word)) => {
+                Some(found)
+            }
             // Our own spelling comes first, except that `-np` is not `-n p`.
             Word::Option { .. } if is_plain(&word) => whole(&word).map(|habit| (habit, None)),
             _ => habit(&word),
@@ -133,18 +140,33 @@ fn whole(word: &OsStr) -> Option<&'static Habit> {
     })
 }
 
-/// The entry of a word, and the value that is joined to it with `=`.
+/// The entry of a word in the table, and the value that is joined to it with `=`.
 fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
+    among(HABITS, word)
+}
+
+/// The entry of a letter with its value, as in `-N2`.
+fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
+    let bytes = word.as_bytes();
+    let (name, value) = bytes.split_at_checked(2)?;
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let (habit, _) = among(habits, OsStr::from_bytes(name)).filter(|_| digits)?;
+    Some((habit, Some(OsStr::from_bytes(value).to_owned())))
+}
+
+/// As [`habit`], among these.
+fn among<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
     let bytes = word.as_bytes();
     let (name, joined) = match bytes.iter().position(|byte| *byte == b'=') {
-        Some(at) if bytes.starts_with(b"--") => (
+        // Behind one dash too, for names that are no letters.
+        Some(at) if at > 2 => (
             &bytes[..at],
             Some(OsStr::from_bytes(&bytes[at + 1..]).into()),
         ),
         _ => (bytes, None),
     };
     let named = |habit: &&Habit| habit.words.iter().any(|word| word.as_bytes() == name);
-    Some((HABITS.iter().find(named)?, joined))
+    Some((habits.iter().find(named)?, joined))
 }
 
 fn take_values(
@@ -201,6 +223,17 @@ fn apply(
             result.words.push(option.into());
             result.words.extend_from_slice(values);
         }
+        Meaning::Words(words) => {
+            let filled = words.iter().map(|word| filled(word, None, values));
+            result.words.extend(filled.map(OsString::from));
+        }
+        Meaning::Computed(compute, instead) => {
+            let value = values.first().and_then(|value| value.to_str());
+            match value.and_then(compute) {
+                Some(words) => result.words.extend(words),
+                None => return Err(refusal(instead, word, values)),
+            }
+        }
         Meaning::Variable => result.words.extend(["-x".into(), assignment(values)]),
         Meaning::VariableEverywhere => {
             result.everywhere.extend(["-x".into(), assignment(values)]);
@@ -215,17 +248,22 @@ fn assignment(values: &[OsString]) -> OsString {
 }
 
 /// Fills in the option as written, and its values: `{0}`, `{1}`, `{2}`.
-fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> ForeignError {
-    let mut text = instead.replace("{0}", &word.to_string_lossy());
+fn filled(text: &str, word: Option<&OsStr>, values: &[OsString]) -> String {
+    let word = word.unwrap_or_default().to_string_lossy();
+    let mut text = text.replace("{0}", &word);
     for (index, name) in ["{1}", "{2}"].into_iter().enumerate() {
         let value = values
             .get(index)
             .map_or_else(|| "...".into(), |v| v.to_string_lossy());
         text = text.replace(name, &value);
     }
+    text
+}
+
+fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> ForeignError {
     ForeignError::Instead {
         option: word.to_owned(),
-        advice: text,
+        advice: filled(instead, Some(word), values),
     }
 }
 

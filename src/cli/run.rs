@@ -209,7 +209,8 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let mut everywhere = Vec::new();
     let mut translate = |part| {
-        let translated = foreign_options::translate(&own, part).map_err(RunFailure::request)?;
+        let translated =
+            foreign_options::translate(&own, &[], part).map_err(RunFailure::request)?;
         everywhere.extend(translated.everywhere);
         Ok::<_, RunFailure>(translated.words)
     };
@@ -362,7 +363,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
     let own = Own::of::<RunArgs>();
     let first = split_apps(command.to_vec()).into_iter().next();
-    let Ok(translated) = foreign_options::translate(&own, first.unwrap_or_default()) else {
+    let Ok(translated) = foreign_options::translate(&own, &[], first.unwrap_or_default()) else {
         return GRACE;
     };
     let defaults = match config::is_refused(&own, &translated.words) {

@@ -101,6 +101,27 @@ fn an_allocation_is_used_without_options() {
         .collect();
     lines.sort();
     assert_eq!(lines, ["0 node01", "1 node02", "2 node03"]);
+    // Under other programs' names, also srun's.
+    let links = slurm.dir().join("links");
+    let install = [
+        slurm.wireup().as_os_str(),
+        OsStr::new("install-links"),
+        links.as_os_str(),
+    ];
+    slurm.command(install).run().expect(0);
+    let words = [
+        "mpirun -np 3",
+        "mpiexec -n 2 -ppn 1",
+        "srun -N 3 -n 3",
+        "srun -n 2",
+    ];
+    let lines = words.map(|words| format!("{words} {ranks}\n")).concat();
+    let path = format!("#!/bin/sh\nPATH={}:$PATH\n", links.display());
+    fs::write(&script, path + &lines).unwrap();
+    let out = batch("-N 3 --ntasks-per-node=2");
+    assert_eq!(out.matches("0 node01").count(), 4, "{out}");
+    assert_eq!(out.matches("2 node03").count(), 1, "{out}");
+    assert_eq!(out.lines().count(), 10, "{out}");
     // On its only node the launch needs no agent.
     let children = "ps -o comm= --ppid $(ps -o ppid= $$)";
     fs::write(

@@ -3,6 +3,7 @@
 
 use std::io::{self, Read as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +105,7 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
             _ => None,
         };
         let name = words.first().cloned().unwrap_or_default();
-        let mut command = Command::new(&name);
+        let mut command = Command::new(program(&name));
         command.args(words.get(1..).unwrap_or_default());
         command.arg(&own).arg(super::node::COMMAND).args(host);
         for variable in &starter.without {
@@ -121,6 +122,22 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
         }
     };
     (0..starter.parts.len()).map(one).collect()
+}
+
+/// The file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place of agents.
+fn program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().and_then(|own| own.with_file_name("wireup").canonicalize());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&path).map(|dir| dir.join(name));
+    let other = |file: &PathBuf| {
+        rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+            && own.as_ref().is_ok_and(|own| {
+                let real = file.canonicalize();
+                real.is_ok_and(|real| real != *own)
+            })
+    };
+    let found = (!name.contains('/')).then(|| files.find(other)).flatten();
+    found.unwrap_or_else(|| name.into())
 }
 
 fn running(

@@ -2,23 +2,30 @@
 
 /// Options of one meaning.
 #[derive(Debug)]
-pub(super) struct Habit {
+pub(in crate::cli) struct Habit {
     /// As written, dashes included; `--name=VALUE` is found as `--name`.
-    pub(super) words: &'static [&'static str],
+    pub(in crate::cli) words: &'static [&'static str],
     /// How many of the following words belong to it.
-    pub(super) values: usize,
-    pub(super) meaning: Meaning,
+    pub(in crate::cli) values: usize,
+    pub(in crate::cli) meaning: Meaning,
 }
+
+/// Words of ours for a value of another launcher, if there are any.
+pub(in crate::cli) type Translation = std::option::Option<Vec<std::ffi::OsString>>;
 
 /// The translation of an option.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Meaning {
+pub(in crate::cli) enum Meaning {
     /// It asks for what happens anyway.
     Nothing,
     /// As [`Meaning::Nothing`] with this value, refused with any other.
     Only(&'static str, &'static str),
     /// It is one of ours under another name, with the same values.
     Option(&'static str),
+    /// It is these words of ours, in which `{1}` and `{2}` are its values.
+    Words(&'static [&'static str]),
+    /// The words of ours are computed from its value; where there are none it is refused with the advice.
+    Computed(fn(&str) -> Translation, &'static str),
     /// `NAME VALUE` of a variable for this program.
     Variable,
     /// `NAME VALUE` of a variable for every program.
@@ -29,7 +36,11 @@ pub(super) enum Meaning {
 
 use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere};
 
-const fn habit(words: &'static [&'static str], values: usize, meaning: Meaning) -> Habit {
+pub(in crate::cli) const fn habit(
+    words: &'static [&'static str],
+    values: usize,
+    meaning: Meaning,
+) -> Habit {
     Habit {
         words,
         values,
@@ -37,14 +48,12 @@ const fn habit(words: &'static [&'static str], values: usize, meaning: Meaning) 
     }
 }
 
-const NAME_HOSTS: &str = "wireup runs on the hosts that --hosts or --hostfile name; leave it out \
+const NODES: &str = "to srun it is a number of nodes, to mpirun of ranks on each; write --nodes {1} or --ppn {1} \
     (--virtual-nodes K makes this machine act as K nodes)";
 const LIST_ONLY: &str = "wireup runs on this machine only if it is in the list; leave it out, and \
     name the hosts with --hosts or --hostfile";
 const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or write --wrap \
     'taskset -c %l', which binds each rank to the CPU with the number of its local rank";
-const CPUS_PER_RANK: &str = "wireup reserves no CPUs and does not bind ranks; leave it out, and write \
-    --ppn for how many ranks a node gets";
 const NO_GPUS: &str = "wireup assigns no GPUs; leave it out, or write --wrap 'env \
     CUDA_VISIBLE_DEVICES=%l', which gives each rank the GPU with the number of its local rank";
 const NO_MEMORY: &str = "wireup reserves no memory, the batch system does; leave it out, or write \
@@ -66,8 +75,8 @@ pub(super) const HABITS: &[Habit] = &[
         &["-c"],
         1,
         Instead(
-            "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks; CPUs \
-             are not reserved or bound",
+            "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks, or \
+             --cpus-per-rank {1}, which counts CPUs and binds nothing",
         ),
     ),
     habit(&["--ntasks"], 1, Instead("write -n {1}")),
@@ -83,7 +92,7 @@ pub(super) const HABITS: &[Habit] = &[
         Option("--ppn"),
     ),
     habit(&["-pernode", "--pernode"], 0, Instead("write --ppn 1")),
-    habit(&["-N", "--nodes"], 1, Instead(NAME_HOSTS)),
+    habit(&["-N"], 1, Instead(NODES)),
     habit(
         &["-nooversubscribe", "--nooversubscribe"],
         0,
@@ -296,7 +305,7 @@ pub(super) const HABITS: &[Habit] = &[
         0,
         Instead("write --wrap 'xterm -e gdb --args', or put the debugger in front of the program"),
     ),
-    habit(&["--cpus-per-task"], 1, Instead(CPUS_PER_RANK)),
+    habit(&["--cpus-per-task"], 1, Option("--cpus-per-rank")),
     habit(
         &["-m", "--distribution"],
         1,

@@ -6,7 +6,8 @@ fn words(text: &str) -> Vec<OsString> {
 }
 
 fn translated(text: &str) -> Result<(Vec<OsString>, Vec<OsString>), ForeignError> {
-    translate(&Own::of::<RunArgs>(), words(text)).map(|result| (result.words, result.everywhere))
+    translate(&Own::of::<RunArgs>(), &[], words(text))
+        .map(|result| (result.words, result.everywhere))
 }
 
 #[track_caller]
@@ -70,7 +71,6 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("--rank-by=core a", "--rank-by=core: ranks are numbered as"),
         ("--bind-to core a", "--wrap 'taskset -c %l'"),
         ("-c 2 -n 4 a", "write -n 2 for 2 ranks"),
-        ("--cpus-per-task=2 a", "reserves no CPUs"),
         ("--pernode a", "write --ppn 1"),
         ("--gpus-per-task=1 a", "CUDA_VISIBLE_DEVICES=%l"),
         ("--mem=4G a", "--rlimit as=4G"),
@@ -78,7 +78,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("-o out.%t a", "write --output out.%t"),
         ("--exclusive=user a", "no batch system"),
         ("-outfile-pattern out.%r a", "write --output 'out.%r',"),
-        ("-N 2 a", "--virtual-nodes"),
+        ("-N 2 a", "write --nodes 2 or --ppn 2"),
         ("--nolocal a", "only if it is in the list"),
         ("-machinefile", "-machinefile needs a value"),
         ("--ntasks=3 a", "write -n 3"),
@@ -141,7 +141,7 @@ fn the_page_on_other_launchers_says_what_happens() {
     for (theirs, ours) in rows {
         for word in &theirs {
             let line = words(&format!("{word} a"));
-            let taken = translate(&own, line).is_ok_and(|result| {
+            let taken = translate(&own, &[], line).is_ok_and(|result| {
                 let rest: Vec<OsString> =
                     result.everywhere.into_iter().chain(result.words).collect();
                 own.knows(&rest[0]) || rest == ["a"]

@@ -46,6 +46,16 @@ pub(crate) struct HostsArgs {
     )]
     engine: Engine,
 
+    /// Use only the first K of the hosts
+    #[arg(
+        long,
+        value_name = "K",
+        hide_short_help = true,
+        conflicts_with = "virtual_nodes"
+    )]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
+
     /// Up to this number of hosts, the first contacts all others; more hosts form a tree
     #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
     star_limit: u32,
@@ -98,7 +108,17 @@ impl HostsArgs {
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = spread.agent.is_some();
         let own = || own_node(spread.agent.as_deref());
-        let hosts = listed(self.hosts, self.hostfile.as_deref(), alone, own)?;
+        let mut hosts = listed(self.hosts, self.hostfile.as_deref(), alone, own)?;
+        if let Some(wanted) = self.nodes {
+            let there = hosts.len().max(1);
+            if wanted as usize > there {
+                let plural = if there == 1 { "" } else { "s" };
+                return Err(RunFailure::request(format!(
+                    "--nodes {wanted}: this launch has {there} host{plural}; name more (--hosts)"
+                )));
+            }
+            hosts.truncate(wanted as usize);
+        }
         if let Some(command) = &self.launch_agents {
             spread.starter = Some(by_command(command, &hosts)?);
         }

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use super::HostsArgs;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
+use crate::plan::slots::Slots;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spec::{LayoutSpec, MapBy};
@@ -51,6 +52,10 @@ pub(crate) struct LayoutArgs {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ppn: Option<u32>,
 
+    /// Count N CPUs for each rank: slots that are given, or this machine's CPUs, are divided by N. Nothing is bound
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true)]
+    cpus_per_rank: Option<u32>,
+
     /// Order in which nodes get ranks
     #[arg(long, value_enum, value_name = "slot|node", default_value_t = Order::Slot)]
     map_by: Order,
@@ -78,6 +83,13 @@ impl LayoutArgs {
     /// [`RunFailure`] for hosts that cannot be used.
     pub(crate) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
         let (mut hosts, spread) = hosts.resolve(self.is_virtual())?;
+        let each = self.cpus_per_rank.unwrap_or(1);
+        let divided = |slots: u32| (slots / each).max(1);
+        for host in &mut hosts {
+            host.slots = host
+                .slots
+                .map(|slots| if slots == 0 { 0 } else { divided(slots) });
+        }
         let mut slots = None;
         if let [only] = &hosts[..]
             && only.is_here()
@@ -86,6 +98,9 @@ impl LayoutArgs {
         {
             slots = only.slots.filter(|slots| *slots > 0);
             hosts.clear();
+        }
+        if hosts.is_empty() && slots.is_none() && each > 1 {
+            slots = Some(divided(Slots::detect().count()));
         }
         Ok(LayoutSpec {
             hosts,

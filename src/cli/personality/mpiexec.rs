@@ -1,0 +1,147 @@
+//! Options of mpiexec and mpirun that mean something else to `wireup run`, or nothing: MPI's standard (section "Portable
+//! MPI Process Startup"), Hydra's and Open MPI's, which do not contradict each other.
+
+use super::values;
+use crate::cli::foreign_options::table::Meaning::{
+    Computed, Instead, Nothing, Option as Same, Words,
+};
+use crate::cli::foreign_options::table::{Habit, habit};
+
+pub(super) const HABITS: &[Habit] = &[
+    habit(&["-c", "--np", "-np", "--n"], 1, Same("-n")),
+    habit(&["-N"], 1, Same("--ppn")),
+    habit(&["-pernode", "--pernode"], 0, Words(&["--ppn", "1"])),
+    habit(&["-bynode", "--bynode"], 0, Words(&["--map-by", "node"])),
+    habit(&["-byslot", "--byslot"], 0, Words(&["--map-by", "slot"])),
+    habit(
+        &["-map-by", "--map-by"],
+        1,
+        Computed(
+            values::mapping,
+            "wireup knows slots and nodes; write --map-by slot, node or ppr:K:node",
+        ),
+    ),
+    habit(
+        &["-mca", "--mca", "-gmca", "--gmca"],
+        2,
+        Words(&["-x", "OMPI_MCA_{1}={2}"]),
+    ),
+    habit(
+        &["-pmixmca", "--pmixmca", "-gpmixmca", "--gpmixmca"],
+        2,
+        Words(&["-x", "PMIX_MCA_{1}={2}"]),
+    ),
+    habit(
+        &["-envlist", "--envlist", "-genvlist", "--genvlist"],
+        1,
+        Words(&["--env", "{1},"]),
+    ),
+    habit(
+        &["-envnone", "--envnone", "-genvnone", "--genvnone"],
+        0,
+        Words(&["--env", "none"]),
+    ),
+    habit(
+        &[
+            "-report-bindings",
+            "--report-bindings",
+            "-display-map",
+            "--display-map",
+            "-display-allocation",
+            "--display-allocation",
+            "-print-rank-map",
+            "-verbose",
+        ],
+        0,
+        Words(&["-v"]),
+    ),
+    habit(&["--display"], 1, Words(&["-v"])),
+    habit(
+        &["-output-filename", "--output-filename"],
+        1,
+        Words(&["--output", "{1}/%r.%s"]),
+    ),
+    habit(&["-s"], 1, Same("--stdin")),
+    habit(&["-stdin", "--stdin"], 1, Same("--stdin")),
+    habit(
+        &["-disable-auto-cleanup"],
+        0,
+        Words(&["--no-kill-on-bad-exit"]),
+    ),
+    habit(
+        &["-enable-recovery", "--enable-recovery"],
+        0,
+        Words(&["--on-failure", "continue"]),
+    ),
+    habit(
+        &["-gpus-per-proc", "--gpus-per-proc"],
+        1,
+        Computed(
+            values::gpus,
+            "wireup gives each rank one GPU at most; write -gpus-per-proc 1",
+        ),
+    ),
+    habit(
+        &["--output"],
+        1,
+        Computed(
+            values::streams,
+            "write --tag-output for labels, or --output with a name with %r, which is the rank",
+        ),
+    ),
+    habit(
+        &["-gtool", "-gtoolfile"],
+        1,
+        Instead(
+            "write --wrap with the command that is put before the program, and --wrap-ranks with the ranks",
+        ),
+    ),
+    habit(
+        &["-check_mpi", "-trace"],
+        0,
+        Instead("write -x LD_PRELOAD=LIBRARY with the library of the tool"),
+    ),
+    habit(
+        &["--with-ft", "-with-ft"],
+        1,
+        Instead("write --on-failure continue, with which ranks survive others"),
+    ),
+    habit(
+        &["-rf"],
+        1,
+        Instead(
+            "wireup does not bind ranks; write --layout NODE*RANKS,... for which nodes get which ranks",
+        ),
+    ),
+    // How processes are started, which programs do not notice.
+    habit(
+        &[
+            "-launcher",
+            "-bootstrap",
+            "-launcher-exec",
+            "-bootstrap-exec",
+            "-rmk",
+        ],
+        1,
+        Nothing,
+    ),
+    habit(&["-prtemca", "--prtemca"], 2, Nothing),
+    habit(
+        &[
+            "-q",
+            "-quiet",
+            "--quiet",
+            "-use-hwthread-cpus",
+            "--use-hwthread-cpus",
+            "-hetero-nodes",
+            "--hetero-nodes",
+        ],
+        0,
+        Nothing,
+    ),
+    habit(
+        &["-soft", "-arch", "-file", "-usize"],
+        1,
+        Instead("wireup has no counterpart; leave it out"),
+    ),
+];
