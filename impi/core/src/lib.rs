@@ -8,7 +8,12 @@
 #![forbid(unsafe_code)]
 
 pub mod auth;
+pub mod collective;
 pub mod command;
+pub mod endpoint;
+pub mod flow;
 pub mod fuzzing;
 pub mod packet;
 pub mod server;
+pub mod startup;
+pub mod world;

@@ -1,0 +1,231 @@
+//! Gather, Scatter, Allgather and Alltoall.
+
+use super::{Channel, Join, Step, Topology, receive, send, tags};
+
+impl Topology {
+    fn channel(&self, one: usize, other: usize) -> Channel {
+        if self.client(one) == self.client(other) {
+            Channel::Local
+        } else {
+            Channel::Collective
+        }
+    }
+
+    fn blocks_of(&self, client: usize) -> Vec<usize> {
+        self.members(client).collect()
+    }
+
+    pub(super) fn gather_directly(&self, root: usize, me: usize) -> Vec<Step> {
+        let tag = tags::GATHER;
+        if me != root {
+            return vec![send(root, tag, self.channel(me, root), &[me])];
+        }
+        let others = (0..self.size()).filter(|other| *other != root);
+        others
+            .map(|other| {
+                receive(
+                    other,
+                    tag,
+                    self.channel(other, root),
+                    &[other],
+                    Join::Replace,
+                )
+            })
+            .collect()
+    }
+
+    pub(super) fn gather_by_masters(&self, root: usize, me: usize) -> Vec<Step> {
+        let tag = tags::GATHER;
+        let client = self.client(me);
+        let standing = self.standing(client, root);
+        if me != standing {
+            return vec![send(standing, tag, Channel::Local, &[me])];
+        }
+        let others = self.members(client).filter(|other| *other != me);
+        let local = |other| receive(other, tag, Channel::Local, &[other], Join::Replace);
+        let mut steps: Vec<Step> = others.map(local).collect();
+        if me == root {
+            let others = (0..self.masters()).filter(|other| *other != client);
+            steps.extend(others.map(|other| {
+                let blocks = self.blocks_of(other);
+                receive(
+                    self.master(other),
+                    tag,
+                    Channel::Collective,
+                    &blocks,
+                    Join::Replace,
+                )
+            }));
+        } else {
+            steps.push(send(
+                root,
+                tag,
+                Channel::Collective,
+                &self.blocks_of(client),
+            ));
+        }
+        steps
+    }
+
+    pub(super) fn scatter_directly(&self, root: usize, me: usize) -> Vec<Step> {
+        let tag = tags::SCATTER;
+        if me != root {
+            return vec![receive(
+                root,
+                tag,
+                self.channel(me, root),
+                &[me],
+                Join::Replace,
+            )];
+        }
+        let others = (0..self.size()).filter(|other| *other != root);
+        others
+            .map(|other| send(other, tag, self.channel(other, root), &[other]))
+            .collect()
+    }
+
+    pub(super) fn scatter_by_masters(&self, root: usize, me: usize) -> Vec<Step> {
+        let tag = tags::SCATTER;
+        let client = self.client(me);
+        let standing = self.standing(client, root);
+        if me != standing {
+            return vec![receive(standing, tag, Channel::Local, &[me], Join::Replace)];
+        }
+        let mut steps = Vec::new();
+        if me == root {
+            let others = (0..self.masters()).filter(|other| *other != client);
+            steps.extend(others.map(|other| {
+                send(
+                    self.master(other),
+                    tag,
+                    Channel::Collective,
+                    &self.blocks_of(other),
+                )
+            }));
+        } else {
+            steps.push(receive(
+                root,
+                tag,
+                Channel::Collective,
+                &self.blocks_of(client),
+                Join::Replace,
+            ));
+        }
+        let others = self.members(client).filter(|other| *other != me);
+        steps.extend(others.map(|other| send(other, tag, Channel::Local, &[other])));
+        steps
+    }
+
+    /// Each client's blocks cross to each other client once.
+    pub(super) fn allgather_by_masters(&self, me: usize) -> Vec<Step> {
+        let tag = tags::GATHER;
+        let client = self.client(me);
+        let master = self.master(client);
+        let all: Vec<usize> = (0..self.size()).collect();
+        if me != master {
+            return vec![
+                send(master, tag, Channel::Local, &[me]),
+                receive(master, tag, Channel::Local, &all, Join::Replace),
+            ];
+        }
+        let members = || self.members(client).skip(1);
+        let others = || (0..self.masters()).filter(move |other| *other != client);
+        let mut steps: Vec<Step> = members()
+            .map(|other| receive(other, tag, Channel::Local, &[other], Join::Replace))
+            .collect();
+        let own = self.blocks_of(client);
+        steps
+            .extend(others().map(|other| send(self.master(other), tag, Channel::Collective, &own)));
+        steps.extend(others().map(|other| {
+            receive(
+                self.master(other),
+                tag,
+                Channel::Collective,
+                &self.blocks_of(other),
+                Join::Replace,
+            )
+        }));
+        steps.extend(members().map(|other| send(other, tag, Channel::Local, &all)));
+        steps
+    }
+
+    fn block(&self, from: usize, to: usize) -> usize {
+        from * self.size() + to
+    }
+
+    pub(super) fn alltoall_directly(&self, me: usize) -> Vec<Step> {
+        let tag = tags::ALLTOALL;
+        let size = self.size();
+        // Each begins with another, so that not all send to the same.
+        let peers = || (1..size).map(|step| (me + step) % size);
+        let mut steps: Vec<Step> = peers()
+            .map(|to| send(to, tag, self.channel(me, to), &[self.block(me, to)]))
+            .collect();
+        steps.extend(peers().map(|from| {
+            receive(
+                from,
+                tag,
+                self.channel(me, from),
+                &[self.block(from, me)],
+                Join::Replace,
+            )
+        }));
+        steps
+    }
+
+    /// What goes from one client to another goes in one message.
+    pub(super) fn alltoall_by_masters(&self, me: usize) -> Vec<Step> {
+        let tag = tags::ALLTOALL;
+        let client = self.client(me);
+        let master = self.master(client);
+        let everyone = || 0..self.size();
+        let of = |from: usize| {
+            everyone()
+                .map(|to| self.block(from, to))
+                .collect::<Vec<_>>()
+        };
+        let for_one = |to: usize| {
+            everyone()
+                .map(|from| self.block(from, to))
+                .collect::<Vec<_>>()
+        };
+        if me != master {
+            return vec![
+                send(master, tag, Channel::Local, &of(me)),
+                receive(master, tag, Channel::Local, &for_one(me), Join::Replace),
+            ];
+        }
+        let between = |from: usize, to: usize| {
+            let pairs = self
+                .members(from)
+                .flat_map(|from| self.members(to).map(move |to| (from, to)));
+            pairs
+                .map(|(from, to)| self.block(from, to))
+                .collect::<Vec<_>>()
+        };
+        let members = || self.members(client).skip(1);
+        let others = || (0..self.masters()).filter(move |other| *other != client);
+        let mut steps: Vec<Step> = members()
+            .map(|other| receive(other, tag, Channel::Local, &of(other), Join::Replace))
+            .collect();
+        steps.extend(others().map(|other| {
+            send(
+                self.master(other),
+                tag,
+                Channel::Collective,
+                &between(client, other),
+            )
+        }));
+        steps.extend(others().map(|other| {
+            receive(
+                self.master(other),
+                tag,
+                Channel::Collective,
+                &between(other, client),
+                Join::Replace,
+            )
+        }));
+        steps.extend(members().map(|other| send(other, tag, Channel::Local, &for_one(other))));
+        steps
+    }
+}

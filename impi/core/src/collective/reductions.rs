@@ -1,0 +1,148 @@
+//! Reduce and Scan.
+
+use super::trees::cube_dimension;
+use super::{Channel, Join, Step, Topology, receive, send, tags};
+
+/// The value, and a second one.
+const VALUE: &[usize] = &[0];
+const OTHER: &[usize] = &[1];
+
+impl Topology {
+    pub(super) fn reduce(&self, root: usize, commutative: bool, me: usize) -> Vec<Step> {
+        if !commutative {
+            return self.reduce_in_order(root, me);
+        }
+        let client = self.client(me);
+        let standing = self.standing(client, root);
+        if me != standing {
+            return vec![send(standing, tags::REDUCE, Channel::Local, VALUE)];
+        }
+        let others = self.members(client).filter(|other| *other != me);
+        let local = |other| receive(other, tags::REDUCE, Channel::Local, VALUE, Join::Before);
+        let mut steps: Vec<Step> = others.map(local).collect();
+        let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, Join::Before);
+        let to = |peer| send(peer, tags::REDUCE, self.reduce, VALUE);
+        let (count, root_client) = (self.masters(), self.client(root));
+        if self.is_linear() {
+            if me == root {
+                let others = (0..count).filter(|other| *other != root_client);
+                steps.extend(others.map(|other| from(self.master(other))));
+            } else {
+                steps.push(to(root));
+            }
+            return steps;
+        }
+        let number = (client + count - root_client) % count;
+        let rank = |number: usize| self.standing((number + root_client) % count, root);
+        for mask in (0..cube_dimension(count)).map(|bit| 1 << bit) {
+            if number & mask != 0 {
+                steps.push(to(rank(number & !mask)));
+                break;
+            }
+            if number | mask < count {
+                steps.push(from(rank(number | mask)));
+            }
+        }
+        steps
+    }
+
+    /// All to the root, which combines from the last process to the first.
+    fn reduce_in_order(&self, root: usize, me: usize) -> Vec<Step> {
+        if me != root {
+            return vec![send(root, tags::REDUCE, self.reduce, VALUE)];
+        }
+        let last = self.size() - 1;
+        let from = |peer, join| receive(peer, tags::REDUCE, self.reduce, OTHER, join);
+        let own = |peer: usize| peer == root;
+        let mut steps = Vec::new();
+        steps.push(if own(last) {
+            Step::Copy { from: 0, to: 1 }
+        } else {
+            from(last, Join::Replace)
+        });
+        for peer in (0..last).rev() {
+            steps.push(if own(peer) {
+                Step::Combine { from: 0, to: 1 }
+            } else {
+                from(peer, Join::Before)
+            });
+        }
+        steps.push(Step::Copy { from: 1, to: 0 });
+        steps
+    }
+
+    /// One chain over all processes.
+    pub(super) fn scan_chain(&self, me: usize) -> Vec<Step> {
+        let channel = |one, other| {
+            if self.client(one) == self.client(other) {
+                Channel::Local
+            } else {
+                Channel::Collective
+            }
+        };
+        let mut steps = Vec::new();
+        if me > 0 {
+            steps.push(receive(
+                me - 1,
+                tags::SCAN,
+                channel(me - 1, me),
+                VALUE,
+                Join::Before,
+            ));
+        }
+        if me + 1 < self.size() {
+            steps.push(send(me + 1, tags::SCAN, channel(me, me + 1), VALUE));
+        }
+        steps
+    }
+
+    /// A chain in each client at once; then what comes before a client goes along the clients' last processes, each of
+    /// which hands it to its own.
+    pub(super) fn scan_by_clients(&self, me: usize) -> Vec<Step> {
+        let client = self.client(me);
+        let members = self.members(client);
+        let last = members.end - 1;
+        let mut steps = Vec::new();
+        if me > members.start {
+            steps.push(receive(
+                me - 1,
+                tags::SCAN,
+                Channel::Local,
+                VALUE,
+                Join::Before,
+            ));
+        }
+        if me < last {
+            steps.push(send(me + 1, tags::SCAN, Channel::Local, VALUE));
+        }
+        if client > 0 {
+            let before = self.members(client - 1).end - 1;
+            if me == last {
+                steps.push(receive(
+                    before,
+                    tags::SCAN,
+                    Channel::Collective,
+                    OTHER,
+                    Join::Replace,
+                ));
+                steps.push(Step::Combine { from: 1, to: 0 });
+                let others = members.start..last;
+                steps.extend(others.map(|other| send(other, tags::SCAN, Channel::Local, OTHER)));
+            } else {
+                steps.push(receive(
+                    last,
+                    tags::SCAN,
+                    Channel::Local,
+                    OTHER,
+                    Join::Replace,
+                ));
+                steps.push(Step::Combine { from: 1, to: 0 });
+            }
+        }
+        if me == last && client + 1 < self.masters() {
+            let next = self.members(client + 1).end - 1;
+            steps.push(send(next, tags::SCAN, Channel::Collective, VALUE));
+        }
+        steps
+    }
+}

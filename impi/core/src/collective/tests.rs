@@ -1,0 +1,314 @@
+//! Every table, executed: over 1 to 64 clients of uneven sizes, with messages that overtake those of other pairs.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+
+/// A value is the list of what was combined, in order.
+type Value = Vec<usize>;
+type Wires = BTreeMap<(usize, usize, i32, Channel), VecDeque<Vec<Option<Value>>>>;
+
+fn topology(clients: usize, max_linear: usize) -> Topology {
+    Topology::new(
+        (0..clients).map(|client| 1 + client * 7 % 5),
+        max_linear,
+        Channel::Collective,
+    )
+}
+
+/// What each process has at the end, and how many messages went between clients.
+fn run(
+    topology: &Topology,
+    operation: Operation,
+    long: bool,
+    start: impl Fn(usize, usize) -> Option<Value>,
+) -> (Vec<Vec<Option<Value>>>, usize) {
+    let size = topology.size();
+    let blocks = operation.blocks(size);
+    let mut values: Vec<Vec<Option<Value>>> = (0..size)
+        .map(|me| (0..blocks).map(|block| start(me, block)).collect())
+        .collect();
+    let mut left: Vec<VecDeque<Step>> = (0..size)
+        .map(|me| topology.steps(operation, long, me).into())
+        .collect();
+    let mut wires = Wires::new();
+    let mut crossing = 0;
+    loop {
+        let mut moved = false;
+        // The last processes first: whoever relies on the order of processes is found out.
+        for me in (0..size).rev() {
+            while let Some(step) = left[me].front() {
+                if !execute(step, me, &mut values[me], &mut wires) {
+                    break;
+                }
+                if let Some(Step::Send { to, channel, .. }) = left[me].pop_front() {
+                    let local = topology.client(me) == topology.client(to);
+                    assert_eq!(
+                        local && channel != topology.reduce,
+                        channel == Channel::Local
+                    );
+                    crossing += usize::from(!local);
+                }
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    assert!(
+        left.iter().all(VecDeque::is_empty),
+        "{operation:?} of {} clients stops",
+        topology.masters()
+    );
+    assert!(
+        wires.values().all(VecDeque::is_empty),
+        "every message is received"
+    );
+    (values, crossing)
+}
+
+fn execute(step: &Step, me: usize, values: &mut [Option<Value>], wires: &mut Wires) -> bool {
+    let joined = |first: &Option<Value>, second: &Option<Value>| match (first, second) {
+        (Some(first), Some(second)) => Some([&first[..], second].concat()),
+        _ => panic!("an operand is missing"),
+    };
+    match step {
+        Step::Send {
+            to,
+            tag,
+            channel,
+            blocks,
+        } => {
+            let message = blocks
+                .iter()
+                .map(|block| values[*block].clone())
+                .inspect(|value| assert!(value.is_some()));
+            wires
+                .entry((me, *to, *tag, *channel))
+                .or_default()
+                .push_back(message.collect());
+        }
+        Step::Receive {
+            from,
+            tag,
+            channel,
+            blocks,
+            join,
+        } => {
+            let wire = wires.entry((*from, me, *tag, *channel)).or_default();
+            let Some(message) = wire.pop_front() else {
+                return false;
+            };
+            assert_eq!(message.len(), blocks.len());
+            for (block, value) in blocks.iter().zip(message) {
+                values[*block] = match join {
+                    Join::Replace => value,
+                    Join::Before => joined(&value, &values[*block]),
+                };
+            }
+        }
+        Step::Copy { from, to } => values[*to] = values[*from].clone(),
+        Step::Combine { from, to } => values[*to] = joined(&values[*from], &values[*to]),
+    }
+    true
+}
+
+/// All numbers of clients, both forms between masters, and both variants.
+fn each(mut check: impl FnMut(&Topology, bool)) {
+    for clients in 1..=64 {
+        for max_linear in [0, 4, 64] {
+            for long in [false, true] {
+                check(&topology(clients, max_linear), long);
+            }
+        }
+    }
+}
+
+/// A few roots: the first, the last and one that is no master.
+fn roots(size: usize) -> [usize; 3] {
+    [0, size / 2, size - 1]
+}
+
+fn own(me: usize, block: usize) -> Option<Value> {
+    (block == 0).then(|| vec![me])
+}
+
+#[test]
+fn no_process_leaves_a_barrier_before_all_have_entered() {
+    each(|topology, long| {
+        // A barrier carries nothing; with a value in each message its effect is that of an allreduce.
+        let size = topology.size();
+        let mut seen: Vec<std::collections::BTreeSet<usize>> =
+            (0..size).map(|me| [me].into()).collect();
+        let mut left: Vec<VecDeque<Step>> = (0..size)
+            .map(|me| topology.steps(Operation::Barrier, long, me).into())
+            .collect();
+        let mut wires: BTreeMap<
+            (usize, usize, Channel),
+            VecDeque<std::collections::BTreeSet<usize>>,
+        > = BTreeMap::new();
+        while left.iter().any(|steps| !steps.is_empty()) {
+            let mut moved = false;
+            for me in 0..size {
+                let done = match left[me].front() {
+                    Some(Step::Send { to, channel, .. }) => {
+                        wires
+                            .entry((me, *to, *channel))
+                            .or_default()
+                            .push_back(seen[me].clone());
+                        true
+                    }
+                    Some(Step::Receive { from, channel, .. }) => {
+                        let message = wires.entry((*from, me, *channel)).or_default().pop_front();
+                        message.map(|message| seen[me].extend(message)).is_some()
+                    }
+                    _ => false,
+                };
+                if done {
+                    left[me].pop_front();
+                    moved = true;
+                }
+            }
+            assert!(moved, "the barrier stops");
+        }
+        assert!(seen.iter().all(|seen| seen.len() == size));
+    });
+}
+
+#[test]
+fn bcast_brings_the_roots_value_to_all_in_one_message_per_client() {
+    each(|topology, long| {
+        for root in roots(topology.size()) {
+            let start = |me, block| own(me, block).filter(|_| me == root);
+            let (values, crossing) = run(topology, Operation::Bcast { root }, long, start);
+            assert!(values.iter().all(|blocks| blocks[0] == Some(vec![root])));
+            assert_eq!(crossing, topology.masters() - 1);
+        }
+    });
+}
+
+#[test]
+fn reduce_and_allreduce_combine_all_and_in_order_where_it_matters() {
+    each(|topology, long| {
+        let all: Value = (0..topology.size()).collect();
+        for root in roots(topology.size()) {
+            for commutative in [true, false] {
+                let operation = Operation::Reduce { root, commutative };
+                let (mut values, crossing) = run(topology, operation, long, own);
+                let mut result = values[root].swap_remove(0).unwrap();
+                if commutative {
+                    result.sort_unstable();
+                    assert_eq!(crossing, topology.masters() - 1);
+                }
+                assert_eq!(result, all);
+            }
+        }
+        for commutative in [true, false] {
+            let (values, _) = run(topology, Operation::Allreduce { commutative }, long, own);
+            for blocks in values {
+                let mut result = blocks[0].clone().unwrap();
+                if commutative {
+                    result.sort_unstable();
+                }
+                assert_eq!(result, all);
+            }
+        }
+    });
+}
+
+#[test]
+fn scan_gives_each_process_those_up_to_itself_in_order() {
+    each(|topology, long| {
+        let (values, crossing) = run(topology, Operation::Scan, long, own);
+        for (me, blocks) in values.iter().enumerate() {
+            assert_eq!(blocks[0], Some((0..=me).collect()));
+        }
+        assert_eq!(crossing, topology.masters() - 1);
+    });
+}
+
+#[test]
+fn gather_and_scatter_move_each_block_to_its_place() {
+    each(|topology, long| {
+        let size = topology.size();
+        for root in roots(size) {
+            let start = |me, block| (me == block).then(|| vec![me]);
+            let (values, _) = run(topology, Operation::Gather { root }, long, start);
+            assert!((0..size).all(|block| values[root][block] == Some(vec![block])));
+            let start = |me, block| (me == root).then(|| vec![block]);
+            let (values, _) = run(topology, Operation::Scatter { root }, long, start);
+            assert!((0..size).all(|me| values[me][me] == Some(vec![me])));
+        }
+    });
+}
+
+#[test]
+fn allgather_and_alltoall_bring_each_its_blocks() {
+    // Alltoall of 64 clients has n^2 blocks in each process: fewer clients show the same.
+    for clients in (1..=16).chain([31, 64]) {
+        for (max_linear, long) in [(4, false), (4, true)] {
+            let topology = topology(clients, max_linear);
+            let size = topology.size();
+            let start = |me, block| (me == block).then(|| vec![me]);
+            let (values, _) = run(&topology, Operation::Allgather, long, start);
+            assert!(
+                values
+                    .iter()
+                    .all(|blocks| (0..size).all(|block| blocks[block] == Some(vec![block])))
+            );
+            if clients > 31 {
+                continue;
+            }
+            let start = |me, block: usize| (block / size == me).then(|| vec![block]);
+            let (values, _) = run(&topology, Operation::Alltoall, long, start);
+            for (me, blocks) in values.iter().enumerate() {
+                assert!(
+                    (0..size).all(|from| blocks[from * size + me] == Some(vec![from * size + me]))
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_variants_keep_their_promises() {
+    let topology = topology(8, 4);
+    let start = |me, block| (me == block).then(|| vec![me]);
+    let (_, short) = run(&topology, Operation::Gather { root: 0 }, false, start);
+    let (_, long) = run(&topology, Operation::Gather { root: 0 }, true, start);
+    assert_eq!(short, 7, "one message of each other client");
+    assert_eq!(
+        long,
+        topology.size() - topology.clients[0].1,
+        "each block crosses by itself"
+    );
+}
+
+#[test]
+fn masters_are_those_of_the_example_and_barrier_is_what_lam_sends() {
+    // Ranks 0, 1 | 2, 3: what two recorded jobs of LAM sent each other.
+    let topology = Topology::new([2, 2], 4, Channel::PointToPoint);
+    let global = |operation, me| {
+        let steps = topology.steps(operation, false, me).into_iter();
+        steps
+            .filter_map(|step| match step {
+                Step::Send {
+                    to, tag, channel, ..
+                } if channel != Channel::Local => Some((to, tag, channel)),
+                _ => None,
+            })
+            .collect::<Vec<_>>()
+    };
+    let (collective, point) = (Channel::Collective, Channel::PointToPoint);
+    assert_eq!(global(Operation::Barrier, 0), [(2, 110, collective)]);
+    assert_eq!(global(Operation::Barrier, 2), [(0, 110, collective)]);
+    assert_eq!(
+        global(Operation::Bcast { root: 3 }, 3),
+        [(0, 120, collective)]
+    );
+    assert_eq!(global(Operation::Bcast { root: 3 }, 2), []);
+    let allreduce = Operation::Allreduce { commutative: true };
+    assert_eq!(global(allreduce, 2), [(0, 190, point)]);
+    assert_eq!(global(allreduce, 0), [(2, 120, collective)]);
+}

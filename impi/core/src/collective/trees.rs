@@ -1,0 +1,114 @@
+//! Barrier and Bcast: linear up to so many masters, a binomial tree beyond.
+
+use super::{Channel, Join, Step, Topology, receive, send, tags};
+
+/// The least number of dimensions of a cube with `count` corners.
+pub(super) fn cube_dimension(count: usize) -> u32 {
+    count.next_power_of_two().trailing_zeros()
+}
+
+/// The highest set bit, if there is one.
+fn high_bit(value: usize) -> Option<u32> {
+    value.checked_ilog2()
+}
+
+impl Topology {
+    pub(super) fn barrier(&self, me: usize) -> Vec<Step> {
+        let client = self.client(me);
+        let master = self.master(client);
+        let signal_in = |from| receive(from, tags::BARRIER, Channel::Local, &[], Join::Replace);
+        let signal_out = |to| send(to, tags::BARRIER, Channel::Local, &[]);
+        if me != master {
+            return vec![signal_out(master), signal_in(master)];
+        }
+        let others = || self.members(client).skip(1);
+        let mut steps: Vec<Step> = others().map(signal_in).collect();
+        self.barrier_of_masters(client, &mut steps);
+        steps.extend(others().map(signal_out));
+        steps
+    }
+
+    fn barrier_of_masters(&self, me: usize, steps: &mut Vec<Step>) {
+        let count = self.masters();
+        let rank = |master| self.master(master);
+        let from = |master| {
+            receive(
+                rank(master),
+                tags::BARRIER,
+                Channel::Collective,
+                &[],
+                Join::Replace,
+            )
+        };
+        let to = |master| send(rank(master), tags::BARRIER, Channel::Collective, &[]);
+        if self.is_linear() {
+            if me == 0 {
+                steps.extend((1..count).map(from));
+                steps.extend((1..count).map(to));
+            } else {
+                steps.extend([to(0), from(0)]);
+            }
+            return;
+        }
+        let high = high_bit(me);
+        let first = high.map_or(0, |high| high + 1);
+        let children = first..cube_dimension(count);
+        let peers = |bit: u32| Some(me | 1 << bit).filter(|peer| *peer < count);
+        steps.extend(children.clone().rev().filter_map(peers).map(from));
+        if let Some(high) = high {
+            let parent = me & !(1 << high);
+            steps.extend([to(parent), from(parent)]);
+        }
+        steps.extend(children.filter_map(peers).map(to));
+    }
+
+    pub(super) fn bcast(&self, root: usize, blocks: &[usize], me: usize) -> Vec<Step> {
+        let client = self.client(me);
+        let standing = self.standing(client, root);
+        if me != standing {
+            return vec![receive(
+                standing,
+                tags::BCAST,
+                Channel::Local,
+                blocks,
+                Join::Replace,
+            )];
+        }
+        let mut steps = Vec::new();
+        let from = |peer| {
+            receive(
+                peer,
+                tags::BCAST,
+                Channel::Collective,
+                blocks,
+                Join::Replace,
+            )
+        };
+        let to = |peer| send(peer, tags::BCAST, Channel::Collective, blocks);
+        let count = self.masters();
+        let root_client = self.client(root);
+        if self.is_linear() {
+            if me == root {
+                let others = (0..count).filter(|other| *other != root_client);
+                steps.extend(others.map(|other| to(self.master(other))));
+            } else {
+                steps.push(from(root));
+            }
+        } else {
+            let number = (client + count - root_client) % count;
+            let rank = |number: usize| self.standing((number + root_client) % count, root);
+            let high = high_bit(number);
+            if let Some(high) = high {
+                steps.push(from(rank(number & !(1 << high))));
+            }
+            let children = high.map_or(0, |high| high + 1)..cube_dimension(count);
+            let children = children
+                .map(|bit| number | 1 << bit)
+                .filter(|child| *child < count);
+            steps.extend(children.map(|child| to(rank(child))));
+        }
+        let others = self.members(client).filter(|other| *other != me);
+        steps.extend(others.map(|other| send(other, tags::BCAST, Channel::Local, blocks)));
+        steps
+    }
+}

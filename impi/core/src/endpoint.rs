@@ -1,0 +1,256 @@
+//! The messages of one process: matching, short and long protocol, synchronous sends, cancellation, probes.
+//!
+//! ```text
+//! send   queued ── short, first packet sent ──▶ sent ──(DATASYNC: SYNCACK)──▶ complete
+//!               ── long, first part sent ──▶ waits for SYNCACK ──▶ rest queued ── last part sent ──▶ complete
+//! receive posted ── matched ──▶ complete, or filling until all parts are there
+//! ```
+//!
+//! The host acknowledges packets (see `host`); the sending window is kept here. Acks of this process never wait
+//! behind a closed window of another destination. Source: IMPI 3.6, 3.7.
+
+mod receiving;
+mod sending;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use thiserror::Error;
+
+use crate::flow::Window;
+use crate::packet::{Header, Packet, PacketType, ProcId};
+use crate::world::Limits;
+use receiving::{Receive, Unexpected};
+use sending::{Queued, Send};
+
+/// A request of this process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// Which messages a receive or probe takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Match {
+    /// Rank in the world; any if `None`.
+    pub source: Option<usize>,
+    /// Tag; any if `None`.
+    pub tag: Option<i32>,
+    /// Context: never any.
+    pub context: u64,
+}
+
+/// What is known of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Rank in the world of its sender.
+    pub source: usize,
+    /// Its tag.
+    pub tag: i32,
+    /// Its length in bytes, also where the receiver takes less.
+    pub length: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// A send that is done.
+    Sent,
+    /// A message.
+    Received(Status, Vec<u8>),
+    /// A message that was longer than the receiver takes; its beginning.
+    Truncated(Status, Vec<u8>),
+    /// Taken back.
+    Cancelled,
+}
+
+/// What a message is sent with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Envelope {
+    /// Rank in the world.
+    pub destination: usize,
+    /// Tag.
+    pub tag: i32,
+    /// Context.
+    pub context: u64,
+    /// Whether it completes only when it is matched.
+    pub synchronous: bool,
+}
+
+/// A packet that the peer must not send. The channel it came on is of no use any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum EndpointError {
+    /// Not a process of the world.
+    #[error("packet of or for a process that is not in the world")]
+    Stranger,
+    /// A part of no message.
+    #[error("part of a message for request {0}, which does not wait for one")]
+    Part(u64),
+    /// Lengths that do not fit.
+    #[error("packet of {length} bytes in a message of {message} where {wanted} are due")]
+    Length {
+        /// `pk_len`.
+        length: u32,
+        /// `pk_msglen`.
+        message: u64,
+        /// What was due.
+        wanted: u64,
+    },
+    /// An answer to nothing.
+    #[error("{0:?} for request {1}, which does not wait for it")]
+    Answer(PacketType, u64),
+    /// More acks than packets.
+    #[error("a protocol ack for packets that were not sent")]
+    Ack,
+    /// FINI is the hosts' affair.
+    #[error("FINI for a process")]
+    Fini,
+}
+
+/// The machine of one process.
+#[derive(Debug)]
+pub struct Endpoint {
+    rank: usize,
+    procs: Vec<ProcId>,
+    ranks: HashMap<ProcId, usize>,
+    limits: Limits,
+    next: u64,
+    sends: BTreeMap<RequestId, Send>,
+    receives: BTreeMap<RequestId, Receive>,
+    /// Receives without a message, in the order in which they were posted.
+    posted: VecDeque<RequestId>,
+    /// Messages without a receive, in the order in which they came.
+    unexpected: VecDeque<Unexpected>,
+    queues: Vec<VecDeque<Queued>>,
+    windows: Vec<Window>,
+    /// Where the search for something to send goes on.
+    turn: usize,
+}
+
+impl Endpoint {
+    /// Process `rank` of a world.
+    pub fn new(rank: usize, procs: Vec<ProcId>, limits: Limits) -> Self {
+        let size = procs.len();
+        Self {
+            rank,
+            ranks: procs.iter().copied().zip(0..).collect(),
+            procs,
+            limits,
+            next: 1,
+            sends: BTreeMap::new(),
+            receives: BTreeMap::new(),
+            posted: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            queues: vec![VecDeque::new(); size],
+            windows: vec![Window::default(); size],
+            turn: 0,
+        }
+    }
+
+    /// Takes a packet.
+    ///
+    /// # Errors
+    /// When it is against the protocol.
+    pub fn received(&mut self, packet: Packet) -> Result<(), EndpointError> {
+        let header = packet.header;
+        if header.kind == PacketType::Fini {
+            return Err(EndpointError::Fini);
+        }
+        let source = *self
+            .ranks
+            .get(&header.source)
+            .ok_or(EndpointError::Stranger)?;
+        if self.ranks.get(&header.destination) != Some(&self.rank) {
+            return Err(EndpointError::Stranger);
+        }
+        match header.kind {
+            PacketType::Data | PacketType::DataSync => self.data(source, packet),
+            PacketType::ProtoAck => {
+                let valid = self.windows[source].acknowledged(self.limits.ack_mark);
+                valid.then_some(()).ok_or(EndpointError::Ack)
+            }
+            PacketType::SyncAck => self.sync_ack(source, &header),
+            PacketType::Cancel => {
+                let destroyed = self.destroy(source, header.source_request);
+                let kind = if destroyed {
+                    PacketType::CancelYes
+                } else {
+                    PacketType::CancelNo
+                };
+                self.reply(kind, source, &header, 0);
+                Ok(())
+            }
+            PacketType::CancelYes | PacketType::CancelNo => self.cancel_reply(source, &header),
+            PacketType::Fini => Err(EndpointError::Fini),
+        }
+    }
+
+    /// The next packet for the host, if a window is open.
+    pub fn next_packet(&mut self) -> Option<Packet> {
+        let size = self.procs.len();
+        for step in 0..size {
+            let to = (self.turn + step) % size;
+            if self.windows[to].is_open(self.limits.high_water)
+                && let Some(packet) = self.take_queued(to)
+            {
+                self.windows[to].sent();
+                self.turn = (to + 1) % size;
+                return Some(packet);
+            }
+        }
+        None
+    }
+
+    /// The end of a request, which is then forgotten; nothing while it goes on.
+    pub fn take_completion(&mut self, request: RequestId) -> Option<Completion> {
+        if let Some(send) = self.sends.get(&request) {
+            let completion = send.completion()?;
+            self.sends.remove(&request);
+            return Some(completion);
+        }
+        let completion = self.receives.get(&request)?.completion()?;
+        self.receives.remove(&request);
+        Some(completion)
+    }
+
+    /// Whether a request has ended.
+    pub fn is_complete(&self, request: RequestId) -> bool {
+        let send = self
+            .sends
+            .get(&request)
+            .is_some_and(|send| send.completion().is_some());
+        send || self
+            .receives
+            .get(&request)
+            .is_some_and(Receive::is_complete)
+    }
+
+    /// Whether nothing is to be sent any more.
+    pub fn is_idle(&self) -> bool {
+        self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    /// Asks for a request's end without effect; it completes anyway, cancelled or not.
+    pub fn cancel(&mut self, request: RequestId) {
+        if let Some(at) = self.posted.iter().position(|posted| *posted == request) {
+            self.posted.remove(at);
+            self.receives.insert(request, Receive::cancelled());
+        } else {
+            self.cancel_send(request);
+        }
+    }
+
+    fn request(&mut self) -> RequestId {
+        let id = RequestId(self.next);
+        self.next += 1;
+        id
+    }
+
+    fn reply(&mut self, kind: PacketType, to: usize, header: &Header, destination_request: u64) {
+        let reply = Header {
+            source_request: header.source_request,
+            destination_request,
+            ..Header::new(kind, self.procs[self.rank], self.procs[to])
+        };
+        self.queues[to].push_back(Queued::Control(reply));
+    }
+}

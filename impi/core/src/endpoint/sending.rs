@@ -1,0 +1,203 @@
+//! The sending half of an endpoint.
+
+use std::sync::Arc;
+
+use super::{Completion, Endpoint, EndpointError, Envelope, RequestId};
+use crate::packet::{Header, Packet, PacketType};
+
+/// Something that waits for the window of its destination.
+#[derive(Clone, Debug)]
+pub(super) enum Queued {
+    Control(Header),
+    /// A part of a message.
+    Part(RequestId, Part),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    First,
+    /// From this byte on to the end, in one packet or several.
+    Rest {
+        from: u64,
+        destination_request: u64,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Queued,
+    /// The first packet has gone, the SYNCACK has not come.
+    Unmatched,
+    /// The rest of a long message is on its way.
+    Flowing,
+    Done,
+    Cancelled,
+}
+
+#[derive(Debug)]
+pub(super) struct Send {
+    envelope: Envelope,
+    data: Arc<[u8]>,
+    state: State,
+    /// CANCEL has gone, its reply has not come.
+    cancelling: bool,
+}
+
+impl Send {
+    pub(super) fn completion(&self) -> Option<Completion> {
+        match self.state {
+            _ if self.cancelling => None,
+            State::Done => Some(Completion::Sent),
+            State::Cancelled => Some(Completion::Cancelled),
+            _ => None,
+        }
+    }
+}
+
+impl Endpoint {
+    /// Starts a send.
+    ///
+    /// # Panics
+    /// When the destination is not in the world; the caller checks.
+    pub fn send(&mut self, envelope: Envelope, data: &[u8]) -> RequestId {
+        let request = self.request();
+        self.queues[envelope.destination].push_back(Queued::Part(request, Part::First));
+        let send = Send {
+            envelope,
+            data: data.into(),
+            state: State::Queued,
+            cancelling: false,
+        };
+        self.sends.insert(request, send);
+        request
+    }
+
+    /// The next packet to a destination.
+    pub(super) fn take_queued(&mut self, to: usize) -> Option<Packet> {
+        let (request, part) = match self.queues[to].pop_front()? {
+            Queued::Control(header) => {
+                return Some(Packet {
+                    header,
+                    data: Vec::new(),
+                });
+            }
+            Queued::Part(request, part) => (request, part),
+        };
+        let limit = u64::from(self.limits.data_length);
+        let send = self
+            .sends
+            .get_mut(&request)
+            .expect("a queued part belongs to a request");
+        let total = send.data.len() as u64;
+        let (from, destination_request) = match part {
+            Part::First => (0, 0),
+            Part::Rest {
+                from,
+                destination_request,
+            } => (from, destination_request),
+        };
+        let end = total.min(from + limit);
+        let index = |at: u64| usize::try_from(at).expect("within the data");
+        let data = send.data[index(from)..index(end)].to_vec();
+        let first = matches!(part, Part::First);
+        let long = total > limit;
+        let asks = first && (send.envelope.synchronous || long);
+        send.state = match (first, asks) {
+            (true, true) => State::Unmatched,
+            (true, false) => State::Done,
+            (false, _) if end == total => State::Done,
+            (false, _) => State::Flowing,
+        };
+        if !first && end < total {
+            let rest = Part::Rest {
+                from: end,
+                destination_request,
+            };
+            self.queues[to].push_front(Queued::Part(request, rest));
+        }
+        let kind = if asks {
+            PacketType::DataSync
+        } else {
+            PacketType::Data
+        };
+        let header = Header {
+            length: u32::try_from(data.len()).expect("within the limit"),
+            source_request: request.0,
+            destination_request,
+            message_length: total,
+            rank: i32::try_from(self.rank).unwrap_or(-1),
+            tag: send.envelope.tag,
+            context: send.envelope.context,
+            ..Header::new(kind, self.procs[self.rank], self.procs[to])
+        };
+        Some(Packet { header, data })
+    }
+
+    /// The message was matched: a short one is complete, the rest of a long one may go.
+    pub(super) fn sync_ack(&mut self, source: usize, header: &Header) -> Result<(), EndpointError> {
+        let limit = u64::from(self.limits.data_length);
+        let request = RequestId(header.source_request);
+        let send = self.sends.get_mut(&request);
+        let send = send
+            .filter(|send| send.state == State::Unmatched && send.envelope.destination == source);
+        let send = send.ok_or(EndpointError::Answer(header.kind, request.0))?;
+        if send.data.len() as u64 <= limit {
+            send.state = State::Done;
+            return Ok(());
+        }
+        send.state = State::Flowing;
+        let rest = Part::Rest {
+            from: limit,
+            destination_request: header.destination_request,
+        };
+        self.queues[source].push_back(Queued::Part(request, rest));
+        Ok(())
+    }
+
+    /// Takes back what has not gone; asks for the rest where the protocol has a question.
+    pub(super) fn cancel_send(&mut self, request: RequestId) {
+        let limit = u64::from(self.limits.data_length);
+        let Some(send) = self.sends.get_mut(&request) else {
+            return;
+        };
+        let to = send.envelope.destination;
+        // A short message that has gone is complete, and may still be unmatched at its destination.
+        let short = !send.envelope.synchronous && send.data.len() as u64 <= limit;
+        let asks = match send.state {
+            State::Queued => {
+                send.state = State::Cancelled;
+                let mine =
+                    |queued: &Queued| matches!(queued, Queued::Part(id, _) if *id == request);
+                self.queues[to].retain(|queued| !mine(queued));
+                false
+            }
+            State::Unmatched => !send.cancelling,
+            State::Done => short && !send.cancelling,
+            State::Flowing | State::Cancelled => false,
+        };
+        if asks {
+            send.cancelling = true;
+            let header = Header {
+                source_request: request.0,
+                ..Header::new(PacketType::Cancel, self.procs[self.rank], self.procs[to])
+            };
+            self.queues[to].push_back(Queued::Control(header));
+        }
+    }
+
+    pub(super) fn cancel_reply(
+        &mut self,
+        source: usize,
+        header: &Header,
+    ) -> Result<(), EndpointError> {
+        let request = RequestId(header.source_request);
+        let send = self.sends.get_mut(&request);
+        let send = send.filter(|send| send.cancelling && send.envelope.destination == source);
+        let send = send.ok_or(EndpointError::Answer(header.kind, request.0))?;
+        send.cancelling = false;
+        if header.kind == PacketType::CancelYes {
+            send.state = State::Cancelled;
+        }
+        Ok(())
+    }
+}

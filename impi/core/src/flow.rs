@@ -1,0 +1,46 @@
+//! Throttling of one ordered pair of processes.
+//!
+//! Rule: the source stops at `hiwater` unacknowledged packets, the destination acknowledges each `ackmark`. Source: IMPI 3.6.
+
+/// The source's counter.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Window {
+    sent: u32,
+}
+
+impl Window {
+    /// Whether another packet may go.
+    pub fn is_open(self, high_water: u32) -> bool {
+        self.sent < high_water
+    }
+
+    /// A packet that counts has gone.
+    pub fn sent(&mut self) {
+        self.sent += 1;
+    }
+
+    /// A protocol ack has come. One that acknowledges more than was sent is against the protocol.
+    pub fn acknowledged(&mut self, ack_mark: u32) -> bool {
+        let valid = self.sent >= ack_mark;
+        self.sent = self.sent.saturating_sub(ack_mark);
+        valid
+    }
+}
+
+/// The destination's counter.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Received {
+    count: u32,
+}
+
+impl Received {
+    /// A packet that counts has come; whether it is the one to acknowledge.
+    pub fn received(&mut self, ack_mark: u32) -> bool {
+        self.count += 1;
+        let due = self.count == ack_mark;
+        if due {
+            self.count = 0;
+        }
+        due
+    }
+}
