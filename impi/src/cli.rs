@@ -1,5 +1,6 @@
 //! The command line. Nothing below this module knows a flag.
 
+mod agent;
 mod server;
 mod single_dash;
 
@@ -22,6 +23,8 @@ struct Line {
 enum Command {
     /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST]`
     Server(server::ServerArgs),
+    /// Join a launch of any launcher to a job, as one of its clients
+    Agent(agent::AgentArgs),
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
@@ -36,6 +39,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
     };
     let result = match line.command {
         Command::Server(args) => server::execute(&args),
+        Command::Agent(args) => agent::execute(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("wireup impi: {error:#}");

@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod cli;
+pub mod peer;
 pub mod rendezvous;
 pub mod secrets;
+pub mod stream;
 pub mod tls;

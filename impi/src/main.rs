@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(wireup_impi::cli::main(std::env::args_os().collect()))
+    ExitCode::from(wireup_impi_io::cli::main(std::env::args_os().collect()))
 }

@@ -224,6 +224,11 @@ impl Endpoint {
             .is_some_and(Receive::is_complete)
     }
 
+    /// Whether a request has not been forgotten.
+    pub fn is_known(&self, request: RequestId) -> bool {
+        self.sends.contains_key(&request) || self.receives.contains_key(&request)
+    }
+
     /// Whether nothing is to be sent any more.
     pub fn is_idle(&self) -> bool {
         self.queues.iter().all(VecDeque::is_empty)

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
+use crate::endpoint::{Endpoint, Envelope, Match};
+use crate::host::{End, Host, Order};
+use crate::packet::{HEADER, Header, Packet, ProcId};
 use crate::server::{Action, ConnectionId, Server, Settings};
+use crate::startup::Startup;
+use crate::world::{self, Client, HostOffer, Limits, Offer, World};
 
 /// Arbitrary bytes to a server of three clients, in arbitrary pieces: a piece is a byte with the connection and
 /// whether it then closes, a byte with the length, and its bytes. The first four connections begin with valid greetings.
@@ -61,9 +66,130 @@ pub fn server(data: &[u8]) {
     assert_eq!(server.held().0, 0, "no connection is left");
 }
 
+/// Arbitrary values of clients, as a process gets them from its agent.
+pub fn values(data: &[u8]) {
+    if let Some((clients, collected)) = world::decode(data) {
+        drop(World::new(clients, &collected));
+    }
+}
+
+/// Arbitrary replies of a server to a client.
+pub fn replies(data: &[u8]) {
+    let host = HostOffer {
+        address: [0; 16],
+        port: 1,
+        ack_mark: 1,
+        high_water: 1,
+        procs: vec![ProcId::default()],
+    };
+    let offer = Offer {
+        versions: vec![(0, 0)],
+        data_length: 1,
+        tag_upper_bound: i32::MAX,
+        crossover_size: -1,
+        max_linear: -1,
+        hosts: vec![host],
+    };
+    let secrets = Secrets {
+        none: true,
+        key: Some(1),
+        token: None,
+    };
+    let mut client = Startup::new(secrets, 0, offer);
+    for piece in data.chunks(7) {
+        if client.received(piece).is_err() {
+            return;
+        }
+        drop(client.take_out());
+    }
+}
+
+/// Arbitrary packets of other hosts to a host and its process, which sends and receives.
+pub fn packets(data: &[u8]) {
+    let limits = Limits {
+        data_length: 64,
+        tag_upper_bound: 32_767,
+        crossover_size: 1024,
+        max_linear: 4,
+        ack_mark: 2,
+        high_water: 4,
+    };
+    let procs: Vec<ProcId> = (0..2).map(|pid| ProcId { host: [0; 16], pid }).collect();
+    let host = |client| world::Host {
+        client,
+        address: [0; 16],
+        port: 1,
+        first: client,
+        size: 1,
+    };
+    let world = World {
+        version: (0, 0),
+        clients: (0..2).map(|first| Client { first, size: 1 }).collect(),
+        hosts: vec![host(0), host(1)],
+        procs: procs.clone(),
+        limits,
+    };
+    let mut agent = Host::new(0, world);
+    let mut process = Endpoint::new(0, procs, limits);
+    let envelope = Envelope {
+        destination: 1,
+        tag: 0,
+        context: 0,
+        synchronous: true,
+    };
+    let any = Match {
+        source: None,
+        tag: None,
+        context: 0,
+    };
+    let request = process.send(envelope, &[0; 200]);
+    process.receive(any, 100);
+    let mut rest = data;
+    while let [kind, length, tail @ ..] = rest {
+        let fields = tail.len().min(HEADER - 8);
+        let mut bytes = [0; HEADER];
+        bytes[3] = kind & 15;
+        bytes[7] = *length;
+        bytes[8..8 + fields].copy_from_slice(&tail[..fields]);
+        rest = &tail[fields..];
+        if kind & 16 != 0 {
+            process.cancel(request);
+        }
+        if kind & 32 != 0 {
+            process.receive(any, 10);
+        }
+        let Ok(header) = Header::decode(&bytes, limits.data_length) else {
+            continue;
+        };
+        let packet = Packet {
+            header,
+            data: vec![0; header.length as usize],
+        };
+        if agent.packet(End::Host(1), packet).is_ok() {
+            for order in agent.take_orders() {
+                if let Order::Send(End::Proc(0), packet) = order {
+                    agent.taken(&packet.header);
+                    let _ = process.received(packet);
+                }
+            }
+        }
+        while let Some(packet) = process.next_packet() {
+            assert!(
+                packet.header.length <= limits.data_length,
+                "no packet is too long"
+            );
+        }
+    }
+}
+
 /// One input of the target `impi`: its first byte chooses what gets the rest.
 pub fn impi(data: &[u8]) {
-    if let Some((_choice, rest)) = data.split_first() {
-        server(rest);
+    if let Some((choice, rest)) = data.split_first() {
+        match choice & 3 {
+            0 => server(rest),
+            1 => packets(rest),
+            2 => replies(rest),
+            _ => values(rest),
+        }
     }
 }

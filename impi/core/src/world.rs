@@ -259,6 +259,41 @@ pub enum WorldError {
 /// The values under each label, as the server sent them: mask and concatenation.
 pub type Collected = BTreeMap<i32, (u32, Vec<u8>)>;
 
+/// The values as bytes, to hand them on to processes.
+pub fn encode(clients: usize, collected: &Collected) -> Vec<u8> {
+    let mut bytes = count(clients).to_be_bytes().to_vec();
+    for (label, (mask, data)) in collected {
+        bytes.extend(label.to_be_bytes());
+        bytes.extend(mask.to_be_bytes());
+        bytes.extend(count(data.len()).to_be_bytes());
+        bytes.extend_from_slice(data);
+    }
+    bytes
+}
+
+/// What [`encode`] wrote; nothing if it is something else.
+pub fn decode(bytes: &[u8]) -> Option<(usize, Collected)> {
+    fn word(bytes: &mut &[u8]) -> Option<u32> {
+        let (word, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u32::from_be_bytes(*word))
+    }
+    let mut rest = bytes;
+    let clients = word(&mut rest)? as usize;
+    let mut collected = Collected::new();
+    while !rest.is_empty() {
+        let (label, mask, length) = (
+            word(&mut rest)?,
+            word(&mut rest)?,
+            word(&mut rest)? as usize,
+        );
+        let data = rest.get(..length)?;
+        rest = &rest[length..];
+        collected.insert(label.cast_signed(), (mask, data.to_vec()));
+    }
+    Some((clients, collected))
+}
+
 impl World {
     /// What follows from the values of `clients` clients.
     ///
@@ -368,6 +403,9 @@ impl World {
             .partition_point(|host| host.first + host.size <= rank)
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 struct Reader<'a> {
     clients: usize,

@@ -1,0 +1,344 @@
+//! `libwireup_impi`: [`Peer`] from C. `wireup-impi.h` has the rules; this file only crosses the boundary.
+
+#![allow(unsafe_code, reason = "the C boundary")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "wireup-impi.h says what callers owe"
+)]
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use wireup_impi_core::endpoint::{RequestId, Status};
+use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+
+thread_local! {
+    static ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// `struct wireup_impi_status`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CStatus {
+    source: c_int,
+    tag: c_int,
+    bytes: u64,
+    cancelled: c_int,
+}
+
+fn fail(text: &str) {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    ERROR.with_borrow_mut(|error| *error = text);
+}
+
+/// Runs a body; neither errors nor panics cross the boundary.
+fn guarded<T>(failed: T, body: impl FnOnce() -> Result<T, PeerError>) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => {
+            fail(&error.to_string());
+            failed
+        }
+        Err(_) => {
+            fail("a fault of libwireup_impi");
+            failed
+        }
+    }
+}
+
+fn argument(text: impl Into<String>) -> PeerError {
+    PeerError::Argument(text.into())
+}
+
+fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
+    // SAFETY: the caller has it from wireup_impi_open and has not closed it.
+    unsafe { world.as_ref() }.ok_or_else(|| argument("no world"))
+}
+
+fn element(kind: c_int) -> Result<ElementType, PeerError> {
+    let known = usize::try_from(kind)
+        .ok()
+        .and_then(|kind| ElementType::ALL.get(kind));
+    known
+        .copied()
+        .ok_or_else(|| argument(format!("type {kind} is none")))
+}
+
+fn operator(op: c_int) -> Result<Operator, PeerError> {
+    let known = usize::try_from(op)
+        .ok()
+        .and_then(|op| Operator::ALL.get(op));
+    known
+        .copied()
+        .ok_or_else(|| argument(format!("operation {op} is none")))
+}
+
+fn rank(rank: c_int) -> Result<usize, PeerError> {
+    usize::try_from(rank).map_err(|_| argument(format!("rank {rank} is none")))
+}
+
+fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerError> {
+    let bytes = count
+        .checked_mul(kind.size())
+        .and_then(|bytes| bytes.checked_mul(times));
+    bytes.ok_or_else(|| argument("more bytes than memory"))
+}
+
+/// The caller's memory; of length 0 where there is none.
+fn input<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], PeerError> {
+    match (data.is_null(), length) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(argument("a null pointer")),
+        // SAFETY: the caller gives so many bytes, and does not change them during the call.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
+    }
+}
+
+fn output<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], PeerError> {
+    match (data.is_null(), length) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(argument("a null pointer")),
+        // SAFETY: the caller gives so many bytes, and does not use them during the call.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), length) }),
+    }
+}
+
+fn any(value: c_int) -> Result<Option<usize>, PeerError> {
+    if value == -1 {
+        Ok(None)
+    } else {
+        rank(value).map(Some)
+    }
+}
+
+fn any_tag(tag: c_int) -> Option<i32> {
+    (tag != -1).then_some(tag)
+}
+
+fn tell(out: *mut CStatus, status: Option<&Status>, cancelled: bool) {
+    let told = CStatus {
+        source: status.map_or(-1, |status| c_int::try_from(status.source).unwrap_or(-1)),
+        tag: status.map_or(-1, |status| status.tag),
+        bytes: status.map_or(0, |status| status.length),
+        cancelled: c_int::from(cancelled),
+    };
+    if !out.is_null() {
+        // SAFETY: the caller gives room for one status, or null.
+        unsafe { out.write(told) };
+    }
+}
+
+fn finish(
+    peer: &Peer,
+    request: RequestId,
+    data: *mut c_void,
+    room: usize,
+    status: *mut CStatus,
+) -> Result<(), PeerError> {
+    match peer.wait(request)? {
+        Outcome::Sent => tell(status, None, false),
+        Outcome::Cancelled => tell(status, None, true),
+        Outcome::Received(got, message) => {
+            if message.len() > room {
+                return Err(PeerError::Truncated {
+                    length: got.length,
+                    limit: room,
+                });
+            }
+            output(data, message.len())?.copy_from_slice(&message);
+            tell(status, Some(&got), false);
+        }
+    }
+    Ok(())
+}
+
+fn start(
+    world: *const Peer,
+    data: *const c_void,
+    count: usize,
+    kind: c_int,
+    to: c_int,
+    tag: c_int,
+    synchronous: bool,
+) -> Result<RequestId, PeerError> {
+    let kind = element(kind)?;
+    let data = input(data, bytes(count, kind, 1)?)?;
+    peer(world)?.start_send(data, kind, rank(to)?, tag, synchronous)
+}
+
+/// Defines functions that return 0 or -1.
+macro_rules! calls {
+    ($($name:ident ( $($arg:ident : $type:ty),* ) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(missing_docs, reason = "see wireup-impi.h")]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+            guarded(-1, || { $body })
+        }
+    )*};
+}
+
+/// See `wireup-impi.h`; so for all functions.
+#[unsafe(no_mangle)]
+pub extern "C" fn wireup_impi_open() -> *mut Peer {
+    guarded(std::ptr::null_mut(), || {
+        Peer::open().map(|peer| Box::into_raw(Box::new(peer)))
+    })
+}
+
+/// The text of this thread's last error.
+#[unsafe(no_mangle)]
+pub extern "C" fn wireup_impi_error() -> *const c_char {
+    ERROR.with_borrow(|error| error.as_ptr())
+}
+
+#[unsafe(no_mangle)]
+#[allow(missing_docs, reason = "see wireup-impi.h")]
+pub unsafe extern "C" fn wireup_impi_isend(
+    world: *const Peer,
+    data: *const c_void,
+    count: usize,
+    kind: c_int,
+    to: c_int,
+    tag: c_int,
+) -> u64 {
+    guarded(0, || {
+        start(world, data, count, kind, to, tag, false).map(|request| request.0)
+    })
+}
+
+#[unsafe(no_mangle)]
+#[allow(missing_docs, reason = "see wireup-impi.h")]
+pub unsafe extern "C" fn wireup_impi_issend(
+    world: *const Peer,
+    data: *const c_void,
+    count: usize,
+    kind: c_int,
+    to: c_int,
+    tag: c_int,
+) -> u64 {
+    guarded(0, || {
+        start(world, data, count, kind, to, tag, true).map(|request| request.0)
+    })
+}
+
+#[unsafe(no_mangle)]
+#[allow(missing_docs, reason = "see wireup-impi.h")]
+pub unsafe extern "C" fn wireup_impi_irecv(
+    world: *const Peer,
+    count: usize,
+    kind: c_int,
+    source: c_int,
+    tag: c_int,
+) -> u64 {
+    guarded(0, || {
+        let kind = element(kind)?;
+        let limit = bytes(count, kind, 1)?;
+        peer(world)?
+            .start_receive(limit, kind, any(source)?, any_tag(tag))
+            .map(|request| request.0)
+    })
+}
+
+calls! {
+    wireup_impi_close(world: *mut Peer) {
+        if world.is_null() {
+            return Err(argument("no world"));
+        }
+        // SAFETY: the caller has it from wireup_impi_open, and gives it back once.
+        unsafe { Box::from_raw(world) }.close().map(|()| 0)
+    }
+    wireup_impi_rank(world: *const Peer) {
+        Ok(c_int::try_from(peer(world)?.rank()).unwrap_or(-1))
+    }
+    wireup_impi_size(world: *const Peer) {
+        Ok(c_int::try_from(peer(world)?.size()).unwrap_or(-1))
+    }
+    wireup_impi_clients(world: *const Peer) {
+        Ok(c_int::try_from(peer(world)?.world().clients.len()).unwrap_or(-1))
+    }
+    wireup_impi_client_of(world: *const Peer, of: c_int) {
+        let (peer, of) = (peer(world)?, rank(of)?);
+        if of >= peer.size() {
+            return Err(argument(format!("rank {of} is none")));
+        }
+        Ok(c_int::try_from(peer.world().client_of(of)).unwrap_or(-1))
+    }
+    wireup_impi_send(world: *const Peer, data: *const c_void, count: usize, kind: c_int, to: c_int, tag: c_int) {
+        let request = start(world, data, count, kind, to, tag, false)?;
+        peer(world)?.wait(request).map(|_| 0)
+    }
+    wireup_impi_ssend(world: *const Peer, data: *const c_void, count: usize, kind: c_int, to: c_int, tag: c_int) {
+        let request = start(world, data, count, kind, to, tag, true)?;
+        peer(world)?.wait(request).map(|_| 0)
+    }
+    wireup_impi_recv(
+        world: *const Peer, data: *mut c_void, count: usize, kind: c_int, source: c_int, tag: c_int, status: *mut CStatus
+    ) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let room = bytes(count, kind, 1)?;
+        let request = peer.start_receive(room, kind, any(source)?, any_tag(tag))?;
+        finish(peer, request, data, room, status).map(|()| 0)
+    }
+    wireup_impi_wait(world: *const Peer, request: u64, data: *mut c_void, room: usize, status: *mut CStatus) {
+        finish(peer(world)?, RequestId(request), data, room, status).map(|()| 0)
+    }
+    wireup_impi_test(world: *const Peer, request: u64) {
+        peer(world)?.test(RequestId(request)).map(c_int::from)
+    }
+    wireup_impi_cancel(world: *const Peer, request: u64) {
+        peer(world)?.cancel(RequestId(request));
+        Ok(0)
+    }
+    wireup_impi_probe(world: *const Peer, source: c_int, tag: c_int, status: *mut CStatus) {
+        let found = peer(world)?.probe(any(source)?, any_tag(tag), true)?;
+        tell(status, found.as_ref(), false);
+        Ok(0)
+    }
+    wireup_impi_iprobe(world: *const Peer, source: c_int, tag: c_int, status: *mut CStatus) {
+        let found = peer(world)?.probe(any(source)?, any_tag(tag), false)?;
+        tell(status, found.as_ref(), false);
+        Ok(c_int::from(found.is_some()))
+    }
+    wireup_impi_barrier(world: *const Peer) {
+        peer(world)?.barrier().map(|()| 0)
+    }
+    wireup_impi_bcast(world: *const Peer, data: *mut c_void, count: usize, kind: c_int, root: c_int) {
+        let kind = element(kind)?;
+        peer(world)?.bcast(output(data, bytes(count, kind, 1)?)?, kind, rank(root)?).map(|()| 0)
+    }
+    wireup_impi_reduce(world: *const Peer, data: *mut c_void, count: usize, kind: c_int, op: c_int, root: c_int) {
+        let kind = element(kind)?;
+        peer(world)?.reduce(output(data, bytes(count, kind, 1)?)?, kind, operator(op)?, rank(root)?).map(|()| 0)
+    }
+    wireup_impi_allreduce(world: *const Peer, data: *mut c_void, count: usize, kind: c_int, op: c_int) {
+        let kind = element(kind)?;
+        peer(world)?.allreduce(output(data, bytes(count, kind, 1)?)?, kind, operator(op)?).map(|()| 0)
+    }
+    wireup_impi_scan(world: *const Peer, data: *mut c_void, count: usize, kind: c_int, op: c_int) {
+        let kind = element(kind)?;
+        peer(world)?.scan(output(data, bytes(count, kind, 1)?)?, kind, operator(op)?).map(|()| 0)
+    }
+    wireup_impi_gather(world: *const Peer, own: *const c_void, count: usize, kind: c_int, all: *mut c_void, root: c_int) {
+        let (peer, kind, root) = (peer(world)?, element(kind)?, rank(root)?);
+        let times = if root == peer.rank() { peer.size() } else { 0 };
+        let all = output(all, bytes(count, kind, times)?)?;
+        peer.gather(input(own, bytes(count, kind, 1)?)?, all, kind, root).map(|()| 0)
+    }
+    wireup_impi_scatter(world: *const Peer, all: *const c_void, count: usize, kind: c_int, own: *mut c_void, root: c_int) {
+        let (peer, kind, root) = (peer(world)?, element(kind)?, rank(root)?);
+        let times = if root == peer.rank() { peer.size() } else { 0 };
+        let all = input(all, bytes(count, kind, times)?)?;
+        peer.scatter(all, output(own, bytes(count, kind, 1)?)?, kind, root).map(|()| 0)
+    }
+    wireup_impi_allgather(world: *const Peer, own: *const c_void, count: usize, kind: c_int, all: *mut c_void) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let all = output(all, bytes(count, kind, peer.size())?)?;
+        peer.allgather(input(own, bytes(count, kind, 1)?)?, all, kind).map(|()| 0)
+    }
+    wireup_impi_alltoall(world: *const Peer, out: *const c_void, count: usize, kind: c_int, all: *mut c_void) {
+        let (peer, kind) = (peer(world)?, element(kind)?);
+        let length = bytes(count, kind, peer.size())?;
+        peer.alltoall(input(out, length)?, output(all, length)?, kind).map(|()| 0)
+    }
+}

@@ -1,0 +1,91 @@
+/*
+ * libwireup_impi: a process of any MPI, or of none, takes part in an IMPI job.
+ *
+ * Ranks are those of the world that all clients form: wireup_impi_rank() is this process's. Every function that returns
+ * an int returns 0, or -1 and leaves the reason in wireup_impi_error(), which is the calling thread's and valid until its
+ * next call. Buffers belong to the caller and are not kept: a send copies its data. All functions may be called by
+ * several threads at once; collectives by one at a time.
+ */
+#ifndef WIREUP_IMPI_H
+#define WIREUP_IMPI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wireup_impi wireup_impi;
+
+/* A request, which ends with wireup_impi_wait. 0 is none. */
+typedef uint64_t wireup_impi_request;
+
+enum wireup_impi_type {
+    WIREUP_IMPI_BYTE, WIREUP_IMPI_INT8, WIREUP_IMPI_UINT8, WIREUP_IMPI_INT16, WIREUP_IMPI_UINT16, WIREUP_IMPI_INT32,
+    WIREUP_IMPI_UINT32, WIREUP_IMPI_INT64, WIREUP_IMPI_UINT64, WIREUP_IMPI_FLOAT, WIREUP_IMPI_DOUBLE
+};
+
+enum wireup_impi_op {
+    WIREUP_IMPI_SUM, WIREUP_IMPI_PROD, WIREUP_IMPI_MIN, WIREUP_IMPI_MAX, WIREUP_IMPI_BAND, WIREUP_IMPI_BOR,
+    WIREUP_IMPI_BXOR, WIREUP_IMPI_LAND, WIREUP_IMPI_LOR
+};
+
+#define WIREUP_IMPI_ANY (-1)
+
+struct wireup_impi_status {
+    int source;
+    int tag;
+    uint64_t bytes;
+    int cancelled;
+};
+
+/* Joins by the environment that the agent has made; NULL if that fails. */
+wireup_impi *wireup_impi_open(void);
+/* A barrier of all processes, then leaves. Frees `world`, also when it fails. */
+int wireup_impi_close(wireup_impi *world);
+const char *wireup_impi_error(void);
+
+int wireup_impi_rank(const wireup_impi *world);
+int wireup_impi_size(const wireup_impi *world);
+int wireup_impi_clients(const wireup_impi *world);
+/* The client of a rank, or -1. */
+int wireup_impi_client_of(const wireup_impi *world, int rank);
+
+/* Counts are of elements of `type`. */
+int wireup_impi_send(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
+int wireup_impi_ssend(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
+int wireup_impi_recv(wireup_impi *world, void *data, size_t count, int type, int source, int tag,
+                     struct wireup_impi_status *status);
+/* Start; 0 if that fails. */
+wireup_impi_request wireup_impi_isend(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
+wireup_impi_request wireup_impi_issend(wireup_impi *world, const void *data, size_t count, int type, int to, int tag);
+wireup_impi_request wireup_impi_irecv(wireup_impi *world, size_t count, int type, int source, int tag);
+/* Waits; the message of a receive goes to `data`, which has room for `bytes`. `status` may be NULL. */
+int wireup_impi_wait(wireup_impi *world, wireup_impi_request request, void *data, size_t bytes,
+                     struct wireup_impi_status *status);
+/* 1 if the request has ended, 0 if not. */
+int wireup_impi_test(wireup_impi *world, wireup_impi_request request);
+/* Wait for it as well: the status says whether it was cancelled. */
+int wireup_impi_cancel(wireup_impi *world, wireup_impi_request request);
+int wireup_impi_probe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
+/* 1 if there is a message, 0 if not. */
+int wireup_impi_iprobe(wireup_impi *world, int source, int tag, struct wireup_impi_status *status);
+
+/* Collectives of all processes; `data` is replaced by the result. */
+int wireup_impi_barrier(wireup_impi *world);
+int wireup_impi_bcast(wireup_impi *world, void *data, size_t count, int type, int root);
+int wireup_impi_reduce(wireup_impi *world, void *data, size_t count, int type, int op, int root);
+int wireup_impi_allreduce(wireup_impi *world, void *data, size_t count, int type, int op);
+int wireup_impi_scan(wireup_impi *world, void *data, size_t count, int type, int op);
+/* `count` is that of one process; `all` has size * count elements, and is used at the root only in the first two. */
+int wireup_impi_gather(wireup_impi *world, const void *own, size_t count, int type, void *all, int root);
+int wireup_impi_scatter(wireup_impi *world, const void *all, size_t count, int type, void *own, int root);
+int wireup_impi_allgather(wireup_impi *world, const void *own, size_t count, int type, void *all);
+int wireup_impi_alltoall(wireup_impi *world, const void *out, size_t count, int type, void *all);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

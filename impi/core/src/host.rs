@@ -1,0 +1,394 @@
+//! A host: the agent that owns the channels to other hosts, for some processes. It forwards packets, acknowledges what
+//! its processes have taken, and ends channels in order.
+//!
+//! ```text
+//! channel   open ── sent FINI ──▶ half, local ── got FINI ──▶ closed
+//!           open ── got FINI ──▶ half, remote ── sent FINI ──▶ closed
+//! process   absent ── connects ──▶ present ── finishes ──▶ finished; packets for it are then dropped and acknowledged
+//! ```
+//!
+//! Matching is left to the processes (`endpoint`). Source: IMPI 2.4, 3.6, 3.8.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+
+use crate::flow::Received;
+use crate::packet::{Header, Packet, PacketType, ProcId};
+use crate::world::World;
+
+/// The other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum End {
+    /// Another host, by its rank.
+    Host(usize),
+    /// A process of this host, by its rank in the world.
+    Proc(usize),
+}
+
+/// What a connection did that it must not.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum HostError {
+    /// The sender does not belong to the connection, or the receiver is not there.
+    #[error("a packet whose processes do not belong to the connection")]
+    Misdirected,
+    /// Data after FINI.
+    #[error("{0:?} after FINI")]
+    AfterFini(PacketType),
+    /// The connection ended before FINI.
+    #[error("the connection ended before FINI")]
+    Ended,
+}
+
+/// An order to the driver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Write the packet there; where that is a process, call [`Host::taken`] afterwards.
+    Send(End, Packet),
+    /// The channel is closed in order.
+    Close(usize),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Channel {
+    sent_fini: bool,
+    got_fini: bool,
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct Host {
+    me: usize,
+    world: World,
+    ranks: HashMap<ProcId, usize>,
+    /// To each other host of another client; to those of the own client there is no channel.
+    channels: Vec<Option<Channel>>,
+    finished: Vec<bool>,
+    received: HashMap<(usize, usize), Received>,
+    orders: Vec<Order>,
+}
+
+impl Host {
+    /// Host `me` of a world.
+    pub fn new(me: usize, world: World) -> Self {
+        let own = world.hosts[me].client;
+        let channels = world
+            .hosts
+            .iter()
+            .map(|host| (host.client != own).then(Channel::default));
+        Self {
+            me,
+            channels: channels.collect(),
+            ranks: world.procs.iter().copied().zip(0..).collect(),
+            finished: vec![false; world.hosts[me].size],
+            received: HashMap::new(),
+            orders: Vec::new(),
+            world,
+        }
+    }
+
+    /// Takes a packet from a connection.
+    ///
+    /// # Errors
+    /// When it is against the protocol.
+    pub fn packet(&mut self, from: End, packet: Packet) -> Result<(), HostError> {
+        if packet.header.kind == PacketType::Fini {
+            match from {
+                End::Host(host) => self.fini(host)?,
+                End::Proc(rank) => self.finish(rank),
+            }
+            return Ok(());
+        }
+        let rank = |id: &ProcId| self.ranks.get(id).copied().ok_or(HostError::Misdirected);
+        let (source, destination) = (
+            rank(&packet.header.source)?,
+            rank(&packet.header.destination)?,
+        );
+        match from {
+            End::Host(host) => {
+                if self.world.host_of(source) != host || !self.is_own(destination) {
+                    return Err(HostError::Misdirected);
+                }
+                let kind = packet.header.kind;
+                let only_acks = self.channels[host].is_some_and(|channel| channel.got_fini);
+                // Rule: after FINI only acknowledgments. Source: IMPI 3.8.
+                if only_acks && kind.has_body() {
+                    return Err(HostError::AfterFini(kind));
+                }
+            }
+            End::Proc(proc) => {
+                if proc != source || self.finished[proc - self.first()] {
+                    return Err(HostError::Misdirected);
+                }
+            }
+        }
+        self.route(destination, packet)
+    }
+
+    /// A process has taken a packet.
+    pub fn taken(&mut self, header: &Header) {
+        if let (Some(&source), Some(&destination)) = (
+            self.ranks.get(&header.source),
+            self.ranks.get(&header.destination),
+        ) {
+            self.acknowledge(source, destination, header.kind);
+        }
+    }
+
+    /// A process needs no more messages.
+    pub fn finish(&mut self, rank: usize) {
+        let at = rank - self.first();
+        self.finished[at] = true;
+        if !self.finished.iter().all(|finished| *finished) {
+            return;
+        }
+        for host in 0..self.channels.len() {
+            if let Some(channel) = &mut self.channels[host]
+                && !channel.sent_fini
+            {
+                channel.sent_fini = true;
+                let none = ProcId::default();
+                let header = Header::new(PacketType::Fini, none, none);
+                self.orders.push(Order::Send(
+                    End::Host(host),
+                    Packet {
+                        header,
+                        data: Vec::new(),
+                    },
+                ));
+                self.close_if_over(host);
+            }
+        }
+    }
+
+    /// A connection has ended.
+    ///
+    /// # Errors
+    /// When it was not over.
+    pub fn ended(&mut self, end: End) -> Result<(), HostError> {
+        let over = match end {
+            End::Host(host) => self.channels[host].is_none_or(|channel| channel.got_fini),
+            End::Proc(rank) => self.finished[rank - self.first()],
+        };
+        over.then_some(()).ok_or(HostError::Ended)
+    }
+
+    /// Whether all processes have finished and all channels are closed.
+    pub fn is_over(&self) -> bool {
+        let closed = |channel: &Channel| channel.sent_fini && channel.got_fini;
+        self.finished.iter().all(|finished| *finished) && self.channels.iter().flatten().all(closed)
+    }
+
+    /// The orders since the last call.
+    pub fn take_orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
+    }
+
+    fn first(&self) -> usize {
+        self.world.hosts[self.me].first
+    }
+
+    fn is_own(&self, rank: usize) -> bool {
+        self.world.host_of(rank) == self.me
+    }
+
+    fn fini(&mut self, host: usize) -> Result<(), HostError> {
+        let channel = self.channels[host].as_mut().ok_or(HostError::Misdirected)?;
+        if channel.got_fini {
+            return Err(HostError::AfterFini(PacketType::Fini));
+        }
+        channel.got_fini = true;
+        self.close_if_over(host);
+        Ok(())
+    }
+
+    fn close_if_over(&mut self, host: usize) {
+        if self.channels[host].is_some_and(|channel| channel.sent_fini && channel.got_fini) {
+            self.orders.push(Order::Close(host));
+        }
+    }
+
+    fn route(&mut self, destination: usize, packet: Packet) -> Result<(), HostError> {
+        if !self.is_own(destination) {
+            let host = self.world.host_of(destination);
+            // Processes of another host of the own client are reached by the client's own ways.
+            self.channels[host].ok_or(HostError::Misdirected)?;
+            self.orders.push(Order::Send(End::Host(host), packet));
+            return Ok(());
+        }
+        if !self.finished[destination - self.first()] {
+            self.orders
+                .push(Order::Send(End::Proc(destination), packet));
+            return Ok(());
+        }
+        // Dropping it destroys the message, so a request to cancel it has succeeded.
+        let header = packet.header;
+        self.taken(&header);
+        if header.kind == PacketType::Cancel
+            && let Some(&source) = self.ranks.get(&header.source)
+        {
+            let reply = Header {
+                source_request: header.source_request,
+                ..Header::new(PacketType::CancelYes, header.destination, header.source)
+            };
+            self.route(
+                source,
+                Packet {
+                    header: reply,
+                    data: Vec::new(),
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, source: usize, destination: usize, kind: PacketType) {
+        let counter = self.received.entry((source, destination)).or_default();
+        if kind.counts() && counter.received(self.world.limits.ack_mark) {
+            let header = Header::new(
+                PacketType::ProtoAck,
+                self.world.procs[destination],
+                self.world.procs[source],
+            );
+            // A process that has finished needs no acks; a channel that is gone takes none.
+            if !self.is_own(source) || !self.finished[source - self.first()] {
+                drop(self.route(
+                    source,
+                    Packet {
+                        header,
+                        data: Vec::new(),
+                    },
+                ));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Client, Limits};
+
+    /// Two hosts with two processes each.
+    fn world() -> World {
+        let host = |client, first| crate::world::Host {
+            client,
+            address: [0; 16],
+            port: 1,
+            first,
+            size: 2,
+        };
+        World {
+            version: (0, 0),
+            clients: vec![Client { first: 0, size: 2 }, Client { first: 2, size: 2 }],
+            hosts: vec![host(0, 0), host(1, 2)],
+            procs: (0..4).map(|pid| ProcId { host: [1; 16], pid }).collect(),
+            limits: Limits {
+                data_length: 100,
+                tag_upper_bound: 32_767,
+                crossover_size: 1024,
+                max_linear: 4,
+                ack_mark: 2,
+                high_water: 4,
+            },
+        }
+    }
+
+    fn packet(kind: PacketType, from: i64, to: i64) -> Packet {
+        let id = |pid| ProcId { host: [1; 16], pid };
+        Packet {
+            header: Header::new(kind, id(from), id(to)),
+            data: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn packets_go_where_their_processes_are_and_are_acknowledged_once_taken() {
+        let mut host = Host::new(1, world());
+        for _ in 0..2 {
+            host.packet(End::Host(0), packet(PacketType::Data, 0, 2))
+                .unwrap();
+        }
+        let to = |orders: &[Order]| {
+            orders
+                .iter()
+                .map(|order| match order {
+                    Order::Send(end, packet) => (*end, packet.header.kind),
+                    Order::Close(host) => panic!("{host} closed"),
+                })
+                .collect::<Vec<_>>()
+        };
+        let orders = host.take_orders();
+        assert_eq!(to(&orders), [(End::Proc(2), PacketType::Data); 2]);
+        host.taken(&packet(PacketType::Data, 0, 2).header);
+        assert_eq!(host.take_orders(), []);
+        host.taken(&packet(PacketType::Data, 0, 2).header);
+        assert_eq!(
+            to(&host.take_orders()),
+            [(End::Host(0), PacketType::ProtoAck)]
+        );
+        host.packet(End::Proc(2), packet(PacketType::Data, 2, 3))
+            .unwrap();
+        host.packet(End::Proc(3), packet(PacketType::Data, 3, 1))
+            .unwrap();
+        assert_eq!(
+            to(&host.take_orders()),
+            [
+                (End::Proc(3), PacketType::Data),
+                (End::Host(0), PacketType::Data)
+            ]
+        );
+    }
+
+    #[test]
+    fn strangers_and_impostors_are_refused() {
+        let mut host = Host::new(1, world());
+        for (end, from, to) in [
+            (End::Host(0), 2, 3),
+            (End::Host(0), 0, 1),
+            (End::Proc(2), 3, 0),
+            (End::Host(0), 9, 2),
+        ] {
+            let refused = host.packet(end, packet(PacketType::Data, from, to));
+            assert_eq!(refused, Err(HostError::Misdirected));
+        }
+        assert_eq!(host.ended(End::Host(0)), Err(HostError::Ended));
+        host.packet(End::Host(0), packet(PacketType::Fini, 0, 0))
+            .unwrap();
+        assert_eq!(host.ended(End::Host(0)), Ok(()));
+        let late = host.packet(End::Host(0), packet(PacketType::Data, 0, 2));
+        assert_eq!(late, Err(HostError::AfterFini(PacketType::Data)));
+    }
+
+    #[test]
+    fn a_host_says_fini_when_all_its_processes_are_finished_and_goes_on_to_acknowledge() {
+        let mut host = Host::new(1, world());
+        host.finish(2);
+        assert_eq!(host.take_orders(), []);
+        // A cancelled message to a process that has finished is destroyed.
+        host.packet(End::Host(0), packet(PacketType::Data, 0, 2))
+            .unwrap();
+        host.packet(End::Host(0), packet(PacketType::Cancel, 0, 2))
+            .unwrap();
+        let kinds = |orders: Vec<Order>| {
+            orders
+                .into_iter()
+                .map(|order| match order {
+                    Order::Send(_, packet) => Some(packet.header.kind),
+                    Order::Close(_) => None,
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            kinds(host.take_orders()),
+            [Some(PacketType::ProtoAck), Some(PacketType::CancelYes)]
+        );
+        host.finish(3);
+        assert_eq!(kinds(host.take_orders()), [Some(PacketType::Fini)]);
+        assert!(!host.is_over());
+        host.packet(End::Host(0), packet(PacketType::Fini, 0, 0))
+            .unwrap();
+        assert_eq!(host.take_orders(), [Order::Close(0)]);
+        assert!(host.is_over());
+    }
+}

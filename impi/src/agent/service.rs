@@ -1,0 +1,328 @@
+//! The agent while the job runs: two threads for each connection, around one [`Host`].
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use wireup_impi_core::host::{End, Host, Order};
+use wireup_impi_core::packet::{Packet, PacketType};
+use wireup_impi_core::world::World;
+
+use super::AgentError;
+use super::greeting::Welcome;
+use crate::stream::read_packet;
+
+/// How long a process may take to say hello.
+const HELLO: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+enum Event {
+    /// All processes have finished and all channels are closed.
+    Over,
+    Broken(String),
+    LaunchOver,
+}
+
+/// Where others report to a service.
+#[derive(Debug)]
+pub struct Events {
+    sender: Sender<Event>,
+    receiver: Receiver<Event>,
+}
+
+/// Says that the launch is over.
+#[derive(Clone, Debug)]
+pub struct LaunchOver(Sender<Event>);
+
+impl Default for Events {
+    fn default() -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver }
+    }
+}
+
+impl Events {
+    /// For the thread that learns of the launch's end.
+    pub fn launch_over(&self) -> LaunchOver {
+        LaunchOver(self.sender.clone())
+    }
+}
+
+impl LaunchOver {
+    /// All processes of the launch have ended.
+    pub fn report(&self) {
+        // A service that is over needs no report.
+        let _ = self.0.send(Event::LaunchOver);
+    }
+}
+
+/// Packets that wait for one connection. Acks overtake the others.
+#[derive(Debug, Default)]
+struct Outbox {
+    urgent: VecDeque<Packet>,
+    packets: VecDeque<Packet>,
+    /// Nothing more will come.
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    host: Host,
+    outboxes: HashMap<End, Outbox>,
+    connected: Vec<bool>,
+    told_over: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Something is in an outbox.
+    filled: Condvar,
+    events: Sender<Event>,
+    limit: u32,
+    first: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked has reported the end of the job by that.
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Does what the machine has ordered.
+    fn act(&self, state: &mut State) {
+        for order in state.host.take_orders() {
+            match order {
+                Order::Send(end, packet) => {
+                    let outbox = state.outboxes.entry(end).or_default();
+                    if packet.header.kind == PacketType::ProtoAck {
+                        outbox.urgent.push_back(packet);
+                    } else {
+                        outbox.packets.push_back(packet);
+                    }
+                }
+                Order::Close(host) => {
+                    state.outboxes.entry(End::Host(host)).or_default().closing = true
+                }
+            }
+        }
+        if state.host.is_over() && !state.told_over {
+            state.told_over = true;
+            state
+                .outboxes
+                .values_mut()
+                .for_each(|outbox| outbox.closing = true);
+            self.report(Event::Over);
+        }
+        self.filled.notify_all();
+    }
+
+    fn report(&self, event: Event) {
+        // The service may be over already.
+        let _ = self.events.send(event);
+    }
+
+    fn broken(&self, end: End, why: impl std::fmt::Display) {
+        let who = match end {
+            End::Host(host) => format!("host {host}"),
+            End::Proc(rank) => {
+                format!("process {rank} (rank {} of this launch)", rank - self.first)
+            }
+        };
+        self.report(Event::Broken(format!("{who}: {why}")));
+    }
+}
+
+/// Serves until all is over.
+pub(super) fn serve(
+    me: usize,
+    world: &World,
+    channels: Vec<(usize, TcpStream)>,
+    door: &TcpListener,
+    welcome: Welcome,
+    events: &Events,
+    patience: Duration,
+) -> Result<(), AgentError> {
+    let size = world.hosts[me].size;
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            host: Host::new(me, world.clone()),
+            outboxes: HashMap::new(),
+            connected: vec![false; size],
+            told_over: false,
+        }),
+        filled: Condvar::new(),
+        events: events.sender.clone(),
+        limit: world.limits.data_length,
+        first: world.hosts[me].first,
+    });
+    let mut writers = Vec::new();
+    for (host, stream) in channels {
+        writers.extend(
+            attach(&shared, End::Host(host), stream)
+                .map_err(AgentError::io(format!("host {host}")))?,
+        );
+    }
+    let door = door
+        .try_clone()
+        .map_err(AgentError::io("listening for processes"))?;
+    let at_door = Arc::clone(&shared);
+    std::thread::spawn(move || admit_all(&at_door, &door, &welcome, size));
+    let mut until = None;
+    loop {
+        let event = match until {
+            None => events.receiver.recv().ok(),
+            Some(until) => {
+                let left = Instant::saturating_duration_since(&until, Instant::now());
+                match events.receiver.recv_timeout(left) {
+                    Ok(event) => Some(event),
+                    Err(RecvTimeoutError::Timeout) => {
+                        let why = "the launch is over, and other clients did not end in time";
+                        return Err(AgentError::Broken(why.into()));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => None,
+                }
+            }
+        };
+        match event {
+            Some(Event::Over) => {
+                // What has been queued is written before the process ends.
+                for writer in writers {
+                    let _ = writer.join();
+                }
+                return Ok(());
+            }
+            None => return Ok(()),
+            Some(Event::Broken(why)) => return Err(AgentError::Broken(why)),
+            Some(Event::LaunchOver) => {
+                let mut state = shared.lock();
+                for index in 0..size {
+                    if !state.connected[index] {
+                        state.host.finish(shared.first + index);
+                    }
+                }
+                shared.act(&mut state);
+                until = Some(Instant::now() + patience);
+            }
+        }
+    }
+}
+
+/// Lets processes in until the service ends with its process.
+fn admit_all(shared: &Arc<Shared>, door: &TcpListener, welcome: &Welcome, size: usize) {
+    for stream in door.incoming() {
+        let Ok(stream) = stream else { continue };
+        if let Err(error) = admit(shared, stream, welcome, size) {
+            eprintln!("wireup impi: a process was not let in: {error}");
+        }
+    }
+}
+
+fn admit(
+    shared: &Arc<Shared>,
+    mut stream: TcpStream,
+    welcome: &Welcome,
+    size: usize,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(HELLO))?;
+    let index = welcome.admit(&mut stream, size)?;
+    if std::mem::replace(&mut shared.lock().connected[index], true) {
+        return Err(io::Error::other(format!("rank {index} is there already")));
+    }
+    welcome.introduce(&mut stream, index)?;
+    stream.set_read_timeout(None)?;
+    attach(shared, End::Proc(shared.first + index), stream).map(drop)
+}
+
+/// Starts the threads of a connection; the writer's handle.
+fn attach(
+    shared: &Arc<Shared>,
+    end: End,
+    stream: TcpStream,
+) -> io::Result<Option<std::thread::JoinHandle<()>>> {
+    let reader = stream.try_clone()?;
+    let (reads, writes) = (Arc::clone(shared), Arc::clone(shared));
+    std::thread::Builder::new().spawn(move || read(&reads, end, reader))?;
+    let writer = std::thread::Builder::new().spawn(move || {
+        let Err(error) = write(&writes, end, stream) else {
+            return;
+        };
+        let mut state = writes.lock();
+        if state.host.ended(end).is_err() {
+            return writes.broken(end, error);
+        }
+        // A process that has finished: what it did not read is taken all the same.
+        let left = state.outboxes.remove(&end).unwrap_or_default();
+        left.packets
+            .iter()
+            .for_each(|packet| state.host.taken(&packet.header));
+        writes.act(&mut state);
+    })?;
+    Ok(Some(writer))
+}
+
+fn read(shared: &Shared, end: End, mut stream: TcpStream) {
+    loop {
+        let packet = match read_packet(&mut stream, shared.limit) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => {
+                if let Err(why) = shared.lock().host.ended(end) {
+                    shared.broken(end, why);
+                }
+                return;
+            }
+            Err(error) => {
+                if shared.lock().host.ended(end).is_err() {
+                    shared.broken(end, error);
+                }
+                return;
+            }
+        };
+        let mut state = shared.lock();
+        let result = state.host.packet(end, packet);
+        shared.act(&mut state);
+        drop(state);
+        if let Err(why) = result {
+            return shared.broken(end, why);
+        }
+    }
+}
+
+fn write(shared: &Shared, end: End, mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        let mut state = shared.lock();
+        let packet = loop {
+            let outbox = state.outboxes.entry(end).or_default();
+            match outbox
+                .urgent
+                .pop_front()
+                .or_else(|| outbox.packets.pop_front())
+            {
+                Some(packet) => break packet,
+                None if outbox.closing => {
+                    drop(state);
+                    return stream.shutdown(Shutdown::Write);
+                }
+                None => {
+                    state = shared
+                        .filled
+                        .wait(state)
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                }
+            }
+        };
+        drop(state);
+        stream.write_all(&packet.bytes())?;
+        if let End::Proc(_) = end {
+            let mut state = shared.lock();
+            state.host.taken(&packet.header);
+            shared.act(&mut state);
+        }
+    }
+}

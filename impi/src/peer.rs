@@ -1,0 +1,461 @@
+//! A process of the world: messages and collectives, over its agent.
+//!
+//! A thread reads and another writes, so messages move while the program computes.
+
+mod collectives;
+mod reduction;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use thiserror::Error;
+use wireup_impi_core::collective::{Channel, Topology};
+use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, Match, RequestId, Status};
+use wireup_impi_core::external32::Representation;
+use wireup_impi_core::packet::{Header, Packet, PacketType, ProcId};
+use wireup_impi_core::world::{World, WorldError, decode};
+
+use crate::agent::greeting::{self, greet};
+use crate::stream::read_packet;
+pub use reduction::{ElementType, Operator};
+
+/// Where other launchers say a process's rank in its launch; the first that is set counts.
+const RANK_VARIABLES: [&str; 6] = [
+    "WIREUP_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "MPI_RANK",
+    "SLURM_PROCID",
+];
+
+/// Context of point-to-point messages of the world, of its collectives, and of those within a client.
+const POINT: u64 = 0;
+const COLLECTIVE: u64 = 1;
+const LOCAL: u64 = u64::MAX;
+
+/// What went wrong.
+#[derive(Debug, Error)]
+pub enum PeerError {
+    /// Not started by an agent.
+    #[error("not in an IMPI job: {0} is not set (`wireup run --impi`, `wireup impi agent`)")]
+    NoAgent(&'static str),
+    /// No variable says which process this is.
+    #[error(
+        "no rank: none of WIREUP_RANK, PMI_RANK, PMIX_RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID is a number"
+    )]
+    NoRank,
+    /// The connection to the agent.
+    #[error("agent: {0}")]
+    Agent(#[from] io::Error),
+    /// What the agent said about the world.
+    #[error("the agent's values make no world: {0}")]
+    World(#[from] WorldError),
+    /// The values are none.
+    #[error("the agent's values cannot be read")]
+    Values,
+    /// The job has broken.
+    #[error("the job is broken: {0}")]
+    Broken(String),
+    /// An argument.
+    #[error("{0}")]
+    Argument(String),
+    /// A longer message than the receiver takes.
+    #[error("the message has {length} bytes, and the receiver takes {limit}")]
+    Truncated {
+        /// Bytes of the message.
+        length: u64,
+        /// Bytes that the receiver takes.
+        limit: usize,
+    },
+}
+
+/// How a request ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A send.
+    Sent,
+    /// A message, in the machine's byte order.
+    Received(Status, Vec<u8>),
+    /// Taken back.
+    Cancelled,
+}
+
+#[derive(Debug)]
+struct State {
+    endpoint: Endpoint,
+    broken: Option<String>,
+    finishing: bool,
+    /// Element size of each receive that goes on.
+    elements: HashMap<RequestId, (ElementType, usize)>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process of the world.
+#[derive(Debug)]
+pub struct Peer {
+    shared: Arc<Shared>,
+    world: World,
+    rank: usize,
+    topology: Topology,
+    representation: Representation,
+    stream: TcpStream,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Peer {
+    /// Joins by what the agent has put into the environment.
+    ///
+    /// # Errors
+    /// When the process was not started by an agent, or that does not let it in.
+    pub fn open() -> Result<Self, PeerError> {
+        let read = |name: &'static str| std::env::var(name).map_err(|_| PeerError::NoAgent(name));
+        let (agent, ticket) = (read(greeting::AGENT)?, read(greeting::TICKET_VARIABLE)?);
+        let ranks = RANK_VARIABLES
+            .iter()
+            .filter_map(|name| std::env::var(name).ok());
+        let index = ranks
+            .filter_map(|rank| rank.parse().ok())
+            .next()
+            .ok_or(PeerError::NoRank)?;
+        Self::connect(&agent, &ticket, index)
+    }
+
+    /// Joins as process `index` of the launch of an agent.
+    ///
+    /// # Errors
+    /// When the agent does not let it in.
+    pub fn connect(agent: &str, ticket: &str, index: u32) -> Result<Self, PeerError> {
+        let mut stream = TcpStream::connect(agent)?;
+        stream.set_nodelay(true)?;
+        let introduction = greet(&mut stream, ticket, index)?;
+        let (clients, collected) = decode(&introduction.values).ok_or(PeerError::Values)?;
+        let world = World::new(clients, &collected)?;
+        let rank = introduction.rank;
+        if rank >= world.procs.len() {
+            return Err(PeerError::Values);
+        }
+        let endpoint = Endpoint::new(rank, world.procs.clone(), world.limits);
+        let state = State {
+            endpoint,
+            broken: None,
+            finishing: false,
+            elements: HashMap::new(),
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
+        let (reads, writes) = (Arc::clone(&shared), Arc::clone(&shared));
+        let (reader, writer) = (stream.try_clone()?, stream.try_clone()?);
+        let limit = world.limits.data_length;
+        std::thread::Builder::new().spawn(move || read_all(&reads, reader, limit))?;
+        let writer = std::thread::Builder::new().spawn(move || write_all(&writes, writer))?;
+        let reduce = if introduction.lam {
+            Channel::PointToPoint
+        } else {
+            Channel::Collective
+        };
+        Ok(Self {
+            topology: Topology::of(&world, reduce),
+            representation: introduction.representation,
+            writer: Some(writer),
+            shared,
+            world,
+            rank,
+            stream,
+        })
+    }
+
+    /// The world.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// This process's rank in the world.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Processes of the world.
+    pub fn size(&self) -> usize {
+        self.world.procs.len()
+    }
+
+    /// Starts a send of whole elements.
+    ///
+    /// # Errors
+    /// When destination or tag are none, or the job has broken.
+    pub fn start_send(
+        &self,
+        data: &[u8],
+        element: ElementType,
+        to: usize,
+        tag: i32,
+        synchronous: bool,
+    ) -> Result<RequestId, PeerError> {
+        self.check_peer(to)?;
+        self.check_tag(tag)?;
+        let envelope = Envelope {
+            destination: to,
+            tag,
+            context: POINT,
+            synchronous,
+        };
+        self.send_in(envelope, data, element)
+    }
+
+    /// Starts a receive of at most `limit` bytes; any source or tag for `None`.
+    ///
+    /// # Errors
+    /// When source or tag are none, or the job has broken.
+    pub fn start_receive(
+        &self,
+        limit: usize,
+        element: ElementType,
+        source: Option<usize>,
+        tag: Option<i32>,
+    ) -> Result<RequestId, PeerError> {
+        source.map_or(Ok(()), |source| self.check_peer(source))?;
+        tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
+        self.receive_in(
+            Match {
+                source,
+                tag,
+                context: POINT,
+            },
+            limit,
+            element,
+        )
+    }
+
+    /// Waits for a request's end.
+    ///
+    /// # Errors
+    /// When the job breaks, the message is too long, or there is no such request.
+    pub fn wait(&self, request: RequestId) -> Result<Outcome, PeerError> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(completion) = state.endpoint.take_completion(request) {
+                return self.outcome(&mut state, request, completion);
+            }
+            if !state.endpoint.is_known(request) {
+                return Err(PeerError::Argument(format!("no request {}", request.0)));
+            }
+            check(&state)?;
+            state = self.shared.wait(state);
+        }
+    }
+
+    /// Whether a request has ended.
+    ///
+    /// # Errors
+    /// When the job has broken.
+    pub fn test(&self, request: RequestId) -> Result<bool, PeerError> {
+        let state = self.shared.lock();
+        if state.endpoint.is_complete(request) {
+            return Ok(true);
+        }
+        check(&state).map(|()| false)
+    }
+
+    /// Asks for a request to be taken back; [`Self::wait`] says whether it was.
+    pub fn cancel(&self, request: RequestId) {
+        self.shared.lock().endpoint.cancel(request);
+        self.shared.changed.notify_all();
+    }
+
+    /// The first message that a receive would take, if there is one; with `wait`, once there is.
+    ///
+    /// # Errors
+    /// When the job has broken.
+    pub fn probe(
+        &self,
+        source: Option<usize>,
+        tag: Option<i32>,
+        wait: bool,
+    ) -> Result<Option<Status>, PeerError> {
+        let wanted = Match {
+            source,
+            tag,
+            context: POINT,
+        };
+        let mut state = self.shared.lock();
+        loop {
+            let found = state.endpoint.probe(wanted);
+            if found.is_some() || !wait {
+                return Ok(found);
+            }
+            check(&state)?;
+            state = self.shared.wait(state);
+        }
+    }
+
+    /// Leaves in order: a barrier of the world, then FINI. Source: IMPI 2.4.
+    ///
+    /// # Errors
+    /// When the job has broken.
+    pub fn close(mut self) -> Result<(), PeerError> {
+        self.barrier()?;
+        self.shared.lock().finishing = true;
+        self.shared.changed.notify_all();
+        if let Some(writer) = self.writer.take() {
+            drop(writer.join());
+        }
+        let broken = self.shared.lock().broken.clone();
+        broken.map_or(Ok(()), |why| Err(PeerError::Broken(why)))
+    }
+
+    fn send_in(
+        &self,
+        envelope: Envelope,
+        data: &[u8],
+        element: ElementType,
+    ) -> Result<RequestId, PeerError> {
+        let mut data = data.to_vec();
+        self.representation.convert(&mut data, element.size());
+        let mut state = self.shared.lock();
+        check(&state)?;
+        let request = state.endpoint.send(envelope, &data);
+        self.shared.changed.notify_all();
+        Ok(request)
+    }
+
+    fn receive_in(
+        &self,
+        wanted: Match,
+        limit: usize,
+        element: ElementType,
+    ) -> Result<RequestId, PeerError> {
+        let mut state = self.shared.lock();
+        let request = state.endpoint.receive(wanted, limit as u64);
+        state.elements.insert(request, (element, limit));
+        // A match may have to be acknowledged.
+        self.shared.changed.notify_all();
+        Ok(request)
+    }
+
+    fn outcome(
+        &self,
+        state: &mut State,
+        request: RequestId,
+        completion: Completion,
+    ) -> Result<Outcome, PeerError> {
+        let known = state.elements.remove(&request);
+        match completion {
+            Completion::Sent => Ok(Outcome::Sent),
+            Completion::Cancelled => Ok(Outcome::Cancelled),
+            Completion::Received(status, mut data) => {
+                let size = known.map_or(1, |(element, _)| element.size());
+                self.representation.convert(&mut data, size);
+                Ok(Outcome::Received(status, data))
+            }
+            Completion::Truncated(status, _) => {
+                let limit = known.map_or(0, |(_, limit)| limit);
+                Err(PeerError::Truncated {
+                    length: status.length,
+                    limit,
+                })
+            }
+        }
+    }
+
+    fn check_peer(&self, rank: usize) -> Result<(), PeerError> {
+        let wrong =
+            || PeerError::Argument(format!("no process {rank}: the world has {}", self.size()));
+        (rank < self.size()).then_some(()).ok_or_else(wrong)
+    }
+
+    fn check_tag(&self, tag: i32) -> Result<(), PeerError> {
+        let limit = self.world.limits.tag_upper_bound;
+        let wrong = || PeerError::Argument(format!("tag {tag} is not in 0 to {limit}"));
+        (0..=limit).contains(&tag).then_some(()).ok_or_else(wrong)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Ends the threads, and where the peer was not closed in order, the job.
+        drop(self.stream.shutdown(Shutdown::Both));
+    }
+}
+
+fn check(state: &State) -> Result<(), PeerError> {
+    state
+        .broken
+        .clone()
+        .map_or(Ok(()), |why| Err(PeerError::Broken(why)))
+}
+
+fn read_all(shared: &Shared, mut stream: TcpStream, limit: u32) {
+    let why = loop {
+        match read_packet(&mut stream, limit) {
+            Ok(Some(packet)) => {
+                let result = shared.lock().endpoint.received(packet);
+                shared.changed.notify_all();
+                if let Err(error) = result {
+                    break error.to_string();
+                }
+            }
+            Ok(None) => break "the agent has ended".into(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let mut state = shared.lock();
+    if !state.finishing {
+        state.broken = Some(why);
+    }
+    shared.changed.notify_all();
+}
+
+fn write_all(shared: &Shared, mut stream: TcpStream) {
+    use std::io::Write;
+    loop {
+        let mut state = shared.lock();
+        let packet = loop {
+            if let Some(packet) = state.endpoint.next_packet() {
+                // A send may have ended with it.
+                shared.changed.notify_all();
+                break packet;
+            }
+            if state.broken.is_some() {
+                return;
+            }
+            if state.finishing && state.endpoint.is_idle() {
+                let none = ProcId::default();
+                let header = Header::new(PacketType::Fini, none, none);
+                drop(state);
+                // The agent notices the end in any case.
+                drop(stream.write_all(&header.encode()));
+                return;
+            }
+            state = shared.wait(state);
+        };
+        drop(state);
+        if let Err(error) = stream.write_all(&Packet::bytes(&packet)) {
+            shared.lock().broken = Some(error.to_string());
+            shared.changed.notify_all();
+            return;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Blocking streams: packets one after the other, connections from an address of one's own, the server behind TLS.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use wireup_impi_core::packet::{HEADER, Header, Packet};
+
+/// Reads a packet; nothing at the end of the stream.
+///
+/// # Errors
+/// When the stream breaks, ends within a packet, or has something else.
+pub fn read_packet(stream: &mut impl Read, limit: u32) -> io::Result<Option<Packet>> {
+    let mut bytes = [0; HEADER];
+    let mut filled = 0;
+    while filled < HEADER {
+        match stream.read(&mut bytes[filled..]) {
+            Ok(0) if filled == 0 => return Ok(None),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let header = Header::decode(&bytes, limit).map_err(io::Error::other)?;
+    let mut data = vec![0; header.length as usize];
+    stream.read_exact(&mut data)?;
+    Ok(Some(Packet { header, data }))
+}
+
+/// Connects from `source` (any address if it is unspecified), and tries again while the other end does not listen yet.
+///
+/// # Errors
+/// The last error when the time is over.
+pub fn connect_from(source: IpAddr, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
+    let until = Instant::now() + within;
+    loop {
+        let error = match connect_once(source, to) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        let passing = matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::Interrupted
+        );
+        if !passing || Instant::now() >= until {
+            return Err(error);
+        }
+        pause(Duration::from_millis(50));
+    }
+}
+
+fn connect_once(source: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    if source.is_unspecified() || source.is_ipv4() != to.is_ipv4() {
+        return TcpStream::connect_timeout(&to, Duration::from_secs(20));
+    }
+    let family = if to.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let fd = socket(family, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    bind(&fd, &SocketAddr::new(source, 0))?;
+    connect(&fd, &to)?;
+    Ok(fd.into())
+}
+
+/// Waits without a condition: between attempts to connect, for which there is none.
+fn pause(time: Duration) {
+    std::thread::park_timeout(time);
+}
+
+/// The connection to the server.
+#[derive(Debug)]
+pub enum ServerStream {
+    /// As the specification has it.
+    Plain(TcpStream),
+    /// Outside the specification.
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
+}
+
+impl ServerStream {
+    /// Connects to `HOST:PORT`.
+    ///
+    /// # Errors
+    /// When that is no address, or the server cannot be reached.
+    pub fn connect(server: &str, tls: Option<Arc<rustls::ClientConfig>>) -> io::Result<Self> {
+        let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
+        for address in server.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, Duration::from_secs(20)) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    let Some(config) = tls else {
+                        return Ok(Self::Plain(stream));
+                    };
+                    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+                    let name = host
+                        .trim_matches(['[', ']'])
+                        .to_owned()
+                        .try_into()
+                        .map_err(io::Error::other)?;
+                    let connection =
+                        rustls::ClientConnection::new(config, name).map_err(io::Error::other)?;
+                    return Ok(Self::Tls(Box::new(rustls::StreamOwned::new(
+                        connection, stream,
+                    ))));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The socket itself.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for ServerStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for ServerStream {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(buffer),
+            Self::Tls(stream) => stream.write(buffer),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
