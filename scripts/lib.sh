@@ -17,7 +17,7 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
-    libpmix-bin numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck
+    libpmix-bin g++ numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck
     slurmctld slurmd slurm-client)
 
 # The applications of scripts/applications --short.
@@ -43,6 +43,10 @@ SUITES=(mpi4py-tests=mpi4py==4.1.2)
 # Where the source of the system's libpmix is unpacked, as Debian has it: its examples run under wireup
 # (tests/openpmix-examples).
 PMIX_SOURCE=pmix-source
+
+# The one MPI that speaks Interoperable MPI itself, as the source package of this Debian suite has it: built with that
+# into a directory beside the wheels.
+LAM=(lam 7.1.4 bookworm)
 
 say() { printf '%s\n' "$*"; }
 step() { printf '==> %s\n' "$*"; }
@@ -282,4 +286,46 @@ install_pmix_source() {
             rm -rf "$dir"
         fi
     )
+}
+
+# Builds LAM/MPI with Interoperable MPI from Debian's source package; silent when it is there. It is C and C++ of the
+# nineties: the older dialects, and the headers that it forgets, are given by hand. Without it only tests with it are skipped.
+install_lam() {
+    local dir=$MPI_DIR/${LAM[0]} version=${LAM[1]} archive apt
+    check_mpi_dir
+    ! is_installed "${LAM[0]}=$version" || return 0
+    archive=$(debian_archive)
+    if [[ -z $archive ]]; then
+        say "no Debian archive is known here: tests with LAM/MPI will be skipped" >&2
+        return 0
+    fi
+    (
+        lock_mpi_dir
+        ! is_installed "${LAM[0]}=$version" || exit 0
+        step "building LAM/MPI $version with IMPI in $dir"
+        rm -rf "$dir"
+        mkdir -p "$dir/source" "$dir/build"
+        # Only the sources themselves: Debian's changes do not concern IMPI.
+        if prepare_apt deb-src "$archive" "${LAM[2]}" "$dir" &&
+            (cd "$dir/apt" && "${apt[@]}" source --download-only --tar-only "${LAM[0]}") &&
+            tar -xf "$dir"/apt/*.orig.tar.* -C "$dir/source" --strip-components 1 --no-same-owner &&
+            build_lam "$dir" >"$dir/build.log" 2>&1; then
+            rm -rf "$dir/apt" "$dir/source" "$dir/build" "$dir/build.log"
+            printf '%s\n' "$version" >"$dir/.installed"
+        else
+            say "LAM/MPI is not to be had ($dir/build.log): tests with it will be skipped" >&2
+            rm -rf "$dir/apt" "$dir/source" "$dir/build"
+        fi
+    )
+}
+
+# Configures, builds and installs LAM/MPI from $1/source, through $1/build, into $1.
+build_lam() {
+    local c=(-O1 -std=gnu89 -fcommon -w)
+    local cxx=(-O1 -std=gnu++98 -fpermissive -w -include cstring -include cstdlib -include cstdio -include iostream)
+    cd "$1/build" &&
+        CFLAGS="${c[*]}" CXXFLAGS="-O1 -std=gnu++98 -w" ../source/configure --prefix="$1" --with-impi --without-romio \
+            --without-fc --without-mpi2cpp --without-profiling --with-rpi=tcp --with-rsh=/bin/false \
+            --with-memory-manager=none &&
+        make -j "$(nproc)" CXXFLAGS="${cxx[*]}" && make CXXFLAGS="${cxx[*]}" install
 }

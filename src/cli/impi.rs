@@ -1,4 +1,7 @@
-//! `wireup impi`: another executable carries it out, which `wireup run` starts without.
+//! Interoperable MPI: `wireup impi`, and `--impi` of `wireup run`. Another executable carries both out, which other
+//! launches start without.
+
+mod membership;
 
 use std::ffi::OsString;
 
@@ -7,6 +10,7 @@ use clap::Args;
 use super::agent_commands;
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::IMPI;
+pub(super) use membership::Link;
 
 const NOTES: &str = "\
 `wireup impi --help` lists the commands, `wireup impi COMMAND --help` their options (docs/impi.md).

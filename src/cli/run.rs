@@ -9,6 +9,7 @@ use clap::{FromArgMatches, Parser};
 use super::apps::{AppArgs, app_specs, split_apps};
 use super::brief::brief;
 use super::config::{self, Defaults};
+use super::impi::Link;
 use super::line::Own;
 use super::negation::with_negations;
 use super::options::{
@@ -97,6 +98,15 @@ pub(super) struct RunArgs {
     #[arg(long)]
     dry_run: bool,
 
+    /// Be client K of the IMPI job whose server listens there; needs -n for every program. Further words:
+    /// address=IP (of this host, for the others), lam (a client is LAM/MPI) [docs/impi.md]
+    #[arg(
+        long,
+        value_name = "HOST:PORT,client=K[,WORD]…",
+        hide_short_help = true
+    )]
+    impi: Option<Link>,
+
     /// Read no defaults file
     #[arg(long)]
     no_config: bool,
@@ -139,8 +149,8 @@ enum Start {
 
 /// What a command line asks for.
 enum Asked {
-    /// A job.
-    Run(Box<JobSpec>, Start),
+    /// A job, and the IMPI job that it is part of.
+    Run(Box<JobSpec>, Option<Link>, Start),
     /// Something that has been answered, with this exit code.
     Answered(u8),
 }
@@ -150,36 +160,54 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let given = detached::given_name();
     if given.is_none() && may_be_kept(&args) {
         match asked(args.clone())? {
-            Asked::Run(_, Start::Here) => {}
-            Asked::Run(_, start) => return keep(&args, start),
+            Asked::Run(_, _, Start::Here) => {}
+            Asked::Run(_, _, start) => return keep(&args, start),
             Asked::Answered(code) => return Ok(code),
         }
     }
     let name = given.and_then(|name| Nspace::new(&name).ok());
-    let beginning = Beginning::new(starts_ranks_here(&args), name);
-    match asked(args)? {
-        Asked::Run(spec, _) => {
-            let requeues = spec.ending.on_failure == OnFailure::Requeue;
-            let code = run(*spec, beginning)?;
-            if requeues && code == EXIT_REQUEUE {
-                requeue::ask();
-            }
-            Ok(code)
+    // Before anything is prepared for the launch: its agent is then none of the processes that a job leaves behind.
+    let member = match asks(&args, &[b"impi"]).then(|| asked(args.clone())) {
+        Some(Ok(Asked::Run(mut spec, Some(link), _))) if !spec.dry_run => {
+            Some((link.join(&mut spec)?, spec))
         }
+        Some(Ok(Asked::Answered(code))) => return Ok(code),
+        Some(Err(failure)) => return Err(failure),
+        _ => None,
+    };
+    let beginning = Beginning::new(starts_ranks_here(&args), name);
+    if let Some((membership, spec)) = member {
+        return start(*spec, beginning).map(|code| membership.leave(code));
+    }
+    match asked(args)? {
+        Asked::Run(spec, _, _) => start(*spec, beginning),
         Asked::Answered(code) => Ok(code),
     }
+}
+
+fn start(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+    let requeues = spec.ending.on_failure == OnFailure::Requeue;
+    let code = run(spec, beginning)?;
+    if requeues && code == EXIT_REQUEUE {
+        requeue::ask();
+    }
+    Ok(code)
+}
+
+/// Whether a line that has not been parsed has an option that begins with one of these.
+fn asks(args: &[OsString], options: &[&[u8]]) -> bool {
+    args.iter().any(|word| {
+        let name = word.as_bytes();
+        let dashes = name.iter().take_while(|byte| **byte == b'-').count();
+        let name = &name[dashes..];
+        dashes > 0 && options.iter().any(|option| name.starts_with(option))
+    })
 }
 
 /// Whether a line that has not been parsed may need a keeper, which must be known before this process is prepared for
 /// a launch. To be wrong costs time and nothing else.
 fn may_be_kept(args: &[OsString]) -> bool {
-    let asks = |word: &OsString| {
-        let name = word.as_bytes();
-        let dashes = name.iter().take_while(|byte| **byte == b'-').count();
-        let name = &name[dashes..];
-        dashes > 0 && (name == b"detach" || name.starts_with(b"on-terminal-loss"))
-    };
-    args.iter().any(asks)
+    asks(args, &[b"detach", b"on-terminal-loss"])
 }
 
 /// Hands the line over to a keeper.
@@ -286,7 +314,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         verbose: args.verbose,
         log,
     };
-    Ok(Asked::Run(Box::new(spec), start))
+    Ok(Asked::Run(Box::new(spec), args.impi, start))
 }
 
 fn start_of(args: &RunArgs) -> Start {

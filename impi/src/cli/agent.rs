@@ -89,6 +89,10 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
         secrets: secrets::from_environment()?,
         tls: args.tls_ca.as_deref().map(tls::client).transpose()?,
     };
+    if args.command.is_empty() {
+        // Before anything is waited for: whoever started the agent may be killed meanwhile.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     let joined = join(settings)?;
     let patience = Duration::from_secs(args.patience);
     if args.command.is_empty() {

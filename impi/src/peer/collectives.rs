@@ -202,7 +202,7 @@ impl Peer {
         block: usize,
         operator: Option<Operator>,
     ) -> Result<Shape, PeerError> {
-        if block % element.size() != 0 {
+        if !block.is_multiple_of(element.size()) {
             return Err(PeerError::Argument(format!(
                 "{block} bytes are no whole elements"
             )));

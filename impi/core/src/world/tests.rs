@@ -178,7 +178,7 @@ proptest! {
                     Action::Send(id, bytes) => {
                         let at = usize::try_from(id.0).unwrap();
                         for byte in bytes {
-                            worlds[at] = clients[at].received(&[byte]).unwrap().or(worlds[at].take());
+                            worlds[at] = clients[at].received(&[byte]).unwrap().or_else(|| worlds[at].take());
                         }
                     }
                     Action::Report(_) => {}

@@ -1,0 +1,326 @@
+//! Whole jobs: a server, an agent for each client, and processes, which are threads of the test.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+
+const INT: ElementType = ElementType::Int32;
+
+/// A child that is killed if the test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wireup-impi"));
+        command
+            .args(arguments)
+            .env("IMPI_AUTH_KEY", "77")
+            .env_remove("IMPI_AUTH_NONE");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Its exit code and what it said, once it has ended.
+    fn end(mut self) -> (Option<i32>, String) {
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let mut said = String::new();
+        self.0
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        (self.0.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Job {
+    server: Running,
+    agents: Vec<Running>,
+    /// Agent and ticket of each client.
+    doors: Vec<(String, String)>,
+    sizes: Vec<usize>,
+}
+
+impl Job {
+    fn start(sizes: &[usize], options: &[&str]) -> Self {
+        let count = sizes.len().to_string();
+        let mut server = Running::start(&["-server", &count, "--address", "127.0.0.1"]);
+        let mut line = String::new();
+        BufReader::new(server.0.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line.trim();
+        let mut agents: Vec<Running> = (0..sizes.len())
+            .map(|client| {
+                let (client, procs) = (client.to_string(), sizes[client].to_string());
+                let arguments = [
+                    "agent",
+                    address,
+                    "--client",
+                    &client,
+                    "-n",
+                    &procs,
+                    "--patience",
+                    "2",
+                ];
+                Running::start(&[&arguments[..], options].concat())
+            })
+            .collect();
+        let doors = agents.iter_mut().map(|agent| {
+            let lines = BufReader::new(agent.0.stdout.as_mut().unwrap())
+                .lines()
+                .map(Result::unwrap);
+            let variables: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let value = |name: &str| {
+                let found = variables
+                    .iter()
+                    .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+                found
+                    .unwrap_or_else(|| panic!("{name} in {variables:?}"))
+                    .to_owned()
+            };
+            assert_eq!(value("IMPI_CLIENT_SIZE"), count);
+            (value(AGENT), value(TICKET_VARIABLE))
+        });
+        let doors = doors.collect();
+        Self {
+            server,
+            agents,
+            doors,
+            sizes: sizes.to_vec(),
+        }
+    }
+
+    /// Runs a program in all processes.
+    fn run(&self, program: impl Fn(Peer) + Sync) {
+        std::thread::scope(|scope| {
+            for ((agent, ticket), size) in self.doors.iter().zip(&self.sizes) {
+                for index in 0..*size {
+                    let program = &program;
+                    scope.spawn(move || {
+                        program(
+                            Peer::connect(agent, ticket, u32::try_from(index).unwrap()).unwrap(),
+                        );
+                    });
+                }
+            }
+        });
+    }
+
+    /// Ends the launches; all must have ended in order.
+    fn end(mut self) {
+        for agent in &mut self.agents {
+            drop(agent.0.stdin.take());
+        }
+        for agent in self.agents {
+            assert_eq!(agent.end(), (Some(0), String::new()));
+        }
+        assert_eq!(self.server.end(), (Some(0), String::new()));
+    }
+}
+
+fn ints(values: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    values
+        .into_iter()
+        .flat_map(|value| i32::try_from(value).unwrap().to_ne_bytes())
+        .collect()
+}
+
+/// Messages around the ring, long ones across it, and all collectives in both variants.
+fn everything(peer: Peer) {
+    let (me, size) = (peer.rank(), peer.size());
+    let next = peer
+        .start_send(&ints([me]), INT, (me + 1) % size, 5, me % 2 == 0)
+        .unwrap();
+    let from = (me + size - 1) % size;
+    let receive = peer.start_receive(4, INT, Some(from), None).unwrap();
+    let Outcome::Received(status, data) = peer.wait(receive).unwrap() else {
+        panic!()
+    };
+    assert_eq!((status.source, status.tag, data), (from, 5, ints([from])));
+    peer.wait(next).unwrap();
+    let other = (me + size / 2) % size;
+    let long = vec![u8::try_from(me).unwrap(); 1 << 20];
+    let send = peer
+        .start_send(&long, ElementType::Byte, other, 6, false)
+        .unwrap();
+    let status = peer.probe(None, Some(6), true).unwrap().unwrap();
+    assert_eq!(status.length, 1 << 20);
+    let receive = peer
+        .start_receive(1 << 20, ElementType::Byte, Some(status.source), Some(6))
+        .unwrap();
+    let Outcome::Received(_, data) = peer.wait(receive).unwrap() else {
+        panic!()
+    };
+    assert!(data.iter().all(|byte| usize::from(*byte) == status.source));
+    peer.wait(send).unwrap();
+    for count in [1, 400] {
+        let same = |value: usize| ints(std::iter::repeat_n(value, count));
+        let each = |value: &dyn Fn(usize) -> usize| {
+            (0..size)
+                .flat_map(|rank| same(value(rank)))
+                .collect::<Vec<u8>>()
+        };
+        for root in [0, size - 1] {
+            let mut data = same(me);
+            peer.bcast(&mut data, INT, root).unwrap();
+            assert_eq!(data, same(root));
+            let mut data = same(me + 1);
+            peer.reduce(&mut data, INT, Operator::Sum, root).unwrap();
+            assert!(me != root || data == same(size * (size + 1) / 2));
+            let mut all = vec![0; if me == root { 4 * count * size } else { 0 }];
+            peer.gather(&same(me), &mut all, INT, root).unwrap();
+            assert!(me != root || all == each(&|rank| rank));
+            let all = if me == root {
+                each(&|rank| rank)
+            } else {
+                Vec::new()
+            };
+            let mut own = vec![0; 4 * count];
+            peer.scatter(&all, &mut own, INT, root).unwrap();
+            assert_eq!(own, same(me));
+        }
+        let mut data = same(me + 1);
+        peer.allreduce(&mut data, INT, Operator::Max).unwrap();
+        assert_eq!(data, same(size));
+        let mut data = same(1);
+        peer.scan(&mut data, INT, Operator::Sum).unwrap();
+        assert_eq!(data, same(me + 1));
+        let mut all = vec![0; 4 * count * size];
+        peer.allgather(&same(me), &mut all, INT).unwrap();
+        assert_eq!(all, each(&|rank| rank));
+        peer.alltoall(&each(&|to| me * size + to), &mut all, INT)
+            .unwrap();
+        assert_eq!(all, each(&|from| from * size + me));
+    }
+    peer.close().unwrap();
+}
+
+#[test]
+fn clients_of_uneven_sizes_exchange_and_reduce() {
+    for (sizes, options) in [
+        (&[3][..], &[][..]),
+        (&[2, 1, 3], &[]),
+        (&[1, 2, 1, 1, 2], &["--maxlinear", "2", "--xsize", "100"]),
+        (
+            &[2, 2],
+            &["--datalen", "1000", "--ackmark", "1", "--hiwater", "1"],
+        ),
+        (&[2, 2], &["--lam"]),
+    ] {
+        let job = Job::start(sizes, options);
+        job.run(everything);
+        job.end();
+    }
+}
+
+#[test]
+fn eight_clients_of_eight_processes_form_a_world() {
+    let job = Job::start(&[8; 8], &[]);
+    job.run(everything);
+    job.end();
+}
+
+#[test]
+fn a_message_that_nobody_took_is_taken_back() {
+    let job = Job::start(&[1, 1], &[]);
+    job.run(|peer| {
+        if peer.rank() == 0 {
+            for (length, synchronous) in [(10, false), (10, true), (200_000, false)] {
+                let send = peer
+                    .start_send(&vec![0; length], ElementType::Byte, 1, 1, synchronous)
+                    .unwrap();
+                peer.cancel(send);
+                assert_eq!(peer.wait(send).unwrap(), Outcome::Cancelled);
+            }
+        }
+        peer.barrier().unwrap();
+        assert_eq!(peer.probe(None, None, false).unwrap(), None);
+        let receive = peer
+            .start_receive(1, ElementType::Byte, None, None)
+            .unwrap();
+        assert!(!peer.test(receive).unwrap());
+        peer.cancel(receive);
+        assert_eq!(peer.wait(receive).unwrap(), Outcome::Cancelled);
+        peer.close().unwrap();
+    });
+    job.end();
+}
+
+#[test]
+fn a_process_that_dies_ends_the_job_and_is_named() {
+    let mut job = Job::start(&[1, 2], &[]);
+    job.run(|peer| {
+        if peer.rank() == 2 {
+            return drop(peer);
+        }
+        assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
+    });
+    let (code, said) = job.agents.pop().unwrap().end();
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("process 2 (rank 1 of this launch): the connection ended before FINI"),
+        "{said}"
+    );
+    let (code, said) = job.agents.pop().unwrap().end();
+    assert_eq!(code, Some(1));
+    assert!(said.contains("host 1:"), "{said}");
+    let (code, said) = job.server.end();
+    assert_eq!(code, Some(1));
+    assert!(said.contains("disconnected before FINI"), "{said}");
+}
+
+#[test]
+fn a_server_that_dies_stops_the_start_up_and_not_the_job() {
+    let mut server = Running::start(&["-server", "2", "--address", "127.0.0.1"]);
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let agent = Running::start(&["agent", line.trim(), "--client", "0", "-n", "1"]);
+    let mut warned = String::new();
+    // The first client is there once the server has its rank; it then waits for the second.
+    let refused = Running::start(&["agent", line.trim(), "--client", "7", "-n", "1"]);
+    assert_eq!(refused.end().0, Some(1));
+    server.0.kill().unwrap();
+    let (code, said) = agent.end();
+    warned.push_str(&said);
+    assert_eq!(code, Some(1));
+    assert!(warned.contains("server 127.0.0.1:"), "{warned}");
+    let mut job = Job::start(&[1, 1], &[]);
+    job.server.0.kill().unwrap();
+    job.server.0.wait().unwrap();
+    job.run(everything);
+    for agent in &mut job.agents {
+        drop(agent.0.stdin.take());
+    }
+    for agent in job.agents {
+        assert_eq!(agent.end().0, Some(0));
+    }
+}
+
+#[test]
+fn a_launch_whose_processes_never_join_ends_with_the_others() {
+    let job = Job::start(&[2, 1], &[]);
+    job.end();
+}

@@ -1,0 +1,273 @@
+//! LAM/MPI 7.1.4, the MPI that speaks IMPI itself, with itself and with our processes, over our server.
+//!
+//! Needs root, for namespaces, and what `scripts/setup` builds. Says loudly what it leaves out.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer};
+
+const NOBODY: u32 = 65534;
+const INT: ElementType = ElementType::Int32;
+
+fn lam() -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    let mpis =
+        std::env::var("WIREUP_MPI_DIR").unwrap_or_else(|_| format!("/var/tmp/wireup-mpi-{user}"));
+    PathBuf::from(mpis).join("lam")
+}
+
+fn main() -> ExitCode {
+    let lam = lam();
+    if !lam.join(".installed").exists() || !rustix::process::getuid().is_root() {
+        println!(
+            "test lam ... SKIPPED: needs root, and LAM/MPI in {}, which scripts/setup builds",
+            lam.display()
+        );
+        return ExitCode::SUCCESS;
+    }
+    let dir = tempfile::Builder::new()
+        .prefix("wireup-lam-")
+        .tempdir_in("/var/tmp")
+        .unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lam");
+    let compiled = Command::new(lam.join("bin/mpicc"))
+        .env("PATH", path(&lam))
+        .args(["-std=gnu89", "-w", "-o"])
+        .arg(dir.path().join("ring"))
+        .arg(source.join("ring.c"))
+        .status();
+    assert!(compiled.unwrap().success());
+    fs::copy(source.join("job"), dir.path().join("job")).unwrap();
+    for (name, clients, mode) in [
+        ("lam_with_lam", &["lam", "lam"][..], "PLAIN"),
+        (
+            "lam_with_our_processes_in_its_byte_order",
+            &["lam", "ours"],
+            "PLAIN",
+        ),
+        (
+            "lam_with_our_processes_in_external32",
+            &["lam", "ours"],
+            "SWAPPED",
+        ),
+        ("lam_above_our_processes", &["ours", "lam"], "PLAIN"),
+        ("lam_with_two_of_ours", &["lam", "ours", "ours"], "SWAPPED"),
+    ] {
+        job(&lam, dir.path(), clients, mode);
+        println!("test {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+fn path(lam: &Path) -> String {
+    format!(
+        "{}:{}",
+        lam.join("bin").display(),
+        std::env::var("PATH").unwrap()
+    )
+}
+
+/// A client that runs, and who it is.
+struct Client {
+    child: Child,
+    name: String,
+    ours: bool,
+}
+
+fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
+    let server = env!("CARGO_BIN_EXE_wireup-impi");
+    let mut server = Command::new(server)
+        .args([
+            "-server",
+            &clients.len().to_string(),
+            "--address",
+            "127.0.0.1",
+            "--timeout",
+            "60",
+        ])
+        .env("IMPI_AUTH_KEY", "5678")
+        .env_remove("IMPI_AUTH_NONE")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line.trim();
+    let start = |(number, kind): (usize, &&str)| match *kind {
+        "lam" => start_lam(lam, dir, number, address, mode),
+        _ => start_ours(number, address, mode),
+    };
+    let mut running: Vec<Client> = clients.iter().enumerate().map(start).collect();
+    let size = 2 * clients.len();
+    std::thread::scope(|scope| {
+        for client in running.iter_mut().filter(|client| client.ours) {
+            let lines = BufReader::new(client.child.stdout.take().unwrap())
+                .lines()
+                .map(Result::unwrap);
+            let variables: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let value = |name: &str| {
+                let found = variables
+                    .iter()
+                    .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+                found
+                    .unwrap_or_else(|| panic!("{name} in {variables:?}"))
+                    .to_owned()
+            };
+            let (agent, ticket) = (value(AGENT), value(TICKET_VARIABLE));
+            for index in 0..2 {
+                let (agent, ticket) = (agent.clone(), ticket.clone());
+                scope.spawn(move || {
+                    ring(
+                        Peer::connect(&agent, &ticket, index).unwrap(),
+                        mode == "SWAPPED",
+                    )
+                });
+            }
+        }
+    });
+    for mut client in running {
+        drop(client.child.stdin.take());
+        let mut said = String::new();
+        if let Some(mut stdout) = client.child.stdout.take() {
+            stdout.read_to_string(&mut said).unwrap();
+        }
+        let status = client.child.wait().unwrap();
+        assert!(
+            status.success(),
+            "{} ends with {status}: {said}",
+            client.name
+        );
+        assert!(
+            client.ours || said.matches(&format!("of {size} is done")).count() == 2,
+            "{said}"
+        );
+    }
+    assert!(
+        server.wait().unwrap().success(),
+        "the server has seen every client end in order"
+    );
+}
+
+fn start_lam(lam: &Path, dir: &Path, number: usize, server: &str, mode: &str) -> Client {
+    let own = tempfile::Builder::new().tempdir_in(dir).unwrap().keep();
+    fs::copy(dir.join("ring"), own.join("ring")).unwrap();
+    let (host, address) = (format!("lam{number}"), format!("127.0.0.{}", 2 + number));
+    fs::write(own.join("hosts"), format!("{address} {host}\n")).unwrap();
+    chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    let script = r#"hostname "$1"; mount --bind "$2/hosts" /etc/hosts
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups timeout 60 "$5/job" "$3" "$1" "$4" "$2" "$6""#;
+    let child = Command::new("unshare")
+        .args(["--mount", "--uts", "bash", "-c", script, "bash", &host])
+        .arg(&own)
+        .args([&number.to_string(), server])
+        .arg(dir)
+        .arg(mode)
+        .env("PATH", path(lam))
+        .env("IMPI_AUTH_KEY", "5678")
+        .env_remove("IMPI_AUTH_NONE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Client {
+        child,
+        name: format!("client {number}, LAM"),
+        ours: false,
+    }
+}
+
+fn start_ours(number: usize, server: &str, mode: &str) -> Client {
+    // LAM knows other hosts by their addresses.
+    let address = format!("127.0.0.{}", 2 + number);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wireup-impi"));
+    command.args([
+        "agent",
+        server,
+        "--client",
+        &number.to_string(),
+        "-n",
+        "2",
+        "--address",
+        &address,
+    ]);
+    if mode != "SWAPPED" {
+        command.arg("--lam");
+    }
+    command
+        .env("IMPI_AUTH_KEY", "5678")
+        .env_remove("IMPI_AUTH_NONE");
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Client {
+        child,
+        name: format!("client {number}, ours"),
+        ours: true,
+    }
+}
+
+/// What ring.c does.
+fn ring(peer: Peer, swapped: bool) {
+    let (rank, size) = (peer.rank(), peer.size());
+    let int = |value: usize| i32::try_from(value).unwrap().to_ne_bytes();
+    let send = |value: &[u8], element, to, tag| {
+        let request = peer.start_send(value, element, to, tag, false).unwrap();
+        peer.wait(request).unwrap();
+    };
+    let receive = |limit, element, from, tag| {
+        let request = peer
+            .start_receive(limit, element, Some(from), Some(tag))
+            .unwrap();
+        let Outcome::Received(status, data) = peer.wait(request).unwrap() else {
+            panic!()
+        };
+        assert_eq!((status.source, status.tag), (from, tag));
+        data
+    };
+    if rank == 0 {
+        send(&int(1), INT, 1, 5);
+    }
+    let value = receive(4, INT, (rank + size - 1) % size, 5);
+    assert_eq!(value, int(if rank == 0 { size } else { rank }));
+    if rank != 0 {
+        send(&int(rank + 1), INT, (rank + 1) % size, 5);
+    }
+    let other = (rank + size / 2) % size;
+    let data = vec![u8::try_from(rank).unwrap(); 1 << 20];
+    let got = if rank < size / 2 {
+        send(&data, ElementType::Byte, other, 6);
+        receive(1 << 20, ElementType::Byte, other, 7)
+    } else {
+        let got = receive(1 << 20, ElementType::Byte, other, 6);
+        send(&data, ElementType::Byte, other, 7);
+        got
+    };
+    assert!(got.len() == 1 << 20 && got.iter().all(|byte| usize::from(*byte) == other));
+    peer.barrier().unwrap();
+    let mut value = int(rank);
+    peer.bcast(&mut value, INT, size - 1).unwrap();
+    assert_eq!(value, int(size - 1));
+    if !swapped {
+        let all = int(size * (size + 1) / 2);
+        let mut value = int(rank + 1);
+        peer.reduce(&mut value, INT, Operator::Sum, size - 1)
+            .unwrap();
+        assert!(rank != size - 1 || value == all);
+        let mut value = int(rank + 1);
+        peer.allreduce(&mut value, INT, Operator::Sum).unwrap();
+        assert_eq!(value, all);
+    }
+    peer.close().unwrap();
+}
