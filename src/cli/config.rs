@@ -31,6 +31,7 @@ const PER_JOB: &[&str] = &[
     "dry-run",
     "explain",
     "detach",
+    "impi",
     "on-terminal-loss",
 ];
 /// Options that an environment variable precedes.
