@@ -104,8 +104,14 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
         .unwrap();
     let address = line.trim();
     let start = |(number, kind): (usize, &&str)| match *kind {
-        "lam" => start_lam(lam, dir, number, address, mode),
-        _ => start_ours(number, address, mode),
+        "lam" => start_lam(
+            lam,
+            dir,
+            (number, number + 1 == clients.len()),
+            address,
+            mode,
+        ),
+        _ => start_ours((number, number + 1 == clients.len()), address, mode),
     };
     let mut running: Vec<Client> = clients.iter().enumerate().map(start).collect();
     let size = 2 * clients.len();
@@ -158,10 +164,26 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
     );
 }
 
-fn start_lam(lam: &Path, dir: &Path, number: usize, server: &str, mode: &str) -> Client {
+/// LAM knows other hosts by the addresses they connect from, and connects from 127.0.0.1 itself: only the last, to which
+/// no host connects, announces that.
+fn address_of(number: usize, last: bool) -> String {
+    if last {
+        "127.0.0.1".into()
+    } else {
+        format!("127.0.0.{}", 2 + number)
+    }
+}
+
+fn start_lam(
+    lam: &Path,
+    dir: &Path,
+    (number, last): (usize, bool),
+    server: &str,
+    mode: &str,
+) -> Client {
     let own = tempfile::Builder::new().tempdir_in(dir).unwrap().keep();
     fs::copy(dir.join("ring"), own.join("ring")).unwrap();
-    let (host, address) = (format!("lam{number}"), format!("127.0.0.{}", 2 + number));
+    let (host, address) = (format!("lam{number}"), address_of(number, last));
     fs::write(own.join("hosts"), format!("{address} {host}\n")).unwrap();
     chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
     let script = r#"hostname "$1"; mount --bind "$2/hosts" /etc/hosts
@@ -186,9 +208,8 @@ fn start_lam(lam: &Path, dir: &Path, number: usize, server: &str, mode: &str) ->
     }
 }
 
-fn start_ours(number: usize, server: &str, mode: &str) -> Client {
-    // LAM knows other hosts by their addresses.
-    let address = format!("127.0.0.{}", 2 + number);
+fn start_ours((number, last): (usize, bool), server: &str, mode: &str) -> Client {
+    let address = address_of(number, last);
     let mut command = Command::new(env!("CARGO_BIN_EXE_wireup-impi"));
     command.args([
         "agent",
