@@ -71,11 +71,11 @@ impl Link {
     pub(crate) fn join(self, spec: &mut JobSpec) -> Result<Membership, RunFailure> {
         let counts = spec.apps.iter().map(|app| app.count);
         let count = counts.sum::<Option<u32>>().ok_or_else(|| {
-            RunFailure::refused(
+            RunFailure::request(
                 "--impi needs the number of ranks: give every program its -n".to_owned(),
             )
         })?;
-        let program = find(IMPI).map_err(|error| RunFailure::refused(error.to_string()))?;
+        let program = find(IMPI).map_err(|error| RunFailure::request(error))?;
         let mut command = Command::new(program);
         command.arg("agent").arg(&self.server);
         command.args([
@@ -95,7 +95,7 @@ impl Link {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let failed = |error| RunFailure::own("cannot start the IMPI agent", error);
+        let failed = |error| RunFailure::system("cannot start the IMPI agent", error);
         let mut agent = command.spawn().map_err(failed)?;
         let mut variables: Vec<OsString> = Vec::new();
         let mut complete = false;
@@ -111,7 +111,7 @@ impl Link {
         if !complete {
             // It has said why.
             agent.wait().map_err(failed)?;
-            return Err(RunFailure::refused(
+            return Err(RunFailure::request(
                 "the launch did not join the IMPI job".to_owned(),
             ));
         }
