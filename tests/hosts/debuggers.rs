@@ -117,17 +117,17 @@ fn ranks_on_other_hosts_stop_before_main_too() {
 }
 
 #[test]
-fn stacks_of_both_hosts_are_one_tree() {
-    let Some(cluster) = Cluster::new(2) else {
+fn the_one_of_64_ranks_on_four_hosts_that_is_elsewhere_is_named() {
+    let Some(cluster) = Cluster::new(4) else {
         return;
     };
     let Some(hang) = program("hang") else {
         return;
     };
-    let options = ["--hosts", "node01:2,node02:2", "-n", "4"];
-    let run = cluster.run(0, options).more([hang.to_str().unwrap(), "3"]);
+    let options = ["--hosts", "node[01-04]:16", "-n", "64"];
+    let run = cluster.run(0, options).more([hang.to_str().unwrap(), "37"]);
     let running = run.deadline(PATIENCE).start();
-    running.wait_for_many(Output::Stdout, "hang rank=", 4);
+    running.wait_for_many(Output::Stdout, "hang rank=", 64);
     let wireup = cluster.wireup().to_str().unwrap();
     let pid = launcher(&cluster);
     let ask = |words: &[&str]| {
@@ -143,9 +143,9 @@ fn stacks_of_both_hosts_are_one_tree() {
         let line = text.lines().find(|line| line.contains(words));
         assert!(line.is_some_and(|line| line.ends_with(ranks)), "{text}");
     };
-    ends("main (", "[ranks 0-3]");
-    ends("elsewhere (", "[rank 3]");
-    ends("receive (", "[ranks 0-2]");
+    ends("main (", "[ranks 0-63]");
+    ends("elsewhere (", "[rank 37]");
+    ends("receive (", "[ranks 0-36,38-63]");
     let table: Value = serde_json::from_str(&ask(&["ps", "--proctable", "--json"])).unwrap();
     let hosts: Vec<&str> = table
         .as_array()
@@ -153,7 +153,8 @@ fn stacks_of_both_hosts_are_one_tree() {
         .iter()
         .map(|process| process["host"].as_str().unwrap())
         .collect();
-    assert_eq!(hosts, ["node01", "node01", "node02", "node02"]);
+    let expected = (0..64).map(|rank| format!("node0{}", rank / 16 + 1));
+    assert!(hosts.iter().copied().eq(expected), "{hosts:?}");
     running.signal(rustix::process::Signal::TERM);
     running.finish().expect(143);
 }
