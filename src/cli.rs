@@ -23,6 +23,7 @@ mod negation;
 mod options;
 mod personality;
 mod ps;
+mod remote_command;
 mod requeue;
 mod run;
 pub mod table;
@@ -72,6 +73,10 @@ enum Other {
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
     Man(man::ManArgs),
+    /// Run a plain command on each of several hosts, through their agents
+    Exec(remote_command::ExecArgs),
+    /// Run a command on a host through its agent, as ssh does: for launchers that start their own daemons
+    Rsh(remote_command::RshArgs),
     /// Make links named mpiexec, mpirun and srun, under which wireup takes the options of these
     InstallLinks(personality::LinksArgs),
     /// Print the script that makes a shell complete wireup's commands
@@ -147,6 +152,8 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
+        Ok(Other::Exec(args)) => Err(remote_command::exec(args)),
+        Ok(Other::Rsh(args)) => Err(remote_command::rsh(args)),
         Ok(Other::InstallLinks(args)) => personality::install_links(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),
         Err(error) => answer(&error, || usage_errors::one_line(&error)),

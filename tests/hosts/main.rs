@@ -31,6 +31,7 @@ mod pmi;
 mod pmix;
 mod preload;
 mod random_faults;
+mod remote_command;
 mod rendezvous;
 mod separated;
 mod setup;

@@ -1,0 +1,95 @@
+//! Plain commands on other hosts, through their agents: `wireup exec` on each of several, and `wireup rsh`, which launchers
+//! take for ssh. Both become a launch without a process-management interface.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use clap::Args;
+
+use crate::failure::RunFailure;
+
+const EXEC_EXAMPLES: &str = "\
+Examples:
+  wireup exec --hosts n1,n2 uptime        the lines are labelled with the number of the host in the list";
+
+const RSH_EXAMPLES: &str = "\
+Examples:
+  wireup rsh n2 'cd /tmp && ls'
+  mpirun --mca plm_rsh_agent 'wireup rsh' -H n1,n2 ./app";
+
+/// Options of ssh that have a value as a word of its own. Source: ssh(1).
+const WITH_VALUE: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
+
+/// Arguments of `wireup exec`.
+#[derive(Debug, Args)]
+#[command(after_help = EXEC_EXAMPLES)]
+pub(super) struct ExecArgs {
+    /// Options of `wireup run` for hosts (--hosts, --hostfile, --timeout), the command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "WORD")]
+    words: Vec<OsString>,
+}
+
+/// Arguments of `wireup rsh`.
+#[derive(Debug, Args)]
+#[command(after_help = RSH_EXAMPLES)]
+pub(super) struct RshArgs {
+    /// Options of ssh, which have no effect, the host, and words that its shell gets with blanks between them
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "WORD")]
+    words: Vec<OsString>,
+}
+
+/// Runs a command on each host.
+pub(super) fn exec(args: ExecArgs) -> RunFailure {
+    let first = ["--pmi", "none", "--ppn", "1", "--label"].map(OsString::from);
+    become_run(first.into_iter().chain(args.words))
+}
+
+/// Runs a command line of the shell on a host.
+pub(super) fn rsh(args: RshArgs) -> RunFailure {
+    match line(args.words) {
+        Some((host, line)) => {
+            let first = ["--no-config", "--pmi", "none", "-n", "1", "--hosts"];
+            let words = first.map(OsString::from).into_iter().chain([host]);
+            become_run(words.chain(["sh".into(), "-c".into(), line]))
+        }
+        None => RunFailure::request("wireup rsh needs a host and a command".to_owned()),
+    }
+}
+
+/// The host and the line of its shell.
+fn line(words: Vec<OsString>) -> Option<(OsString, OsString)> {
+    let mut words = words.into_iter();
+    let host = loop {
+        let word = words.next()?;
+        match word.as_bytes() {
+            [b'-', letter] if WITH_VALUE.contains(letter) => drop(words.next()),
+            [b'-', ..] => {}
+            _ => break word,
+        }
+    };
+    let rest: Vec<OsString> = words.collect();
+    (!rest.is_empty()).then(|| (host, rest.join(OsStr::new(" "))))
+}
+
+fn become_run(words: impl Iterator<Item = OsString>) -> RunFailure {
+    let mut command = Command::new("/proc/self/exe");
+    let error = command.arg0("wireup").arg("run").args(words).exec();
+    RunFailure::system("cannot execute wireup run", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_behind_the_host_are_one_line_of_a_shell() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect();
+        let expected = Some(("n1".into(), "a \"b\" -c".into()));
+        assert_eq!(line(words("-q -x -p 22 n1 a \"b\" -c")), expected);
+        assert_eq!(line(words("n1")), None);
+    }
+}
