@@ -75,7 +75,7 @@ impl Link {
                 "--impi needs the number of ranks: give every program its -n".to_owned(),
             )
         })?;
-        let program = find(IMPI).map_err(|error| RunFailure::request(error))?;
+        let program = find(IMPI).map_err(RunFailure::request)?;
         let mut command = Command::new(program);
         command.arg("agent").arg(&self.server);
         command.args([
