@@ -186,6 +186,7 @@ fn the_result_of_a_large_fence_is_written_once_and_never_more_than_twice_in_memo
             data: data.clone(),
             status: 0,
         },
+        all: true,
     });
     let envelope = Envelope {
         to: Address::Node(OWN),

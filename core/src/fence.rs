@@ -74,6 +74,8 @@ pub struct FenceEngine<T> {
     torn_down: bool,
     /// Where fences do without the dead: what that takes.
     survivors: Option<Survivors>,
+    /// Number of nodes of the launch, if it is known.
+    launch: Option<u32>,
 }
 
 impl<T> FenceEngine<T> {
@@ -88,7 +90,13 @@ impl<T> FenceEngine<T> {
             lost: BTreeMap::new(),
             torn_down: false,
             survivors: None,
+            launch: None,
         }
+    }
+
+    /// The launch has so many nodes, more than one: a fence of all of them is released at once.
+    pub fn of_launch(&mut self, nodes: u32) {
+        self.launch = (nodes > 1).then_some(nodes);
     }
 
     /// The same, with fences that do without lost nodes and dead processes. The same on all nodes.
@@ -315,12 +323,22 @@ impl<T> FenceEngine<T> {
         result: FenceResult,
         out: &mut Vec<FenceOutput<T>>,
     ) {
+        let all = self.survivors.is_none() && self.launch == Some(place.nodes().count());
+        if let (Ok(released), None, true) = (&result, place.parent(), all) {
+            out.push(FenceOutput::SendAll(FenceMessage::Release {
+                id: id.clone(),
+                released: released.clone(),
+                all: true,
+            }));
+            return self.end(id, result, out);
+        }
         for child in place.children() {
             let id = id.clone();
             let message = match &result {
                 Ok(released) => FenceMessage::Release {
                     id,
                     released: released.clone(),
+                    all: false,
                 },
                 Err(failure) => FenceMessage::Fail {
                     id,

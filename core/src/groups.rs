@@ -27,6 +27,7 @@
 //! Left to others: which nodes host members, what the parts mean, which processes have called.
 
 pub(crate) mod context_ids;
+mod members;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -37,7 +38,8 @@ use std::sync::Arc;
 
 use context_ids::{Hub, IdStep, Verdict};
 pub use message::{
-    GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Offer, Operation, Released,
+    GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Members, Offer, Operation,
+    Placement, Released,
 };
 
 use crate::job::clock::Moment;
@@ -82,12 +84,12 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// All members of this node have called. `offer.nodes` has this node in it; one operation at a
+    /// All members of this node have called, which is one of those in `placement`; one operation at a
     /// time under a key.
     pub fn arrive(
         &mut self,
         key: GroupKey,
-        offer: Offer,
+        (placement, offer): (Placement, Offer),
         ticket: T,
         now: Moment,
         out: &mut Vec<GroupOutput<T>>,
@@ -96,15 +98,17 @@ impl<T> GroupEngine<T> {
         let refusal = match &self.out_of_service {
             Some(failure) => Some(failure.clone()),
             None if self.waiting.contains_key(&key) => Some(GroupFailure::Busy),
-            None if !offer.nodes.contains(&node) => Some(GroupFailure::NotMember { node }),
+            None if placement.nodes.binary_search(&node).is_err() => {
+                Some(GroupFailure::NotMember { node })
+            }
             // No such operation can ever succeed again, so this arrival need not be counted.
-            None => self.lost_among(&offer.nodes),
+            None => self.lost_among(&placement.nodes),
         };
         if let Some(failure) = refusal {
             let result = Err(failure);
             return out.push(GroupOutput::Complete { ticket, result });
         }
-        let hub = offer.nodes[0];
+        let hub = placement.nodes[0];
         self.waiting.insert(key.clone(), (ticket, hub));
         let early = self.take_early(&key);
         if early.is_none() {
@@ -116,7 +120,9 @@ impl<T> GroupEngine<T> {
         };
         if hub == node {
             // Its own failures are settled at once or owed like those of others.
-            let step = self.hub.arrive(key.clone(), node, offer, now);
+            let step = self
+                .hub
+                .arrive(key.clone(), node, (Some(placement), offer), now);
             self.carry_out(key.clone(), node, step, out);
         } else {
             let message = GroupMessage::Arrive {
@@ -130,11 +136,18 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// A message has come from the engine of another node.
+    /// Whether an arrival needs no placement: the operation is under way.
+    pub fn is_open(&self, key: &GroupKey) -> bool {
+        self.hub.is_open(key)
+    }
+
+    /// A message has come from the engine of another node. An arrival at an operation that is not
+    /// [under way](Self::is_open) needs the placement of its members, unless they are not of this launch.
     pub fn message(
         &mut self,
         from: NodeId,
         message: GroupMessage,
+        placement: Option<Placement>,
         now: Moment,
         out: &mut Vec<GroupOutput<T>>,
     ) {
@@ -143,14 +156,15 @@ impl<T> GroupEngine<T> {
         }
         match message {
             GroupMessage::Arrive { key, offer } => {
-                let step = if offer.nodes.first() != Some(&self.node) {
+                let nodes = placement.as_ref().map(|placement| &placement.nodes);
+                let step = if nodes.is_some_and(|nodes| nodes.first() != Some(&self.node)) {
                     IdStep::Refused(GroupFailure::NotMember { node: self.node })
-                } else if let Some(failure) = self.lost_among(&offer.nodes) {
+                } else if let Some(failure) = nodes.and_then(|nodes| self.lost_among(nodes)) {
                     IdStep::Refused(failure)
                 } else if let Some(failure) = &self.out_of_service {
                     IdStep::Refused(failure.clone())
                 } else {
-                    self.hub.arrive(key.clone(), from, offer, now)
+                    self.hub.arrive(key.clone(), from, (placement, offer), now)
                 };
                 self.carry_out(key, from, step, out);
             }
@@ -210,7 +224,8 @@ impl<T> GroupEngine<T> {
     }
 
     fn lost_among(&self, nodes: &[NodeId]) -> Option<GroupFailure> {
-        let node = *nodes.iter().find(|node| self.lost.contains(node))?;
+        let mut lost = self.lost.iter();
+        let node = *lost.find(|node| nodes.binary_search(node).is_ok())?;
         Some(GroupFailure::NodeLost { node })
     }
 
@@ -347,19 +362,26 @@ impl<T> GroupEngine<T> {
     /// Tells a decision to all it concerns, this node included.
     fn announce(&mut self, verdict: Verdict, out: &mut Vec<GroupOutput<T>>) {
         let Verdict { key, nodes, result } = verdict;
-        for &to in nodes.iter().filter(|to| **to != self.node) {
-            let key = key.clone();
-            let message = match &result {
-                Ok(released) => GroupMessage::Release {
-                    key,
-                    released: released.clone(),
-                },
-                Err(failure) => GroupMessage::Fail {
-                    key,
-                    failure: failure.clone(),
-                },
-            };
-            out.push(GroupOutput::Send { to, message });
+        let message = match &result {
+            Ok(released) => GroupMessage::Release {
+                key: key.clone(),
+                released: released.clone(),
+            },
+            Err(failure) => GroupMessage::Fail {
+                key: key.clone(),
+                failure: failure.clone(),
+            },
+        };
+        // One that has no member, such as one that joins, makes nothing of a release.
+        match result.is_ok() && self.hub.are_all(&nodes) {
+            true => out.push(GroupOutput::SendAll(message)),
+            false => {
+                let others = nodes.iter().filter(|to| **to != self.node);
+                out.extend(others.map(|&to| GroupOutput::Send {
+                    to,
+                    message: message.clone(),
+                }));
+            }
         }
         match result {
             Ok(released) => self.released(&key, released, out),

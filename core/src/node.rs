@@ -198,7 +198,8 @@ impl NodeCore {
         terms: Terms,
     ) -> Result<Self, pmi::SetupError> {
         let member = JobMember::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
-        let fences = FenceEngine::new(node, terms.shape, fence::Limits::default());
+        let mut fences = FenceEngine::new(node, terms.shape, fence::Limits::default());
+        fences.of_launch(job.ranks.nodes());
         let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {

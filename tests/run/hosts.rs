@@ -114,7 +114,7 @@ fn many_hosts_form_a_tree() {
     expect(
         &told,
         &[
-            "contacts   a tree below n1: each host contacts at most 32 others (--tree-width), 2 levels deep\n",
+            "contacts   a tree below n1: each host contacts at most 4 others (--tree-width), 4 levels deep\n",
         ],
     );
     let told = plan(&["--hosts", "n[1-200]", "--star-limit", "200", "true"]);

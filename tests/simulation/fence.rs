@@ -223,6 +223,7 @@ impl World {
                         self.net.send(at, to, message);
                     }
                 }
+                FenceOutput::SendAll(_) => panic!("the launch is not known"),
                 FenceOutput::Complete { ticket, result } => self.answered(at, ticket, result),
                 FenceOutput::Describe { id, .. } if self.is_vacant(at, &id) => {
                     self.input(at, FenceInput::Vacant { id });

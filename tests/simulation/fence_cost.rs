@@ -73,8 +73,10 @@ fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
                 FenceOutput::Complete { result, .. } => {
                     results.push(result.expect("nothing fails"))
                 }
-                FenceOutput::Describe { .. } | FenceOutput::Waits { .. } => {
-                    panic!("no time has passed")
+                FenceOutput::SendAll(_)
+                | FenceOutput::Describe { .. }
+                | FenceOutput::Waits { .. } => {
+                    panic!("no time has passed, and the launch is not known")
                 }
             }
         }

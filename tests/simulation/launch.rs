@@ -9,15 +9,15 @@
 //!
 //! A launch that fails is shown as small as it can be while it fails. `scripts/sim SEED` shows what happens in one.
 
-mod agent;
-mod launcher;
-mod message;
-mod mutation;
-mod plan;
-mod rank;
-mod sidecar;
-mod step;
-mod world;
+pub(crate) mod agent;
+pub(crate) mod launcher;
+pub(crate) mod message;
+pub(crate) mod mutation;
+pub(crate) mod plan;
+pub(crate) mod rank;
+pub(crate) mod sidecar;
+pub(crate) mod step;
+pub(crate) mod world;
 
 use mutation::Fault;
 use plan::Plan;

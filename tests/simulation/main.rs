@@ -10,6 +10,7 @@ mod launch;
 mod modex;
 mod net;
 mod pmi;
+mod scale;
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -161,6 +161,12 @@ impl World {
                 }
                 Action::SendPeer { to, .. } if self.dead.contains(&to) => {}
                 Action::SendPeer { to, message } => self.net.send(node, to, message),
+                Action::SendEveryPeer(message) => {
+                    let others = self.map.node_ids().filter(|to| *to != node);
+                    for to in others.filter(|to| !self.dead.contains(to)) {
+                        self.net.send(node, to, message.clone());
+                    }
+                }
                 Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. }) => {}
                 other => panic!("{other:?}"),
             }

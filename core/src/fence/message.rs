@@ -129,6 +129,9 @@ pub enum FenceOutput<T> {
         to: NodeId,
         message: FenceMessage,
     },
+    /// Deliver a message to all other nodes of the launch: what carries it passes it on as it comes,
+    /// where a node that passes it on has to have all of it.
+    SendAll(FenceMessage),
     /// Answer a local requester; happens once per ticket.
     Complete {
         /// Whom.
@@ -169,7 +172,12 @@ pub enum FenceMessage {
         lost: Vec<NodeId>,
     },
     /// From the parent: all nodes have arrived. After the loss of nodes, from any node with the result.
-    Release { id: FenceId, released: Released },
+    Release {
+        id: FenceId,
+        released: Released,
+        /// It comes from the root, which has sent it to all nodes: it is not passed on.
+        all: bool,
+    },
     /// To the parent: the fence cannot complete, and the root must announce it. From the parent:
     /// it has failed for all nodes, also for those that have not arrived.
     Fail {

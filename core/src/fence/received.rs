@@ -49,15 +49,19 @@ impl<T> FenceEngine<T> {
                 };
                 self.child_arrived(from, &id, offer, now, out);
             }
-            FenceMessage::Release { id, released } => {
+            FenceMessage::Release { id, released, all } => {
                 if self.survivors.is_some() {
                     return self.released_by_any(id, released, out);
                 }
                 let round = self.rounds.get(&id);
                 let told = round.filter(|round| round.was_reported());
                 let place = told.map(|round| round.place.clone());
-                if let Some(place) = place.filter(|place| place.parent() == Some(from)) {
-                    self.decide(&id, &place, Ok(released), out);
+                match place {
+                    Some(place) if all && place.root() == from => self.end(&id, Ok(released), out),
+                    Some(place) if !all && place.parent() == Some(from) => {
+                        self.decide(&id, &place, Ok(released), out);
+                    }
+                    _ => {}
                 }
             }
             FenceMessage::Fail { id, nodes, failure } => {

@@ -62,6 +62,7 @@ impl Kept {
             Ok(released) => FenceMessage::Release {
                 id,
                 released: released.clone(),
+                all: false,
             },
             Err(failure) => FenceMessage::Fail {
                 id,

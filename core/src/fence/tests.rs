@@ -79,6 +79,11 @@ impl Cluster {
         for output in out {
             match output {
                 FenceOutput::Send { to, message } => self.sent.push((node(at), to, message)),
+                FenceOutput::SendAll(message) => {
+                    let all = (0..self.engines.len() as u32).filter(|to| *to != at);
+                    let sent = all.map(|to| (node(at), node(to), message.clone()));
+                    self.sent.extend(sent);
+                }
                 FenceOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
                 FenceOutput::Describe { id, .. } => {
                     let absences = self.absent[at as usize].clone();
@@ -653,6 +658,7 @@ fn a_release_nobody_waits_for_or_from_a_stranger_is_ignored() {
             data: Arc::from(*b"forged"),
             status: 0,
         },
+        all: false,
     };
     c.sent.clear();
     c.sent.push((node(2), node(1), release.clone()));

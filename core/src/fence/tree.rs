@@ -36,6 +36,11 @@ impl Nodes {
         self.0.iter().copied()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
     /// The highest of them.
     pub fn last(&self) -> NodeId {
         *self.0.last().expect("never empty")

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::groups::message::{GroupFailure, GroupKey, GroupResult, Offer, Operation, Released};
+use crate::groups::message::{
+    GroupFailure, GroupKey, GroupResult, Members, Offer, Operation, Placement, Released,
+};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
@@ -34,8 +36,10 @@ pub(super) enum IdStep {
     Refused(GroupFailure),
 }
 
+#[derive(Default)]
 struct Open {
-    nodes: Arc<[NodeId]>,
+    /// As the lowest node has it that has said so.
+    placement: Placement,
     arrivals: BTreeMap<NodeId, Offer>,
     deadline: Option<Moment>,
     /// Members that have ended, if the operation continues without them, and members that have
@@ -78,11 +82,22 @@ impl Hub {
         self.nodes = nodes;
     }
 
+    /// Whether more arrivals are to come at an operation.
+    pub(super) fn is_open(&self, key: &GroupKey) -> bool {
+        self.open.contains_key(key)
+    }
+
+    /// Whether these are all nodes of the launch.
+    pub(super) fn are_all(&self, nodes: &[NodeId]) -> bool {
+        nodes.len() == self.nodes as usize
+    }
+
+    /// A node has arrived. The placement is needed at the first arrival, and of this node.
     pub(super) fn arrive(
         &mut self,
         key: GroupKey,
         from: NodeId,
-        offer: Offer,
+        (placement, offer): (Option<Placement>, Offer),
         now: Moment,
     ) -> IdStep {
         let debt = (key.clone(), from);
@@ -93,21 +108,31 @@ impl Hub {
             }
             return IdStep::Nothing;
         }
-        if !self.is_member(from, &offer) {
-            return IdStep::Refused(GroupFailure::NotMember { node: from });
+        let refused = IdStep::Refused(GroupFailure::NotMember { node: from });
+        if placement
+            .as_ref()
+            .is_some_and(|placement| !self.is_known(placement))
+        {
+            return refused;
         }
         let is_new = !self.open.contains_key(&key);
+        if is_new && placement.is_none() {
+            return refused;
+        }
         if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
             return IdStep::Refused(GroupFailure::TooMany { node: self.node });
         }
-        let open = self.open.entry(key.clone()).or_insert_with(|| Open {
-            nodes: Arc::clone(&offer.nodes),
-            arrivals: BTreeMap::new(),
-            deadline: None,
-            gone: BTreeSet::new(),
-        });
-        if !open.nodes.contains(&from) || open.arrivals.contains_key(&from) {
-            return IdStep::Refused(GroupFailure::NotMember { node: from });
+        if let Some(placement) = placement {
+            // The order of this node's callers counts.
+            let open = self.open.entry(key.clone()).or_default();
+            open.placement = placement;
+        }
+        let open = self.open.get_mut(&key).expect("it is there by now");
+        if open.placement.nodes.binary_search(&from).is_err() || open.arrivals.contains_key(&from) {
+            if open.arrivals.is_empty() {
+                self.open.remove(&key);
+            }
+            return refused;
         }
         let deadline = offer.timeout.map(|timeout| now + timeout);
         open.deadline = open.deadline.into_iter().chain(deadline).min();
@@ -165,14 +190,13 @@ impl Hub {
             .retain(|(left, proc)| **left != *name || !is_member(proc));
     }
 
-    /// Whether the lists are of nodes of this job, and have this one.
-    fn is_member(&self, node: NodeId, offer: &Offer) -> bool {
-        let nodes = &offer.nodes;
+    /// Whether the lists are of nodes of this job.
+    fn is_known(&self, placement: &Placement) -> bool {
+        let nodes = &placement.nodes;
         let known = nodes.last().is_some_and(|last| last.0 < self.nodes);
         known
             && nodes.is_sorted_by(|a, b| a < b)
-            && nodes.contains(&node)
-            && offer.homes.len() == offer.members.len()
+            && placement.homes.len() == placement.members.len()
     }
 
     fn release(&mut self, key: GroupKey) -> Verdict {
@@ -195,7 +219,7 @@ impl Hub {
         };
         Verdict {
             key,
-            nodes: open.nodes,
+            nodes: open.placement.nodes,
             result: Ok(released),
         }
     }
@@ -208,14 +232,17 @@ impl Hub {
         }
         Some(Verdict {
             key: key.clone(),
-            nodes: open.nodes,
+            nodes: open.placement.nodes,
             result: Err(failure),
         })
     }
 
     /// Fails what a node that is gone takes part in.
     pub(super) fn node_lost(&mut self, node: NodeId) -> Vec<Verdict> {
-        let with = self.open.iter().filter(|(_, o)| o.nodes.contains(&node));
+        let with = self
+            .open
+            .iter()
+            .filter(|(_, o)| o.placement.nodes.binary_search(&node).is_ok());
         let keys: Vec<GroupKey> = with.map(|(key, _)| key.clone()).collect();
         let failure = GroupFailure::NodeLost { node };
         let verdicts = keys
@@ -242,7 +269,7 @@ impl Hub {
             .map(|(key, open)| {
                 let failure = GroupFailure::Timeout {
                     missing: open.missing(),
-                    nodes: open.nodes.len(),
+                    nodes: open.placement.nodes.len(),
                 };
                 (key.clone(), failure)
             })
@@ -286,34 +313,35 @@ impl Open {
         !self.left().is_empty()
     }
 
-    /// The members in the order of the lowest node that has arrived, without those that ended.
-    fn left(&self) -> Arc<[Proc]> {
-        let Some(first) = self.arrivals.values().next() else {
-            return Arc::default();
-        };
-        if self.gone.is_empty() {
-            return Arc::clone(&first.members);
+    /// The members, without those that ended.
+    fn left(&self) -> Members {
+        let members = &self.placement.members;
+        match self.gone.is_empty() {
+            true => members.clone(),
+            false => members
+                .iter()
+                .filter(|proc| !self.gone.contains(proc))
+                .collect(),
         }
-        let members = first.members.iter().cloned();
-        members.filter(|proc| !self.gone.contains(proc)).collect()
     }
 
     /// Whether every node has arrived that has a member left.
     fn is_complete(&self) -> bool {
-        if self.gone.is_empty() || self.arrivals.len() == self.nodes.len() {
-            return self.arrivals.len() == self.nodes.len();
+        let Placement {
+            members,
+            homes,
+            nodes,
+        } = &self.placement;
+        if self.gone.is_empty() || self.arrivals.len() == nodes.len() {
+            return self.arrivals.len() == nodes.len();
         }
-        let first = self.arrivals.values().next();
-        first.is_some_and(|first| {
-            let mut members = first.members.iter().zip(first.homes.iter());
-            members.all(|(member, home)| {
-                self.arrivals.contains_key(home) || self.gone.contains(member)
-            })
-        })
+        let mut members = members.iter().zip(homes.iter());
+        members
+            .all(|(member, home)| self.arrivals.contains_key(home) || self.gone.contains(&member))
     }
 
     fn missing(&self) -> Vec<NodeId> {
-        let nodes = self.nodes.iter().copied();
+        let nodes = self.placement.nodes.iter().copied();
         nodes
             .filter(|node| !self.arrivals.contains_key(node))
             .collect()

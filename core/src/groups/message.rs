@@ -11,6 +11,8 @@ use crate::job::ids::NodeId;
 use crate::job::octets;
 use crate::job::proc::Proc;
 
+pub use super::members::Members;
+
 /// Group operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Operation {
@@ -36,15 +38,21 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// What one node brings.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Offer {
+/// Where the members of an operation are, as each node knows by itself: no message has it, since each node would
+/// send all of it to the hub.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Placement {
     /// The members in the order of this node's callers, each once.
-    pub members: Arc<[Proc]>,
-    /// The members' nodes, in the order of the members; the same on every node but for the order.
+    pub members: Members,
+    /// The members' nodes, in the order of the members.
     pub homes: Arc<[NodeId]>,
     /// The nodes that host members, ascending, each once; the same on every node.
     pub nodes: Arc<[NodeId]>,
+}
+
+/// What one node brings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Offer {
     /// Members of this node that have ended.
     pub ended: Vec<Proc>,
     /// Whether the operation continues without members that end before they take part; one node
@@ -71,7 +79,7 @@ pub struct Released {
     pub context: Option<u64>,
     /// The members in the order of the lowest node's callers; without those that ended, where it
     /// continues without them.
-    pub members: Arc<[Proc]>,
+    pub members: Members,
     /// Whether they are notified of the death of others: some node asked for it.
     pub notify: bool,
     /// The nodes' parts, in node order.
@@ -125,6 +133,8 @@ pub enum GroupMessage {
 pub enum GroupOutput<T> {
     /// Deliver a message to another node's engine.
     Send { to: NodeId, message: GroupMessage },
+    /// Deliver a message to the engines of all other nodes.
+    SendAll(GroupMessage),
     /// Answer the server that arrived with this ticket; exactly one for each.
     Complete {
         /// As given with the arrival.

@@ -53,6 +53,11 @@ impl Cluster {
                 GroupOutput::Send { to, message } => {
                     self.sent.push_back((NodeId(node), to, message))
                 }
+                GroupOutput::SendAll(message) => {
+                    let all = (0..self.engines.len() as u32).filter(|to| *to != node);
+                    let sent = all.map(|to| (NodeId(node), NodeId(to), message.clone()));
+                    self.sent.extend(sent);
+                }
                 GroupOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
             }
         }
@@ -70,10 +75,11 @@ impl Cluster {
         members: &[u32],
         timeout: Option<Duration>,
     ) {
-        let (key, mut offer) = (key(operation, name, members), offer(node, members));
+        let (key, mut offer) = (key(operation, name, members), offer(node));
+        let placement = placement(members);
         offer.timeout = timeout;
         self.at(node, |engine, now, out| {
-            engine.arrive(key, offer, (node, name), now, out);
+            engine.arrive(key, (placement, offer), (node, name), now, out);
         });
     }
 
@@ -81,10 +87,21 @@ impl Cluster {
         let Some((from, to, message)) = self.sent.pop_front() else {
             return false;
         };
-        self.at(to.0, |engine, now, out| {
-            engine.message(from, message, now, out)
-        });
+        self.hand_in(from, to, message);
         true
+    }
+
+    fn hand_in(&mut self, from: NodeId, to: NodeId, message: GroupMessage) {
+        self.at(to.0, |engine, now, out| {
+            let placement = match &message {
+                GroupMessage::Arrive { key, .. } if !engine.is_open(key) => {
+                    let members = (0..64).filter(|node| key.members.contains(&proc(*node)));
+                    Some(placement(&members.collect::<Vec<_>>()))
+                }
+                _ => None,
+            };
+            engine.message(from, message, placement, now, out)
+        });
     }
 
     fn deliver(&mut self) {
@@ -125,13 +142,19 @@ fn key(operation: Operation, name: &str, members: &[u32]) -> GroupKey {
     }
 }
 
-fn offer(node: u32, members: &[u32]) -> Offer {
+/// Each member on the node of its number.
+fn placement(members: &[u32]) -> Placement {
     let mut nodes: Vec<NodeId> = members.iter().map(|m| NodeId(*m)).collect();
     nodes.sort_unstable();
-    Offer {
+    Placement {
         members: members.iter().map(|m| proc(*m)).collect(),
         homes: members.iter().map(|m| NodeId(*m)).collect(),
         nodes: nodes.into(),
+    }
+}
+
+fn offer(node: u32) -> Offer {
+    Offer {
         ended: Vec::new(),
         optional: false,
         notify: false,
@@ -208,13 +231,10 @@ fn groups_of_the_same_members_go_on_side_by_side_under_different_names() {
 fn the_first_bad_status_in_node_order_reaches_everybody() {
     let mut cluster = Cluster::new(3);
     for (node, status) in [(2, -7), (1, -5), (0, 0)] {
-        let (key, mut offer) = (
-            key(Operation::Construct, "g", &[0, 1, 2]),
-            offer(node, &[0, 1, 2]),
-        );
+        let (key, mut offer) = (key(Operation::Construct, "g", &[0, 1, 2]), offer(node));
         offer.status = status;
         cluster.at(node, |engine, now, out| {
-            engine.arrive(key, offer, (node, "g"), now, out)
+            engine.arrive(key, (placement(&[0, 1, 2]), offer), (node, "g"), now, out)
         });
     }
     cluster.deliver();
@@ -388,9 +408,9 @@ fn the_end_of_the_job_answers_everybody_once() {
 fn the_same_operation_twice_on_one_node_is_refused() {
     let mut cluster = Cluster::new(2);
     cluster.construct(1, "g", &[0, 1]);
-    let (key, offer) = (key(Operation::Construct, "g", &[0, 1]), offer(1, &[0, 1]));
+    let (key, offer) = (key(Operation::Construct, "g", &[0, 1]), offer(1));
     cluster.at(1, |engine, now, out| {
-        engine.arrive(key, offer, (9, "g"), now, out)
+        engine.arrive(key, (placement(&[0, 1]), offer), (9, "g"), now, out)
     });
     assert_eq!(cluster.failed(), BTreeMap::from([(9, GroupFailure::Busy)]));
     cluster.construct(0, "g", &[0, 1]);
@@ -457,9 +477,7 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
                             .iter()
                             .position(|(f, t, _)| (f, t) == (from, to));
                         let (from, to, message) = cluster.sent.remove(first.unwrap()).unwrap();
-                        cluster.at(to.0, |engine, now, out| {
-                            engine.message(from, message, now, out)
-                        });
+                        cluster.hand_in(from, to, message);
                     }
                 }
             }
@@ -486,20 +504,22 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
 #[test]
 fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hears_of_it() {
     let mut cluster = Cluster::new(2);
-    for nodes in [vec![0, 1, 2], vec![0, 1, 1], vec![0]] {
-        let mut offer = offer(1, &[0, 1]);
-        offer.nodes = nodes.into_iter().map(NodeId).collect();
+    for nodes in [vec![0, 1, 2], vec![0, 1, 1], vec![0], vec![]] {
+        let placed = Placement {
+            nodes: nodes.iter().copied().map(NodeId).collect(),
+            ..placement(&[0, 1])
+        };
         let message = GroupMessage::Arrive {
             key: key(Operation::Construct, "g", &[0, 1]),
-            offer,
+            offer: offer(1),
         };
-        let mut out = Vec::new();
-        cluster.engines[0].message(NodeId(1), message, cluster.now, &mut out);
+        let (placed, mut out) = ((!nodes.is_empty()).then_some(placed), Vec::new());
+        cluster.engines[0].message(NodeId(1), message, placed, cluster.now, &mut out);
         let told = out.iter().map(|output| match output {
             GroupOutput::Send { to, message } => {
                 (*to, matches!(message, GroupMessage::Fail { .. }))
             }
-            GroupOutput::Complete { .. } => panic!("nobody has called"),
+            GroupOutput::SendAll(_) | GroupOutput::Complete { .. } => panic!("nobody has called"),
         });
         assert_eq!(told.collect::<Vec<_>>(), [(NodeId(1), true)]);
     }
@@ -518,11 +538,11 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
         let come = |cluster: &mut Cluster, node: u32| {
             let offer = Offer {
                 optional: true,
-                ..offer(node, &members)
+                ..offer(node)
             };
             let key = key(Operation::Construct, "g", &members);
             cluster.at(node, |engine, now, out| {
-                engine.arrive(key, offer, (node, "g"), now, out);
+                engine.arrive(key, (placement(&members), offer), (node, "g"), now, out);
             });
             cluster.deliver();
         };
@@ -541,7 +561,7 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
         come(&mut cluster, 1);
         let released = cluster.released(3 + usize::from(moment == 2));
         for group in released {
-            assert_eq!(*group.members, [proc(0), proc(1), proc(3)]);
+            assert!(group.members.iter().eq([proc(0), proc(1), proc(3)]));
         }
         // Nothing is left of it: the rest make the next group of that name.
         let rest = [0, 1, 3];
@@ -560,11 +580,11 @@ fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
         let offer = Offer {
             optional: node == 0,
             notify: node == 1,
-            ..offer(node, &[0, 1, 2])
+            ..offer(node)
         };
         let key = key(Operation::Construct, "g", &[0, 1, 2]);
         cluster.at(node, |engine, now, out| {
-            engine.arrive(key, offer, (node, "g"), now, out);
+            engine.arrive(key, (placement(&[0, 1, 2]), offer), (node, "g"), now, out);
         });
     }
     cluster.deliver();
@@ -572,7 +592,7 @@ fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
     cluster.at(2, |engine, _, out| engine.rank_ended(proc(2), out));
     cluster.deliver();
     for group in cluster.released(2) {
-        assert_eq!(*group.members, [proc(0), proc(1)]);
+        assert!(group.members.iter().eq([proc(0), proc(1)]));
         assert!(group.notify, "one node asked for it");
     }
 }
@@ -622,7 +642,7 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
         }
         let rest: Vec<_> = rest.map(proc).collect();
         for group in cluster.released(3) {
-            assert_eq!(*group.members, rest);
+            assert!(group.members.iter().eq(rest.iter().cloned()));
         }
         // Made anew it has all its members again.
         for operation in [Operation::Construct, Operation::Destruct] {

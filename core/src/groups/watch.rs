@@ -54,11 +54,11 @@ pub struct Watch {
 
 impl Watch {
     /// A group was constructed whose members asked to be notified of deaths.
-    pub fn made(&mut self, name: Arc<[u8]>, members: &[Proc], context: Option<u64>) {
+    pub fn made(&mut self, name: Arc<[u8]>, members: Vec<Proc>, context: Option<u64>) {
         self.ended(&name, |proc| members.contains(proc));
         self.add(Watched {
             name,
-            members: members.to_vec(),
+            members,
             leader: None,
             complete: true,
             context,
@@ -183,8 +183,8 @@ mod tests {
     #[test]
     fn the_others_of_each_group_hear_of_a_death_once_and_until_the_group_ends() {
         let mut watch = Watch::default();
-        watch.made(name("a"), &procs(&[0, 1, 2]), Some(7));
-        watch.made(name("b"), &procs(&[1, 3]), None);
+        watch.made(name("a"), procs(&[0, 1, 2]), Some(7));
+        watch.made(name("b"), procs(&[1, 3]), None);
         let notices = watch.died(&proc(1));
         assert_eq!(notices.len(), 2);
         assert_eq!(
@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn groups_of_one_name_and_other_members_are_others() {
         let mut watch = Watch::default();
-        watch.made(name("a"), &procs(&[0, 1]), None);
-        watch.made(name("a"), &procs(&[2, 3]), None);
+        watch.made(name("a"), procs(&[0, 1]), None);
+        watch.made(name("a"), procs(&[2, 3]), None);
         watch.ended(b"a", |member| *member == proc(2));
         assert_eq!(told(&mut watch, 3), []);
         assert_eq!(told(&mut watch, 0), [(Loss::Member, procs(&[1]))]);

@@ -303,6 +303,10 @@ impl NodeCore {
                         message: super::PeerMessage::Fence(message),
                     });
                 }
+                fence::FenceOutput::SendAll(message) => {
+                    let message = super::PeerMessage::Fence(message);
+                    actions.push(Action::SendEveryPeer(message));
+                }
                 fence::FenceOutput::Complete { ticket, result } => {
                     self.fence_ended(ticket, result, now, actions);
                 }

@@ -15,13 +15,14 @@ use std::time::Duration;
 use super::NodeCore;
 use super::upcalls::timeout;
 use crate::fence::Participants;
+use crate::fence::id::Ranks;
 use crate::groups::watch::Watch;
 use crate::groups::{
     GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Offer, Operation,
-    Released,
+    Placement, Released,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::NodeId;
+use crate::job::ids::{GlobalRank, NodeId, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, PeerMessage, Report};
 use crate::pmix::keys;
@@ -92,12 +93,9 @@ impl NodeCore {
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
         let home = |member| self.jobs.node_of(member);
         members.retain(|member| !local_only || home(*member) == Some(self.node));
-        let homes: Arc<[NodeId]> = members.iter().filter_map(|member| home(*member)).collect();
-        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
-        let procs: Vec<proc::Proc> = members.iter().map(|member| self.name_of(*member)).collect();
-        let named = procs
-            .iter()
-            .map(|proc| (proc.nspace.clone(), proc::ProcRank::One(proc.rank)));
+        let placement = self.placement(members);
+        let named = placement.members.iter();
+        let named = named.map(|proc| (proc.nspace, proc::ProcRank::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
             return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
         };
@@ -116,9 +114,6 @@ impl NodeCore {
             .any(|directive| is_set(&infos, directive))
             || self.ends_without_the_dead(&key);
         let offer = Offer {
-            members: procs.into(),
-            homes,
-            nodes: nodes.into_iter().collect(),
             ended: Vec::new(),
             optional,
             notify,
@@ -132,7 +127,7 @@ impl NodeCore {
             key: key.clone(),
         };
         self.groups(actions, |engine, out| {
-            engine.arrive(key, offer, ticket, now, out);
+            engine.arrive(key, (placement, offer), ticket, now, out);
         });
     }
 
@@ -153,9 +148,57 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
+        let placement = match &message {
+            GroupMessage::Arrive { key, .. } if !self.groups.engine.is_open(key) => {
+                self.placed(key)
+            }
+            _ => None,
+        };
         self.groups(actions, |engine, out| {
-            engine.message(from, message, now, out);
+            engine.message(from, message, placement, now, out);
         });
+    }
+
+    /// Where these processes are.
+    fn placement(&self, members: Vec<GlobalRank>) -> Placement {
+        let homes = members
+            .iter()
+            .filter_map(|member| self.jobs.node_of(*member));
+        let homes: Arc<[NodeId]> = homes.collect();
+        let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
+        Placement {
+            members: members
+                .into_iter()
+                .map(|member| self.name_of(member))
+                .collect(),
+            homes,
+            nodes: nodes.into_iter().collect(),
+        }
+    }
+
+    /// Where the members of an operation are; `None` if some are not of this launch.
+    fn placed(&self, key: &GroupKey) -> Option<Placement> {
+        let mut members = Vec::new();
+        for (nspace, ranks) in key.members.entries() {
+            let (job, member) = self.job_named(nspace.as_str())?;
+            let size = member.context.ranks.size();
+            let listed: Vec<u32> = match ranks {
+                Ranks::All => (0..size).collect(),
+                Ranks::Runs(runs) => {
+                    let ranks = runs.iter().map(|run| run.first.0..=run.last.0);
+                    ranks.flatten().take_while(|rank| *rank <= size).collect()
+                }
+            };
+            if listed.iter().any(|rank| *rank >= size) {
+                return None;
+            }
+            members.extend(
+                listed
+                    .into_iter()
+                    .map(|rank| self.jobs.global(job, Rank(rank))),
+            );
+        }
+        Some(self.placement(members))
     }
 
     /// Does something with the engine and carries out what follows.
@@ -172,6 +215,9 @@ impl NodeCore {
                     to,
                     message: PeerMessage::Group(message),
                 }),
+                GroupOutput::SendAll(message) => {
+                    actions.push(Action::SendEveryPeer(PeerMessage::Group(message)));
+                }
                 GroupOutput::Complete { ticket, result } => {
                     if let Ok(released) = &result {
                         self.follow(ticket.key, released);

@@ -128,6 +128,7 @@ impl NodeCore {
         let first = self.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
         self.groups.engine.grow(nodes);
+        self.fences.of_launch(nodes);
         self.store_grow(nodes, now, actions);
         let reason = Arc::from("it could not join the launch");
         self.give_up(absent.iter().copied(), &reason, now, actions);

@@ -9,18 +9,18 @@ use wireup_core::link::spawn_tree::Tree;
 
 type Body = std::sync::Arc<super::message::Carried>;
 
-pub(super) struct Agent {
+pub(crate) struct Agent {
     place: TreePosition,
     /// Who brought the launch here.
     up: End,
     router: Router,
-    pub(super) children: BTreeSet<NodeId>,
-    pub(super) over: bool,
-    pub(super) broken: Option<String>,
+    pub(crate) children: BTreeSet<NodeId>,
+    pub(crate) over: bool,
+    pub(crate) broken: Option<String>,
 }
 
 impl Agent {
-    pub(super) fn new(place: TreePosition, up: End, tree: Tree) -> Self {
+    pub(crate) fn new(place: TreePosition, up: End, tree: Tree) -> Self {
         let router = Router::new(place, tree);
         Self {
             place,
@@ -38,7 +38,7 @@ impl Agent {
     }
 
     /// What it sends at first.
-    pub(super) fn open(&self) -> Vec<(End, Message)> {
+    pub(crate) fn open(&self) -> Vec<(End, Message)> {
         let below = self
             .children
             .iter()
@@ -63,7 +63,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn take(&mut self, from: End, message: Message) -> Vec<(End, Message)> {
+    pub(crate) fn take(&mut self, from: End, message: Message) -> Vec<(End, Message)> {
         let neighbour = self.neighbour(from);
         let event: Event<Body> = match (neighbour, message) {
             (_, Message::Frame(packet)) => Event::Carried(neighbour, packet),

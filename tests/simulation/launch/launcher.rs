@@ -21,26 +21,26 @@ use wireup_core::record::Stream;
 use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
 use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
 
-pub(super) struct Launcher {
+pub(crate) struct Launcher {
     fleet: Fleet,
-    pub(super) jobs: Roster<Arc<JobContext>>,
+    pub(crate) jobs: Roster<Arc<JobContext>>,
     spawns: Spawns,
     across: AcrossHosts<Told>,
-    pub(super) supervisor: Supervisor,
+    pub(crate) supervisor: Supervisor,
     /// Some node could not take part.
-    pub(super) refused: bool,
-    pub(super) all_started: bool,
+    pub(crate) refused: bool,
+    pub(crate) all_started: bool,
     finishing: bool,
-    pub(super) over: bool,
-    pub(super) cut: bool,
+    pub(crate) over: bool,
+    pub(crate) cut: bool,
     mutation: Mutation,
     /// Bytes that came of each node, and for which it got credit.
-    pub(super) came: Vec<(u64, u64)>,
+    pub(crate) came: Vec<(u64, u64)>,
     sends: Vec<(Address, Carried)>,
 }
 
 impl Launcher {
-    pub(super) fn new(job: &Arc<JobContext>, window: u32, mutation: Mutation) -> Self {
+    pub(crate) fn new(job: &Arc<JobContext>, window: u32, mutation: Mutation) -> Self {
         let map = &job.ranks;
         let ending = EndingSpec {
             grace: GRACE,
@@ -119,7 +119,7 @@ impl Launcher {
         }
     }
 
-    pub(super) fn told(&mut self, node: NodeId, told: Told, now: Duration) {
+    pub(crate) fn told(&mut self, node: NodeId, told: Told, now: Duration) {
         match &told {
             Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(node, out)),
             Told::AllStarted(job) => {
@@ -194,14 +194,14 @@ impl Launcher {
         }
     }
 
-    pub(super) fn lost(&mut self, nodes: &[NodeId], reason: &str, now: Duration) {
+    pub(crate) fn lost(&mut self, nodes: &[NodeId], reason: &str, now: Duration) {
         self.conclude(now, |fleet, jobs, out| {
             fleet.lose_branch(nodes, (reason, "behind another"), jobs, out);
         });
     }
 
     /// The agent is lost.
-    pub(super) fn cut_off(&mut self, reason: &str, now: Duration) {
+    pub(crate) fn cut_off(&mut self, reason: &str, now: Duration) {
         if !std::mem::replace(&mut self.cut, true) {
             let all: Vec<NodeId> = self.jobs.node_ids().collect();
             self.conclude(now, |fleet, jobs, out| {
@@ -211,13 +211,13 @@ impl Launcher {
     }
 
     /// Output is not taken any more, or again.
-    pub(super) fn pause(&mut self, paused: bool, now: Duration) {
+    pub(crate) fn pause(&mut self, paused: bool, now: Duration) {
         self.conclude(now, |fleet, _, out| {
             fleet.pause(Stream::Stdout, paused, out)
         });
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let supervisor = self.supervisor.next_deadline();
         let deadlines = [
             self.fleet.next_deadline(),
@@ -228,7 +228,7 @@ impl Launcher {
     }
 
     /// What is done after each event.
-    pub(super) fn turn(&mut self, now: Duration) -> Vec<(Address, Carried)> {
+    pub(crate) fn turn(&mut self, now: Duration) -> Vec<(Address, Carried)> {
         let due: Vec<Told> = self.across.due(now).collect();
         for told in due {
             self.hear(told, now);

@@ -11,7 +11,7 @@ use wireup_core::node::event::{FromNode, PeerMessage, ToNode};
 
 /// One end of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Launcher,
     /// Of a node; of none where only the launcher is.
     Agent(Option<NodeId>),
@@ -32,7 +32,7 @@ pub(super) enum End {
 
 /// What is under way on a stream.
 #[derive(Clone, Debug)]
-pub(super) enum Message {
+pub(crate) enum Message {
     /// Take part in the launch.
     Open,
     /// To a step: begin.
@@ -56,11 +56,11 @@ pub(super) enum Message {
 }
 
 /// What agents carry.
-pub(super) type Frame = Packet<Arc<Carried>>;
+pub(crate) type Frame = Packet<Arc<Carried>>;
 
 /// What launcher and steps say to each other, and steps among themselves.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Carried {
+pub(crate) enum Carried {
     Start,
     Skip,
     Ending,
@@ -78,7 +78,7 @@ pub(super) enum Carried {
 
 /// What a step tells the launcher.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Told {
+pub(crate) enum Told {
     Ready,
     Started(GlobalRank),
     NotStarted(GlobalRank),
@@ -94,7 +94,7 @@ pub(super) enum Told {
 
 impl Told {
     /// Whether the launcher may hear it a moment later.
-    pub(super) fn can_wait(&self) -> bool {
+    pub(crate) fn can_wait(&self) -> bool {
         match self {
             Self::Started(_) => true,
             Self::Ended(_, end) => *end == RankEnd::Code(0),

@@ -8,7 +8,7 @@ use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// A node takes what comes for any fence as if it came for its last one.
     GenerationDropped,
     /// A request is answered twice.
@@ -29,26 +29,26 @@ pub(super) enum Fault {
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mutation {
-    pub(super) fault: Option<Fault>,
+pub(crate) struct Mutation {
+    pub(crate) fault: Option<Fault>,
     /// How often it might have struck.
     chances: u32,
 }
 
 impl Mutation {
-    pub(super) fn of(fault: Option<Fault>) -> Self {
+    pub(crate) fn of(fault: Option<Fault>) -> Self {
         Self { fault, chances: 0 }
     }
 
     /// Whether it strikes now: at each third chance.
-    pub(super) fn strikes(&mut self, fault: Fault) -> bool {
+    pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
         let may = self.fault == Some(fault);
         self.chances += u32::from(may);
         may && self.chances.is_multiple_of(3)
     }
 
     /// How often an answer to a rank is sent.
-    pub(super) fn times(&mut self, answer: &[u8]) -> usize {
+    pub(crate) fn times(&mut self, answer: &[u8]) -> usize {
         if self.strikes(Fault::AnsweredTwice) {
             return 2;
         }
@@ -57,7 +57,7 @@ impl Mutation {
     }
 
     /// How often an answer to a PMIx server is sent.
-    pub(super) fn times_served(&mut self, answer: &[u8]) -> usize {
+    pub(crate) fn times_served(&mut self, answer: &[u8]) -> usize {
         if self.strikes(Fault::AnsweredTwice) {
             return 2;
         }
@@ -77,7 +77,7 @@ impl Mutation {
     }
 
     /// To whom a message goes.
-    pub(super) fn parent(
+    pub(crate) fn parent(
         &mut self,
         to: NodeId,
         message: &PeerMessage,
@@ -94,7 +94,7 @@ impl Mutation {
     }
 
     /// A message as a node takes it that has entered so many barriers.
-    pub(super) fn generation(&self, mut message: PeerMessage, entered: u64) -> PeerMessage {
+    pub(crate) fn generation(&self, mut message: PeerMessage, entered: u64) -> PeerMessage {
         if let PeerMessage::Fence(FenceMessage::Arrive { id, .. }) = &mut message
             && self.fault == Some(Fault::GenerationDropped)
         {

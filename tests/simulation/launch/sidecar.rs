@@ -15,13 +15,13 @@ use wireup_core::pmix::wire::{Frame, FrameDecoder};
 
 /// What a rank asks its server for.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Ask {
-    pub(super) by: Proc,
-    pub(super) what: Wish,
+pub(crate) struct Ask {
+    pub(crate) by: Proc,
+    pub(crate) what: Wish,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     Connect,
     /// Puts and commits: everything that others may fetch of it.
     Commit(Vec<u8>),
@@ -45,17 +45,17 @@ pub(super) enum Wish {
 
 /// The answer.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Reply {
-    pub(super) status: Status,
+pub(crate) struct Reply {
+    pub(crate) status: Status,
     /// Of a fence and a modex what was collected, of a lookup the value, of a spawn the name.
-    pub(super) data: Vec<u8>,
+    pub(crate) data: Vec<u8>,
     /// Of a group.
-    pub(super) context: Option<usize>,
+    pub(crate) context: Option<usize>,
 }
 
 /// What a server does to the world.
 #[derive(Debug)]
-pub(super) enum Does {
+pub(crate) enum Does {
     Control(Vec<u8>),
     Upcall(Vec<u8>),
     Reply(GlobalRank, Reply),
@@ -63,7 +63,7 @@ pub(super) enum Does {
 }
 
 #[derive(Debug)]
-pub(super) struct Sidecar {
+pub(crate) struct Sidecar {
     control: FrameDecoder,
     upcalls: FrameDecoder,
     /// By job, its ranks here.
@@ -77,7 +77,7 @@ pub(super) struct Sidecar {
     /// Who waits for the answer to an upcall.
     waiting: BTreeMap<u64, (UpcallKind, Vec<GlobalRank>)>,
     last: u64,
-    pub(super) broken: Option<String>,
+    pub(crate) broken: Option<String>,
     does: Vec<Does>,
 }
 
@@ -87,7 +87,7 @@ fn key(proc: &Proc) -> (Text, u32) {
 
 impl Sidecar {
     /// One that has loaded its libraries.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let hello = Hello {
             libpmix: "OpenPMIx 5.0.3 (simulated)".into(),
             warnings: Vec::new(),
@@ -107,7 +107,7 @@ impl Sidecar {
         }
     }
 
-    pub(super) fn take_does(&mut self) -> Vec<Does> {
+    pub(crate) fn take_does(&mut self) -> Vec<Does> {
         std::mem::take(&mut self.does)
     }
 
@@ -124,7 +124,7 @@ impl Sidecar {
     }
 
     /// The step has a request.
-    pub(super) fn controlled(&mut self, bytes: &[u8]) {
+    pub(crate) fn controlled(&mut self, bytes: &[u8]) {
         for frame in self.frames(true, bytes) {
             match serve::SidecarRequest::decode(&frame) {
                 Ok(request) => self.serve(frame.id, request),
@@ -194,7 +194,7 @@ impl Sidecar {
     }
 
     /// The step has answered an upcall.
-    pub(super) fn answered(&mut self, bytes: &[u8]) {
+    pub(crate) fn answered(&mut self, bytes: &[u8]) {
         for frame in self.frames(false, bytes) {
             let kind = UpcallKind::of_op(frame.op);
             let waiting = self.waiting.remove(&frame.id);
@@ -246,7 +246,7 @@ impl Sidecar {
     }
 
     /// A rank asks.
-    pub(super) fn asked(&mut self, by: GlobalRank, ask: Ask) {
+    pub(crate) fn asked(&mut self, by: GlobalRank, ask: Ask) {
         let Ask { by: proc, what } = ask;
         let nspace = proc.nspace.clone();
         let here = self.clients.get(&nspace).cloned().unwrap_or_default();
@@ -380,6 +380,6 @@ fn within_job() -> Info {
 }
 
 /// The name of a rank of a job.
-pub(super) fn proc(nspace: &Nspace, rank: u32) -> Proc {
+pub(crate) fn proc(nspace: &Nspace, rank: u32) -> Proc {
     Proc::new(nspace, Rank(rank))
 }

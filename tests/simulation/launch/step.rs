@@ -26,11 +26,11 @@ use wireup_core::record::Stream;
 use wireup_core::step::{Duty, Last};
 use wireup_core::supervisor::first_failure::{self, Decision, Host, HostFailures};
 
-pub(super) const SIGKILL: i32 = 9;
-pub(super) const SIGTERM: i32 = 15;
+pub(crate) const SIGKILL: i32 = 9;
+pub(crate) const SIGTERM: i32 = 15;
 
 /// How long ranks may take after SIGTERM.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Life {
@@ -40,7 +40,7 @@ enum Life {
 }
 
 /// What a step does to the world.
-pub(super) enum Does {
+pub(crate) enum Does {
     Send(Address, Carried),
     Pmi(GlobalRank, Vec<u8>),
     /// To the PMIx server, on its control socket or the other one.
@@ -71,23 +71,23 @@ struct Spawned {
     dropped: bool,
 }
 
-pub(super) struct Step {
-    pub(super) node: NodeId,
+pub(crate) struct Step {
+    pub(crate) node: NodeId,
     core: NodeCore,
     jobs: Roster<Arc<JobContext>>,
     failures: HostFailures,
-    pub(super) duty: Duty,
+    pub(crate) duty: Duty,
     children: Vec<NodeId>,
     ranks: BTreeMap<GlobalRank, Life>,
     /// Processes that have ended, of which that is not reported.
-    pub(super) exiting: BTreeSet<GlobalRank>,
+    pub(crate) exiting: BTreeSet<GlobalRank>,
     untold: Vec<Told>,
     outbound: Vec<(Address, PeerMessage)>,
     own: Vec<PeerMessage>,
-    pub(super) paused: bool,
+    pub(crate) paused: bool,
     ending: bool,
     finishing: bool,
-    pub(super) over: bool,
+    pub(crate) over: bool,
     server: Server,
     server_gone: bool,
     ready_told: bool,
@@ -95,14 +95,14 @@ pub(super) struct Step {
     /// Questions of the core that are answered when the ranks of these jobs have been started.
     awaited: Vec<(Asked, Vec<JobNumber>)>,
     /// Bytes that were told, and those that credit came for.
-    pub(super) printed: u64,
-    pub(super) credited: u64,
+    pub(crate) printed: u64,
+    pub(crate) credited: u64,
     /// When it has something to do next, as after its last turn.
-    pub(super) deadline: Option<Duration>,
+    pub(crate) deadline: Option<Duration>,
     mutation: Mutation,
     entered: u64,
     does: Vec<Does>,
-    pub(super) broken: Option<String>,
+    pub(crate) broken: Option<String>,
 }
 
 impl Host for Step {
@@ -136,7 +136,7 @@ impl Host for Step {
 }
 
 impl Step {
-    pub(super) fn new(
+    pub(crate) fn new(
         node: NodeId,
         job: &Arc<JobContext>,
         tree: Tree,
@@ -185,12 +185,12 @@ impl Step {
         self.jobs.node_rank(rank).expect("a rank of the job")
     }
 
-    pub(super) fn ranks_are_over(&self) -> bool {
+    pub(crate) fn ranks_are_over(&self) -> bool {
         self.ranks.values().all(|life| *life == Life::Over) && self.failures.ends_are_judged()
     }
 
     /// What is left in the core: a fence that waits for a rank, or an upcall that has no answer.
-    pub(super) fn left(&self) -> Option<String> {
+    pub(crate) fn left(&self) -> Option<String> {
         let mut all = (0..self.jobs.size()).map(GlobalRank);
         if let Some(rank) = all.find(|rank| self.core.waits_for(*rank)) {
             return Some(format!("it waits for rank {rank}"));
@@ -211,7 +211,7 @@ impl Step {
             .map(|kind| format!("{kind:?} is not answered"))
     }
 
-    pub(super) fn begin(&mut self, now: Duration) {
+    pub(crate) fn begin(&mut self, now: Duration) {
         if self.server == Server::Absent {
             return self.ready();
         }
@@ -344,21 +344,21 @@ impl Step {
         }
     }
 
-    pub(super) fn pmi(&mut self, rank: GlobalRank, bytes: &[u8], now: Duration) {
+    pub(crate) fn pmi(&mut self, rank: GlobalRank, bytes: &[u8], now: Duration) {
         self.entered += u64::from(bytes.starts_with(b"cmd=barrier_in"));
         let rank = self.place(rank);
         self.feed(Event::PmiReceived { rank, bytes }, now);
     }
 
     /// A rank's process has ended, and everything that it sent was read.
-    pub(super) fn exited(&mut self, rank: GlobalRank, end: RankEnd, now: Duration) {
+    pub(crate) fn exited(&mut self, rank: GlobalRank, end: RankEnd, now: Duration) {
         self.exiting.remove(&rank);
         self.ranks.insert(rank, Life::Over);
         self.tell(Told::Ended(rank, end));
         self.happened(first_failure::Event::RankEnded { rank, end }, now);
     }
 
-    pub(super) fn printed(&mut self, bytes: u32) {
+    pub(crate) fn printed(&mut self, bytes: u32) {
         self.printed += u64::from(bytes);
         if self.duty.spend(Stream::Stdout, bytes as usize) {
             self.paused = true;
@@ -386,7 +386,7 @@ impl Step {
         }
     }
 
-    pub(super) fn carried(&mut self, from: Address, carried: &Carried, now: Duration) {
+    pub(crate) fn carried(&mut self, from: Address, carried: &Carried, now: Duration) {
         match (from, carried) {
             (Address::Node(from), Carried::Peer(message)) => {
                 let message = self.mutation.generation(
@@ -448,7 +448,7 @@ impl Step {
     }
 
     /// Nobody leads the step any more.
-    pub(super) fn orphaned(&mut self, now: Duration) {
+    pub(crate) fn orphaned(&mut self, now: Duration) {
         if self.mutation.fault == Some(Fault::OrphanKept) || !self.duty.orphan(GRACE, now) {
             return;
         }
@@ -477,7 +477,7 @@ impl Step {
     }
 
     /// What is done after each event; `empty` if the pipes of its ranks have been read.
-    pub(super) fn turn(&mut self, empty: bool, now: Duration) -> Vec<Does> {
+    pub(crate) fn turn(&mut self, empty: bool, now: Duration) -> Vec<Does> {
         if self.core.next_deadline().is_some_and(|at| at.0 <= now) {
             self.feed(Event::Tick, now);
         }

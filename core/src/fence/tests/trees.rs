@@ -46,6 +46,30 @@ fn missing(rank: u32, overdue: bool) -> Absences {
 }
 
 #[test]
+fn a_fence_of_all_nodes_of_the_launch_is_released_by_the_root_to_all() {
+    for (launch, at_once) in [(7, true), (8, false)] {
+        let mut c = seven();
+        c.engines
+            .iter_mut()
+            .for_each(|engine| engine.of_launch(launch));
+        for (at, ticket) in (0..).zip(TICKETS) {
+            c.arrive(at, &ALL, &at.to_string(), ticket);
+        }
+        let mut released = Vec::new();
+        while !c.sent.is_empty() {
+            let (from, to, message) = c.sent.remove(0);
+            if let FenceMessage::Release { all, .. } = message {
+                assert_eq!(all, at_once);
+                released.push((from.0, to.0));
+            }
+            c.input(to.0, FenceInput::Message { from, message });
+        }
+        assert_eq!(released.iter().all(|(from, _)| *from == 0), at_once);
+        assert_eq!((released.len(), c.answered().len()), (6, 7));
+    }
+}
+
+#[test]
 fn each_node_hears_from_those_below_it_and_all_get_the_same() {
     let mut c = seven();
     for at in [3, 0, 6, 1, 5, 2] {

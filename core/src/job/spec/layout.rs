@@ -22,7 +22,7 @@ pub enum MapBy {
 pub const STAR_LIMIT: u32 = 32;
 
 /// Default number of children of a node in a larger launch.
-pub const TREE_WIDTH: u32 = 32;
+pub const TREE_WIDTH: u32 = 4;
 
 /// How the hosts of a launch reach each other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -160,27 +160,20 @@ fn group() -> BoxedStrategy<GroupMessage> {
         })
     };
     let offer = (
-        vec(proc(), 0..9),
-        nodes(),
         vec(proc(), 0..3),
         any::<(bool, bool, bool, i32)>(),
         bytes(),
         wait(),
     )
         .prop_map(
-            |(members, nodes, ended, (wants_context, optional, notify, status), part, timeout)| {
-                Offer {
-                    homes: nodes.iter().copied().cycle().take(members.len()).collect(),
-                    members: members.into(),
-                    nodes: nodes.into(),
-                    ended,
-                    optional,
-                    notify,
-                    wants_context,
-                    status,
-                    part,
-                    timeout,
-                }
+            |(ended, (wants_context, optional, notify, status), part, timeout)| Offer {
+                ended,
+                optional,
+                notify,
+                wants_context,
+                status,
+                part,
+                timeout,
             },
         );
     let released = (
@@ -192,7 +185,7 @@ fn group() -> BoxedStrategy<GroupMessage> {
         .prop_map(
             |(context, members, parts, (notify, status))| groups::Released {
                 context,
-                members: members.into(),
+                members: members.into_iter().collect(),
                 notify,
                 parts: parts.into(),
                 status,

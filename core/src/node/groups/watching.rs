@@ -28,7 +28,8 @@ impl NodeCore {
         let watch = &mut self.groups.watch;
         match key.operation {
             Operation::Construct if released.notify && released.status == 0 => {
-                watch.made(key.name, &released.members, released.context);
+                let members = released.members.iter().collect();
+                watch.made(key.name, members, released.context);
             }
             Operation::Construct => {}
             Operation::Destruct => watch.ended(&key.name, |proc| key.members.contains(proc)),

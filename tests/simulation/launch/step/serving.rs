@@ -11,7 +11,7 @@ use wireup_core::node::event::{Doing, Event};
 use wireup_core::pmix::control::{ClientRegistration, Control};
 
 impl Step {
-    pub(super) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {
+    pub(crate) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {
         for rank in ranks {
             self.does.push(Does::Start(rank));
             self.tell(Told::Started(rank));
@@ -20,7 +20,7 @@ impl Step {
         }
     }
 
-    pub(super) fn add_job(&mut self, job: &Arc<JobContext>, now: Duration) {
+    pub(crate) fn add_job(&mut self, job: &Arc<JobContext>, now: Duration) {
         let number = self.jobs.add(Arc::clone(job));
         for rank in self.jobs.processes_of(number) {
             if self.jobs.node_of(rank) == Some(self.node) {
@@ -48,7 +48,7 @@ impl Step {
         }
     }
 
-    pub(super) fn start_spawned(&mut self, job: JobNumber, now: Duration) {
+    pub(crate) fn start_spawned(&mut self, job: JobNumber, now: Duration) {
         if self.ending && self.spawned[&job].started {
             return;
         }
@@ -69,7 +69,7 @@ impl Step {
     }
 
     /// Ranks of a job that are not started.
-    pub(super) fn planned(&self, job: JobNumber) -> Vec<GlobalRank> {
+    pub(crate) fn planned(&self, job: JobNumber) -> Vec<GlobalRank> {
         let of_job = self.jobs.processes_of(job);
         of_job
             .filter(|rank| self.ranks.get(rank) == Some(&Life::Planned))
@@ -77,7 +77,7 @@ impl Step {
     }
 
     /// Nothing of a spawned job is to be started any more, or to go on.
-    pub(super) fn drop_job(&mut self, job: JobNumber) {
+    pub(crate) fn drop_job(&mut self, job: JobNumber) {
         let Some(spawned) = self.spawned.get_mut(&job) else {
             return;
         };
@@ -97,7 +97,7 @@ impl Step {
     }
 
     /// Something came of the PMIx server.
-    pub(in crate::launch) fn served(&mut self, control: bool, bytes: &[u8], now: Duration) {
+    pub(crate) fn served(&mut self, control: bool, bytes: &[u8], now: Duration) {
         let event = match control {
             true => Event::ControlReceived(bytes),
             false => Event::UpcallReceived(bytes),
@@ -106,7 +106,7 @@ impl Step {
     }
 
     /// Its process has ended, and everything that it sent was read.
-    pub(in crate::launch) fn sidecar_ended(&mut self, in_order: bool, now: Duration) {
+    pub(crate) fn sidecar_ended(&mut self, in_order: bool, now: Duration) {
         let how = "it has ended".to_owned();
         self.feed(Event::SidecarEnded { how, in_order }, now);
         self.server = match self.server {
@@ -117,7 +117,7 @@ impl Step {
     }
 
     /// What the PMIx server's process was seen to do.
-    pub(in crate::launch) fn sidecar_seen(&mut self, stopped: bool, now: Duration) {
+    pub(crate) fn sidecar_seen(&mut self, stopped: bool, now: Duration) {
         let doing = match stopped {
             true => Doing::Stopped,
             false => Doing::Works,
@@ -126,7 +126,7 @@ impl Step {
     }
 
     /// The request that makes a job known to the PMIx server.
-    pub(super) fn registers(&self, job: &Arc<JobContext>) -> Control {
+    pub(crate) fn registers(&self, job: &Arc<JobContext>) -> Control {
         let client = |rank| ClientRegistration {
             rank,
             uid: 1000,

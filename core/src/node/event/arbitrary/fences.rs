@@ -127,9 +127,12 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
             }
         }),
         (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::Wait { id, number }),
-        (id(), bytes(), any::<i32>()).prop_map(|(id, data, status)| FenceMessage::Release {
-            id,
-            released: fence::Released { data, status },
+        (id(), bytes(), any::<i32>(), any::<bool>()).prop_map(|(id, data, status, all)| {
+            FenceMessage::Release {
+                id,
+                released: fence::Released { data, status },
+                all,
+            }
         }),
         (id(), some(), failure).prop_map(|(id, nodes, failure)| FenceMessage::Fail {
             id,

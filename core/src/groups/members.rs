@@ -1,0 +1,116 @@
+//! A list of processes in the order in which they were given, as runs of consecutive ranks: a group of all ranks of a large
+//! job is one run, and every node gets the list.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::{Nspace, Rank};
+use crate::job::proc::{PMIX_RANK_RESERVED, Proc};
+use crate::job::rank_placement::RANKS_MAX;
+
+/// Consecutive ranks of one job: the first, and how many.
+type Run = (Nspace, Rank, u32);
+
+/// See the module. Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Run>")]
+pub struct Members(Arc<[Run]>);
+
+/// A list with ranks that there cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("ranks that cannot be members")]
+pub struct NotMembers;
+
+impl TryFrom<Vec<Run>> for Members {
+    type Error = NotMembers;
+
+    fn try_from(runs: Vec<Run>) -> Result<Self, NotMembers> {
+        let fits = |(_, first, count): &Run| {
+            let end = first.0.checked_add(*count);
+            *count > 0 && end.is_some_and(|end| end <= PMIX_RANK_RESERVED)
+        };
+        let size: u64 = runs.iter().map(|(_, _, count)| u64::from(*count)).sum();
+        match runs.iter().all(fits) && size <= u64::from(RANKS_MAX) {
+            true => Ok(Self(runs.into())),
+            false => Err(NotMembers),
+        }
+    }
+}
+
+impl FromIterator<Proc> for Members {
+    fn from_iter<I: IntoIterator<Item = Proc>>(procs: I) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        for proc in procs {
+            match runs.last_mut() {
+                Some((nspace, first, count))
+                    if *nspace == proc.nspace && first.0 + *count == proc.rank.0 =>
+                {
+                    *count += 1;
+                }
+                _ => runs.push((proc.nspace, proc.rank, 1)),
+            }
+        }
+        Self(runs.into())
+    }
+}
+
+impl Members {
+    /// The processes, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = Proc> + '_ {
+        self.0.iter().flat_map(|(nspace, first, count)| {
+            let ranks = first.0..first.0 + count;
+            ranks.map(|rank| Proc::new(nspace.clone(), Rank(rank)))
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|(_, _, count)| *count as usize).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{decode, encode};
+
+    fn members(ranks: &[u32]) -> Members {
+        let nspace = Nspace::new("job").unwrap();
+        let procs = ranks
+            .iter()
+            .map(|rank| Proc::new(nspace.clone(), Rank(*rank)));
+        procs.collect()
+    }
+
+    #[test]
+    fn the_order_is_kept_and_all_ranks_of_a_large_job_are_a_few_bytes() {
+        for ranks in [&[2, 0, 1][..], &[], &[5, 6, 7, 3]] {
+            let list = members(ranks);
+            let back: Vec<u32> = list.iter().map(|proc| proc.rank.0).collect();
+            assert_eq!((back.as_slice(), list.len()), (ranks, ranks.len()));
+            assert_eq!(decode::<Members>(&encode(&list)).unwrap(), list);
+        }
+        let all: Vec<u32> = (0..100_000).collect();
+        assert!(encode(&members(&all)).len() < 16);
+    }
+
+    #[test]
+    fn runs_of_ranks_that_cannot_be_are_refused() {
+        let nspace = Nspace::new("job").unwrap();
+        for (first, count) in [
+            (0, 0),
+            (u32::MAX, 2),
+            (0, u32::MAX),
+            (PMIX_RANK_RESERVED, 1),
+        ] {
+            let runs = vec![(nspace.clone(), Rank(first), count)];
+            assert_eq!(Members::try_from(runs), Err(NotMembers));
+        }
+    }
+}

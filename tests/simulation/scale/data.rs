@@ -1,0 +1,149 @@
+//! A fence in which each node brings data that all get, with the fence engines alone: their data is shared, so that
+//! thousands of nodes fit into one process.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use super::costs::Costs;
+use wireup_core::fence::{
+    Contribution, FenceEngine, FenceInput, FenceMessage, FenceOutput, Kind, Limits, Nodes,
+    Participants, Series,
+};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::link::frame::BODY_MAX;
+use wireup_core::link::spawn_tree::{Shape, Tree};
+
+/// Bytes of a message beside its data.
+const HEAD: usize = 64;
+
+fn bytes(message: &FenceMessage) -> usize {
+    let data = match message {
+        FenceMessage::Arrive { contribution, .. } => contribution.data.len(),
+        FenceMessage::Release { released, .. } => released.data.len(),
+        _ => 0,
+    };
+    data + HEAD
+}
+
+/// When each node has what the root sends to all, and each agent passes on a frame after the other: nodes whose agents pass
+/// it on to more than others make all below them wait.
+fn passed_on(tree: Tree, sent: Duration, bytes: usize, costs: Costs) -> Vec<Duration> {
+    let nodes = tree.nodes() as usize;
+    // The first frame's arrival, and how long the others take.
+    let mut got = vec![(sent, Duration::ZERO); nodes];
+    let frame = costs.on_a_link(bytes.min(BODY_MAX));
+    for node in 0..nodes {
+        let (first, slowest) = got[node];
+        let children: Vec<NodeId> = tree.children(NodeId(node as u32)).collect();
+        let slowest = slowest.max(costs.on_a_link(bytes * children.len()));
+        for (number, child) in (1..).zip(children) {
+            let first = first + (costs.remote + frame) * number + costs.latency + costs.remote;
+            got[child.index()] = (first, slowest);
+        }
+    }
+    got.into_iter().map(|(first, rest)| first + rest).collect()
+}
+
+/// When the last node has the data of all.
+pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Duration {
+    let engine = |node| FenceEngine::new(NodeId(node), shape, Limits::default());
+    let mut engines: Vec<FenceEngine<()>> = (0..nodes).map(engine).collect();
+    engines
+        .iter_mut()
+        .for_each(|engine| engine.of_launch(nodes));
+    let nspace = Nspace::new("wireup-1f0c-6b2a").expect("a fine name");
+    let series = Series {
+        kind: Kind::Pmix,
+        participants: Participants::whole_job(nspace),
+    };
+    let all = Nodes::new((0..nodes).map(NodeId)).expect("one at least");
+    let mut inputs = BTreeMap::new();
+    let mut order = BinaryHeap::new();
+    let mut last = 0;
+    for node in (0..nodes).map(NodeId) {
+        let input = FenceInput::Arrive {
+            series: series.clone(),
+            nodes: all.clone(),
+            contribution: Contribution {
+                data: vec![7; data].into(),
+                collect: true,
+                status: 0,
+            },
+            timeout: None,
+            ticket: (),
+        };
+        inputs.insert(last, (node, input));
+        order.push(Reverse((Duration::ZERO, last)));
+        last += 1;
+    }
+    // Until when a node, its link outwards, and its link inwards are busy.
+    let mut busy = vec![[Duration::ZERO; 3]; nodes as usize];
+    let hop = costs.local * 2 + costs.remote;
+    let (mut end, mut released) = (Duration::ZERO, 0);
+    while let Some(Reverse((at, number))) = order.pop() {
+        let (node, input) = inputs.remove(&number).expect("each comes once");
+        let mut now = at.max(busy[node.index()][0]);
+        if matches!(input, FenceInput::Message { .. }) {
+            now += hop;
+        }
+        let mut out = Vec::new();
+        engines[node.index()].handle(input, Moment(now), &mut out);
+        for output in out {
+            match output {
+                FenceOutput::Send { to, message } => {
+                    now += hop;
+                    let time = costs.on_a_link(bytes(&message));
+                    let sent = now.max(busy[node.index()][1]) + time;
+                    busy[node.index()][1] = sent;
+                    let there = (sent + costs.latency).max(busy[to.index()][2] + time);
+                    busy[to.index()][2] = there;
+                    inputs.insert(
+                        last,
+                        (
+                            to,
+                            FenceInput::Message {
+                                from: node,
+                                message,
+                            },
+                        ),
+                    );
+                    order.push(Reverse((there, last)));
+                    last += 1;
+                }
+                FenceOutput::SendAll(message) => {
+                    let sent = now + costs.local + costs.remote;
+                    let there = passed_on(shape.over(nodes), sent, bytes(&message), costs);
+                    for (to, there) in (0..nodes).map(NodeId).zip(there).skip(1) {
+                        let message = message.clone();
+                        inputs.insert(
+                            last,
+                            (
+                                to,
+                                FenceInput::Message {
+                                    from: node,
+                                    message,
+                                },
+                            ),
+                        );
+                        order.push(Reverse((there, last)));
+                        last += 1;
+                    }
+                }
+                FenceOutput::Complete { result, .. } => {
+                    let all = result.expect("nothing fails").data.len();
+                    assert_eq!(all, data * nodes as usize);
+                    end = end.max(now);
+                    released += 1;
+                }
+                FenceOutput::Describe { .. } | FenceOutput::Waits { .. } => {
+                    panic!("it has no deadline")
+                }
+            }
+        }
+        busy[node.index()][0] = now;
+    }
+    assert_eq!(released, nodes);
+    end
+}
