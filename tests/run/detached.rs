@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::common::{
     DEADLINE, Mpi, Outcome, Output, Process, Run, Running, eventually, process, skip, wireup,
 };
-use crate::users::{Reachable, USER};
+use crate::users::{Reachable, USER, as_user};
 use crate::virtual_nodes::able;
 
 /// A shell that starts a job, and stays until the test ends it: then nothing of the job may be left.
@@ -360,21 +360,10 @@ except OSError:
 
 #[test]
 fn another_user_neither_finds_a_job_nor_gets_an_answer() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("another user at a keeper: to become one needs root");
-    }
+    let Some(user) = as_user() else { return };
     let job = detach(["-n", "1", "sh", "-c", "echo secret; cat"]);
     let reachable = Reachable::new();
     let wireup = reachable.wireup();
-    let user = [
-        "setpriv",
-        "--reuid",
-        USER,
-        "--regid",
-        USER,
-        "--clear-groups",
-        "--",
-    ];
     let attach = [wireup.as_os_str()]
         .into_iter()
         .chain(["attach", &job.job].map(OsStr::new));
