@@ -8,7 +8,7 @@ use std::io::Write as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    DEADLINE, Mpi, Outcome, Output, Process, Run, Running, eventually, process, skip, wireup,
+    DEADLINE, Mpi, Outcome, Output, Process, Run, Running, eventually, process, wireup,
 };
 use crate::users::{Reachable, USER, as_user};
 use crate::virtual_nodes::able;
