@@ -1,0 +1,131 @@
+//! TLS with a token: who may be the server, and who may be a client.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// An authority, and the certificate that it gave to the server of this address.
+struct Files {
+    directory: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        let files = Self { directory };
+        std::fs::write(files.path("ca.pem"), issuer.pem()).unwrap();
+        std::fs::write(files.path("server.pem"), certificate.pem()).unwrap();
+        std::fs::write(files.path("server.key"), key.serialize_pem()).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+fn impi(token: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wireup-impi"));
+    command
+        .env_remove("IMPI_AUTH_KEY")
+        .env_remove("IMPI_AUTH_NONE")
+        .env("WIREUP_IMPI_TOKEN", token);
+    command
+}
+
+/// A server of one session; killed if the test fails.
+struct Server(Child);
+
+impl Server {
+    fn start(files: &Files, clients: &str) -> (Self, String) {
+        let mut child = impi(TOKEN)
+            .args(["server", clients, "--address", "127.0.0.1", "--tls-cert"])
+            .arg(files.path("server.pem"))
+            .arg("--tls-key")
+            .arg(files.path("server.key"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        (Self(child), line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A client whose command prints the size of the world.
+fn client(address: &str, rank: &str, token: &str, authorities: Option<&Path>) -> Child {
+    let mut command = impi(token);
+    command.args(["agent", address, "--client", rank, "-n", "1"]);
+    if let Some(authorities) = authorities {
+        command.arg("--tls-ca").arg(authorities);
+    }
+    command
+        .args(["--", "sh", "-c", "echo $IMPI_WORLD_SIZE"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn clients_with_the_token_join_over_tls() {
+    let files = Files::new();
+    let (mut server, address) = Server::start(&files, "2");
+    let authorities = files.path("ca.pem");
+    let clients = ["0", "1"].map(|rank| client(&address, rank, TOKEN, Some(&authorities)));
+    for client in clients {
+        let output = client.wait_with_output().unwrap();
+        assert_eq!(texts(&output), ("2\n".to_owned(), String::new()));
+        assert_eq!(output.status.code(), Some(0));
+    }
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn another_authority_another_token_and_plain_text_are_refused_and_harm_nobody() {
+    let (files, others) = (Files::new(), Files::new());
+    let (mut server, address) = Server::start(&files, "1");
+    let (own, other) = (files.path("ca.pem"), others.path("ca.pem"));
+    for (token, authorities, reason) in [
+        (TOKEN, Some(&other), "invalid peer certificate"),
+        (TOKEN, None, "disconnected during authentication"),
+        ("fedcba9876543210", Some(&own), &*address),
+    ] {
+        let client = client(&address, "0", token, authorities.map(PathBuf::as_path));
+        let output = client.wait_with_output().unwrap();
+        let (printed, said) = texts(&output);
+        assert!(printed.is_empty() && said.contains(reason), "{said}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let output = client(&address, "0", TOKEN, Some(&own))
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(texts(&output).0, "1\n");
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+}
