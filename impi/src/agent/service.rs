@@ -23,7 +23,9 @@ enum Event {
     /// All processes have finished and all channels are closed.
     Over,
     Broken(String),
-    LaunchOver,
+    LaunchOver {
+        failed: bool,
+    },
 }
 
 /// Where others report to a service.
@@ -52,10 +54,11 @@ impl Events {
 }
 
 impl LaunchOver {
-    /// All processes of the launch have ended.
-    pub fn report(&self) {
+    /// All processes of the launch have ended. If it `failed`, those that never connected are missed: without failure
+    /// they are taken for processes that need no messages.
+    pub fn report(&self, failed: bool) {
         // A service that is over needs no report.
-        let _ = self.0.send(Event::LaunchOver);
+        let _ = self.0.send(Event::LaunchOver { failed });
     }
 }
 
@@ -199,8 +202,12 @@ pub(super) fn serve(
             }
             None => return Ok(()),
             Some(Event::Broken(why)) => return Err(AgentError::Broken(why)),
-            Some(Event::LaunchOver) => {
+            Some(Event::LaunchOver { failed }) => {
                 let mut state = shared.lock();
+                if failed && !state.connected.iter().all(|connected| *connected) {
+                    let why = "the launch failed before all of its processes had joined";
+                    return Err(AgentError::Broken(why.into()));
+                }
                 for index in 0..size {
                     if !state.connected[index] {
                         state.host.finish(shared.first + index);

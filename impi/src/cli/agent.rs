@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,7 +16,8 @@ use crate::{secrets, tls};
 
 const NOTES: &str = "\
 With a command, runs it with the variables of the world in its environment, and ends with its exit code. Without one,
-prints the variables, an empty line, and serves until its standard input ends.
+prints the variables, an empty line, and serves until its standard input ends; anything written there before says that the
+launch failed.
 
 Examples:
   wireup impi agent 10.0.0.1:5678 --client 0 -n 4 -- mpiexec -n 4 ./app
@@ -113,8 +114,11 @@ fn serve_until_end_of_input(joined: Joined, patience: Duration) -> anyhow::Resul
     std::thread::spawn(move || {
         let mut piece = [0; 64];
         let mut input = io::stdin().lock();
-        while matches!(input.read(&mut piece), Ok(count) if count > 0) {}
-        over.report();
+        let mut failed = false;
+        while matches!(input.read(&mut piece), Ok(count) if count > 0) {
+            failed = true;
+        }
+        over.report(failed);
     });
     joined.serve(&events, patience)?;
     Ok(0)
@@ -135,7 +139,7 @@ fn run(joined: Joined, command: &[OsString], patience: Duration) -> anyhow::Resu
     let pid = rustix::process::Pid::from_child(&child);
     let waits = std::thread::spawn(move || {
         let status = child.wait();
-        over.report();
+        over.report(!status.as_ref().is_ok_and(ExitStatus::success));
         status
     });
     let served = joined.serve(&events, patience);

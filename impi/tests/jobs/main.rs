@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -323,4 +323,27 @@ fn a_server_that_dies_stops_the_start_up_and_not_the_job() {
 fn a_launch_whose_processes_never_join_ends_with_the_others() {
     let job = Job::start(&[2, 1], &[]);
     job.end();
+}
+
+#[test]
+fn a_launch_that_fails_before_its_processes_join_ends_the_others_at_once() {
+    let mut job = Job::start(&[1, 1], &[]);
+    let mut failed = job.agents.pop().unwrap();
+    let (agent, ticket) = job.doors[0].clone();
+    let waiting = std::thread::spawn(move || {
+        let peer = Peer::connect(&agent, &ticket, 0).unwrap();
+        assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
+    });
+    failed.0.stdin.take().unwrap().write_all(b"failed").unwrap();
+    let (code, said) = failed.end();
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("the launch failed before all of its processes had joined"),
+        "{said}"
+    );
+    waiting.join().unwrap();
+    let (code, said) = job.agents.pop().unwrap().end();
+    assert_eq!(code, Some(1));
+    assert!(said.contains("host 1:"), "{said}");
+    assert_eq!(job.server.end().0, Some(1));
 }

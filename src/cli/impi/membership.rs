@@ -1,7 +1,7 @@
 //! A launch that is a client of an IMPI job: its agent is a child of the launcher.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -59,6 +59,9 @@ impl FromStr for Link {
         })
     }
 }
+
+/// What the agent reads, whatever it is, before the end of its input if the launch failed.
+const FAILED: &[u8] = b"failed\n";
 
 /// A launch that has joined.
 #[derive(Debug)]
@@ -125,7 +128,12 @@ impl Link {
 impl Membership {
     /// The ranks have ended with this code: waits until the other clients have ended as well.
     pub(crate) fn leave(mut self, code: u8) -> u8 {
-        drop(self.agent.stdin.take());
+        if let Some(mut input) = self.agent.stdin.take()
+            && code != 0
+        {
+            // An agent that has ended has said why.
+            let _ = input.write_all(FAILED);
+        }
         match self.agent.wait() {
             Ok(status) if status.success() => code,
             // It has said why; the ranks' own failure counts more.
