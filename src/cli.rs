@@ -67,7 +67,7 @@ enum Other {
     Wait(attach::WaitArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
-    /// Interoperable MPI: join jobs of several launchers, and test implementations
+    /// Interoperable MPI: make launches of different MPIs one job
     Impi(impi::ImpiArgs),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
@@ -75,9 +75,9 @@ enum Other {
     Man(man::ManArgs),
     /// Run a plain command on each of several hosts, through their agents
     Exec(remote_command::ExecArgs),
-    /// Run a command on a host through its agent, as ssh does: for launchers that start their own daemons
+    /// Run a command on a host through its agent, as ssh does
     Rsh(remote_command::RshArgs),
-    /// Make links named mpiexec, mpirun and srun, under which wireup takes the options of these
+    /// Make links named mpiexec, mpirun and srun to wireup
     InstallLinks(personality::LinksArgs),
     /// Print the script that makes a shell complete wireup's commands
     Completions(completions::CompletionsArgs),

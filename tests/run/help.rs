@@ -242,7 +242,7 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
         ),
         (
             &["-N", "2", "true"],
-            "-N: wireup runs on the hosts that --hosts or --hostfile name",
+            "-N: to srun it is a number of nodes, to mpirun of ranks on each; write --nodes 2 or --ppn 2",
         ),
         (
             &["--mpi=pmi2", "true"],
