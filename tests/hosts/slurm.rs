@@ -134,7 +134,7 @@ fn an_allocation_is_used_without_options() {
 }
 
 /// Ranks that do not end by themselves.
-const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 100"];
+const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 1000"];
 
 #[test]
 fn what_ends_the_job_ends_the_launch_and_is_told() {
@@ -143,11 +143,11 @@ fn what_ends_the_job_ends_the_launch_and_is_told() {
     };
     let started = |options: &str| {
         let running = slurm.salloc(options).more(WAIT);
-        let running = running.deadline(Duration::from_secs(150)).start();
+        let running = running.deadline(Duration::from_secs(300)).start();
         running.wait_for_many(Output::Stdout, "up", 2);
         running
     };
-    // Slurm's smallest time limit is a minute, and it looks twice a minute.
+    // Slurm's smallest time limit is a minute; it looks twice a minute, and later while it waits for a node that is lost.
     let limited = started("-N 2 -n 2 -t 1 -J limited");
     let job = |name: &str| {
         let name = format!("--name={name}");

@@ -28,6 +28,7 @@ mod fence;
 mod groups;
 mod help;
 mod hosts;
+mod impi;
 mod iof;
 mod layouts;
 mod libraries;

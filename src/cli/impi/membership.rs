@@ -60,6 +60,9 @@ impl FromStr for Link {
     }
 }
 
+/// Variables by which the server is joined; ranks find them empty.
+const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
+
 /// What the agent reads, whatever it is, before the end of its input if the launch failed.
 const FAILED: &[u8] = b"failed\n";
 
@@ -118,6 +121,8 @@ impl Link {
                 "the launch did not join the IMPI job".to_owned(),
             ));
         }
+        // What lets into the job is not the ranks' affair.
+        variables.extend(SECRETS.map(|name| format!("{name}=").into()));
         for app in &mut spec.apps {
             app.env.splice(0..0, variables.iter().cloned());
         }
