@@ -16,6 +16,7 @@ pub(crate) mod foreign_options;
 mod impi;
 mod kill;
 mod launch;
+mod launchers;
 mod line;
 mod look;
 mod man;
@@ -77,6 +78,8 @@ enum Other {
     Exec(remote_command::ExecArgs),
     /// Run a command on a host through its agent, as ssh does
     Rsh(remote_command::RshArgs),
+    /// Print the variables with which other launchers reach hosts through their agents
+    Env(launchers::EnvArgs),
     /// Make links named mpiexec, mpirun and srun to wireup
     InstallLinks(personality::LinksArgs),
     /// Print the script that makes a shell complete wireup's commands
@@ -102,6 +105,9 @@ pub fn main(args: Vec<OsString>) -> u8 {
     let result = match args.get(1) {
         _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),
         Some(word) if word == "run" => run::line(args),
+        Some(word) if remote_command::is_ssh_option(word) => {
+            Err(remote_command::shell(args[1..].to_vec()))
+        }
         _ if let Some(personality) = named(1) => personality.execute(args[2..].to_vec()),
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
@@ -154,6 +160,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Man(args)) => man::execute(&args),
         Ok(Other::Exec(args)) => Err(remote_command::exec(args)),
         Ok(Other::Rsh(args)) => Err(remote_command::rsh(args)),
+        Ok(Other::Env(args)) => launchers::execute(args),
         Ok(Other::InstallLinks(args)) => personality::install_links(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),
         Err(error) => answer(&error, || usage_errors::one_line(&error)),

@@ -1,6 +1,7 @@
 //! Plain commands on other hosts, through their agents: `wireup exec` on each of several, and `wireup rsh`, which launchers
 //! take for ssh. Both become a launch without a process-management interface.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -8,6 +9,7 @@ use std::process::Command;
 
 use clap::Args;
 
+use super::launchers::{ADDRESSES, AGENTS};
 use crate::failure::RunFailure;
 
 const EXEC_EXAMPLES: &str = "\
@@ -17,7 +19,7 @@ Examples:
 const RSH_EXAMPLES: &str = "\
 Examples:
   wireup rsh n2 'cd /tmp && ls'
-  mpirun --mca plm_rsh_agent 'wireup rsh' -H n1,n2 ./app";
+  mpirun --mca plm_rsh_agent 'wireup rsh' -H n1,n2 ./app     or, for all launchers: wireup env";
 
 /// Options of ssh that have a value as a word of its own. Source: ssh(1).
 const WITH_VALUE: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
@@ -49,15 +51,48 @@ pub(super) fn exec(args: ExecArgs) -> RunFailure {
 }
 
 /// Runs a command line of the shell on a host.
+///
+/// It starts in the user's home directory, as with ssh: this one's need not exist there.
 pub(super) fn rsh(args: RshArgs) -> RunFailure {
-    match line(args.words) {
-        Some((host, line)) => {
-            let first = ["--no-config", "--pmi", "none", "-n", "1", "--hosts"];
-            let words = first.map(OsString::from).into_iter().chain([host]);
-            become_run(words.chain(["sh".into(), "-c".into(), line]))
-        }
-        None => RunFailure::request("wireup rsh needs a host and a command".to_owned()),
+    shell(args.words)
+}
+
+/// Whether a line of wireup that begins with this word is one of `wireup rsh`: launchers take one word for their agent, and
+/// call it with options of ssh.
+pub(super) fn is_ssh_option(word: &OsStr) -> bool {
+    word == "-x" || word == "-q"
+}
+
+/// [`rsh`] of these words.
+pub(super) fn shell(words: Vec<OsString>) -> RunFailure {
+    let Some((host, line)) = line(words) else {
+        return RunFailure::request("wireup rsh needs a host and a command".to_owned());
+    };
+    let mut words: Vec<OsString> = ["--no-config", "--pmi", "none", "-n", "1", "--wdir", "/"]
+        .map(OsString::from)
+        .into();
+    if let Some(command) = env::var_os(AGENTS).filter(|command| !command.is_empty()) {
+        words.extend(["--launch-agents".into(), command]);
     }
+    let addresses = env::var(ADDRESSES).unwrap_or_default();
+    let address = |entry: &&str| {
+        let name = entry.split_once('@').map(|(name, _)| OsStr::new(name));
+        name == Some(host.as_os_str())
+    };
+    let entry = addresses.split(',').find(address);
+    words.extend([
+        "--hosts".into(),
+        entry.map_or_else(|| host.clone(), OsString::from),
+    ]);
+    words.extend(["sh".into(), "-c".into(), at_home(line)]);
+    become_run(words.into_iter())
+}
+
+/// The same line in the home directory, if there is one.
+fn at_home(line: OsString) -> OsString {
+    let mut all = OsString::from("cd 2>/dev/null\n");
+    all.push(line);
+    all
 }
 
 /// The host and the line of its shell.

@@ -10,12 +10,12 @@ use super::apps::{AppArgs, app_specs, split_apps};
 use super::brief::brief;
 use super::config::{self, Defaults};
 use super::impi::Link;
-use super::line::Own;
+use super::line::{Own, Word};
 use super::negation::with_negations;
 use super::options::{
     DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, OnLoss, StatusArgs, StdioArgs,
 };
-use super::{allocation, exit, requeue};
+use super::{allocation, exit, launchers, requeue};
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::detached::{self, client};
@@ -185,7 +185,8 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
     }
 }
 
-fn start(spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+fn start(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+    launchers::prepare(&mut spec);
     let requeues = spec.ending.on_failure == OnFailure::Requeue;
     let code = run(spec, beginning)?;
     if requeues && code == EXIT_REQUEUE {
@@ -315,6 +316,36 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         log,
     };
     Ok(Asked::Run(Box::new(spec), args.impi, start))
+}
+
+/// What `wireup run` with these words would run.
+///
+/// # Errors
+/// As [`line`] has them.
+pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, RunFailure> {
+    let front = ["wireup", "run", "--dry-run"].map(OsString::from);
+    match asked(front.into_iter().chain(words).collect())? {
+        Asked::Run(spec, ..) => Ok(*spec),
+        Asked::Answered(_) => Err(RunFailure::request(
+            "these options ask for no run".to_owned(),
+        )),
+    }
+}
+
+/// Whether words of `wireup run` go on behind its options.
+pub(super) fn names_program(words: &[OsString]) -> bool {
+    let own = Own::of::<RunArgs>();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match own.read(word) {
+            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } if takes_next => {
+                words.next();
+            }
+            Word::Option { .. } | Word::SingleDash { .. } | Word::Unknown => {}
+            Word::Program => return true,
+        }
+    }
+    false
 }
 
 fn start_of(args: &RunArgs) -> Start {

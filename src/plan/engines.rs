@@ -110,8 +110,11 @@ pub(crate) fn find(
     }
     let hosts = text.join(",").parse().map_err(EngineError::Nodes)?;
     let mut command: Vec<String> = SRUN.map(str::to_owned).to_vec();
-    if components.is_some() {
-        command.push("--het-group={part}".to_owned());
+    match (components, variable("SLURM_JOB_ID")) {
+        (Some(_), _) => command.push("--het-group={part}".to_owned()),
+        // For launches below ranks, which do not have the variable.
+        (None, Some(job)) => command.push(format!("--jobid={job}")),
+        (None, None) => {}
     }
     let starter = Some(AgentStarter {
         name: "Slurm".to_owned(),

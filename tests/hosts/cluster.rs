@@ -268,6 +268,14 @@ impl Cluster {
         self.lab().host(index)
     }
 
+    /// Bytes that a host has received so far.
+    pub(crate) fn received(&self, host: usize) -> u64 {
+        let path = "/sys/class/net/eth0/statistics/rx_bytes";
+        let output = self.host(host).command("cat").arg(path).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.trim().parse().unwrap()
+    }
+
     /// A directory all hosts see.
     pub(crate) fn dir(&self) -> &Path {
         self.sandbox.work()

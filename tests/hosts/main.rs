@@ -23,6 +23,7 @@ mod hostile;
 mod jobs;
 mod killed;
 mod launch_agents;
+mod launchers;
 mod load;
 mod lost;
 mod mpi;

@@ -85,23 +85,14 @@ fn programs(mpi: &Mpi) {
         for line in run("modex").expect_success().by_rank("modex", ranks) {
             assert_eq!(number(&line, "peers"), ranks - 1, "{line}");
         }
-        let before = received(&cluster);
+        let before = cluster.received(1);
         for line in run("ring").expect_success().by_rank("ring", ranks) {
             assert_eq!(number(&line, "bytes"), ranks << 20, "{line}");
         }
         // Every message has crossed to the next host once for each round.
-        let crossed = received(&cluster) - before;
+        let crossed = cluster.received(1) - before;
         assert!(crossed >= u64::from(ranks) << 20, "{crossed} bytes");
     }
-}
-
-/// Bytes the second host has received so far.
-fn received(cluster: &Cluster) -> u64 {
-    let host = cluster.host(1);
-    let path = "/sys/class/net/eth0/statistics/rx_bytes";
-    let output = host.command("cat").arg(path).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.trim().parse().unwrap()
 }
 
 fn layouts(mpi: &Mpi) {

@@ -48,12 +48,17 @@ impl HostSpec {
     /// Whether it is this machine under a name that every machine has for itself, without an address:
     /// no agent of a network is called so.
     pub fn is_here(&self) -> bool {
-        let address = |name: &&str| match name.contains(':') {
+        HERE.contains(&&*self.name) && !self.has_own_address()
+    }
+
+    /// Whether its agent listens elsewhere than its name says.
+    pub fn has_own_address(&self) -> bool {
+        let name = &self.name;
+        let usual = match name.contains(':') {
             true => format!("[{name}]:{PORT}"),
             false => format!("{name}:{PORT}"),
         };
-        let mut names = HERE.iter();
-        names.any(|name| self.name == *name && self.address == address(name))
+        self.address != usual
     }
 }
 

@@ -1,0 +1,237 @@
+//! `wireup env`: the variables with which the launchers of MPIs reach hosts through [`wireup rsh`](super::remote_command)
+//! and know which hosts these are. `wireup run` executes a program that is such a launcher in the same way.
+//!
+//! Rule: Hydra and Intel's take one word for the agent, and call it with options of ssh in front of the host; a line of
+//! wireup that begins so is one of `wireup rsh`. Source: mpiexec's argv, MPICH 4.0 and 5.0, Intel MPI 2021.19.
+//! Rule: Hydra has a variable for a file of hosts, not for a list; it reads `LSB_MCPU_HOSTS` when its resource manager is
+//! LSF. Seen with the same.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::IntoRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use sha2::Digest as _;
+
+use super::quoted;
+use super::run;
+use crate::failure::{RequestError, RunFailure};
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, PmiChoice};
+
+/// The command that starts agents for a launch, for launches below it which name their hosts only.
+pub(super) const AGENTS: &str = "WIREUP_LAUNCH_AGENTS";
+
+/// Hosts whose agents are not found by their names, as `--hosts` takes them.
+pub(super) const ADDRESSES: &str = "WIREUP_ADDRESSES";
+
+/// PRRTE's file of hosts. It has a variable for a list too, and does not read it. Source: PRRTE 3.0.
+const HOSTFILE: &str = "PRTE_MCA_prte_default_hostfile";
+
+/// Variables without which that command may not work, and which ranks do not get.
+const OF_ENGINES: [&str; 1] = ["SLURM_CONF"];
+
+/// Launchers, by the names of their files.
+const NAMES: [&str; 12] = [
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "mpirun.mpich",
+    "mpiexec.mpich",
+    "mpirun.openmpi",
+    "mpiexec.openmpi",
+    "orterun",
+    "prterun",
+    "prte",
+    "mpirun.hydra",
+    "ompirun",
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  eval \"$(wireup env --hosts n1:4,n2:4)\"         then: mpirun -np 8 ./app
+  wireup env --hosts n1:4,n2:4 ./job.sh          the same for one command
+  salloc -N 2 wireup env ./job.sh                the hosts are those of the allocation";
+
+/// Arguments of `wireup env`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct EnvArgs {
+    /// Options of `wireup run` for hosts (--hosts, --hostfile, --launch-agents), and a command that is executed with the
+    /// variables; without one they are printed for a shell
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "WORD")]
+    words: Vec<OsString>,
+}
+
+/// Why the variables cannot be given.
+#[derive(Debug, thiserror::Error)]
+enum EnvError {
+    #[error(
+        "wireup env: {0} has a blank in it, where launchers end the name; use a link without one"
+    )]
+    Blank(String),
+}
+
+impl RequestError for EnvError {}
+
+/// Prints the variables, or executes a command with them.
+pub(super) fn execute(args: EnvArgs) -> Result<u8, RunFailure> {
+    let has_command = run::names_program(&args.words);
+    let mut words = args.words;
+    if !has_command {
+        words.push("true".into());
+    }
+    let spec = run::spec_of(words)?;
+    let mut variables = variables(&spec.layout)?;
+    let hosts = hostfile(&spec.layout);
+    let failed = |error: io::Error| RunFailure::system("cannot write the list of hosts", error);
+    if !has_command {
+        if !hosts.is_empty() {
+            let path = kept(&hosts).map_err(failed)?;
+            variables.push((HOSTFILE, path.display().to_string()));
+        }
+        let line = |(name, value): &(&str, String)| {
+            format!("export {name}={}\n", quoted(OsStr::new(value)))
+        };
+        let text: String = variables.iter().map(line).collect();
+        return super::print(text.as_bytes());
+    }
+    if !hosts.is_empty() {
+        variables.push((HOSTFILE, inherited(&hosts).map_err(failed)?));
+    }
+    let argv = &spec.apps[0].argv;
+    let mut command = Command::new(&argv[0]);
+    // What the user has said is right.
+    variables.retain(|(name, _)| env::var_os(name).is_none());
+    let error = command.args(&argv[1..]).envs(variables).exec();
+    Err(RunFailure::system(
+        format!("cannot execute {}", argv[0].display()),
+        error,
+    ))
+}
+
+/// The hosts as lines of a file.
+fn hostfile(layout: &LayoutSpec) -> String {
+    let line = |host: &HostSpec| format!("{} slots={}\n", host.name, host.slots.unwrap_or(1));
+    layout.hosts.iter().map(line).collect()
+}
+
+/// The name of a file of this text that the next program has, and no directory.
+fn inherited(text: &str) -> io::Result<String> {
+    let memory = rustix::fs::memfd_create("hosts", rustix::fs::MemfdFlags::empty())?;
+    let mut file = File::from(memory);
+    file.write_all(text.as_bytes())?;
+    Ok(format!("/proc/self/fd/{}", file.into_raw_fd()))
+}
+
+/// The path of a file of this text, which stays when this process has ended. The same text has the same file.
+fn kept(text: &str) -> io::Result<PathBuf> {
+    let given = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter();
+    let given = given.filter_map(env::var_os).map(PathBuf::from);
+    let dir = given.chain(["/tmp".into()]).find(|dir| dir.is_dir());
+    let digest = sha2::Sha256::digest(text.as_bytes());
+    let name = data_encoding::HEXLOWER.encode(&digest[..8]);
+    let user = rustix::process::geteuid().as_raw();
+    let path = dir.unwrap_or_else(|| "/tmp".into());
+    let path = path.join(format!("wireup-hosts-{user}-{name}"));
+    let new = path.with_extension(std::process::id().to_string());
+    let mut file = File::create_new(&new)?;
+    file.write_all(text.as_bytes())?;
+    // Not another user's: the directory does not let this one replace it.
+    std::fs::rename(&new, &path)?;
+    Ok(path)
+}
+
+/// Has a program that is a launcher of an MPI run below `wireup env` with the hosts of this launch: once, on the first of
+/// them.
+pub(super) fn prepare(spec: &mut JobSpec) {
+    let layout = &spec.layout;
+    let [app] = &mut spec.apps[..] else { return };
+    let here = layout.hosts.iter().all(HostSpec::is_here) && layout.spread.starter.is_none();
+    if layout.hosts.is_empty() || here || !is_launcher(app) {
+        return;
+    }
+    app.count.get_or_insert(1);
+    spec.interface.pmi = PmiChoice::None;
+    let hosts: Vec<String> = layout.hosts.iter().map(written).collect();
+    let own = env::current_exe().unwrap_or_else(|_| "wireup".into());
+    let mut argv: Vec<OsString> = vec![own.into()];
+    let words = ["env", "--no-config", "--hosts", &hosts.join(",")];
+    argv.extend(words.map(OsString::from));
+    if let Some(starter) = &layout.spread.starter {
+        argv.extend(["--launch-agents".into(), starter.command.join(" ").into()]);
+    }
+    argv.push("--".into());
+    argv.append(&mut app.argv);
+    app.argv = argv;
+    let of_engines = OF_ENGINES.into_iter();
+    let of_engines = of_engines.filter(|name| env::var_os(name).is_some());
+    app.env.splice(0..0, of_engines.map(OsString::from));
+}
+
+/// A host as `--hosts` takes it.
+fn written(host: &HostSpec) -> String {
+    let slots = host.slots.map(|slots| format!(":{slots}"));
+    let address = host.has_own_address().then(|| format!("@{}", host.address));
+    format!(
+        "{}{}{}",
+        host.name,
+        slots.unwrap_or_default(),
+        address.unwrap_or_default()
+    )
+}
+
+/// Whether a program is a launcher, and not wireup under its name.
+fn is_launcher(app: &AppSpec) -> bool {
+    let name = app.argv.first().map(Path::new).and_then(Path::file_name);
+    name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
+}
+
+/// The variables for the hosts of a layout.
+fn variables(layout: &LayoutSpec) -> Result<Vec<(&'static str, String)>, EnvError> {
+    let own = env::current_exe().unwrap_or_else(|_| "wireup".into());
+    let own = own.display().to_string();
+    if own.contains(char::is_whitespace) {
+        return Err(EnvError::Blank(own));
+    }
+    let mut set = vec![
+        ("HYDRA_LAUNCHER", "ssh".to_owned()),
+        ("HYDRA_LAUNCHER_EXEC", own.clone()),
+        ("I_MPI_HYDRA_BOOTSTRAP", "ssh".to_owned()),
+        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", own.clone()),
+        ("OMPI_MCA_plm", "rsh".to_owned()),
+        ("OMPI_MCA_plm_rsh_agent", format!("{own} rsh")),
+        ("PRTE_MCA_plm", "ssh".to_owned()),
+        ("PRTE_MCA_plm_ssh_agent", format!("{own} rsh")),
+    ];
+    if !layout.hosts.is_empty() {
+        let list = |between: &str, after: &str| {
+            let one =
+                |host: &HostSpec| format!("{}{between}{}", host.name, host.slots.unwrap_or(1));
+            layout.hosts.iter().map(one).collect::<Vec<_>>().join(after)
+        };
+        set.extend([
+            ("HYDRA_RMK", "lsf".to_owned()),
+            ("I_MPI_HYDRA_RMK", "lsf".to_owned()),
+            ("LSB_MCPU_HOSTS", list(" ", " ")),
+            ("OMPI_MCA_orte_default_dash_host", list(":", ",")),
+        ]);
+    }
+    let elsewhere = layout.hosts.iter().filter(|host| host.has_own_address());
+    let elsewhere: Vec<String> = elsewhere
+        .map(|host| format!("{}@{}", host.name, host.address))
+        .collect();
+    if !elsewhere.is_empty() {
+        set.push((ADDRESSES, elsewhere.join(",")));
+    }
+    if let Some(starter) = &layout.spread.starter {
+        set.push((AGENTS, starter.command.join(" ")));
+    }
+    Ok(set)
+}

@@ -1,0 +1,125 @@
+//! Launchers of MPIs that reach hosts through `wireup rsh`, as users' scripts call them. There is no sshd on the hosts.
+
+use crate::cluster::Cluster;
+use crate::common::{Mpi, Outcome, Run, field, number};
+
+/// One test per launcher.
+macro_rules! for_each_launcher {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn an_unchanged_script_starts_over_agents() {
+                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::scripts(&mpi));
+            }
+        })*
+    };
+}
+
+for_each_launcher!(openmpi4 openmpi5 mpich4 mpich5 impi);
+
+/// The program that all of them run. Debian's MPICH hangs between hosts after large messages, under ssh too.
+fn program(mpi: &Mpi) -> &'static str {
+    match &*mpi.name {
+        "mpich4" => "hello",
+        _ => "ring",
+    }
+}
+
+/// A command on the first host, in the surroundings that the launcher needs.
+fn command(cluster: &Cluster, mpi: &Mpi, script: &str) -> Run {
+    let wireup = cluster.wireup().display();
+    let script = script
+        .replace("WIREUP", &wireup.to_string())
+        .replace("MPIRUN", &mpi.launcher.display().to_string())
+        .replace("APP", &mpi.program(program(mpi)).display().to_string());
+    let run = cluster.command(0, ["sh", "-ec", &script]);
+    // Open MPI does not run as root by default.
+    let mut run = run
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("PRTE_ALLOW_RUN_AS_ROOT", "1")
+        .env("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    for (name, value) in &mpi.env {
+        run = run.env(name, value);
+    }
+    run
+}
+
+/// All four hosts have a rank each, and messages have crossed the network.
+fn expect_on_four_hosts(cluster: &Cluster, mpi: &Mpi, outcome: Outcome, before: u64) {
+    let outcome = outcome.expect_success();
+    let lines = outcome.by_rank(program(mpi), 4);
+    let crossed = cluster.received(1) - before;
+    match &*mpi.name {
+        "mpich4" => {
+            let hosts: Vec<_> = lines.iter().map(|line| field(line, "host")).collect();
+            let names = ["node01", "node02", "node03", "node04"].map(Some);
+            assert_eq!(hosts, names, "{lines:?}");
+        }
+        _ => {
+            assert!(lines.iter().all(|line| number(line, "bytes") == 4 << 20));
+            assert!(crossed >= 4 << 20, "{crossed} bytes");
+        }
+    }
+}
+
+fn scripts(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    let hosts = "--hosts node01:1,node02:1,node03:1,node04:1";
+    // The first leaves a file with the hosts.
+    let runtime = "mkdir -p run; export XDG_RUNTIME_DIR=$PWD/run";
+    for script in [
+        format!("{runtime}; eval \"$(WIREUP env {hosts})\"; MPIRUN -np 4 APP"),
+        format!("exec WIREUP run {hosts} MPIRUN -np 4 APP"),
+    ] {
+        let before = cluster.received(1);
+        let outcome = command(&cluster, mpi, &script).run();
+        expect_on_four_hosts(&cluster, mpi, outcome, before);
+    }
+    // A host that cannot be reached ends the launcher, and its exit code says so. Hydra 4 waits for it without end, with
+    // ssh too, if it has no time limit.
+    let limit = match &*mpi.name {
+        "mpich4" => "export MPIEXEC_TIMEOUT=3",
+        _ => ":",
+    };
+    let script = format!(
+        "{limit}; {runtime}; eval \"$(WIREUP env --hosts node01:1,nowhere:1)\"; MPIRUN -np 2 APP"
+    );
+    let outcome = command(&cluster, mpi, &script).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.err().contains("nowhere"), "{outcome:?}");
+}
+
+/// Each host starts the daemon of the next one.
+fn tree(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    let radix = "export OMPI_MCA_routed_radix=1 PRTE_MCA_rml_base_radix=1";
+    let hosts = "--hosts node01:1,node02:1,node03:1,node04:1";
+    let script = format!("{radix}; exec WIREUP env {hosts} MPIRUN -np 4 APP");
+    let before = cluster.received(1);
+    let outcome = command(&cluster, mpi, &script).run();
+    expect_on_four_hosts(&cluster, mpi, outcome, before);
+    for (host, by) in [(1, "node01"), (2, "node02"), (3, "node03")] {
+        let log = cluster.log(host);
+        let begun = log.lines().filter(|line| line.contains("begins as node"));
+        let from: Vec<&str> = begun.collect();
+        assert!(
+            matches!(from[..], [one] if one.contains(&format!("brought by {by}"))),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn open_mpi_4_starts_its_daemons_in_a_tree() {
+    let _ = crate::common::mpi("openmpi4").map(|mpi| tree(&mpi));
+}
+
+#[test]
+fn open_mpi_5_starts_its_daemons_in_a_tree() {
+    let _ = crate::common::mpi("openmpi5").map(|mpi| tree(&mpi));
+}
