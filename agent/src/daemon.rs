@@ -2,6 +2,7 @@
 //!
 //! One task for each launch, and a [thread](crate::work) for the network; an agent without launches sleeps.
 
+pub mod front;
 mod log;
 mod notify;
 #[allow(
@@ -13,20 +14,22 @@ pub mod settings;
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
-use self::notify::notify;
+use self::front::Front;
+use self::notify::{notify, to_service_manager};
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
@@ -42,7 +45,7 @@ use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
 use crate::{local, node_agent, tls, work};
-use wireup::cli::agent_commands::agent::AgentArgs;
+use wireup::cli::agent_commands::agent::{AgentArgs, OnStop};
 use wireup::failure::RunFailure;
 use wireup::sys::descriptors;
 
@@ -58,6 +61,24 @@ const DESCRIPTORS: u64 = 4096;
 /// One line: why it cannot.
 pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     let args = with_file(args).map_err(RunFailure::request)?;
+    match args.on_stop {
+        Some(OnStop::Leave) => front::main(),
+        Some(OnStop::Wait) | None => daemon(args, None),
+    }
+}
+
+/// The same, for an agent behind its [front].
+///
+/// # Errors
+/// One line: why it cannot.
+pub fn behind_front(args: AgentArgs) -> Result<u8, RunFailure> {
+    let link = front::take_link()
+        .map_err(|error| RunFailure::system("cannot use standard input", error))?;
+    let args = with_file(args).map_err(RunFailure::request)?;
+    daemon(args, Some(link))
+}
+
+fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, RunFailure> {
     log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
     let settings = Settings::new(args).map_err(RunFailure::request)?;
     // Before anything is opened: steps get their descriptors by number.
@@ -68,19 +89,23 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     }
     // A connection or a step must not keep the others waiting.
     descriptors::make_room(DESCRIPTORS);
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    runtime()?.block_on(start(settings, front))?;
+    Ok(0)
+}
+
+fn runtime() -> Result<Runtime, RunFailure> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
         .build()
-        .map_err(|error| RunFailure::system("cannot make a runtime", error))?;
-    runtime.block_on(start(settings))?;
-    Ok(0)
+        .map_err(|error| RunFailure::system("cannot make a runtime", error))
 }
 
 /// An agent that has its sockets, its helper and no right that it does not need.
 struct Ready {
     settings: Settings,
-    signals: Signals,
+    signals: DaemonSignals,
+    front: Option<Front>,
     listener: std::net::TcpListener,
     bound: SocketAddr,
     socket: Socket,
@@ -88,10 +113,12 @@ struct Ready {
     served: Served,
 }
 
-async fn start(settings: Settings) -> Result<(), RunFailure> {
+async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunFailure> {
     // Before there is anything that a signal would leave behind.
-    let signals =
-        Signals::take().map_err(|error| RunFailure::system("cannot wait for signals", error))?;
+    let signals = DaemonSignals::take()
+        .map_err(|error| RunFailure::system("cannot wait for signals", error))?;
+    let front = front.map(Front::new).transpose();
+    let front = front.map_err(|error| RunFailure::system("cannot use standard input", error))?;
     let listener = listen(settings.listen).await?;
     // It is watched by the network's thread.
     let listener = listener
@@ -113,6 +140,7 @@ async fn start(settings: Settings) -> Result<(), RunFailure> {
     let ready = Ready {
         settings,
         signals,
+        front,
         listener,
         bound,
         socket,
@@ -129,6 +157,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let Ready {
         settings,
         mut signals,
+        mut front,
         listener,
         bound,
         socket,
@@ -173,10 +202,14 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let remote = tls::server(settings.heartbeat, refusals.clone(), work)
         .add_routes(routes.clone())
         .add_service(service);
-    let drained_remote = drained(agent.registry.clone());
+    let (leave, left) = watch::channel(false);
+    let drained_remote = drained(agent.registry.clone(), left.clone());
+    let (remote_open, remote_closed) = oneshot::channel::<()>();
+    let (local_open, local_closed) = oneshot::channel::<()>();
+    let (launchers_served, launchers_gone) = oneshot::channel::<()>();
     let remote = network.spawn(async move {
         let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
-        let incoming = tls::server_incoming(listener, tls, refusals);
+        let incoming = tls::server_incoming_until_closed(listener, tls, refusals, remote_open);
         let served = remote.serve_with_incoming_shutdown(incoming, drained_remote);
         served.await.map_err(io::Error::other)
     });
@@ -185,7 +218,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             ReceiverStream::new(local_incoming),
-            drained(agent.registry.clone()),
+            drained(agent.registry.clone(), left.clone()),
         );
     let remote = async {
         remote
@@ -195,12 +228,44 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let local = async { local.await.map_err(io::Error::other) };
     let mut serving = pin!(async { tokio::try_join!(remote, local) });
     let failed = |error| RunFailure::system("cannot serve", error);
-    notify("READY=1\n");
+    notify(front.as_mut(), "READY=1\n").await;
+    let launchers = local::serve(
+        agent.clone(),
+        socket,
+        local_callers,
+        is_left(left.clone()),
+        local_open,
+    );
+    let leaving = async {
+        if let Some(mut front) = front.take() {
+            front.gone(&agent).await;
+            let _ = leave.send(true);
+            // Nothing is sent: they are dropped.
+            let _ = tokio::join!(remote_closed, local_closed);
+            let count = agent.registry.count();
+            info!("leaves its place to the next agent; {count} launches go on here");
+            // Now the process in front ends.
+            drop(front);
+        }
+    };
     tokio::select! {
-        served = &mut serving => {
+        served = async {
+            let served = (&mut serving).await;
+            if *left.borrow() {
+                // Launches of other agents ended before; those of launchers on this machine may go on.
+                let _ = launchers_gone.await;
+                agent.registry.drain();
+                agent.registry.drained().await;
+            }
+            served
+        } => {
             served.map_err(failed)?;
         }
-        () = local::serve(agent.clone(), &socket, local_callers) => {}
+        () = async {
+            tokio::join!(launchers, leaving);
+            drop(launchers_served);
+            std::future::pending().await
+        } => {}
         () = agent.name_servers.keep_time() => {}
         () = agent.scheduled.keep_time() => {}
         () = settings.tls.watch() => {}
@@ -218,8 +283,20 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     Ok(())
 }
 
-async fn drained(registry: Arc<Registry>) {
-    registry.drained().await;
+/// Returns when the agent is to take no connection any more.
+async fn drained(registry: Arc<Registry>, left: watch::Receiver<bool>) {
+    tokio::select! {
+        () = registry.drained() => {}
+        () = is_left(left) => {}
+    }
+}
+
+/// Returns when the agent leaves its listeners to the next one.
+async fn is_left(mut left: watch::Receiver<bool>) {
+    if left.wait_for(|left| *left).await.is_err() {
+        // It is never left.
+        std::future::pending::<()>().await;
+    }
 }
 
 /// An address on which the agent cannot listen.
@@ -259,13 +336,13 @@ async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> 
 }
 
 /// The signals an agent heeds.
-struct Signals {
+struct DaemonSignals {
     hangup: Signal,
     /// Terminate and interrupt.
     end: [Signal; 2],
 }
 
-impl Signals {
+impl DaemonSignals {
     fn take() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
@@ -293,7 +370,7 @@ async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &Registry) -> 
         _ = interrupt.recv() => {}
         () = registry.draining_begun() => {}
     }
-    notify("STOPPING=1\n");
+    to_service_manager(b"STOPPING=1\n");
     registry.drain();
     match registry.count() {
         0 => {}

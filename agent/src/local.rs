@@ -12,6 +12,7 @@ pub mod socket;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use prost::bytes::Bytes;
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -59,11 +61,32 @@ const QUESTION: usize = 512;
 /// How long to wait when the system has no descriptor or memory for a connection.
 const RELIEF: Duration = Duration::from_millis(100);
 
-/// Serves launchers for as long as this is polled, and passes on the others.
-pub async fn serve(agent: Arc<Agent>, socket: &Socket, clients: Clients) {
+/// Serves launchers for as long as this is polled, and passes on the others. When `leave` is ready the socket is closed, and
+/// `closed` dropped; this returns when those have ended that were accepted before.
+pub async fn serve(
+    agent: Arc<Agent>,
+    socket: Socket,
+    clients: Clients,
+    leave: impl Future<Output = ()>,
+    closed: impl Sized,
+) {
     let callers = Arc::new(Callers::default());
+    let mut leave = pin!(leave);
+    let mut leaving = false;
+    // What each that was accepted holds.
+    let (accepted, mut all_ended) = mpsc::channel::<()>(1);
     loop {
-        let connection = match socket.listener.accept().await {
+        let connection = tokio::select! {
+            biased;
+            connection = socket.listener.accept() => connection,
+            // Those first that have connected already.
+            () = &mut leave, if !leaving => {
+                leaving = true;
+                continue;
+            }
+            () = std::future::ready(()), if leaving => break,
+        };
+        let connection = match connection {
             Ok((connection, _)) => connection,
             Err(error) => {
                 warn!("cannot accept a local connection: {error}");
@@ -85,13 +108,20 @@ pub async fn serve(agent: Arc<Agent>, socket: &Socket, clients: Clients) {
             uid,
             clients.clone(),
         );
-        tokio::spawn(caller);
+        let accepted = accepted.clone();
+        tokio::spawn(async move {
+            caller.await;
+            drop(accepted);
+        });
     }
+    drop((socket, clients, closed, accepted));
+    // Nothing is sent.
+    all_ended.recv().await;
 }
 
 /// Serves the launcher at the other end of a connection, and nothing else.
 pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
-    let (clients, _) = tokio::sync::mpsc::channel(1);
+    let (clients, _) = mpsc::channel(1);
     caller(agent, Arc::default(), connection, uid, clients).await;
 }
 

@@ -1,9 +1,12 @@
 //! The `wireup-agent` command: what `wireup agent` and `wireup pki` become.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use wireup::backend::launch_agents::COMMAND;
 use wireup::cli::agent_commands::{Handed, parse};
+use wireup::failure::RunFailure;
+use wireup_agent::daemon::{self, front};
 use wireup_agent::for_launch::{entry, node};
 use wireup_agent::user::accounts;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
@@ -14,11 +17,14 @@ fn main() -> ExitCode {
         Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),
         Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
-        _ => match parse(std::env::args_os().collect()) {
-            Ok(Handed::Agent(args)) => wireup_agent::daemon::main(args),
-            Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
-            Err(answer) => answer,
-        },
+        word => {
+            let behind_front = word.is_some_and(|word| word == front::COMMAND);
+            let mut words: Vec<_> = std::env::args_os().collect();
+            if behind_front {
+                words.remove(1);
+            }
+            called(words, behind_front)
+        }
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -26,5 +32,15 @@ fn main() -> ExitCode {
             eprintln!("wireup: {}", failure);
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// What people call.
+fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, RunFailure> {
+    match parse(words) {
+        Ok(Handed::Agent(args)) if behind_front => daemon::behind_front(args),
+        Ok(Handed::Agent(args)) => daemon::main(args),
+        Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
+        Err(answer) => answer,
     }
 }

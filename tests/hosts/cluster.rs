@@ -459,7 +459,14 @@ impl Cluster {
 
     #[track_caller]
     fn spawn_agent(&self, index: usize) {
-        let log = File::create(self.hosts.log_path(index)).unwrap();
+        // Agents that have left their place to this one still write.
+        let mut log = File::options();
+        let log = log
+            .append(true)
+            .create(true)
+            .open(self.hosts.log_path(index));
+        let log = log.unwrap();
+        log.set_len(0).unwrap();
         let mut command = self.agent_command(index);
         command
             .stdin(Stdio::null())
@@ -523,9 +530,13 @@ impl Hosts {
             Some(agent) => (agent.child.id() as i32, &agent.files[..]),
             None => (0, &remains[..]),
         };
-        let helper = |process: &Process| process.parent == pid && is_helper(process);
-        let processes = host.processes().into_iter();
-        let processes = processes.filter(|process| process.pid != pid && !helper(process));
+        let all = host.processes();
+        let behind = |process: &&Process| process.parent == pid && is_behind_front(process);
+        let behind = all.iter().find(behind).map(|process| process.pid);
+        let own = |of: i32| of == pid || Some(of) == behind;
+        let helper = |process: &Process| own(process.parent) && is_helper(process);
+        let processes = all.into_iter();
+        let processes = processes.filter(|process| !own(process.pid) && !helper(process));
         let allowed = |file: &PathBuf| {
             known.contains(file) || OF_AGENTS.iter().any(|dir| file.as_path() == Path::new(dir))
         };
@@ -534,6 +545,11 @@ impl Hosts {
         let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
         processes.chain(files).collect()
     }
+}
+
+/// Whether it is the agent behind the process that was started.
+pub(crate) fn is_behind_front(process: &Process) -> bool {
+    process.words.contains("behind-front")
 }
 
 /// Whether it is what an agent's steps are forked from, or what looks up accounts for that.
@@ -596,8 +612,13 @@ impl Drop for Cluster {
             );
             let time = started.elapsed();
             assert!(time < CLEAN_WITHIN, "its agent took {time:?} to end");
-            let left = self.hosts.left_on(index);
-            assert!(left.is_empty(), "the agent left {left:#?}\n{log}");
+            // What served behind it may end after it.
+            eventually("nothing is left", || {
+                let left = self.hosts.left_on(index);
+                let time = started.elapsed();
+                assert!(time < CLEAN_WITHIN, "the agent left {left:#?}\n{log}");
+                left.is_empty().then_some(())
+            });
         }
     }
 }

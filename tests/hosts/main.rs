@@ -34,6 +34,7 @@ mod preload;
 mod random_faults;
 mod remote_command;
 mod rendezvous;
+mod restarted;
 mod separated;
 mod setup;
 mod shortages;

@@ -6,18 +6,34 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::warn;
 
-/// Sends one line, for instance `READY=1`. Source: sd_notify(3).
-pub(super) fn notify(state: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+use super::front::Front;
+
+/// The variable with the service manager's address.
+pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Sends lines, for instance `READY=1`. Source: sd_notify(3).
+pub(super) fn to_service_manager(state: &[u8]) {
+    let Some(path) = std::env::var_os(NOTIFY_SOCKET) else {
         return;
     };
     let address = match path.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         _ => SocketAddr::from_pathname(&path),
     };
-    let sent = address
-        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state, &address));
     if let Err(error) = sent {
+        let state = String::from_utf8_lossy(state);
         warn!("cannot notify the service manager of {state}: {error}");
+    }
+}
+
+/// Sends one line by itself, or through the process in front.
+pub(super) async fn notify(front: Option<&mut Front>, state: &str) {
+    match front {
+        Some(front) => {
+            // One that has ended is noticed where it is waited for.
+            let _ = front.report(state).await;
+        }
+        None => to_service_manager(state.as_bytes()),
     }
 }

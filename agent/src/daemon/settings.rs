@@ -17,7 +17,7 @@ use tracing::warn;
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::tls::{CredentialsError, Heartbeat, Tls};
-use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat};
+use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat, OnStop};
 use wireup::sys::{accounts, interfaces};
 use wireup_core::job::hosts::{self, HostList, PORT, Problem};
 use wireup_core::job::ids::UserId;
@@ -124,6 +124,7 @@ struct Config {
     #[serde(default)]
     root_launches: bool,
     names: Option<Vec<String>>,
+    on_stop: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -154,6 +155,12 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         other => Err(wrong(format!("log-format is text or json, not {other:?}"))),
     });
     let format = format.transpose()?;
+    let on_stop = config.on_stop.as_deref().map(|word| match word {
+        "wait" => Ok(OnStop::Wait),
+        "leave" => Ok(OnStop::Leave),
+        other => Err(wrong(format!("on-stop is wait or leave, not {other:?}"))),
+    });
+    let on_stop = on_stop.transpose()?;
     let names = config.names.map(|names| names.join(",").parse());
     let names = names
         .transpose()
@@ -169,6 +176,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         user: args.user.or(config.user),
         root_launches: args.root_launches || config.root_launches,
         names: args.names.or(names),
+        on_stop: args.on_stop.or(on_stop),
         log: args.log.or(config.log),
         log_format: args.log_format.or(format),
     })

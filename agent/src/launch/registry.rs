@@ -51,6 +51,8 @@ struct Launches {
     /// Launchers that this agent started itself.
     launchers: usize,
     draining: bool,
+    /// Starts no launcher.
+    leaving: bool,
     /// Drains as soon as it has a launch.
     only_one: bool,
 }
@@ -160,7 +162,7 @@ impl Registry {
     /// [`RegistryRefusal::Draining`].
     pub fn start_launcher(self: &Arc<Self>) -> Result<Started, RegistryRefusal> {
         let mut launches = self.lock();
-        if launches.draining {
+        if launches.draining || launches.leaving {
             return Err(RegistryRefusal::Draining);
         }
         launches.launchers += 1;
@@ -186,6 +188,11 @@ impl Registry {
     /// Whether new launches are refused.
     pub fn draining(&self) -> bool {
         self.lock().draining
+    }
+
+    /// Starts no launcher from now on.
+    pub fn refuse_launchers(&self) {
+        self.lock().leaving = true;
     }
 
     /// Takes no new launch from now on.

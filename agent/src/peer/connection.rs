@@ -230,7 +230,13 @@ impl Peers {
         let making = self.network.spawn(async move {
             let stream = dial(&tls, &name, &address, &found).await?;
             let life = stream.life();
-            let channel = channel(stream, heartbeat).await?;
+            // Its agent may have made room for the next one, which then has the address.
+            let again = move || {
+                let (tls, name, address, found) =
+                    (tls.clone(), name.clone(), address.clone(), found.clone());
+                async move { dial(&tls, &name, &address, &found).await }
+            };
+            let channel = channel(stream, again, heartbeat).await?;
             Ok(Made { channel, life })
         });
         match making.await {

@@ -158,6 +158,12 @@ impl Launches {
         })
     }
 
+    /// How many there are that have not ended.
+    pub fn going_on(&self) -> usize {
+        let names = lock(&self.names);
+        names.values().filter(|known| known.lives()).count()
+    }
+
     /// The launch of this name, if the caller may see it.
     ///
     /// # Errors

@@ -59,8 +59,21 @@ pub fn server_incoming(
     tls: Arc<Tls>,
     refusals: Arc<Refusals>,
 ) -> ReceiverStream<io::Result<TlsConnection>> {
+    server_incoming_until_closed(listener, tls, refusals, ())
+}
+
+/// The same; `open` is dropped when the listener has been closed.
+pub fn server_incoming_until_closed(
+    listener: TcpListener,
+    tls: Arc<Tls>,
+    refusals: Arc<Refusals>,
+    open: impl Send + 'static,
+) -> ReceiverStream<io::Result<TlsConnection>> {
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(accept_all(listener, tls, refusals, sender));
+    tokio::spawn(async move {
+        accept_all(listener, tls, refusals, sender).await;
+        drop(open);
+    });
     ReceiverStream::new(receiver)
 }
 

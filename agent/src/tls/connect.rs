@@ -104,19 +104,35 @@ pub async fn connect(
     let found = tokio::net::lookup_host(address).await;
     let found = found.map_err(|error| ConnectError::unknown(address, error))?;
     let stream = dial(tls, name, address, &found.collect::<Vec<_>>()).await?;
-    channel(stream, heartbeat).await
+    let lost = || std::future::ready(Err(io::Error::other("the connection was lost")));
+    channel(stream, lost, heartbeat).await
 }
 
-/// Makes a channel of a connection. It is only ever that one: when it breaks, the channel stays
-/// broken, and silence breaks it.
+/// Makes a channel of a connection. A call for which it is no longer good, because it broke or its agent [leaves
+/// it](crate::daemon), is made over one from `again`. Silence breaks it.
 ///
 /// # Errors
 /// [`ConnectError::Http`]
-pub async fn channel(stream: Accepted, heartbeat: Heartbeat) -> Result<Channel, ConnectError> {
-    let stream = Mutex::new(Some(TokioIo::new(stream)));
+pub async fn channel<E, F>(
+    stream: Accepted,
+    again: impl Fn() -> F + Send + 'static,
+    heartbeat: Heartbeat,
+) -> Result<Channel, ConnectError>
+where
+    E: std::error::Error + Send + Sync + 'static,
+    F: Future<Output = Result<Accepted, E>> + Send,
+{
+    let stream = Mutex::new(Some(stream));
     let again = service_fn(move |_: Uri| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
-        std::future::ready(stream.ok_or_else(|| io::Error::other("the connection was lost")))
+        let other = stream.is_none().then(&again);
+        async move {
+            match (stream, other) {
+                (Some(stream), _) => Ok(TokioIo::new(stream)),
+                (None, Some(other)) => other.await.map(TokioIo::new),
+                (None, None) => unreachable!("one of the two is there"),
+            }
+        }
     });
     // The stream encrypts, so this says http; the stream has the address.
     Endpoint::from_static("http://agent")

@@ -14,10 +14,12 @@ Examples:
   wireup agent
   wireup agent --tls ~/cluster/n1 --listen 10.0.0.1:7437
   wireup agent --log wireup_agent=debug --log-format json
+  wireup agent --on-stop leave
 
 Signals:
   TERM, INT    take no new launch and end with the last one; the second ends the agent, and with it
-               all launches, at once
+               all launches, at once. With --on-stop leave: end, and leave the launches to a process
+               that ends with the last one; another agent may start at once
   HUP          read a renewed certificate or list of revoked ones now, and not at the next connection
 
 Files:
@@ -80,6 +82,11 @@ pub struct AgentArgs {
     #[arg(long, value_name = "LIST")]
     pub names: Option<HostList>,
 
+    /// What becomes of the launches of an agent that is stopped: it waits for their end, or leaves them to a process
+    /// that ends with the last one, and makes room for the next agent [default: wait]
+    #[arg(long, value_name = "WHAT")]
+    pub on_stop: Option<OnStop>,
+
     /// What to log: error, warn, info, debug or trace, or a list of MODULE=LEVEL [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -87,6 +94,15 @@ pub struct AgentArgs {
     /// Format of log lines; json is one object per line [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
+}
+
+/// What an agent that is stopped does with its launches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum OnStop {
+    /// Waits for the end of the last one.
+    Wait,
+    /// Leaves them to a process that ends with the last one.
+    Leave,
 }
 
 /// Format of an agent's log lines.

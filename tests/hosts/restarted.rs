@@ -1,0 +1,183 @@
+//! Agents with `--on-stop leave` that are stopped and started under running jobs: none is lost, and their output is complete.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use wireup_lab::Process;
+
+use crate::cluster::{ALICE, Cluster, is_behind_front};
+use crate::common::{Outcome, Output, Running, eventually, pmix, program};
+use crate::failures::expect_cause;
+use crate::users::of;
+
+const LEAVE: [&str; 2] = ["--on-stop", "leave"];
+const SEPARATED: [&str; 4] = ["--on-stop", "leave", "--user", "agent"];
+
+/// All hosts, the last one reached through the second.
+const TREE: [&str; 8] = [
+    "--hosts",
+    "node01:1,node02:1,node03:1,node04:1",
+    "-n",
+    "4",
+    "--star-limit",
+    "1",
+    "--tree-width",
+    "2",
+];
+const HOSTS: usize = 4;
+
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// How many rounds are waited for before and after a restart, of all ranks.
+const ROUNDS: usize = 3 * HOSTS;
+
+/// Jobs whose ranks meet and print all the time, and one that waits; with the name that is in their lines.
+fn jobs(cluster: &Cluster) -> Option<Vec<(Running, &'static str)>> {
+    let pmix = pmix("pmix5")?;
+    let [fences, barriers] =
+        [pmix.dir.join("pmix_steady"), program("pmi_steady")?].map(|file| cluster.copy(&file));
+    let run = || {
+        of(ALICE, cluster.run(0, TREE))
+            .stdin_held()
+            .deadline(DEADLINE)
+    };
+    let waits = [
+        "sh",
+        "-c",
+        "echo waits rank=$WIREUP_RANK round=1; read line; echo waits rank=$WIREUP_RANK round=2",
+    ];
+    let jobs = vec![
+        (
+            run()
+                .more(["--libpmix", pmix.path()])
+                .more([fences])
+                .start(),
+            "pmix_steady",
+        ),
+        (run().more([barriers]).start(), "pmi_steady"),
+        (run().more(["--stdin", "all"]).more(waits).start(), "waits"),
+    ];
+    for (job, name) in &jobs {
+        let lines = if *name == "waits" { HOSTS } else { ROUNDS };
+        job.wait_for_many(Output::Stdout, &format!("{name} rank="), lines);
+    }
+    Some(jobs)
+}
+
+/// Waits until jobs that meet have done so several times from now on.
+fn go_on(jobs: &[(Running, &str)]) {
+    for (job, name) in jobs.iter().filter(|(_, name)| *name != "waits") {
+        let line = format!("{name} rank=");
+        let so_far = String::from_utf8_lossy(&job.so_far(Output::Stdout))
+            .matches(&line)
+            .count();
+        job.wait_for_many(Output::Stdout, &line, so_far + ROUNDS);
+    }
+}
+
+/// Each rank has printed each of its rounds once, in order.
+fn expect_all(outcome: &Outcome, name: &str) {
+    let out = outcome.out();
+    let mut rounds = Vec::new();
+    for rank in 0..HOSTS {
+        let start = format!("{name} rank={rank} round=");
+        let found = out.lines().filter_map(|line| line.strip_prefix(&start));
+        let found: Vec<usize> = found.map(|round| round.parse().unwrap()).collect();
+        let whole: Vec<usize> = (1..=found.len()).collect();
+        assert_eq!(found, whole, "of rank {rank} of {name}");
+        rounds.push(found.len());
+    }
+    assert!(
+        rounds
+            .iter()
+            .all(|count| *count == rounds[0] && *count >= 2),
+        "{rounds:?}"
+    );
+    assert_eq!(out.lines().count(), rounds.iter().sum::<usize>(), "{out}");
+}
+
+/// A launch on all hosts that begins and ends now.
+fn launch(cluster: &Cluster) {
+    let run = of(ALICE, cluster.run(0, TREE)).deadline(DEADLINE);
+    let outcome = run.more(["uname", "-n"]).run().expect_quiet_success();
+    assert_eq!(
+        outcome.sorted_lines(),
+        ["node01", "node02", "node03", "node04"]
+    );
+}
+
+/// Runs jobs while `restart` restarts the agent of each host.
+fn survive(options: &'static [&'static str], restart: impl Fn(&Cluster, usize)) {
+    let Some(cluster) = Cluster::builder(HOSTS).options(options).start() else {
+        return;
+    };
+    let Some(jobs) = jobs(&cluster) else {
+        return;
+    };
+    // The second time agents connect with each other that others have left their place to.
+    for host in (0..HOSTS).chain([1]) {
+        restart(&cluster, host);
+        go_on(&jobs);
+        launch(&cluster);
+    }
+    for (job, name) in jobs {
+        expect_all(&job.finish().expect_quiet_success(), name);
+    }
+}
+
+fn stop_and_start(cluster: &Cluster, host: usize) {
+    cluster.agent(host).signal(Signal::TERM);
+    let ended = cluster.agent_ended(host);
+    assert!(ended.success(), "{ended}");
+    cluster.start_agent(host);
+}
+
+#[test]
+fn a_restart_of_each_agent_loses_no_job() {
+    survive(&LEAVE, stop_and_start);
+}
+
+#[test]
+fn a_restart_of_each_agent_without_rights_loses_no_job() {
+    survive(&SEPARATED, stop_and_start);
+}
+
+#[test]
+fn the_main_process_of_an_agent_is_killed_and_no_job_is_lost() {
+    survive(&LEAVE, |cluster, host| {
+        cluster.kill_agent(host);
+        // The service manager gives it a second.
+        eventually("the place is free", || {
+            cluster.log(host).contains("leaves its place").then_some(())
+        });
+        cluster.start_agent(host);
+    });
+}
+
+#[test]
+fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_is_started_again() {
+    let Some(cluster) = Cluster::builder(HOSTS).options(&LEAVE).start() else {
+        return;
+    };
+    for host in [0, 1, 3] {
+        let script = ["sh", "-c", "echo up; exec sleep 1000"];
+        let running = cluster.run(0, TREE).more(script).start();
+        running.wait_for_many(Output::Stdout, "up", HOSTS);
+        let front = cluster.agent(host).pid;
+        let behind = |process: &Process| process.parent == front && is_behind_front(process);
+        let all = cluster.host(host).processes();
+        let agent = all.into_iter().find(behind).expect("it serves");
+        agent.signal(Signal::KILL);
+        let outcome = running.finish();
+        assert_eq!(outcome.code, 125, "{outcome:?}");
+        let name = match host {
+            0 => "this machine's agent",
+            _ => cluster.host(host).name(),
+        };
+        expect_cause(&outcome, &[name]);
+        // On this the service manager starts the next one.
+        assert_eq!(cluster.agent_ended(host).code(), Some(137));
+        cluster.start_agent(host);
+        launch(&cluster);
+    }
+}
