@@ -287,11 +287,8 @@ impl Plan {
         if spec.debug.stop_in_init.is_some() && !offer.pmix {
             return Err(OptionError::StopInInit.into());
         }
-        let universe = match across {
-            true => slots_of_hosts::universe(
-                &spec.layout,
-                ranks.node_ids().map(|n| ranks.local_size(n)),
-            ),
+        let (universe_size, unlimited) = match across {
+            true => slots_of_hosts::universe(&spec.layout, &ranks),
             false => size::universe(&spec.layout, size, &slots),
         };
         let node_names = match across {
@@ -309,7 +306,8 @@ impl Plan {
             nspace,
             ranks,
             appnums: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
-            universe_size: size.max(universe),
+            universe_size,
+            unlimited,
             user: UserId(rustix::process::getuid().as_raw()),
             psets,
             parent: None,

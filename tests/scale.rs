@@ -94,6 +94,7 @@ fn job(ranks: RankMap) -> JobContext {
         ranks,
         appnums: Appnums::from_sizes([RANKS]),
         universe_size: RANKS,
+        unlimited: false,
         user: UserId(1000),
         psets: Vec::new(),
         parent: None,

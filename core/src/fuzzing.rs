@@ -50,6 +50,7 @@ pub fn job() -> JobContext {
         ranks: RankMap::from_runs((0..NODES).map(|node| (NodeId(node), LOCAL))),
         appnums: Appnums::from_sizes([3, NODES * LOCAL - 3]),
         universe_size: NODES * LOCAL,
+        unlimited: false,
         user: UserId(1),
         psets: Vec::new(),
         parent: None,

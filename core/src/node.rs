@@ -97,6 +97,8 @@ pub struct JobContext {
     pub appnums: Appnums,
     /// Slots the job could grow to.
     pub universe_size: u32,
+    /// Whether it could grow beyond them, so that MPI has no universe size.
+    pub unlimited: bool,
     /// For whom its ranks run.
     pub user: UserId,
     pub psets: Vec<ProcessSet>,

@@ -58,7 +58,7 @@ Environment of the ranks:
   WIREUP_NODE           the node's number; WIREUP_NNODES: how many there are
   WIREUP_HOST           the node's name; WIREUP_NODELIST: all names
   WIREUP_APPNUM         number of the program
-  WIREUP_UNIVERSE_SIZE  what MPI calls the universe size
+  WIREUP_UNIVERSE_SIZE  slots of the launch
 
 Files:
   ~/.config/wireup.toml  the user's defaults; wireup config --help tells how to write it

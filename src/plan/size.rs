@@ -49,11 +49,11 @@ pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, SizeError> {
         .ok_or(SizeError::TooMany(total))
 }
 
-/// Ranks that the nodes of this machine have slots for, or a number that `size` is not below.
-pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &Slots) -> u32 {
+/// Ranks that the nodes of this machine have slots for, or a number that `size` is not below; and whether they take more.
+pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &Slots) -> (u32, bool) {
     let nodes = layout.virtual_nodes;
     let here = layout.slots.unwrap_or_else(|| slots.or_more(size / nodes));
-    here * nodes
+    (size.max(here * nodes), layout.oversubscribe)
 }
 
 /// The ranks of each app, and why these many.

@@ -1,7 +1,8 @@
 //! How many ranks each host of a list takes. No I/O.
 
 use crate::plan::reasons::CountWhy;
-use wireup_core::job::hosts::compress;
+use wireup_core::job::hosts::{HostSpec, compress};
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::{LayoutSpec, MapBy};
 
 /// What a host takes.
@@ -65,11 +66,34 @@ pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountWhy) {
     }
 }
 
-/// Slots to which the job could grow: the known ones, and the ranks on hosts with unknown slots.
-pub(super) fn universe(layout: &LayoutSpec, shares: impl Iterator<Item = u32>) -> u32 {
-    let hosts = layout.hosts.iter().zip(shares);
-    let slots = hosts.map(|(host, share)| host.slots.unwrap_or_else(|| share.max(1)));
-    slots.fold(0, u32::saturating_add)
+/// Slots to which a job with these `ranks` could grow: the known ones, and its own on hosts with unknown slots; and
+/// whether it could grow further, because a host takes more than its slots or these are not known.
+pub(super) fn universe(layout: &LayoutSpec, ranks: &RankMap) -> (u32, bool) {
+    let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.fold(0, u32::saturating_add);
+    let hosts = layout.hosts.iter();
+    let limits: Option<Vec<u32>> = hosts
+        .map(|host| limit(host, layout.oversubscribe))
+        .collect();
+    let (slots, unlimited) = match limits {
+        Some(limits) => (sum(&mut limits.into_iter()), false),
+        None => {
+            let shares = ranks.node_ids().map(|node| ranks.local_size(node).max(1));
+            let hosts = layout.hosts.iter().zip(shares);
+            let slots = hosts.map(|(host, share)| host.slots.unwrap_or(share));
+            (sum(&mut { slots }), true)
+        }
+    };
+    (slots.max(ranks.size()), unlimited)
+}
+
+/// Processes that a host takes, if that is known.
+fn limit(host: &HostSpec, oversubscribe: bool) -> Option<u32> {
+    match (host.slots, oversubscribe) {
+        // Hosts with 0 slots get no ranks.
+        (Some(0), _) => Some(0),
+        (Some(slots), false) => Some(slots.min(host.most.unwrap_or(u32::MAX))),
+        _ => host.most,
+    }
 }
 
 /// Whether a host with known slots has more ranks than these.
@@ -207,6 +231,7 @@ fn list(layout: &LayoutSpec, numbers: impl Iterator<Item = u32>) -> String {
 mod tests {
     use super::*;
     use wireup_core::job::hosts::{HostList, merge};
+    use wireup_core::job::ids::NodeId;
 
     fn layout(hosts: &str, ppn: Option<u32>, map_by: MapBy, oversubscribe: bool) -> LayoutSpec {
         let HostList(entries) = hosts.parse().unwrap();
@@ -255,6 +280,22 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("(4: 0 on a; 4 on b)"), "{error}");
+    }
+
+    #[test]
+    fn the_universe_is_what_the_hosts_take() {
+        let ranks = RankMap::from_runs([(NodeId(0), 3), (NodeId(1), 0)]);
+        let of = |hosts, oversubscribe, most| {
+            let mut layout = layout(hosts, None, MapBy::Slot, oversubscribe);
+            layout.hosts[0].most = most;
+            universe(&layout, &ranks)
+        };
+        assert_eq!(of("a:4,b:2", false, None), (6, false));
+        assert_eq!(of("a:4,b:2", false, Some(3)), (5, false));
+        assert_eq!(of("a:4,b", false, None), (5, true));
+        assert_eq!(of("a:2,b:2", true, None), (4, true));
+        assert_eq!(of("a:2,b:0", true, Some(8)), (8, false));
+        assert_eq!(of("a:1,b:0", true, None), (3, true));
     }
 
     #[test]

@@ -38,6 +38,7 @@ use crate::plan::allocations::Ground;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::jobs::Jobs;
+use crate::plan::slots_of_hosts;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
@@ -193,11 +194,17 @@ impl Plan {
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
+        let (universe_size, unlimited) = match self.spec.layout.across_hosts() {
+            // Hosts may have joined.
+            true => slots_of_hosts::universe(&self.spec.layout, &self.job.ranks),
+            false => (self.job.universe_size, self.job.unlimited),
+        };
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
             ranks: RankMap::from_runs(runs.into_iter().chain(last)),
             appnums: Appnums::from_sizes(sizes.iter().copied()),
-            universe_size: self.job.universe_size,
+            universe_size,
+            unlimited,
             user: self.job.user,
             psets,
             parent: by.parent(),

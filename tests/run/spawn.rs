@@ -103,6 +103,27 @@ fn place(host: &str) -> u32 {
 }
 
 #[test]
+fn the_universe_is_what_can_be_spawned() {
+    for mpi in crate::common::mpis() {
+        let universe = |options: &[&str]| {
+            let run = mpi.run(2, options, "spawn", &["levels=0"]);
+            let lines = run.run().expect_success().by_rank("spawn", 2);
+            field(&lines[0], "universe").unwrap().to_owned()
+        };
+        let limited = ["--nooversubscribe", "--hosts", "localhost:8"];
+        assert_eq!(universe(&limited), "8", "{}", mpi.name);
+        for nodes in NODES {
+            let universe = universe(nodes);
+            // As under their own launchers.
+            match mpi.name.starts_with("openmpi") {
+                true => assert!(universe.parse::<u32>().unwrap() >= 2),
+                false => assert_eq!(universe, "none", "{}", mpi.name),
+            }
+        }
+    }
+}
+
+#[test]
 fn several_programs_are_spawned_as_one_job() {
     for stage in stages() {
         for nodes in NODES {

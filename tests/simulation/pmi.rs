@@ -88,6 +88,7 @@ impl World {
             ranks: map.clone(),
             appnums: Appnums::from_sizes([all.len() as u32]),
             universe_size: map.size(),
+            unlimited: false,
             user: UserId(1000),
             psets: Vec::new(),
             parent: None,

@@ -52,7 +52,7 @@ impl JobMember {
             let info = pmi::JobInfo {
                 kvsname: context.nspace.clone(),
                 appnums: local.map(|r| context.appnums.of(r)).collect(),
-                universe_size: Some(context.universe_size),
+                universe_size: (!context.unlimited).then_some(context.universe_size),
                 attributes: Vec::new(),
                 preputs: context.preputs.clone(),
                 spawner: context.parent.as_ref().map(|parent| parent.nspace.clone()),

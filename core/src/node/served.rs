@@ -22,6 +22,7 @@ pub(super) fn job(ranks: &[u32]) -> JobContext {
         ranks: RankMap::from_runs((0..).map(NodeId).zip(ranks.iter().copied())),
         appnums: Appnums::from_sizes([size]),
         universe_size: size,
+        unlimited: false,
         user: UserId(1000),
         psets: Vec::new(),
         parent: None,

@@ -83,6 +83,7 @@ impl World {
             ranks: map.clone(),
             appnums: Appnums::from_sizes([map.size()]),
             universe_size: map.size(),
+            unlimited: false,
             user: UserId(1000),
             psets: Vec::new(),
             parent: None,

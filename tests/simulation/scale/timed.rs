@@ -88,6 +88,7 @@ fn job(nodes: u32, ranks: u32) -> Arc<JobContext> {
         nspace: Nspace::new("sim.0").expect("a fine name"),
         appnums: Appnums::from_sizes([map.size()]),
         universe_size: map.size(),
+        unlimited: false,
         ranks: map,
         user: UserId(1000),
         psets: Vec::new(),

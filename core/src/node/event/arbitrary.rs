@@ -424,6 +424,7 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
                     ranks,
                     appnums: Appnums::from_sizes(sizes),
                     universe_size: numbers[0],
+                    unlimited: numbers[0] % 2 == 0,
                     user: UserId(numbers[1]),
                     psets,
                     parent: origin.0,

@@ -42,6 +42,7 @@ impl Job {
         let job = JobContext {
             appnums: Appnums::from_sizes([1, 3]),
             universe_size: 8,
+            unlimited: false,
             ..served::job(&[2, 2])
         };
         let mut cores = served::cores(job, false);

@@ -74,6 +74,7 @@ impl Launcher {
             ranks: map,
             appnums: Appnums::from_sizes([size]),
             universe_size: size,
+            unlimited: false,
             user: UserId(1000),
             psets: Vec::new(),
             parent: Some(parent),
