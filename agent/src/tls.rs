@@ -38,6 +38,8 @@ pub struct Heartbeat {
     pub timeout: Duration,
     /// For so long a process of the same machine may be silent.
     pub silence: Duration,
+    /// So long may making a connection take, certificates included.
+    pub connect: Duration,
 }
 
 impl Heartbeat {
@@ -50,6 +52,7 @@ impl Heartbeat {
             interval,
             timeout,
             silence: limit * 2,
+            connect: CONNECT_TIMEOUT.max(limit * 3 / 5),
         }
     }
 }
@@ -70,8 +73,8 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// Streams of one connection at a time: a launch is one, and a question.
 const STREAMS: u32 = 10_000;
 
-/// So long may making a connection take, certificates included.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Least time that making a connection may take: a slow network needs a longer heartbeat and longer connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
 /// side is silent, and logs refusals. Requests run where `work` says.

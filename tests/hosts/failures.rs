@@ -345,6 +345,8 @@ fn a_connection_that_is_cut_in_a_fence_ends_the_launch_unless_it_is_soon_healed(
     let cases = [
         (true, false, true),
         (false, true, true),
+        (true, false, false),
+        (false, true, false),
         (true, true, false),
     ];
     let one = |(from, to, lasts): (bool, bool, bool)| {

@@ -39,6 +39,7 @@ mod separated;
 mod setup;
 mod shortages;
 mod slow_names;
+mod slow_network;
 mod slurm;
 mod slurm_cluster;
 mod spawn;

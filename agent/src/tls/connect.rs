@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -20,7 +21,7 @@ use super::accept::{of_tls, words};
 use super::credentials::Tls;
 use super::life::ConnectionLife;
 use super::verify::name_of_host;
-use super::{CONNECT_TIMEOUT, CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
+use super::{CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
 use crate::stream::write_through;
 
 /// Bytes that may come from the other side before it has been heard that it accepts this one.
@@ -53,8 +54,8 @@ pub enum ConnectError {
     #[error("{0}")]
     Tls(String),
     /// Nothing came back.
-    #[error("no answer within {} s", CONNECT_TIMEOUT.as_secs())]
-    Silent,
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Silent(Duration),
     /// The HTTP/2 connection was not made.
     #[error("cannot begin HTTP/2: {0}")]
     Http(tonic::transport::Error),
@@ -94,7 +95,7 @@ impl ConnectError {
 /// the channel stays broken, and silence breaks it.
 ///
 /// # Errors
-/// [`ConnectError`], after [`CONNECT_TIMEOUT`] at the latest, besides the time that the look-up takes.
+/// [`ConnectError`], after [`Heartbeat::connect`] at the latest, besides the time that the look-up takes.
 pub async fn connect(
     tls: &Tls,
     name: &str,
@@ -103,7 +104,8 @@ pub async fn connect(
 ) -> Result<Channel, ConnectError> {
     let found = tokio::net::lookup_host(address).await;
     let found = found.map_err(|error| ConnectError::unknown(address, error))?;
-    let stream = dial(tls, name, address, &found.collect::<Vec<_>>()).await?;
+    let found: Vec<_> = found.collect();
+    let stream = dial(tls, name, address, &found, heartbeat.connect).await?;
     let lost = || std::future::ready(Err(io::Error::other("the connection was lost")));
     channel(stream, lost, heartbeat).await
 }
@@ -146,7 +148,7 @@ where
         .map_err(ConnectError::Http)
 }
 
-/// The bare connection, to the looked-up address.
+/// The bare connection, to the looked-up address, within that time.
 ///
 /// # Errors
 /// As [`connect`].
@@ -155,10 +157,11 @@ pub async fn dial(
     name: &str,
     address: &str,
     found: &[SocketAddr],
+    limit: Duration,
 ) -> Result<Accepted, ConnectError> {
-    tokio::time::timeout(CONNECT_TIMEOUT, open(tls, name, address, found))
+    tokio::time::timeout(limit, open(tls, name, address, found, limit))
         .await
-        .unwrap_or(Err(ConnectError::Silent))
+        .unwrap_or(Err(ConnectError::Silent(limit)))
 }
 
 async fn open(
@@ -166,10 +169,11 @@ async fn open(
     name: &str,
     address: &str,
     found: &[SocketAddr],
+    limit: Duration,
 ) -> Result<Accepted, ConnectError> {
     let expected = ServerName::try_from(name.to_owned());
     let expected = expected.map_err(|_| ConnectError::Name(name.to_owned()))?;
-    let stream = tcp(address, found).await?;
+    let stream = tcp(address, found, limit).await?;
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
     let connector = TlsConnector::from(tls.current().client.clone());
@@ -197,14 +201,18 @@ async fn open(
 
 /// Tries every address of a name; each gets its share of the time, so that one that is silent does
 /// not hide the others.
-async fn tcp(address: &str, found: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
-    let share = CONNECT_TIMEOUT / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
+async fn tcp(
+    address: &str,
+    found: &[SocketAddr],
+    limit: Duration,
+) -> Result<TcpStream, ConnectError> {
+    let share = limit / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
     let mut last = ConnectError::unknown(address, io::ErrorKind::NotFound.into());
     for &address in found {
         match tokio::time::timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => last = ConnectError::Tcp { address, error },
-            Err(_) => last = ConnectError::Silent,
+            Err(_) => last = ConnectError::Silent(limit),
         }
     }
     Err(last)

@@ -3,7 +3,7 @@
 //! A [`Lab`] is a number of [`Host`]s on a network of their own. Each has a network namespace (`lo`
 //! and `eth0`), its own name, processes, System V objects, `/proc`, `/sys`, `/tmp`, `/run`,
 //! `/dev/shm` and `/etc/hosts`; all other files are the machine's, as on a cluster with one file
-//! system. Hosts can be cut off from each other, paused and crashed.
+//! system. Hosts can be cut off from each other, paused and crashed, and their network made slow.
 //!
 //! ```text
 //!  the lab's owner ──pipe──▶ process 1 of each host: ends when the owner has ended, and with it
@@ -22,11 +22,13 @@ mod host;
 mod network;
 mod process;
 mod remote;
+mod slow;
 mod start;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 pub use command::Command;
 pub use host::Host;
@@ -226,6 +228,17 @@ impl Lab {
             }
         }
         Ok(())
+    }
+
+    /// Has every frame arrive so much later from now on, in either direction, and loses so many of a hundred; with
+    /// zeros the network is as at first. What is on its way is lost. Hosts that have crashed may not be among them.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn slow_down(&self, delay: Duration, percent_lost: u8) -> Result<(), Error> {
+        let loss = percent_lost;
+        let weather = slow::Weather { delay, loss };
+        self.fabric.set_weather(self.hosts.len(), weather)
     }
 
     /// Pulls a host's cable: `eth0` loses its carrier.

@@ -19,6 +19,7 @@ Starts hosts node01 to nodeN, then reads commands from standard input:
   partition A B      loses all that two hosts send to each other
   isolate HOST       the same between it and all others
   heal [A B]         undoes partitions
+  slow MS PERCENT    delays all that hosts send by MS and loses PERCENT of it; slow 0 0 undoes it
   down HOST          pulls its cable; up HOST plugs it in again
   pause HOST         stops all processes; resume HOST continues them
   kill HOST          kills all processes
@@ -152,6 +153,12 @@ fn obey(lab: &Lab, line: &str) -> Result<(), String> {
         ["heal", one, other] => lab.heal(find(one)?, find(other)?),
         ["partition", one, other] => lab.partition(find(one)?, find(other)?),
         ["isolate", host] => lab.isolate(find(host)?),
+        ["slow", delay, loss] => {
+            let number = |word: &str| word.parse().map_err(|_| format!("{word} is no number"));
+            let delay = std::time::Duration::from_millis(number(delay)?);
+            let loss = u8::try_from(number(loss)?).map_err(|error| error.to_string())?;
+            lab.slow_down(delay, loss)
+        }
         ["down", host] => lab.link_down(find(host)?),
         ["up", host] => lab.link_up(find(host)?),
         ["pause", host] => find(host)?.pause(),

@@ -5,9 +5,10 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::host::Host;
+use crate::slow::{SlowNetwork, Weather};
 use crate::start::{before_exec, enter, network_namespace};
 use crate::{Error, MAX_HOSTS};
 
@@ -36,6 +37,8 @@ fn hardware(index: usize) -> String {
 #[derive(Debug)]
 pub(crate) struct Fabric {
     namespace: Arc<OwnedFd>,
+    /// What takes the place of the bridge.
+    slow: Mutex<Option<SlowNetwork>>,
 }
 
 impl Fabric {
@@ -43,7 +46,24 @@ impl Fabric {
         let namespace = network_namespace().map_err(|e| Error::system("network namespace", e))?;
         Ok(Self {
             namespace: Arc::new(namespace),
+            slow: Mutex::default(),
         })
+    }
+
+    /// Has all frames between so many hosts delayed and lost so from now on.
+    pub(crate) fn set_weather(&self, hosts: usize, weather: Weather) -> Result<(), Error> {
+        let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
+        // The one before reads the same cables.
+        drop(slow.take());
+        let bridged = weather.delay.is_zero() && weather.loss == 0;
+        let master = if bridged { "master br0" } else { "nomaster" };
+        let lines = (0..hosts).map(|index| format!("link set w{index} {master}\n"));
+        self.ip(&lines.collect::<String>())?;
+        if !bridged {
+            let started = SlowNetwork::start(Arc::clone(&self.namespace), hosts, weather);
+            *slow = Some(started.map_err(|error| Error::system("slow network", error))?);
+        }
+        Ok(())
     }
 
     /// Gives every host its `eth0`.

@@ -1,0 +1,151 @@
+//! Hosts on a network on which everything takes 200 ms and one frame of twenty is lost: launches, fences and spawns
+//! complete, and what fails is reported as on a fast one.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Output, Running, eventually, number, pmix, program};
+use crate::failures::expect_cause;
+use crate::spawn::{able, run};
+
+/// From one host to another.
+const DELAY: Duration = Duration::from_millis(200);
+const PERCENT_LOST: u8 = 5;
+
+/// The agents' heartbeat, in seconds. With half of the usual one for an answer, which takes two such ways and must come in
+/// its turn, a second loss in a row would be the end of a connection.
+const HEARTBEAT: &str = "20";
+
+/// Longer than it takes to notice silence and to clean up.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+const ALL: [&str; 5] = [
+    "--oversubscribe",
+    "--hosts",
+    "node01:2,node02:2,node03:2",
+    "-n",
+    "6",
+];
+
+fn slow(hosts: usize) -> Option<Cluster> {
+    let cluster = Cluster::builder(hosts).heartbeat(HEARTBEAT).start()?;
+    cluster.lab().slow_down(DELAY, PERCENT_LOST).unwrap();
+    Some(cluster)
+}
+
+#[test]
+fn ranks_meet_over_pmi_and_pmix() {
+    let programs = [
+        program("pmi_wireup"),
+        pmix("pmix5").map(|pmix| pmix.dir.join("pmix_wireup")),
+    ];
+    let (Some(cluster), [Some(pmi), Some(pmix)]) = (slow(3), programs) else {
+        return;
+    };
+    for (program, name) in [(pmi, "pmi_wireup"), (pmix, "pmix_wireup")] {
+        let run = cluster.run(0, ALL).more([program]).deadline(DEADLINE);
+        run.run().expect(0).by_rank(name, 6);
+    }
+}
+
+#[test]
+fn ranks_spawn_others_and_merge() {
+    std::thread::scope(|scope| {
+        for name in ["openmpi5", "mpich5"] {
+            scope.spawn(move || {
+                let (Some(cluster), Some(mpi)) = (slow(2), able(name)) else {
+                    return;
+                };
+                let hosts = ["--hosts", "node01:2,node02:2"];
+                let run = run(&cluster, &mpi, &hosts, 2, "spawn");
+                let outcome = run.more(["times=2"]).run().expect(0);
+                for line in outcome.by_rank("spawn", 2) {
+                    assert_eq!(number(&line, "merged"), 4, "{name}: {outcome:?}");
+                }
+            });
+        }
+    });
+}
+
+/// What happens to the second host, while all ranks but the last are in a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Rank,
+    Sidecar,
+    Step,
+    Agent,
+    Launcher,
+    Host,
+}
+
+/// A launch of two ranks on each of three hosts whose last rank is late.
+fn in_a_fence(cluster: &Cluster) -> Option<Running> {
+    let late = "[ $WIREUP_RANK = 5 ] && { echo late; exec sleep 1000; }; exec \"$@\"";
+    let program = pmix("pmix5")?.dir.join("pmix_wireup");
+    let run = cluster.run(0, ALL).more(["sh", "-c", late, "sh"]);
+    let running = run.more([program]).deadline(DEADLINE).start();
+    running.wait_for(Output::Stdout, "late");
+    eventually("five ranks wait", || {
+        let hosts = cluster.lab().hosts().iter();
+        let all = hosts.flat_map(wireup_lab::Host::processes);
+        let waiting = all.filter(|one| one.name == "pmix_wireup" && one.state == 'S');
+        (waiting.count() == 5).then_some(())
+    });
+    Some(running)
+}
+
+fn fail(fault: Fault) {
+    let Some(cluster) = slow(3) else { return };
+    let Some(running) = in_a_fence(&cluster) else {
+        return;
+    };
+    let kill = |name: &str| {
+        let mut all = cluster.host(1).processes().into_iter();
+        let found = all.find(|process| process.name == name);
+        found.unwrap().signal(Signal::KILL);
+    };
+    match fault {
+        Fault::Rank => kill("pmix_wireup"),
+        Fault::Sidecar => kill("wireup-pmix-hos"),
+        Fault::Step => kill("wireup-step"),
+        Fault::Agent => cluster.kill_agent(1),
+        Fault::Launcher => running.signal(Signal::KILL),
+        Fault::Host => cluster.lab().crash(cluster.host(1)).unwrap(),
+    }
+    // All hosts are clean then.
+    let outcome = running.finish();
+    match fault {
+        Fault::Rank => {
+            assert_eq!(outcome.code, 137, "{fault:?}: {outcome:?}");
+            expect_cause(&outcome, &["rank ", "node02", "signal 9"]);
+        }
+        Fault::Launcher => assert_eq!(outcome.code, 137, "{fault:?}: {outcome:?}"),
+        _ => {
+            assert_eq!(outcome.code, 125, "{fault:?}: {outcome:?}");
+            expect_cause(&outcome, &["node02"]);
+        }
+    }
+    if fault == Fault::Agent {
+        cluster.start_agent(1);
+    }
+    let list = match fault {
+        Fault::Host => "node01,node03",
+        _ => "node01,node02,node03",
+    };
+    let next = cluster.run(0, ["--hosts", list, "--ppn", "1", "true"]);
+    next.deadline(DEADLINE).run().expect_quiet_success();
+}
+
+#[test]
+fn what_dies_in_a_fence_is_reported_and_nothing_is_left() {
+    use Fault::{Agent, Host, Launcher, Rank, Sidecar, Step};
+    for faults in [[Rank, Sidecar, Step], [Agent, Launcher, Host]] {
+        std::thread::scope(|scope| {
+            for fault in faults {
+                scope.spawn(move || fail(fault));
+            }
+        });
+    }
+}
