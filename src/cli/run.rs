@@ -208,7 +208,7 @@ fn asks(args: &[OsString], options: &[&[u8]]) -> bool {
 /// Whether a line that has not been parsed may need a keeper, which must be known before this process is prepared for
 /// a launch. To be wrong costs time and nothing else.
 fn may_be_kept(args: &[OsString]) -> bool {
-    asks(args, &[b"detach", b"on-terminal-loss"])
+    asks(args, &[b"detach", b"on-terminal-loss", b"on-launcher-loss"])
 }
 
 /// Hands the line over to a keeper.
@@ -218,7 +218,7 @@ fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
         return super::print(format!("{job}\n").as_bytes());
     }
     eprintln!(
-        "wireup: job {job} is kept if this terminal is lost; `wireup attach {job}` comes back to it"
+        "wireup: job {job} is kept if this command or its terminal is lost; `wireup attach {job}` comes back to it"
     );
     client::attach(&job, true)
 }

@@ -86,3 +86,25 @@ fn a_job_outlives_its_client_and_ends_by_its_signals_or_with_its_launcher() {
         shell.finish().expect(0);
     }
 }
+
+#[test]
+fn a_job_that_is_kept_goes_on_on_all_hosts_when_its_command_is_killed() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = "echo ready; read line || exec sleep 1000; echo $line; exit 4";
+    let run = cluster.run(0, ["--on-launcher-loss", "keep"]).more(TWO);
+    let front = run.more(["sh", "-c", script]).stdin_held().start();
+    front.wait_for_many(Output::Stdout, "ready", 4);
+    let said = front.wait_for(Output::Stderr, "comes back to it");
+    let mut words = said.split_whitespace();
+    let job = words.find(|word| word.starts_with("wireup-")).unwrap();
+    front.signal(Signal::KILL);
+    let waiting = command(&cluster, ["wait", job]).start();
+    let mut viewer = command(&cluster, ["attach", job]).stdin_held().start();
+    viewer.stdin().write_all(b"on\n").unwrap();
+    viewer.wait_for(Output::Stdout, "on\n");
+    viewer.finish().expect(4);
+    waiting.finish().expect(4);
+    front.finish().expect(137);
+}

@@ -270,19 +270,10 @@ fn a_keeper_needs_no_disk_and_holds_nothing_of_the_command_that_started_it() {
 }
 
 /// A command that keeps its job, on a terminal, below a shell or not.
-fn kept(words: &[&str]) -> (Running, String) {
+fn kept(words: &[&str], option: &str) -> (Running, String) {
     let script = "echo begun; read line; echo got \"$line\"; exit 4";
     let run = Run::command(words).more([wireup().as_os_str()]);
-    let run = run.more([
-        "run",
-        "--on-terminal-loss",
-        "keep",
-        "-n",
-        "1",
-        "sh",
-        "-c",
-        script,
-    ]);
+    let run = run.more(["run", option, "keep", "-n", "1", "sh", "-c", script]);
     let front = run.terminal().clean_within(DEADLINE).start();
     front.wait_for(Output::Stdout, "begun");
     let said = String::from_utf8(front.so_far(Output::Stdout)).unwrap();
@@ -308,10 +299,10 @@ fn comes_back(front: Running, job: &str) -> i32 {
 
 #[test]
 fn a_job_that_is_kept_outlives_its_terminal() {
-    let (mut front, job) = kept(&["env"]);
+    let (mut front, job) = kept(&["env"], "--on-terminal-loss");
     front.close_terminal();
     assert_eq!(comes_back(front, &job), 0);
-    let (mut front, job) = kept(&["sh", "-c", "\"$@\"; exit", "sh"]);
+    let (mut front, job) = kept(&["sh", "-c", "\"$@\"; exit", "sh"], "--on-terminal-loss");
     front.close_terminal();
     // The shell may be killed by SIGHUP, or end just before with the code of the command.
     let code = comes_back(front, &job);
@@ -320,7 +311,7 @@ fn a_job_that_is_kept_outlives_its_terminal() {
 
 #[test]
 fn a_job_that_is_kept_outlives_the_command_that_started_it() {
-    let (front, job) = kept(&["env"]);
+    let (front, job) = kept(&["env"], "--on-launcher-loss");
     front.signal(Signal::KILL);
     assert_eq!(comes_back(front, &job), 137);
 }

@@ -75,8 +75,9 @@ pub(crate) struct EndingArgs {
     #[arg(long)]
     pub(crate) detach: bool,
 
-    /// When the terminal of this command is lost, end the job, or keep it as with --detach
-    #[arg(long, value_enum, value_name = "end|keep", default_value_t = OnLoss::End)]
+    /// When this command is killed, or its terminal is lost, end the job, or keep it as with --detach
+    #[arg(long, visible_alias = "on-launcher-loss")]
+    #[arg(value_enum, value_name = "end|keep", default_value_t = OnLoss::End)]
     #[arg(hide_possible_values = true)]
     pub(crate) on_terminal_loss: OnLoss,
 }
