@@ -59,6 +59,70 @@ fn survivors_of_a_crashed_host_meet_over_pmi_and_are_told_who_died() {
     assert!(noted, "{outcome:?}");
 }
 
+/// The others meet while a host is away; when it is back, what was there of the launch ends, and the launch goes on.
+fn return_of(away: impl Fn(&Cluster), back: impl Fn(&Cluster)) {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let script = format!("{PMI}while [ ! -e \"$2\" ]; do sleep 0.1; done\n");
+    let over = cluster.dir().join("over");
+    let run = cluster.run(0, options("node01:2,node02:2,node03:2"));
+    let run = run.more(["bash", "-c", &*script, "pmi", "node02"]);
+    let running = run.more([&over]).start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    cluster.excuse(1);
+    away(&cluster);
+    running.wait_for_many(Output::Stdout, "pmi rank", 4);
+    back(&cluster);
+    cluster.expect_clean(1);
+    std::fs::write(over, "").unwrap();
+    let outcome = running.finish().expect(125);
+    assert_eq!(survivors(&outcome, "pmi rank"), [0, 1, 4, 5], "{outcome:?}");
+    let next = cluster.run(0, ["--hosts", "node01:1,node02:1", "-n", "2", "true"]);
+    next.run().expect_quiet_success();
+}
+
+#[test]
+fn survivors_go_on_when_an_agent_is_killed_and_its_ranks_end() {
+    return_of(
+        |cluster| cluster.kill_agent(1),
+        |cluster| cluster.start_agent(1),
+    );
+}
+
+#[test]
+fn survivors_go_on_when_a_host_is_paused_and_its_ranks_end_when_it_wakes_up() {
+    return_of(
+        |cluster| cluster.host(1).pause().unwrap(),
+        |cluster| cluster.host(1).resume().unwrap(),
+    );
+}
+
+#[test]
+fn hosts_below_a_crashed_one_are_lost_with_it_and_the_others_go_on() {
+    let Some(cluster) = Cluster::new(5) else {
+        return;
+    };
+    let hosts = "node01:1,node02:1,node03:1,node04:1,node05:1";
+    let tree = ["--star-limit", "1", "--tree-width", "2"];
+    let run = cluster.run(0, ["--on-failure", "continue", "--hosts", hosts, "-n", "5"]);
+    // The second leads to the fourth and the fifth.
+    let script = PMI.replace("[ \"$(hostname)\" = \"$1\" ]", "[[ $(hostname) =~ $1 ]]");
+    let run = run
+        .more(tree)
+        .more(["bash", "-c", &*script, "pmi", "node0[245]"]);
+    let running = run.start();
+    running.wait_for_many(Output::Stdout, "ready", 3);
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let outcome = running.finish().expect(125);
+    assert_eq!(survivors(&outcome, "pmi rank"), [0, 2], "{outcome:?}");
+    let err = outcome.err();
+    assert!(
+        err.contains("node02") && err.contains("3 of 5 ranks failed"),
+        "{err}"
+    );
+}
+
 #[test]
 fn ranks_end_with_the_first_host_through_which_all_others_are_reached() {
     let Some(cluster) = Cluster::new(3) else {
