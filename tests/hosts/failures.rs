@@ -118,18 +118,14 @@ fn named(cluster: &Cluster, host: usize, name: &str) -> Option<Process> {
 }
 
 impl Scene {
-    /// Checks the end after a fault that has just happened: the code, if it is known, and the
-    /// first line of wireup's own.
+    /// Checks the end after a fault that has just happened: the code, and the first line of wireup's own.
     #[track_caller]
-    fn ends(self, code: Option<i32>, words: &[&str]) -> Cluster {
+    fn ends(self, code: i32, words: &[&str]) -> Cluster {
         let cluster = self.cluster;
         // It was paused while the others were launching.
         cluster.host(2).resume().unwrap();
         let outcome = self.running.finish();
-        match code {
-            Some(code) => assert_eq!(outcome.code, code, "{outcome:?}"),
-            None => assert_ne!(outcome.code, 0, "{outcome:?}"),
-        }
+        assert_eq!(outcome.code, code, "{outcome:?}");
         expect_cause(&outcome, words);
         takes_the_next(&cluster, &self.program);
         cluster
@@ -170,7 +166,7 @@ fn a_killed_rank() {
             };
             let rank = named(&scene.cluster, 1, kind.name());
             rank.unwrap().signal(Signal::KILL);
-            scene.ends(Some(137), &["rank ", "node02", "signal 9"]);
+            scene.ends(137, &["rank ", "node02", "signal 9"]);
         }
     }
 }
@@ -183,7 +179,7 @@ fn a_killed_step_and_the_agents_live() {
                 return;
             };
             step(&scene.cluster, 1).unwrap().signal(Signal::KILL);
-            scene.ends(None, &["node02"]);
+            scene.ends(125, &["node02"]);
         }
     }
 }
@@ -213,7 +209,7 @@ fn a_killed_sidecar() {
         };
         let find = || named(&scene.cluster, 1, "wireup-pmix-hos");
         eventually("the sidecar", find).signal(Signal::KILL);
-        scene.ends(None, &["node02"]);
+        scene.ends(125, &["node02"]);
     }
 }
 
@@ -234,7 +230,7 @@ fn a_killed_agent() {
             } = scene;
             cluster.host(2).resume().unwrap();
             let outcome = running.finish();
-            assert_ne!(outcome.code, 0, "{outcome:?}");
+            assert_eq!(outcome.code, 125, "{outcome:?}");
             expect_cause(&outcome, &[if host == 0 { "agent" } else { &name }]);
             cluster.start_agent(host);
             takes_the_next(&cluster, &program);

@@ -1,11 +1,12 @@
 //! Each process of a launch is killed at moments that `failures` leaves out: before the ranks join, in a direct modex,
-//! in a spawn, at the end of MPI. The launch ends soon, the cause is named, and all hosts serve the next.
+//! in a spawn, at the end of MPI. The launch ends soon, the cause is named, the exit code is that of the policy, and all
+//! hosts serve the next. `docs/failures.md` has the table of all moments.
 
 use rustix::process::Signal;
 use wireup_lab::Process;
 
 use crate::cluster::Cluster;
-use crate::common::{Output, Running, eventually, mpi, pmix};
+use crate::common::{Output, Run, Running, eventually, mpi, pmix};
 use crate::failures::expect_cause;
 
 /// What the launch is doing.
@@ -46,6 +47,10 @@ const VICTIMS: [Victim; 5] = [
     Victim::Launcher,
 ];
 
+/// Policies under which the launch ends, and the exit code when what was lost may be there at the next try: none
+/// is the code of the loss itself.
+const POLICIES: [(&str, Option<i32>); 2] = [("abort", None), ("requeue", Some(75))];
+
 const HOSTS: [&str; 5] = ["--oversubscribe", "--hosts", "node01:2,node02:2", "-n", "4"];
 
 impl Moment {
@@ -60,14 +65,12 @@ impl Moment {
     }
 
     /// Brings a launch to it.
-    fn reach(self, cluster: &Cluster) -> Option<Running> {
-        let run = cluster.run(0, HOSTS);
-        let of_mpi = |name| {
+    fn reach(self, cluster: &Cluster, policy: &str) -> Option<Running> {
+        let run = cluster.run(0, HOSTS).more(["--on-failure", policy]);
+        let of_mpi = |run: Run, name| {
             let mpi = mpi("openmpi5")?;
             let variables = mpi.env.iter();
-            let run = variables.fold(cluster.run(0, HOSTS), |run, (name, value)| {
-                run.env(name, value)
-            });
+            let run = variables.fold(run, |run, (name, value)| run.env(name, value));
             Some(run.more([mpi.program(name)]))
         };
         let running = match self {
@@ -94,12 +97,12 @@ impl Moment {
                 running
             }
             Self::Spawn => {
-                let running = of_mpi("spawn")?.more(["times=100000"]).start();
+                let running = of_mpi(run, "spawn")?.more(["times=100000"]).start();
                 running.wait_for_many(Output::Stdout, "spawned rank=", 4);
                 running
             }
             Self::Finalize => {
-                let running = of_mpi("patient")?.stdin_held().start();
+                let running = of_mpi(run, "patient")?.stdin_held().start();
                 running.wait_for_many(Output::Stdout, "patient rank=", 4);
                 running
             }
@@ -138,17 +141,22 @@ fn kill_each(moment: Moment) {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    for victim in VICTIMS {
-        let Some(running) = moment.reach(&cluster) else {
+    let all = POLICIES
+        .into_iter()
+        .flat_map(|policy| VICTIMS.map(|victim| (policy, victim)));
+    for ((policy, code), victim) in all {
+        let Some(running) = moment.reach(&cluster, policy) else {
             return;
         };
         let words = moment.kill(victim, &cluster, &running);
         let outcome = running.finish();
-        let when = format!("{victim:?} killed at {moment:?}: {outcome:?}");
-        match victim {
-            Victim::Rank | Victim::Launcher => assert_eq!(outcome.code, 137, "{when}"),
-            _ => assert_ne!(outcome.code, 0, "{when}"),
-        }
+        let when = format!("{victim:?} killed at {moment:?}, {policy}: {outcome:?}");
+        let expected = match victim {
+            Victim::Launcher => 137,
+            Victim::Rank => code.unwrap_or(137),
+            _ => code.unwrap_or(125),
+        };
+        assert_eq!(outcome.code, expected, "{when}");
         if !words.is_empty() {
             expect_cause(&outcome, words);
         }

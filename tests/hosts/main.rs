@@ -32,7 +32,6 @@ mod pmi;
 mod pmix;
 mod preload;
 mod random_faults;
-mod rebooted;
 mod remote_command;
 mod rendezvous;
 mod restarted;

@@ -1,7 +1,9 @@
 //! `--on-failure continue` when a whole host is lost: the ranks of the others go on without those there.
 
+use rustix::process::Signal;
+
 use crate::cluster::Cluster;
-use crate::common::{Outcome, Output, field, mpi, number};
+use crate::common::{Outcome, Output, Run, field, mpi, mpi4py, number, repository};
 
 /// PMI-1 by hand: the ranks of one host say that they are ready and wait to be lost; the others are in a barrier
 /// then, meet once more, and print what the server tells of the dead.
@@ -136,31 +138,91 @@ fn ranks_end_with_the_first_host_through_which_all_others_are_reached() {
     assert!(outcome.err().contains("6 of 6 ranks failed"), "{outcome:?}");
 }
 
-#[test]
-fn open_mpi_shrinks_and_goes_on_after_the_crash_of_a_host() {
-    let Some(mpi) = mpi("openmpi5") else { return };
-    let Some(cluster) = Cluster::new(3) else {
-        return;
-    };
-    let run = cluster.run(0, options("node01:2,node02:2,node03:2"));
-    let run = run.more([mpi.program("ulfm").to_str().unwrap(), "-w"]);
-    let running = run.env("OMPI_MCA_mpi_ft_enable", "1").start();
-    running.wait_for_many(Output::Stdout, " ready", 6);
-    cluster.lab().crash(cluster.host(1)).unwrap();
-    let outcome = running.finish().expect(125);
-    let word = "ulfm rank";
+/// Those that came to the end have shrunk to themselves.
+#[track_caller]
+fn expect_shrunk(outcome: &Outcome, word: &str, rest: &[u32]) {
     let lines = outcome.sorted_lines();
-    let shrunk: Vec<_> = lines
-        .iter()
-        .filter(|line| line.starts_with(word) && line.contains("sum="))
-        .collect();
+    let shrunk = lines.iter().filter(|line| line.starts_with(word));
+    let shrunk: Vec<_> = shrunk.filter(|line| line.contains("sum=")).collect();
     let ranks: Vec<u32> = shrunk.iter().map(|line| number(line, "rank")).collect();
-    assert_eq!(ranks, [0, 1, 4, 5], "{outcome:?}");
+    assert_eq!(ranks, rest, "{outcome:?}");
     for line in shrunk {
-        assert_eq!(
-            (number(line, "new_size"), number(line, "sum")),
-            (4, 10),
-            "{outcome:?}"
-        );
+        let seen = (number(line, "new_size"), number(line, "sum"));
+        assert_eq!(seen, (rest.len() as u32, rest.iter().sum()), "{outcome:?}");
+    }
+}
+
+/// What is lost while all work.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Rank,
+    Host,
+}
+
+/// Loses a rank of the second host, or that host, while the ranks of Open MPI of three hosts work, which is when they have
+/// said this word.
+#[track_caller]
+fn lose(loss: Loss, cluster: &Cluster, run: Run, (process, word): (&str, &str)) -> Outcome {
+    let running = run.env("OMPI_MCA_mpi_ft_enable", "1").start();
+    running.wait_for_many(Output::Stdout, word, 6);
+    match loss {
+        Loss::Host => cluster.lab().crash(cluster.host(1)).unwrap(),
+        Loss::Rank => {
+            let all = cluster.host(1).processes().into_iter();
+            let mut ranks = all.filter(|one| one.name.starts_with(process));
+            ranks.next().unwrap().signal(Signal::KILL);
+        }
+    }
+    running.finish()
+}
+
+#[test]
+fn open_mpi_shrinks_and_goes_on_after_the_death_of_a_rank_and_the_crash_of_a_host() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    for loss in [Loss::Rank, Loss::Host] {
+        let Some(cluster) = Cluster::new(3) else {
+            return;
+        };
+        let run = cluster.run(0, options("node01:2,node02:2,node03:2"));
+        let run = run.more([mpi.program("ulfm").to_str().unwrap(), "-w"]);
+        let outcome = lose(loss, &cluster, run, ("ulfm", " ready"));
+        expect_survivors(loss, outcome, "ulfm rank");
+    }
+}
+
+#[test]
+fn the_example_in_python_goes_on_after_the_death_of_a_rank_and_the_crash_of_a_host() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let Some(with) = mpi4py(&mpi) else { return };
+    let source = repository().join("examples/survive.py");
+    for loss in [Loss::Rank, Loss::Host] {
+        let Some(cluster) = Cluster::new(3) else {
+            return;
+        };
+        let run = cluster.run(0, options("node01:2,node02:2,node03:2"));
+        let run = run.more([&with.python, &source]);
+        let variables = with.env.iter();
+        let run = variables.fold(run, |run, (name, value)| run.env(name, value));
+        let outcome = lose(loss, &cluster, run, ("python", " works"));
+        expect_survivors(loss, outcome, "survive rank");
+    }
+}
+
+/// The exit code and the survivors after a loss.
+#[track_caller]
+fn expect_survivors(loss: Loss, outcome: Outcome, word: &str) {
+    match loss {
+        Loss::Host => expect_shrunk(&outcome.expect(125), word, &[0, 1, 4, 5]),
+        Loss::Rank => {
+            let outcome = outcome.expect(137);
+            let err = outcome.err();
+            let lost = [2, 3].into_iter().find(|rank| {
+                let said = format!("wireup: rank {rank} ");
+                err.lines().any(|line| line.starts_with(&said))
+            });
+            let lost = lost.unwrap_or_else(|| panic!("{outcome:?}"));
+            let rest: Vec<u32> = (0..6).filter(|rank| *rank != lost).collect();
+            expect_shrunk(&outcome, word, &rest);
+        }
     }
 }

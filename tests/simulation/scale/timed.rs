@@ -1,6 +1,9 @@
 //! A whole launch whose messages take time: steps, agents and launcher of the simulation, one upcall of each node for what
 //! its ranks do together, and nothing that fails.
 
+mod sending;
+mod served;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -12,6 +15,8 @@ use crate::launch::agent::Agent;
 use crate::launch::launcher::Launcher;
 use crate::launch::message::{Carried, End, Frame, Message, Told};
 use crate::launch::step::{self, Step};
+use sending::Load;
+use served::{Deed, FENCES, GROUP};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, UserId};
 use wireup_core::job::outcome::RankEnd;
@@ -23,36 +28,6 @@ use wireup_core::link::router::TreePosition;
 use wireup_core::link::spawn_tree::{Shape, Tree};
 use wireup_core::node::event::ToNode;
 use wireup_core::node::{JobContext, Terms};
-use wireup_core::pmix::control::serve::{self, Body, SidecarRequest as Asked};
-use wireup_core::pmix::control::{ControlKind, ForkEnv};
-use wireup_core::pmix::keys;
-use wireup_core::pmix::upcall::{
-    GroupOp, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest as Request,
-};
-use wireup_core::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
-use wireup_core::pmix::wire::FrameDecoder;
-
-/// What a node's ranks do together, in this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Deed {
-    Fence(u32),
-    /// Of the first node alone.
-    Spawn,
-    Group,
-}
-
-const FENCES: u32 = 5;
-
-/// Most nodes whose ranks make a group: the server of each gets a list of all members.
-const GROUP: u32 = 256;
-
-/// What it costs one agent.
-#[derive(Clone, Copy, Default)]
-struct Load {
-    messages: usize,
-    got: usize,
-    sent: usize,
-}
 
 struct Timed {
     costs: Costs,
@@ -196,68 +171,6 @@ impl Timed {
             sizes: None,
             left: false,
         }
-    }
-
-    fn size(&mut self, message: &Message) -> usize {
-        let Message::Frame(Frame { body, .. }) = message else {
-            return match message {
-                Message::Open => self.opening,
-                _ => 32,
-            };
-        };
-        match &self.sizes {
-            Some((known, size)) if Arc::ptr_eq(known, body) => *size,
-            _ => {
-                let size = 16
-                    + match &**body {
-                        Carried::Peer(message) => link::encode(message).len(),
-                        Carried::AddJob(job) => link::encode(&**job).len(),
-                        Carried::Told(told) => told.len() * 12,
-                        _ => 16,
-                    };
-                self.sizes = Some((Arc::clone(body), size));
-                size
-            }
-        }
-    }
-
-    /// Sends what an end has to say, one after the other.
-    fn send(&mut self, from: End, sends: Vec<(End, Message)>) {
-        for (to, message) in sends {
-            let bytes = self.size(&message);
-            let at = self.busy.entry(from).or_default();
-            *at = (*at).max(self.now);
-            let there = match (from, to) {
-                (End::Agent(Some(one)), End::Agent(Some(other))) => {
-                    *at += self.costs.remote;
-                    let time = self.costs.on_a_link(bytes);
-                    let sent = (*at).max(self.links[one.index()][0]) + time;
-                    self.links[one.index()][0] = sent;
-                    let inwards = &mut self.links[other.index()][1];
-                    *inwards = (sent + self.costs.latency).max(*inwards + time);
-                    self.messages += 1;
-                    for (node, got) in [(one, 0), (other, bytes)] {
-                        let load = &mut self.loads[node.index()];
-                        load.messages += 1;
-                        load.got += got;
-                        load.sent += bytes - got;
-                    }
-                    *inwards
-                }
-                (_, End::Step(_)) if matches!(message, Message::Begin) => *at + self.costs.begin,
-                _ => {
-                    *at += self.costs.local;
-                    *at
-                }
-            };
-            self.push(there, from, to, message);
-        }
-    }
-
-    fn push(&mut self, at: Duration, from: End, to: End, message: Message) {
-        self.count += 1;
-        self.under_way.insert(self.count, (from, to, message));
-        self.queue.push(Reverse((at, self.count)));
     }
 
     /// Runs to the end; how much memory there was more than before when all had met.
@@ -409,18 +322,7 @@ impl Timed {
         }
         while let Some(one) = does.pop_front() {
             match one {
-                step::Does::Send(to, carried) => {
-                    let frame = Frame {
-                        to,
-                        from: Address::Node(node),
-                        more: false,
-                        body: Arc::new(carried),
-                    };
-                    self.send(
-                        End::Step(node),
-                        vec![(End::Agent(Some(node)), Message::Frame(frame))],
-                    );
-                }
+                step::Does::Send(to, carried) => self.say(node, to, carried),
                 step::Does::Pmix(true, bytes) => {
                     self.serve(node, &bytes);
                     does.extend(self.more(node));
@@ -438,19 +340,11 @@ impl Timed {
         }
         if begin {
             self.next_deed(node);
-            let more = self.more(node);
-            assert!(more.iter().all(|does| matches!(does, step::Does::Send(..))));
-            for does in more {
-                if let step::Does::Send(to, carried) = does {
-                    let frame = Frame {
-                        to,
-                        from: Address::Node(node),
-                        more: false,
-                        body: Arc::new(carried),
-                    };
-                    let frame = Message::Frame(frame);
-                    self.send(End::Step(node), vec![(End::Agent(Some(node)), frame)]);
-                }
+            for does in self.more(node) {
+                let step::Does::Send(to, carried) = does else {
+                    panic!("its server has not been asked yet");
+                };
+                self.say(node, to, carried);
             }
         }
         if self.steps[&node].over {
@@ -468,111 +362,5 @@ impl Timed {
     fn exit(&mut self, node: NodeId, rank: GlobalRank) {
         let exited = Message::Exited(RankEnd::Code(0));
         self.push(self.now, End::Process(rank), End::Step(node), exited);
-    }
-
-    /// The PMIx server of a node carries out a request.
-    fn serve(&mut self, node: NodeId, bytes: &[u8]) {
-        let mut frames = Vec::new();
-        let read = FrameDecoder::default().push(bytes, &mut frames);
-        read.expect("whole frames");
-        let env = ForkEnv::default();
-        for frame in frames {
-            let (kind, body) = match Asked::decode(&frame).expect("a fine request") {
-                Asked::Init { .. } => (ControlKind::Init, Body::Done),
-                Asked::RegisterJob { .. } => (ControlKind::RegisterJob, Body::ForkEnv(&env)),
-                Asked::DeregisterJob { .. } => (ControlKind::DeregisterJob, Body::Done),
-                Asked::Notify { .. } => (ControlKind::Notify, Body::Done),
-                Asked::Finalize => (ControlKind::Finalize, Body::Done),
-                Asked::Probe => (ControlKind::Probe, Body::Done),
-                _ => continue,
-            };
-            let reply = serve::reply(kind, frame.id, Ok(body)).expect("it is short");
-            let step = self.steps.get_mut(&node).expect("it runs");
-            step.served(true, &reply, self.now);
-            if kind == ControlKind::Finalize {
-                step.sidecar_ended(true, self.now);
-            }
-        }
-    }
-
-    /// A deed of a node is done.
-    fn answered(&mut self, node: NodeId, bytes: &[u8]) {
-        let mut frames = Vec::new();
-        let read = FrameDecoder::default().push(bytes, &mut frames);
-        read.expect("whole frames");
-        for frame in frames {
-            let status = i32::from_le_bytes(frame.payload[..4].try_into().expect("a status"));
-            assert_eq!(
-                Status(status),
-                Status::SUCCESS,
-                "{:?}",
-                UpcallAnswer::decode(&frame)
-            );
-            if UpcallKind::of_op(frame.op) == Some(UpcallKind::Spawn) && node == NodeId(0) {
-                self.times.entry(Deed::Spawn).or_default().1 = self.now;
-            }
-            let deeds = self.deeds.get_mut(&node).expect("each node has some");
-            let done = deeds.pop_front().expect("it was begun");
-            self.times.entry(done).or_default().1 = self.now;
-            self.next_deed(node);
-        }
-    }
-
-    /// A node begins what is next, or ends.
-    fn next_deed(&mut self, node: NodeId) {
-        let Some(deed) = self.deeds[&node].front().copied() else {
-            self.ended = Some(self.now);
-            let job = Arc::clone(&self.job);
-            for rank in job.ranks.ranks_on(node) {
-                self.exit(node, GlobalRank(rank.0));
-            }
-            return;
-        };
-        let nspace = Text::from("sim.0");
-        let proc = |rank| Proc {
-            nspace: nspace.clone(),
-            rank,
-        };
-        let all = vec![proc(ProcRank::WILDCARD)];
-        let map = &self.job.ranks;
-        let members = match map.nodes() > GROUP {
-            true => {
-                let each = map.local_size(node);
-                (0..GROUP * each).map(|rank| proc(ProcRank(rank))).collect()
-            }
-            false => all.clone(),
-        };
-        let request = match deed {
-            Deed::Fence(_) => Request::Fence {
-                procs: all,
-                infos: vec![Info::new(keys::COLLECT_DATA, Value::Bool(false))],
-                data: Vec::new(),
-            },
-            Deed::Group => Request::Group {
-                op: GroupOp::Construct,
-                name: "all".into(),
-                procs: members,
-                infos: vec![Info::new(keys::GROUP_ASSIGN_CONTEXT_ID, Value::Bool(true))],
-            },
-            Deed::Spawn => Request::Spawn {
-                proc: proc(ProcRank(0)),
-                infos: Vec::new(),
-                apps: vec![SpawnedAppInfo {
-                    cmd: "child".into(),
-                    argv: vec!["child".into()],
-                    env: Vec::new(),
-                    cwd: Text::default(),
-                    maxprocs: self.job.ranks.nodes().min(64) as i32,
-                    infos: Vec::new(),
-                }],
-            },
-        };
-        self.times.entry(deed).or_default().0 = self.now;
-        self.count += 1;
-        let upcall = Upcall::Request(request)
-            .encode(self.count)
-            .expect("it is short");
-        let step = self.steps.get_mut(&node).expect("it runs");
-        step.served(false, &upcall, self.now);
     }
 }
