@@ -48,6 +48,7 @@ pub mod directory;
 pub(crate) mod engines;
 pub mod environment;
 mod growth;
+pub mod host_lookup;
 pub mod hostfile;
 pub mod inheritance;
 pub(crate) mod job_facts;

@@ -27,6 +27,7 @@
 //! - [`node_agent`]: the service for schedulers
 //! - [`daemon`]: `wireup agent`
 //! - [`for_launch`]: agents that serve one launch and end with it
+//! - [`find_hosts`]: looks hosts up for a launcher
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
 // `user::accounts`, `user::spawn::child`, `launch::step`, `node_agent::process`, `daemon::separate`,
@@ -35,6 +36,7 @@
 
 pub mod budget;
 pub mod daemon;
+pub mod find_hosts;
 pub mod for_launch;
 pub mod identity;
 pub mod launch;

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use wireup::backend::launch_agents::COMMAND;
 use wireup::cli::agent_commands::{Handed, parse};
 use wireup::failure::RunFailure;
+use wireup::plan::host_lookup;
 use wireup_agent::daemon::{self, front};
+use wireup_agent::find_hosts;
 use wireup_agent::for_launch::{entry, node};
 use wireup_agent::user::accounts;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
@@ -17,6 +19,7 @@ fn main() -> ExitCode {
         Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),
         Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
+        Some(word) if word == host_lookup::COMMAND => find_hosts::main(std::env::args_os().skip(2)),
         word => {
             let behind_front = word.is_some_and(|word| word == front::COMMAND);
             let mut words: Vec<_> = std::env::args_os().collect();

@@ -284,7 +284,9 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let says = start == Start::Here;
     let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
-    let layout = args.layout.resolve(args.hosts).inspect_err(told)?;
+    let ranks = apps.iter().map(|app| app.count).sum::<Option<u32>>();
+    let layout = args.layout.resolve(args.hosts, ranks);
+    let layout = layout.inspect_err(told)?;
     if says
         && !given
         && layout.hosts.is_empty()

@@ -49,6 +49,8 @@ struct Hosts {
     names: Option<String>,
     /// The agents' heartbeat, if it is not the usual one.
     heartbeat: Option<String>,
+    /// Agents are called by their addresses.
+    by_address: bool,
     agents: Vec<Mutex<Option<Agent>>>,
     /// Hosts that need not be clean for now.
     excused: Mutex<Vec<usize>>,
@@ -72,6 +74,7 @@ pub(crate) struct Builder {
     names: Option<String>,
     heartbeat: Option<String>,
     name_servers: bool,
+    by_address: bool,
 }
 
 /// Users with an account on all hosts: number of the user and of the group.
@@ -111,6 +114,12 @@ impl Builder {
         self
     }
 
+    /// Has the agents called by their addresses.
+    pub(crate) fn known_by_address(mut self) -> Self {
+        self.by_address = true;
+        self
+    }
+
     /// Gives the agents this heartbeat, in seconds.
     pub(crate) fn heartbeat(mut self, seconds: &str) -> Self {
         self.heartbeat = Some(seconds.to_owned());
@@ -139,6 +148,7 @@ impl Builder {
             options: self.options,
             names: self.names,
             heartbeat: self.heartbeat,
+            by_address: self.by_address,
             agents: (0..self.count).map(|_| Mutex::default()).collect(),
             excused: Mutex::default(),
             remains: (0..self.count).map(|_| Mutex::default()).collect(),
@@ -247,6 +257,7 @@ impl Cluster {
             names: None,
             heartbeat: None,
             name_servers: false,
+            by_address: false,
         }
     }
 
@@ -425,16 +436,27 @@ impl Cluster {
         };
         call(&["init"]);
         let mut issue = vec!["issue"];
-        for host in self.lab().hosts() {
-            issue.extend(["--name", host.name()]);
+        let names: Vec<String> = (0..self.lab().hosts().len())
+            .map(|host| self.node(host))
+            .collect();
+        for name in &names {
+            issue.extend(["--name", name]);
         }
         call(&issue);
     }
 
     /// The directory with the certificate of a host's agent.
     pub(crate) fn certificates(&self, index: usize) -> PathBuf {
-        let name = self.host(index).name();
-        self.hosts.dir.join("pki").join(name)
+        self.hosts.dir.join("pki").join(self.node(index))
+    }
+
+    /// What the agent of a host is called.
+    fn node(&self, index: usize) -> String {
+        let host = self.host(index);
+        match self.hosts.by_address {
+            true => host.address().to_string(),
+            false => host.name().to_owned(),
+        }
     }
 
     /// An agent for that host, not started.

@@ -16,6 +16,7 @@ mod cluster;
 mod debuggers;
 mod detached;
 mod diagnosing;
+mod dns;
 mod failures;
 mod groups;
 mod grow;

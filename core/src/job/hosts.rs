@@ -18,6 +18,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub mod file;
+pub mod lookup;
 mod names;
 
 pub use names::compress;

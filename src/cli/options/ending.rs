@@ -156,7 +156,7 @@ impl From<EndingArgs> for EndingSpec {
     }
 }
 
-fn parse_grace(text: &str) -> Result<Duration, ValueError> {
+pub(super) fn parse_grace(text: &str) -> Result<Duration, ValueError> {
     match text.parse().map(Duration::try_from_secs_f64) {
         Ok(Ok(time)) => Ok(time),
         _ => Err(ValueError::NoTime),

@@ -1,13 +1,17 @@
 //! The hosts of the ranks, and how they are contacted.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
+use super::ending::parse_grace;
 use crate::cli::ps::nodes::own_node;
 use crate::failure::RunFailure;
+use crate::plan::host_lookup::{self, Awaited};
 use crate::plan::{engines, hostfile};
-use wireup_core::job::hosts::{self, HostList, HostSpec};
+use wireup_core::job::hosts::lookup::HostSource;
+use wireup_core::job::hosts::{self, HostSpec};
 use wireup_core::job::spec::{AgentStarter, SpreadSpec};
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
@@ -16,9 +20,9 @@ use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostsArgs {
     /// Run on these hosts, in this order, through their agents: NAME[:SLOTS][@ADDRESS[:PORT]]
-    /// separated by commas; node[01-16,20]:8 is a range
+    /// separated by commas; node[01-16,20]:8 is a range; dns:NAME[:SLOTS] are those that a name of DNS stands for
     #[arg(long, value_name = "LIST", conflicts_with_all = ["hostfile", "virtual_nodes"])]
-    hosts: Vec<HostList>,
+    hosts: Vec<HostSource>,
 
     /// Read the hosts from a file, one per line, in the formats of MPICH, Open MPI and batch
     /// systems
@@ -46,7 +50,7 @@ pub(crate) struct HostsArgs {
     )]
     engine: Engine,
 
-    /// Use only the first K of the hosts
+    /// Use only the first K of the hosts; of hosts that are looked up, wait for K
     #[arg(
         long,
         value_name = "K",
@@ -55,6 +59,12 @@ pub(crate) struct HostsArgs {
     )]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
+
+    /// Wait this many seconds until as many hosts are found as are needed, where they are looked up (dns:); 0: do
+    /// not wait
+    #[arg(long, value_name = "SECONDS", value_parser = parse_grace, default_value = "60", hide_short_help = true)]
+    #[arg(allow_negative_numbers = true)]
+    wait_hosts: Duration,
 
     /// Up to this number of hosts, the first contacts all others; more hosts form a tree
     #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
@@ -86,13 +96,15 @@ impl HostsArgs {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
-    /// The hosts, their file read; none for this machine alone.
+    /// The hosts, looked up or their file read; none for this machine alone. `needed` is how many hosts with so many
+    /// slots are waited for if the line does not say.
     ///
     /// # Errors
     /// [`RunFailure`] with the file and line that are wrong.
     pub(super) fn resolve(
         mut self,
         is_virtual: bool,
+        needed: impl Fn(Option<u32>) -> u32,
     ) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
         let given = self.are_given();
         let mut starter = None;
@@ -108,7 +120,12 @@ impl HostsArgs {
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = spread.agent.is_some();
         let own = || own_node(spread.agent.as_deref());
-        let mut hosts = listed(self.hosts, self.hostfile.as_deref(), alone, own)?;
+        let (nodes, limit) = (self.nodes, self.wait_hosts);
+        let awaited = |slots| Awaited {
+            count: nodes.unwrap_or_else(|| needed(slots)),
+            limit,
+        };
+        let mut hosts = listed(self.hosts, self.hostfile.as_deref(), awaited, alone, own)?;
         if let Some(wanted) = self.nodes {
             let there = hosts.len().max(1);
             if wanted as usize > there {
@@ -133,7 +150,7 @@ impl HostsArgs {
         let found = engines::find(|name| std::env::var(name).ok()).map_err(RunFailure::request)?;
         match found {
             Some(allocation) => {
-                self.hosts = vec![allocation.hosts];
+                self.hosts = vec![HostSource::List(allocation.hosts)];
                 Ok(allocation.starter)
             }
             None if self.engine == Engine::Slurm => Err(RunFailure::request(
@@ -161,13 +178,15 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
     Ok(AgentStarter::new("--launch-agents", words, names))
 }
 
-/// The hosts of `--hosts` and `--hostfile`; `alone` and `own` as [`hosts::name_here`] has them.
+/// The hosts of `--hosts` and `--hostfile`; `awaited` is for those with so many slots that are looked up, `alone` and
+/// `own` as [`hosts::name_here`] has them.
 ///
 /// # Errors
 /// [`RunFailure`] with the option, file and line that are wrong.
 pub(crate) fn listed(
-    lists: Vec<HostList>,
+    sources: Vec<HostSource>,
     file: Option<&Path>,
+    awaited: impl Fn(Option<u32>) -> Awaited,
     alone: bool,
     own: impl FnOnce() -> Option<(String, Option<String>)>,
 ) -> Result<Vec<HostSpec>, RunFailure> {
@@ -179,10 +198,18 @@ pub(crate) fn listed(
         hosts::name_here(&mut entries, alone, own);
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
     }
-    if lists.is_empty() {
+    if sources.is_empty() {
         return Ok(Vec::new());
     }
-    let mut entries: Vec<_> = lists.into_iter().flat_map(|list| list.0).collect();
+    let mut entries = Vec::new();
+    for source in sources {
+        match source {
+            HostSource::List(list) => entries.extend(list.0),
+            HostSource::Lookup(lookup) => {
+                entries.extend(host_lookup::find(&lookup, awaited(lookup.slots()))?);
+            }
+        }
+    }
     hosts::name_here(&mut entries, alone, own);
     hosts::merge(entries).map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))
 }

@@ -6,6 +6,7 @@ use super::HostsArgs;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use crate::plan::slots::Slots;
+use wireup_core::job::hosts::lookup::needed;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spec::{LayoutSpec, MapBy};
@@ -77,14 +78,19 @@ impl LayoutArgs {
         self.virtual_nodes > 1
     }
 
-    /// Together with the hosts, whose file is read.
+    /// Together with the hosts, which are looked up, or their file read. `ranks` are those of all programs, if known.
     ///
     /// # Errors
     /// [`RunFailure`] for hosts that cannot be used.
-    pub(crate) fn resolve(self, hosts: HostsArgs) -> Result<LayoutSpec, RunFailure> {
-        let (mut hosts, spread) = hosts.resolve(self.is_virtual())?;
+    pub(crate) fn resolve(
+        self,
+        hosts: HostsArgs,
+        ranks: Option<u32>,
+    ) -> Result<LayoutSpec, RunFailure> {
         let each = self.cpus_per_rank.unwrap_or(1);
         let divided = |slots: u32| (slots / each).max(1);
+        let needed = |slots: Option<u32>| needed(ranks, slots.map(divided), self.ppn);
+        let (mut hosts, spread) = hosts.resolve(self.is_virtual(), needed)?;
         for host in &mut hosts {
             host.slots = host
                 .slots

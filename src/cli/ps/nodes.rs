@@ -11,7 +11,8 @@ use super::{table, width};
 use crate::backend::local_agent;
 use crate::cli::options::listed;
 use crate::failure::{AnyError, RunFailure};
-use wireup_core::job::hosts::HostList;
+use crate::plan::host_lookup::Awaited;
+use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, ToAgent, VERSION};
 use wireup_core::link::decode;
@@ -31,7 +32,7 @@ pub(super) struct AskedArgs {
         requires = "nodes",
         conflicts_with = "hostfile"
     )]
-    hosts: Vec<HostList>,
+    hosts: Vec<HostSource>,
 
     /// Ask the agents of the hosts in this file
     #[arg(long, value_name = "FILE", requires = "nodes", value_hint = ValueHint::FilePath)]
@@ -45,7 +46,11 @@ pub(super) struct AskedArgs {
 /// Prints how they are; exit code 1 if one was not reached.
 pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
     let own = || own_node(args.agent.as_deref());
-    let hosts = listed(args.hosts, args.hostfile.as_deref(), true, own)?;
+    let at_once = |_| Awaited {
+        count: 1,
+        limit: Duration::ZERO,
+    };
+    let hosts = listed(args.hosts, args.hostfile.as_deref(), at_once, true, own)?;
     let members = hosts.into_iter().map(|host| LaunchMember {
         name: host.name,
         address: host.address,

@@ -1,0 +1,122 @@
+//! Looks hosts up for a launcher, and waits until there are as many as it needs (`wireup-agent find-hosts`).
+//!
+//! Standard output has a word for each host, as `--hosts` takes them; or, if the process ends with 1, why there are none.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use self::dns::DnsHosts;
+use wireup::failure::RunFailure;
+use wireup::plan::host_lookup::Awaited;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::hosts::lookup::{FoundHost, Lookup};
+
+mod dns;
+
+/// Time between two lookups. A headless service of Kubernetes has a new pod after seconds.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Why there are not as many hosts as are needed.
+#[derive(Debug, thiserror::Error)]
+enum FindError {
+    /// There is none, for this reason.
+    #[error("no host within {} s: {reason}", .limit.as_secs_f32())]
+    NoneFound { limit: Duration, reason: String },
+    /// There are some.
+    #[error(
+        "{} of {count} hosts within {} s ({names}); start more, wait longer (--wait-hosts) or need fewer (--nodes)",
+        .found, .limit.as_secs_f32()
+    )]
+    TooFew {
+        found: usize,
+        count: u32,
+        names: String,
+        limit: Duration,
+    },
+}
+
+/// Prints the hosts of a lookup. The words are those behind the command.
+///
+/// # Errors
+/// One line, if the words are wrong or there is no runtime.
+pub fn main(words: impl Iterator<Item = OsString>) -> Result<u8, RunFailure> {
+    let words: Vec<String> = words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let (lookup, awaited) = parse(&words).ok_or_else(|| {
+        RunFailure::request("this command is for `wireup run` to use: it looks hosts up".to_owned())
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| RunFailure::system("cannot make a runtime", error))?;
+    let found = runtime.block_on(find(&lookup, awaited));
+    // Nothing ends a look-up in the C library but itself.
+    runtime.shutdown_background();
+    match found {
+        Ok(hosts) => {
+            hosts.iter().for_each(|host| println!("{host}"));
+            Ok(0)
+        }
+        Err(error) => {
+            println!("{error}");
+            Ok(1)
+        }
+    }
+}
+
+fn parse(words: &[String]) -> Option<(Lookup, Awaited)> {
+    let [lookup, count, milliseconds] = words else {
+        return None;
+    };
+    let awaited = Awaited {
+        count: count.parse().ok()?,
+        limit: Duration::from_millis(milliseconds.parse().ok()?),
+    };
+    Some((Lookup::parse(lookup).ok()??, awaited))
+}
+
+async fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<FoundHost>, FindError> {
+    let Lookup::Dns { name, slots } = lookup;
+    let source = DnsHosts::new(name, *slots);
+    let Awaited { count, limit } = awaited;
+    let end = Instant::now() + limit;
+    let mut told = None;
+    loop {
+        let found = source.look().await;
+        let number = found.as_ref().map_or(0, Vec::len);
+        if let Ok(hosts) = &found
+            && number >= count as usize
+        {
+            return Ok(hosts.clone());
+        }
+        let now = Instant::now();
+        if now >= end {
+            return Err(refusal(found, awaited));
+        }
+        if told != Some(number) {
+            told = Some(number);
+            let rest = (end - now).as_secs_f32().ceil();
+            eprintln!("wireup: {lookup}: {number} of {count} hosts; waits up to {rest} s for more");
+        }
+        sleep(PAUSE.min(end - now)).await;
+    }
+}
+
+fn refusal(found: Result<Vec<FoundHost>, String>, awaited: Awaited) -> FindError {
+    let Awaited { count, limit } = awaited;
+    match found {
+        Err(reason) => FindError::NoneFound { limit, reason },
+        Ok(hosts) => {
+            let names: Vec<&str> = hosts.iter().map(|host| &*host.name).collect();
+            FindError::TooFew {
+                found: hosts.len(),
+                count,
+                names: compress(&names),
+                limit,
+            }
+        }
+    }
+}

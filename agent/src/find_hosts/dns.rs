@@ -1,0 +1,123 @@
+//! Hosts that a name of DNS stands for: SRV records, which have names and ports, or else addresses alone.
+//!
+//! Addresses are the C library's to find, like those of all hosts; it has no way to ask for SRV records. Both use the
+//! servers and the search list of `/etc/resolv.conf`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use domain::base::iana::Rtype;
+use domain::base::name::Name;
+use domain::rdata::Srv;
+use domain::resolv::StubResolver;
+use domain::resolv::resolver::SearchNames as _;
+use futures_util::stream::{self, StreamExt as _};
+use tokio::time::timeout;
+
+use wireup_core::job::hosts::PORT;
+use wireup_core::job::hosts::lookup::{FoundHost, SERVICE};
+
+/// How long a server may take to say which SRV records there are.
+const SRV_LIMIT: Duration = Duration::from_secs(5);
+
+/// Names whose addresses are looked up at the same time.
+const LOOKUPS: usize = 32;
+
+#[derive(Debug)]
+pub(super) struct DnsHosts {
+    name: String,
+    slots: Option<u32>,
+}
+
+impl DnsHosts {
+    pub(super) fn new(name: &str, slots: Option<u32>) -> Self {
+        Self {
+            name: name.to_owned(),
+            slots,
+        }
+    }
+
+    /// The hosts that there are now.
+    ///
+    /// # Errors
+    /// The reason, if the name has no addresses.
+    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, String> {
+        let services = timeout(SRV_LIMIT, self.services());
+        let (services, at_name) = tokio::join!(services, addresses(&self.name, PORT));
+        // That there is no such record says nothing of addresses, and nor does a server that cannot tell.
+        let services = services.unwrap_or_default();
+        if services.is_empty() {
+            let found: Vec<IpAddr> = at_name
+                .map_err(|error| reason(&error))?
+                .iter()
+                .map(SocketAddr::ip)
+                .collect();
+            return Ok(FoundHost::of_addresses(&found, self.slots));
+        }
+        let targets = stream::iter(services).map(async |(target, port)| {
+            let found = addresses(&format!("{target}."), port).await.ok()?;
+            Some((target, *found.first()?))
+        });
+        // One without an address has ended, or is not there yet.
+        let targets: Vec<_> = targets
+            .buffer_unordered(LOOKUPS)
+            .filter_map(std::future::ready)
+            .collect()
+            .await;
+        Ok(FoundHost::of_targets(&targets, self.slots))
+    }
+
+    /// Names and ports of the SRV records.
+    async fn services(&self) -> BTreeSet<(String, u16)> {
+        let resolver = StubResolver::new();
+        for name in self.candidates(&resolver) {
+            let found = services(&resolver, &name).await.unwrap_or_default();
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        BTreeSet::new()
+    }
+
+    /// The names that are tried, in the order of the C library.
+    fn candidates(&self, resolver: &StubResolver) -> Vec<String> {
+        let name = format!("{SERVICE}.{}", self.name);
+        if name.ends_with('.') {
+            return vec![name];
+        }
+        let suffixes = resolver.search_iter().map(|suffix| suffix.to_string());
+        let suffixes = suffixes.filter(|suffix| !matches!(&**suffix, "" | "."));
+        let mut all: Vec<String> = suffixes.map(|suffix| format!("{name}.{suffix}")).collect();
+        let first = self.name.matches('.').count() >= resolver.options().ndots;
+        all.insert(if first { 0 } else { all.len() }, name);
+        all
+    }
+}
+
+async fn services(resolver: &StubResolver, name: &str) -> io::Result<BTreeSet<(String, u16)>> {
+    let name = Name::<Vec<u8>>::from_str(name).map_err(io::Error::other)?;
+    let answer = resolver.query((name, Rtype::SRV)).await?;
+    let records = answer.as_ref().answer().map_err(io::Error::other)?;
+    let mut found = BTreeSet::new();
+    for record in records.limit_to_in::<Srv<_>>() {
+        let record = record.map_err(io::Error::other)?;
+        found.insert((record.data().target().to_string(), record.data().port()));
+    }
+    // "." says that there is no such service. Source: RFC 2782.
+    found.retain(|(target, _)| !matches!(&**target, "" | "."));
+    Ok(found)
+}
+
+async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    Ok(tokio::net::lookup_host((name, port)).await?.collect())
+}
+
+/// The system's words, without what the library puts in front of them.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let front = "failed to lookup address information: ";
+    text.strip_prefix(front).unwrap_or(&text).to_owned()
+}

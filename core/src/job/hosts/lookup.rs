@@ -1,0 +1,252 @@
+//! Hosts that are looked up when a launch begins, in place of a list.
+//!
+//! ```text
+//! dns:NAME[:SLOTS]    those that a name of DNS stands for
+//! ```
+//! Rule: a host has the name that is the identity of its agent. An SRV record has a name for each host, of which the first
+//! label is the host's own; an address record has none, so the address is the name. Source: RFC 2782; what a headless
+//! service of Kubernetes has, from its DNS specification, section 2.4.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use super::{HostList, PORT, Problem, check_name, number};
+
+/// The service of agents, as SRV records name it: `_wireup._tcp.NAME`.
+pub const SERVICE: &str = "_wireup._tcp";
+
+/// One `--hosts`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum HostSource {
+    List(HostList),
+    Lookup(Lookup),
+}
+
+/// Hosts that are looked up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// All that a name of DNS stands for, each with so many slots.
+    Dns { name: String, slots: Option<u32> },
+}
+
+impl FromStr for HostSource {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        Ok(match Lookup::parse(text)? {
+            Some(lookup) => Self::Lookup(lookup),
+            None => Self::List(text.parse()?),
+        })
+    }
+}
+
+impl Lookup {
+    /// The lookup that a text asks for; none if it is a list: `dns:4` is a host with four slots.
+    ///
+    /// # Errors
+    /// [`Problem`]
+    pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
+        let Some(rest) = text.strip_prefix("dns:") else {
+            return Ok(None);
+        };
+        if rest.starts_with(|c: char| c.is_ascii_digit()) && number(rest).is_some() {
+            return Ok(None);
+        }
+        let (name, slots) = match rest.split_once(':') {
+            Some((name, text_of_slots)) => {
+                let slots = number(text_of_slots).ok_or_else(|| Problem::Slots {
+                    word: text.into(),
+                    slots: text_of_slots.into(),
+                })?;
+                (name, Some(slots))
+            }
+            None => (rest, None),
+        };
+        check_name(text, name.strip_suffix('.').unwrap_or(name))?;
+        Ok(Some(Self::Dns {
+            name: name.into(),
+            slots,
+        }))
+    }
+
+    /// The slots of each host, if they are known before the lookup.
+    pub fn slots(&self) -> Option<u32> {
+        match self {
+            Self::Dns { slots, .. } => *slots,
+        }
+    }
+}
+
+impl fmt::Display for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns { name, slots: None } => write!(f, "dns:{name}"),
+            Self::Dns {
+                name,
+                slots: Some(slots),
+            } => write!(f, "dns:{name}:{slots}"),
+        }
+    }
+}
+
+/// How many hosts a launch of so many ranks needs; 1 if that cannot be said.
+pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
+    let each = match (slots, ppn) {
+        (Some(slots), Some(ppn)) => Some(slots.min(ppn)),
+        (one, other) => one.or(other),
+    };
+    match (ranks, each) {
+        (Some(ranks), Some(each @ 1..)) => ranks.div_ceil(each).max(1),
+        _ => 1,
+    }
+}
+
+/// A host that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundHost {
+    pub name: String,
+    pub address: SocketAddr,
+    pub slots: Option<u32>,
+}
+
+impl FoundHost {
+    /// The hosts of addresses alone. Of a name with addresses of both families one counts: each host has one of either.
+    pub fn of_addresses(addresses: &[IpAddr], slots: Option<u32>) -> Vec<Self> {
+        let any4 = addresses.iter().any(IpAddr::is_ipv4);
+        let chosen = addresses.iter().filter(|at| at.is_ipv4() == any4);
+        let host = |at: &IpAddr| Self {
+            name: at.to_string(),
+            address: (*at, PORT).into(),
+            slots,
+        };
+        in_order(chosen.map(host).collect())
+    }
+
+    /// The hosts of names of SRV records with their addresses.
+    pub fn of_targets(targets: &[(String, SocketAddr)], slots: Option<u32>) -> Vec<Self> {
+        let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        let labels: HashSet<String> = targets.iter().map(|(name, _)| label(name)).collect();
+        let names: HashSet<&String> = targets.iter().map(|(name, _)| name).collect();
+        let short = labels.len() == names.len();
+        let host = |(name, address): &(String, SocketAddr)| Self {
+            name: match short {
+                true => label(name),
+                false => name.clone(),
+            },
+            address: *address,
+            slots,
+        };
+        in_order(targets.iter().map(host).collect())
+    }
+}
+
+impl fmt::Display for FoundHost {
+    /// As `--hosts` takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]", self.name)?,
+            false => f.write_str(&self.name)?,
+        }
+        if let Some(slots) = self.slots {
+            write!(f, ":{slots}")?;
+        }
+        write!(f, "@{}", self.address)
+    }
+}
+
+/// Each host once, in an order that is the same at each lookup: servers change theirs.
+pub fn in_order(mut hosts: Vec<FoundHost>) -> Vec<FoundHost> {
+    hosts.sort_by(|one, other| {
+        let by_name = match (one.name.parse::<IpAddr>(), other.name.parse::<IpAddr>()) {
+            (Ok(one), Ok(other)) => one.cmp(&other),
+            _ => by_numbers(&one.name, &other.name),
+        };
+        by_name.then(one.address.cmp(&other.address))
+    });
+    hosts.dedup_by(|next, host| next.name == host.name);
+    hosts
+}
+
+/// `n2` before `n10`.
+fn by_numbers(one: &str, other: &str) -> Ordering {
+    let split = |text: &str| {
+        let start = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        (text[..start].to_owned(), text[start..].parse::<u64>().ok())
+    };
+    split(one).cmp(&split(other)).then_with(|| one.cmp(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(hosts: &[FoundHost]) -> Vec<String> {
+        hosts.iter().map(FoundHost::to_string).collect()
+    }
+
+    #[test]
+    fn a_lookup_is_no_host_with_slots() {
+        for text in ["dns:4", "n1,dns:4", "dns", "dns.example.org:4"] {
+            let source = text.parse();
+            assert!(matches!(source, Ok(HostSource::List(_))), "{text}");
+        }
+        for text in [
+            "dns:mpi",
+            "dns:mpi.cluster.local:4",
+            "dns:mpi.:4",
+            "dns:4-mpi",
+        ] {
+            match text.parse() {
+                Ok(HostSource::Lookup(lookup)) => assert_eq!(lookup.to_string(), text),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        for text in [
+            "dns:",
+            "dns:a b",
+            "dns:mpi:",
+            "dns:mpi:x",
+            "dns:mpi:4:4",
+            "dns:a,b",
+        ] {
+            assert!(text.parse::<HostSource>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn as_many_hosts_are_needed_as_hold_the_ranks() {
+        assert_eq!(needed(Some(9), Some(4), None), 3);
+        assert_eq!(needed(Some(9), Some(4), Some(1)), 9);
+        assert_eq!(needed(Some(9), None, Some(3)), 3);
+        assert_eq!(needed(Some(9), None, None), 1);
+        assert_eq!(needed(None, Some(4), None), 1);
+        assert_eq!(needed(Some(9), Some(0), None), 1);
+    }
+
+    #[test]
+    fn hosts_have_the_same_order_and_are_written_as_they_are_read() {
+        let targets = ["w-10", "w-2", "w-2"].map(|label| {
+            let name = format!("{label}.mpi.default.svc.cluster.local");
+            (name, "10.0.0.1:7000".parse().unwrap())
+        });
+        let found = written(&FoundHost::of_targets(&targets, Some(2)));
+        assert_eq!(found, ["w-2:2@10.0.0.1:7000", "w-10:2@10.0.0.1:7000"]);
+        let same = ["n.a", "n.b"].map(|name| (name.to_owned(), "[::1]:1".parse().unwrap()));
+        let found = written(&FoundHost::of_targets(&same, None));
+        assert_eq!(found, ["n.a@[::1]:1", "n.b@[::1]:1"]);
+
+        let addresses = ["fd00::2", "10.0.0.10", "10.0.0.9"].map(|text| text.parse().unwrap());
+        let found = written(&FoundHost::of_addresses(&addresses, Some(1)));
+        assert_eq!(
+            found,
+            ["10.0.0.9:1@10.0.0.9:7437", "10.0.0.10:1@10.0.0.10:7437"]
+        );
+        let found = written(&FoundHost::of_addresses(&addresses[..1], Some(1)));
+        assert_eq!(found, ["[fd00::2]:1@[fd00::2]:7437"]);
+        let list: HostList = found.join(",").parse().unwrap();
+        assert_eq!(list, "[fd00::2]:1@[fd00::2]".parse().unwrap());
+    }
+}

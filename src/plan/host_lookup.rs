@@ -1,0 +1,65 @@
+//! Hosts that are looked up: `wireup-agent find-hosts` does it, which has a runtime for that, and prints them.
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::inspect::agent_file;
+use wireup_core::job::hosts::lookup::Lookup;
+use wireup_core::job::hosts::{HostEntry, HostList};
+
+/// The command of that process: then the lookup, the number of hosts, and milliseconds.
+pub const COMMAND: &str = "find-hosts";
+
+/// Until when is waited for hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Awaited {
+    /// At least so many are needed.
+    pub count: u32,
+    /// As long as this is waited for them.
+    pub limit: Duration,
+}
+
+/// Why there are no hosts.
+#[derive(Debug, thiserror::Error)]
+#[error("--hosts {lookup}: {reason}")]
+struct NotFound {
+    lookup: Lookup,
+    reason: String,
+}
+
+impl RequestError for NotFound {}
+
+/// Those that are there when as many are as are needed. Waiting is told on standard error.
+///
+/// # Errors
+/// [`RunFailure`] if there are fewer when the time is over.
+pub(crate) fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<HostEntry>, RunFailure> {
+    let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
+    let failed = |error: AnyError| RunFailure::system("cannot look hosts up", error);
+    let mut command = Command::new(program);
+    command.args([COMMAND, &lookup.to_string(), &awaited.count.to_string()]);
+    command.arg(awaited.limit.as_millis().to_string());
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().map_err(|error| failed(error.into()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match output.status.code() {
+        Some(0) => {}
+        Some(_) if !text.trim().is_empty() => {
+            return Err(NotFound {
+                lookup: lookup.clone(),
+                reason: text.trim().to_owned(),
+            }
+            .into());
+        }
+        _ => {
+            let ended = format!("wireup-agent ended with {}", output.status);
+            return Err(failed(io::Error::other(ended).into()));
+        }
+    }
+    let list = text.lines().collect::<Vec<_>>().join(",");
+    let list: Result<HostList, _> = list.parse();
+    list.map(|list| list.0)
+        .map_err(|error| failed(error.into()))
+}

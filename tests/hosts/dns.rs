@@ -1,0 +1,110 @@
+//! Hosts that a real server of DNS knows: dnsmasq, on the launcher's host.
+
+use crate::cluster::Cluster;
+use crate::common::{Output, Running};
+
+/// Answers for these records; other names do not exist.
+fn serve(cluster: &Cluster, records: &[&str]) -> Running {
+    let words = [
+        "/usr/sbin/dnsmasq",
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--user=root",
+        "--no-resolv",
+        "--no-hosts",
+        "--local=/test/",
+        "--listen-address=127.0.0.1",
+        "--bind-interfaces",
+        "--pid-file=",
+        "--log-facility=-",
+    ];
+    let server = cluster.command(0, words.iter().chain(records)).start();
+    server.wait_for(Output::Stderr, "started");
+    server
+}
+
+fn end(server: Running) {
+    server.signal(rustix::process::Signal::TERM);
+    server.finish().expect(0);
+}
+
+/// Three hosts as a headless service of Kubernetes has them, in another order.
+const SERVICE: [&str; 6] = [
+    "--host-record=node03.mpi.test,10.99.0.3",
+    "--host-record=node01.mpi.test,10.99.0.1",
+    "--host-record=node02.mpi.test,10.99.0.2",
+    "--srv-host=_wireup._tcp.mpi.test,node03.mpi.test,7437",
+    "--srv-host=_wireup._tcp.mpi.test,node01.mpi.test,7437",
+    "--srv-host=_wireup._tcp.mpi.test,node02.mpi.test,7437",
+];
+
+#[test]
+fn hosts_are_those_of_srv_records() {
+    let Some(cluster) = Cluster::builder(3).with_name_servers().start() else {
+        return;
+    };
+    let server = serve(&cluster, &SERVICE);
+    let run = cluster.run(0, ["--hosts", "dns:mpi.test:2", "-n", "6"]);
+    let outcome = run.more(["uname", "-n"]).run().expect_quiet_success();
+    assert_eq!(
+        outcome.sorted_lines(),
+        ["node01", "node01", "node02", "node02", "node03", "node03"]
+    );
+    // The first ones, in the order of their names.
+    let run = cluster.run(0, ["--hosts", "dns:mpi.test", "--nodes", "2", "--ppn", "1"]);
+    let outcome = run.more(["uname", "-n"]).run().expect_quiet_success();
+    assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
+    end(server);
+}
+
+#[test]
+fn hosts_that_are_not_there_yet_are_waited_for() {
+    let Some(cluster) = Cluster::builder(3).with_name_servers().start() else {
+        return;
+    };
+    let few = serve(&cluster, &SERVICE[1..5]);
+    let hosts = ["--hosts", "dns:mpi.test:1", "-n", "3"];
+    let run = cluster.run(0, hosts).more(["--wait-hosts", "90"]);
+    let running = run.more(["uname", "-n"]).start();
+    // One of the two records has a name without an address.
+    running.wait_for(Output::Stderr, "dns:mpi.test:1: 1 of 3 hosts; waits up to");
+    end(few);
+    let server = serve(&cluster, &SERVICE);
+    let outcome = running.finish().expect(0);
+    assert_eq!(outcome.sorted_lines(), ["node01", "node02", "node03"]);
+
+    let run = cluster.run(0, ["--hosts", "dns:mpi.test", "--nodes", "4"]);
+    let outcome = run.more(["--wait-hosts", "1", "true"]).run().expect(125);
+    let told = outcome.err();
+    let last = "--hosts dns:mpi.test: 3 of 4 hosts within 1 s (node[01-03]); start more";
+    assert!(told.contains(last), "{told}");
+
+    let run = cluster.run(0, ["--hosts", "dns:other.test", "-n", "1"]);
+    let outcome = run.more(["--wait-hosts", "0", "true"]).run().expect(125);
+    outcome.expect_one_line(&["--hosts dns:other.test: no host within 0 s: ", "not known"]);
+    end(server);
+    // A server that is not there.
+    let run = cluster.run(0, ["--hosts", "dns:mpi.test", "-n", "1"]);
+    let outcome = run.more(["--wait-hosts", "0", "true"]).run().expect(125);
+    outcome.expect_one_line(&[
+        "--hosts dns:mpi.test: no host within 0 s: ",
+        "emporary failure",
+    ]);
+}
+
+#[test]
+fn addresses_alone_are_the_names_of_hosts() {
+    let cluster = Cluster::builder(3).with_name_servers().known_by_address();
+    let Some(cluster) = cluster.start() else {
+        return;
+    };
+    let records = [
+        "--host-record=mpi.test,10.99.0.2",
+        "--host-record=mpi.test,10.99.0.3",
+    ];
+    let server = serve(&cluster, &records);
+    let run = cluster.run(0, ["--hosts", "dns:mpi.test:1", "-n", "2", "uname", "-n"]);
+    let outcome = run.run().expect_quiet_success();
+    assert_eq!(outcome.sorted_lines(), ["node02", "node03"]);
+    end(server);
+}
