@@ -92,6 +92,14 @@ pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> Fate {
     }
 }
 
+/// Hands libpmix a connection that did not come through its listener, which is at `own`, when the first message is
+/// complete. The connection may be let in.
+pub(crate) fn pass_on(connection: OwnedFd, own: SocketAddr) {
+    if let Some(watch) = WATCH.get_or_init(|| Watch::start(own)) {
+        watch.park(connection);
+    }
+}
+
 /// The connection that waited, if the one from `peer` was made to say that it is complete.
 pub(crate) fn announced(peer: SocketAddr) -> Option<Option<OwnedFd>> {
     let watch = WATCH.get().copied().flatten()?;

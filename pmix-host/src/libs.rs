@@ -7,15 +7,20 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Takes over a descriptor that the agent left open for us.
+/// Takes over a socket that the agent left open for us.
 pub(crate) fn inherited_socket(fd: i32) -> io::Result<UnixStream> {
+    inherited(fd).map(UnixStream::from)
+}
+
+/// Takes over a descriptor that the agent left open for us.
+pub(crate) fn inherited(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: fcntl on a number that is no descriptor only fails.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: it is open, above the standard descriptors, named on our command line for this
     // purpose, and taken once.
-    Ok(UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(have_pmix)]

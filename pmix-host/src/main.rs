@@ -29,6 +29,8 @@ mod control;
 mod foreign;
 #[cfg(have_pmix)]
 mod handshakes;
+#[cfg(have_pmix)]
+mod inherited;
 #[allow(
     unsafe_code,
     reason = "the C boundary: descriptors and libraries from outside"
@@ -64,7 +66,7 @@ use wireup::log;
 use wireup_core::pmix::control::{Failed, SidecarNotice, StartupStage};
 
 const USAGE: &str =
-    "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N
+    "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N [--tools-fd N]
 It is started by wireup, not by hand.";
 
 /// Why the host cannot go on, for the agent.
@@ -111,17 +113,21 @@ struct Args {
     shim: PathBuf,
     control_fd: i32,
     upcall_fd: i32,
+    /// A listener at which tools have connected.
+    tools_fd: Option<i32>,
 }
 
 impl Args {
     fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Self, ArgsError> {
-        let (mut libpmix, mut shim, mut control_fd, mut upcall_fd) = (None, None, None, None);
+        let (mut libpmix, mut shim) = (None, None);
+        let (mut control_fd, mut upcall_fd, mut tools_fd) = (None, None, None);
         while let Some(word) = words.next() {
             let slot = match word.to_str() {
                 Some("--libpmix") => &mut libpmix,
                 Some("--shim") => &mut shim,
                 Some("--control-fd") => &mut control_fd,
                 Some("--upcall-fd") => &mut upcall_fd,
+                Some("--tools-fd") => &mut tools_fd,
                 _ => return Err(ArgsError::Unknown(word)),
             };
             *slot = Some(words.next().ok_or(ArgsError::NoValue(word))?);
@@ -145,6 +151,9 @@ impl Args {
             shim: path(shim, "--shim")?,
             control_fd: fd(control_fd, "--control-fd")?,
             upcall_fd: fd(upcall_fd, "--upcall-fd")?,
+            tools_fd: tools_fd
+                .map(|value| fd(Some(value), "--tools-fd"))
+                .transpose()?,
         })
     }
 }
@@ -204,7 +213,12 @@ fn run(
     // Each client is a connection, which libpmix's threads must not wait for.
     wireup::sys::descriptors::make_room(0);
     let libraries = libs::Libraries::open(&args.libpmix, &args.shim)?;
-    let host = serve::Host::start(libraries, args.upcall_fd, Arc::clone(replies))?;
+    let mut host = serve::Host::start(libraries, args.upcall_fd, Arc::clone(replies))?;
+    if let Some(fd) = args.tools_fd {
+        let tools = libs::inherited(fd)
+            .map_err(|error| Fatal::new(StartupStage::Link, format!("listener {fd}: {error}")))?;
+        host.take_over(tools);
+    }
     Ok(host.serve(control))
 }
 
@@ -251,9 +265,12 @@ mod tests {
                 libpmix: "/l/libpmix.so.2".into(),
                 shim: "/s.so".into(),
                 control_fd: 3,
-                upcall_fd: 4
+                upcall_fd: 4,
+                tools_fd: None,
             })
         );
+        let listener = [&good[..], &["--tools-fd", "5"]].concat();
+        assert_eq!(parse(&listener).map(|args| args.tools_fd), Ok(Some(5)));
         let with = |position: usize, word| {
             let mut words = good;
             words[position] = word;

@@ -91,6 +91,14 @@ fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     }
 }
 
+/// Whether a connection of another listener of this process may be let in.
+pub(crate) fn may_enter(connection: BorrowedFd<'_>) -> bool {
+    match (GATE.get(), ends(connection)) {
+        (Some(gate), Some((own, peer))) => lock(gate).admits(own, peer),
+        _ => false,
+    }
+}
+
 /// From now on strangers are not let in, and reported. Once, before the server starts.
 ///
 /// # Errors

@@ -10,7 +10,7 @@
 
 use std::ffi::{CStr, c_char};
 use std::io::Read;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -23,7 +23,7 @@ use crate::boundary::caught;
 use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
 use crate::replies::{Replies, lock};
-use crate::{Fatal, links, output, peers};
+use crate::{Fatal, inherited, links, output, peers};
 use wireup_core::pmix::control::serve::{Body, SidecarRequest};
 use wireup_core::pmix::control::{ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage};
 use wireup_core::pmix::value::{Status, Text};
@@ -40,6 +40,8 @@ static LINK: OnceLock<(Arc<Replies>, Mutex<Option<&'static CStr>>)> = OnceLock::
 pub(crate) struct Host {
     server: Server,
     replies: Arc<Replies>,
+    /// Where tools have connected before libpmix listened, until it does.
+    tools: Option<OwnedFd>,
 }
 
 /// Whether to read on.
@@ -86,7 +88,13 @@ impl Host {
         Ok(Self {
             server: Server::new(libraries, Arc::clone(&replies)),
             replies,
+            tools: None,
         })
+    }
+
+    /// Serves tools that connect to a listener which was there before this process.
+    pub(crate) fn take_over(&mut self, listener: OwnedFd) {
+        self.tools = Some(listener);
     }
 
     /// Executes the parent's requests until it asks this process to end, or is gone.
@@ -165,6 +173,11 @@ impl Host {
                 infos,
             } => {
                 let outcome = self.server.register_job(&nspace, &clients, infos);
+                if let Ok(env) = &outcome
+                    && let Some(listener) = self.tools.take()
+                {
+                    inherited::serve(listener, env)?;
+                }
                 let outcome = outcome.as_ref().map(Body::ForkEnv);
                 self.replies.finish(id, outcome);
             }

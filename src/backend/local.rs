@@ -12,6 +12,7 @@ mod failures;
 mod inspections;
 mod job;
 mod nodes;
+mod on_demand;
 mod part;
 mod pipes;
 pub(crate) mod processes;
@@ -112,6 +113,10 @@ pub(crate) struct LocalBackend {
     results_to: Sender<Started>,
     threads: Threads,
     results: Receiver<Started>,
+    /// Where tools connect while there is no sidecar.
+    tool_listener: Option<OwnedFd>,
+    /// When there will be that.
+    tools_from: Option<Duration>,
     /// Time of the next check, while threads start ranks.
     look: Option<Duration>,
     /// Writing ends of pipes that feed ranks' standard input.
@@ -214,6 +219,8 @@ impl LocalBackend {
             results_to,
             threads: Threads::default(),
             results,
+            tool_listener: None,
+            tools_from: None,
             look: None,
             stdin_pipes: Vec::new(),
             pushed: Pushed::default(),

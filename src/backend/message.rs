@@ -208,6 +208,8 @@ pub(crate) enum ToBackend {
     Look { app: u32, ranks: Vec<GlobalRank> },
     /// No tool is left: ranks that wait for a debugger go on, or it is reported that there are some.
     LetGo { report: bool },
+    /// PMIx tools are there: every node has a sidecar from now on.
+    ServeTools,
     /// The first job as the tool wants it that directs the launch.
     Direct(Debugged),
     /// A spawned job has failed: none of its ranks may be started any more, and those that run are

@@ -17,6 +17,7 @@ use wireup_core::job::ids::NodeId;
 /// Descriptor numbers in the sidecar.
 const CONTROL_FD: i32 = 3;
 const UPCALL_FD: i32 = 4;
+const TOOLS_FD: i32 = 5;
 
 /// What all sidecars of a job share.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct SidecarSpec<'a> {
     pub env: &'a [CString],
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
+    /// Where tools have connected that it is started for.
+    pub listener: Option<BorrowedFd<'a>>,
     /// Descriptor limit: the sidecar needs one per client, so it keeps the launcher's raised one.
     pub reset_signals: &'a [i32],
 }
@@ -89,7 +92,7 @@ impl Sidecar {
         )
         .map_err(broken)?;
         let program = c_string(spec.program);
-        let argv = [
+        let mut argv = vec![
             program.clone(),
             c"--libpmix".into(),
             c_string(spec.libpmix),
@@ -100,18 +103,23 @@ impl Sidecar {
             c"--upcall-fd".into(),
             c_string(UPCALL_FD.to_string()),
         ];
+        let mut descriptors = vec![
+            (null.as_fd(), 0),
+            (output_theirs.as_fd(), 1),
+            (output_theirs.as_fd(), 2),
+            (control_theirs.as_fd(), CONTROL_FD),
+            (upcall_theirs.as_fd(), UPCALL_FD),
+        ];
+        if let Some(listener) = spec.listener {
+            argv.extend([c"--tools-fd".into(), c_string(TOOLS_FD.to_string())]);
+            descriptors.push((listener, TOOLS_FD));
+        }
         let child = Spawner::new().spawn(&ChildCommand {
             program: &program,
             argv: &argv,
             env: &[spec.env],
             cwd: None,
-            descriptors: &[
-                (null.as_fd(), 0),
-                (output_theirs.as_fd(), 1),
-                (output_theirs.as_fd(), 2),
-                (control_theirs.as_fd(), CONTROL_FD),
-                (upcall_theirs.as_fd(), UPCALL_FD),
-            ],
+            descriptors: &descriptors,
             terminal: false,
             limits: &[],
             umask: None,

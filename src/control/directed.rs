@@ -58,6 +58,7 @@ impl Controller {
     pub(super) fn tools_changed(&mut self, node: NodeId, attached: bool) {
         if attached {
             self.tools.insert(node);
+            self.serve_tools();
             return;
         }
         self.tools.remove(&node);
@@ -68,6 +69,13 @@ impl Controller {
         };
         if self.tools.is_empty() {
             self.backend.order(ToBackend::LetGo { report });
+        }
+    }
+
+    /// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
+    pub(super) fn serve_tools(&mut self) {
+        if !self.plan.offer.pmix {
+            self.backend.order(ToBackend::ServeTools);
         }
     }
 

@@ -153,6 +153,10 @@ impl Controller {
             limit,
             failure: None,
         };
+        if matches!(birth.by, Spawner::Tool(_)) {
+            // Hosts may have joined since the tool came.
+            self.serve_tools();
+        }
         self.family.births.insert(number, birth);
         self.backend.add_job(Box::new(job), &plan);
     }

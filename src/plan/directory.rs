@@ -88,6 +88,11 @@ impl NodeDirectories {
     }
 }
 
+/// Makes a directory that only the job's user can enter, and those above it.
+fn make(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).recursive(true).create(path)
+}
+
 impl JobDirectory {
     /// Makes the directory of a job.
     ///
@@ -115,6 +120,16 @@ impl JobDirectory {
         .map_err(|errno| DirectoryError::of(path, errno))
     }
 
+    /// Makes the directory of a node's server alone.
+    ///
+    /// # Errors
+    /// When the file system is full or went away.
+    pub fn of_server(&self, node: NodeId, nspace: &Nspace) -> io::Result<PathBuf> {
+        let server = of_node(&self.path, node, nspace).server;
+        make(&server)?;
+        Ok(server)
+    }
+
     /// Makes the directories of a node.
     ///
     /// # Errors
@@ -128,7 +143,7 @@ impl JobDirectory {
             ..
         } = &directories;
         for path in [server, nspace, shared] {
-            DirBuilder::new().mode(0o700).recursive(true).create(path)?;
+            make(path)?;
         }
         Ok(directories)
     }

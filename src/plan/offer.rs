@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::App;
+use super::{App, Plan};
 use crate::failure::RunFailure;
-use crate::inspect::ldso::Loader;
+use crate::inspect::ldso::{Loader, System};
 use crate::inspect::sidecar_files::{self, HostParts};
-use crate::inspect::{Family, Finding, Wants, Why, libpmix};
+use crate::inspect::{Family, Finding, Wants, Why, inspect, libpmix};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::openmpi;
 use crate::plan::reasons::{Offer, OfferWhy};
-use wireup_core::job::spec::{JobSpec, PmiChoice};
+use wireup_core::job::spec::{AppSpec, JobSpec, PmiChoice};
 
 /// What to offer, before it is known whether PMIx can be served.
 pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
@@ -59,6 +59,23 @@ pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
          cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
          or a run for each"
     ))
+}
+
+impl Plan {
+    /// The files of a PMIx server for the tools of a job whose ranks are not offered PMIx. They are searched
+    /// when the first tool is there.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the missing file and how to get it.
+    pub fn server_for_tools(&self) -> Result<HostParts, RunFailure> {
+        let loader = |(app, spec): (&App, &AppSpec)| {
+            let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
+            let env = &app.env[..app.common];
+            inspect(&app.program, &spec.argv, env, start, &System::default()).loader
+        };
+        let loaders: Vec<Loader> = self.apps.iter().zip(&self.spec.apps).map(loader).collect();
+        host_parts(&self.spec, &self.apps, &loaders, &self.inheritance)
+    }
 }
 
 /// The files of the PMIx server, from the first program that determines them.

@@ -61,20 +61,25 @@ pub(crate) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
     })
 }
 
+/// The name of a node's PMIx server.
+pub(crate) fn server_name(plan: &Plan, node: NodeId) -> (Nspace, Rank) {
+    let name = format!("{}-host", plan.job.nspace);
+    let own = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
+    (own, Rank(node.0))
+}
+
 /// The first requests of a node's sidecar.
 pub(crate) fn host_requests(
     plan: &Plan,
     node: NodeId,
     directories: &NodeDirectories,
 ) -> Result<[Control; 2], RunFailure> {
-    let name = format!("{}-host", plan.job.nspace);
-    let own = Nspace::new(&name).expect("an nspace with a short ASCII suffix");
     // The tool that has started the launcher knows the server by the name that it has given that.
     let director = plan.spec.debug.director.as_ref();
     let given = director.and_then(|by| by.server.clone());
     let (nspace, rank) = given
         .filter(|_| node == HEAD)
-        .unwrap_or((own, Rank(node.0)));
+        .unwrap_or_else(|| server_name(plan, node));
     let init = Init {
         nspace,
         rank,

@@ -152,7 +152,7 @@ pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
 /// A sidecar that was lost when its ranks had finished: no failure of the job.
 pub fn sidecar_lost_late(name: &str, error: &str) -> String {
     let error: String = plain(error).collect();
-    format!("warning: the PMIx server of {name} failed after its ranks had finished: {error}")
+    format!("warning: the PMIx server of {name} failed when no rank needed it: {error}")
 }
 
 /// Characters of a line that a sidecar printed.

@@ -58,9 +58,11 @@ pub enum Source {
     Requests,
     /// Pipe to the tool that has started the launcher.
     Director,
+    /// Where PMIx tools connect while there is no sidecar.
+    Tools,
 }
 
-const SOURCES: [Source; 21] = [
+const SOURCES: [Source; 22] = [
     Source::Signals,
     Source::Wake,
     Source::Pmi,
@@ -82,6 +84,7 @@ const SOURCES: [Source; 21] = [
     Source::Inspection,
     Source::Requests,
     Source::Director,
+    Source::Tools,
 ];
 
 /// A source and the number of the rank or node it belongs to.

@@ -171,3 +171,45 @@ fn ranks_on_all_hosts_go_on_or_end_when_the_tool_that_they_wait_for_is_lost() {
         );
     }
 }
+
+#[test]
+fn a_tool_on_any_host_makes_the_servers_of_a_job_without_pmix_start_on_all_hosts() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for library in versions() {
+        let hosts = ["--hosts", "node01:2,node02:2", "-n", "4", "--pmi", "pmi1"];
+        let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
+        let script = "echo start; while :; do echo here $WIREUP_RANK; sleep 0.05; done";
+        let job = job.more(["sh", "-c", script]).start();
+        job.wait_for_many(Output::Stdout, "start\n", 4);
+        // Not where the launcher is.
+        let (tool, mut orders) = debugger(&cluster, &library, 1);
+        let told = tool.wait_for(Output::Stdout, "pmix_debugger attached");
+        let line = told.lines().find(|line| line.contains("attached")).unwrap();
+        let own = field(line, "nspace").unwrap();
+        let (name, _) = own.split_once("-tool-").unwrap();
+        writeln!(orders, "pull {name}").unwrap();
+        for rank in 0..4 {
+            tool.wait_for(Output::Stdout, &format!("got rank={rank} "));
+        }
+        let daemon = library.dir.join("pmix_daemon");
+        let wants = format!("pmix.debugger pmix.dbg.tgt={name}:-2 pmix.dbg.dpnd=#1");
+        writeln!(orders, "spawn {wants} -- 0 {}", daemon.display()).unwrap();
+        let told = tool.wait_for_many(Output::Stdout, " lrank=0 ", 2);
+        for line in told.lines().filter(|line| line.contains(" lrank=0 ")) {
+            assert_eq!(number(line, "local"), 2, "{line}");
+        }
+        writeln!(orders, "control {name} -2 pmix.jctrl.pause").unwrap();
+        eventually("all shells are stopped", || {
+            let processes = job.processes();
+            let shells = processes.iter().filter(|one| one.name == "sh");
+            (shells.filter(|one| one.state == 'T').count() == 4).then_some(())
+        });
+        job.signal(Signal::TERM);
+        job.finish().expect(143);
+        tool.wait_for(Output::Stdout, "code=143");
+        drop(orders);
+        tool.finish().expect(0);
+    }
+}

@@ -17,6 +17,7 @@ mod ends;
 mod io;
 mod launchers;
 mod losses;
+mod on_demand;
 mod spawns;
 mod stops;
 

@@ -121,16 +121,12 @@ impl NodeCore {
     }
 
     pub(super) fn rank_started(&mut self, rank: NodeRank, pid: u32) {
-        if self.host.is_offered() {
-            self.queries.entry_mut(rank).pid = Some(pid);
-        }
+        self.queries.entry_mut(rank).pid = Some(pid);
     }
 
     /// `connected`: it was between init and finalize of PMIx.
     pub(super) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
-        if self.host.is_offered() {
-            self.queries.entry_mut(rank).end = Some((end, connected));
-        }
+        self.queries.entry_mut(rank).end = Some((end, connected));
     }
 
     pub(super) fn query(
@@ -340,7 +336,7 @@ impl NodeCore {
     }
 
     /// The jobs of the launch that have not ended, in the order of their start.
-    pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+    pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
         let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
         running.map(|(number, job)| (number, &job.context))
     }

@@ -81,6 +81,8 @@ pub(super) struct SidecarLife {
     doubt: Option<(RequestId, Moment)>,
     /// So often in a row it was seen to be stopped while it started.
     seen_stopped: u32,
+    /// It was started for tools: no rank that was there before needs it.
+    for_tools: bool,
 }
 
 impl SidecarLife {
@@ -101,6 +103,7 @@ impl SidecarLife {
             silent_since: Moment::default(),
             doubt: None,
             seen_stopped: 0,
+            for_tools: false,
         }
     }
 
@@ -135,6 +138,7 @@ impl SidecarLife {
         *self = Self {
             state,
             silence: self.silence,
+            for_tools: self.for_tools,
             ..Self::new(true)
         };
     }
@@ -152,6 +156,19 @@ impl NodeCore {
         }
     }
 
+    /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
+    /// requests register all jobs that have not ended, the first one first.
+    pub fn start_sidecar_for_tools(
+        &mut self,
+        requests: &[Control],
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        self.host.settle(SidecarState::Starting);
+        self.host.for_tools = true;
+        self.start_sidecar(requests, now, actions);
+    }
+
     /// Gives up a sidecar that is silent for so long.
     pub fn impatient_after(mut self, silence: Duration) -> Self {
         self.host.silence = silence;
@@ -165,6 +182,9 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) -> Option<RequestId> {
+        if !self.host.is_offered() {
+            return None;
+        }
         match self.link.control(control) {
             Ok((id, bytes)) => {
                 actions.push(Action::SendControl(bytes));
@@ -238,6 +258,7 @@ impl NodeCore {
                         job: JobNumber(0),
                         env,
                     }));
+                    self.tell_of_earlier_stops(now, actions);
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
@@ -429,9 +450,14 @@ impl NodeCore {
         }
     }
 
-    /// Whether every rank of this node has finalized or ended.
+    /// Whether no rank of this node needs the sidecar any more: each has finalized or ended, or was never
+    /// to have one.
     pub fn ranks_are_done(&self) -> bool {
-        let needs = |rank: &PmixState| matches!(rank, PmixState::Absent | PmixState::Connected);
+        let needs = |rank: &PmixState| match rank {
+            PmixState::Absent => self.host.is_offered() && !self.host.for_tools,
+            PmixState::Connected => true,
+            PmixState::Finalized | PmixState::Died | PmixState::Stayed => false,
+        };
         !self.pmix.iter().any(needs)
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct Stopped {
     settled: BTreeSet<JobNumber>,
     /// Ranks of this node that wait in PMIx.
     held: BTreeSet<(JobNumber, Rank)>,
+    /// Jobs all of whose ranks waited before there was a server that could say so.
+    earlier: Vec<Notification>,
 }
 
 impl NodeCore {
@@ -77,7 +79,7 @@ impl NodeCore {
         let name = self.name_of(self.process(at));
         let job = self.job_named(name.nspace.as_str());
         let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
-        if self.host.is_offered() && stops.is_some_and(|stops| stops.holds(name.rank)) {
+        if stops.is_some_and(|stops| stops.holds(name.rank)) {
             let source = Proc::new(&name.nspace, name.rank);
             let place = Info::new(keys::BREAKPOINT, Value::String(ON_EXEC.into()));
             self.rank_stopped(&source, &[place], now, actions);
@@ -241,21 +243,29 @@ impl NodeCore {
             return;
         }
         self.stopped.nodes.remove(&(job, place));
-        if self.host.state != SidecarState::Ready {
-            return;
-        }
         // Nobody is named as affected: debuggers register for the event of their server.
         let name = Value::String((&context.nspace).into());
         let mut infos = event.infos.clone();
         infos.push(Info::new(keys::NSPACE, name));
         infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
-        let control = Control::Notify {
+        let event = Notification {
             code: event.code,
             source: Proc::new(&context.nspace, Rank(0)),
             range: DataRange::SESSION,
             infos,
         };
-        self.control(&control, now, actions);
+        match self.host.state {
+            SidecarState::Ready => self.notify_now(&event, now, actions),
+            SidecarState::Absent | SidecarState::Starting => self.stopped.earlier.push(event),
+            SidecarState::Stopping | SidecarState::Broken | SidecarState::Ended => {}
+        }
+    }
+
+    /// The server is ready: its tools are told of jobs that had stopped before.
+    pub(super) fn tell_of_earlier_stops(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        for event in std::mem::take(&mut self.stopped.earlier) {
+            self.notify_now(&event, now, actions);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl LocalBackend {
         let server = raw(sidecar.child.pid);
         let libpmix = hello.libpmix.to_string();
         let text = text(&uri.to_string(), version(&libpmix), server);
-        let names = names(&self.plan, server);
+        let names = names(&self.plan, Some(server));
         if let Err(error) = write(&directories.server, &names, &text) {
             let place = directories.server.display();
             let text = format!(
@@ -68,16 +68,17 @@ fn version(libpmix: &str) -> &str {
     version.unwrap_or_default()
 }
 
-fn text(uri: &str, version: &str, server: i32) -> String {
+/// `process` serves, or has a process serve that connects.
+pub(super) fn text(uri: &str, version: &str, process: i32) -> String {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let (user, group) = (user.as_raw(), group.as_raw());
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since = since.unwrap_or_default().as_secs();
-    format!("{uri}\n{version}\n{server}\n{user}:{group}\n{since}\n")
+    format!("{uri}\n{version}\n{process}\n{user}:{group}\n{since}\n")
 }
 
 /// How the files are called. libpmix 4.2 looks for the first part of a host's name alone.
-fn names(plan: &Plan, server: i32) -> Vec<String> {
+pub(super) fn names(plan: &Plan, server: Option<i32>) -> Vec<String> {
     let LauncherProcess { host, pid } = &plan.launcher;
     let own = own_host();
     let short = own.split('.').next().unwrap_or(&own);
@@ -91,7 +92,7 @@ fn names(plan: &Plan, server: i32) -> Vec<String> {
         if *host == own {
             names.push(format!("{any}.{pid}"));
         }
-        names.push(format!("{any}.{server}"));
+        names.extend(server.map(|server| format!("{any}.{server}")));
         names.push(format!("{any}.{}", plan.job.nspace));
         names.push(any);
     }
@@ -99,7 +100,7 @@ fn names(plan: &Plan, server: i32) -> Vec<String> {
 }
 
 /// Makes a file of each name; libpmix reads again where it comes before the text.
-fn write(directory: &Path, names: &[String], text: &str) -> io::Result<()> {
+pub(super) fn write(directory: &Path, names: &[String], text: &str) -> io::Result<()> {
     for name in names {
         let mut file = OpenOptions::new();
         let file = file.write(true).create_new(true).mode(0o600);

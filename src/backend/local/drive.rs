@@ -27,6 +27,7 @@ impl LocalBackend {
                 }
             }
             ToBackend::LetGo { report } => self.let_go(report),
+            ToBackend::ServeTools => self.serve_tools(),
             ToBackend::Direct(debugged) => self.direct(debugged),
             ToBackend::Inspect(inspection) => self.inspect(inspection),
             ToBackend::Ask(awaited) => self.look_out_for(awaited),
@@ -81,6 +82,7 @@ impl LocalBackend {
             | Source::Callers
             | Source::Requests
             | Source::Director => {}
+            Source::Tools => self.serve_tools(),
             Source::Inspection => self.read_inspection(token.index),
             Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
             Source::Wake => self.take_results()?,
@@ -125,6 +127,7 @@ impl LocalBackend {
         [
             cores.map(|at| at.0),
             self.look,
+            self.tools_from,
             self.lookout.at,
             self.inspections.next_deadline(),
             self.failures.next_deadline(),
@@ -143,6 +146,9 @@ impl LocalBackend {
         let now = self.now();
         if self.look.is_some_and(|at| at <= now) {
             self.take_results()?;
+        }
+        if self.tools_from.is_some_and(|at| at <= now) {
+            self.listen();
         }
         for index in 0..self.nodes.len() {
             if self.nodes[index]

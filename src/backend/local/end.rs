@@ -81,6 +81,7 @@ impl LocalBackend {
     /// All ranks have ended, or are treated as if they had.
     pub(super) fn finish(&mut self, abnormal: bool, ends: Vec<JobEnd>) {
         self.end_inspections();
+        self.forget_tools();
         let now = self.now();
         let concerned = self.nodes.iter().any(|node| node.core.concerns_tools());
         let phase = match concerned {

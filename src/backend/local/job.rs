@@ -86,6 +86,21 @@ impl LocalJob {
 }
 
 impl LocalJob {
+    /// The plan of a job that can run here.
+    pub(super) fn known(&self) -> Option<&Arc<Plan>> {
+        self.plan.as_ref()
+    }
+
+    /// Whether its ranks are offered PMIx.
+    pub(super) fn uses_pmix(&self) -> bool {
+        self.known().is_some_and(|plan| plan.offer.pmix)
+    }
+
+    /// What a rank gets from the sidecar of a node here.
+    pub(super) fn env(&self, node: usize) -> Option<&ForkEnv> {
+        self.envs[node].as_ref().filter(|_| self.uses_pmix())
+    }
+
     /// Its name.
     pub(super) fn nspace(&self) -> &Nspace {
         &self.context.nspace

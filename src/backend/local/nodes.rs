@@ -205,6 +205,7 @@ impl LocalBackend {
             Report::SidecarReady { job, env } => self.job_ready(node, job, env),
             Report::JobRefused { job, error } => self.job_refused(node, job, &error),
             Report::SidecarLost { error } => {
+                self.refuse_unserved(node, &error);
                 self.happened(first_failure::Event::SidecarLost { node, error });
             }
             Report::SidecarWarning { text } => {

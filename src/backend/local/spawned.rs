@@ -122,7 +122,8 @@ impl LocalBackend {
         let count = self.nodes.len();
         let mut requests = vec![Vec::new(); count];
         let mut directories = Vec::new();
-        if let Some(directory) = &self.directory {
+        let served = self.nodes.iter().any(|node| node.sidecar.is_some());
+        if let Some(directory) = self.directory.as_ref().filter(|_| served) {
             for (index, requests) in requests.iter_mut().enumerate() {
                 let node = self.part.node_at(index);
                 let made = directory.node(node, &plan.job.nspace);
@@ -156,7 +157,7 @@ impl LocalBackend {
     /// A sidecar knows a job.
     pub(super) fn job_ready(&mut self, node: NodeId, number: JobNumber, env: ForkEnv) {
         let index = self.part.index(node);
-        if number == JobNumber(0) && index == 0 {
+        if number == JobNumber(0) && index == 0 && self.plan.offer.pmix {
             self.show_to_tools(&env);
         }
         if let Some(job) = self.jobs.get_mut(number) {
@@ -175,6 +176,18 @@ impl LocalBackend {
         self.refuse_job(job, failed(text));
     }
 
+    /// A sidecar that is lost will not serve the jobs that wait for it.
+    pub(super) fn refuse_unserved(&mut self, node: NodeId, error: &str) {
+        let index = self.part.index(node);
+        let waits =
+            |job: &LocalJob| job.io.is_some() && job.uses_pmix() && job.env(index).is_none();
+        let jobs = self.jobs.jobs().filter(|(_, job)| waits(job));
+        let jobs: Vec<JobNumber> = jobs.map(|(number, _)| number).collect();
+        for job in jobs {
+            self.job_refused(node, job, error);
+        }
+    }
+
     /// Starts the ranks of a spawned job once every sidecar here knows it.
     fn start_spawned(&mut self, number: JobNumber) {
         let served = self.nodes.iter().any(|node| node.sidecar.is_some());
@@ -182,7 +195,8 @@ impl LocalBackend {
         let Some(job) = self.jobs.get_mut(number) else {
             return;
         };
-        if served && job.envs.iter().any(Option::is_none) || job.dropped {
+        let needed = served && job.uses_pmix();
+        if needed && job.envs.iter().any(Option::is_none) || job.dropped {
             return;
         }
         let Some(io) = job.io.take() else { return };

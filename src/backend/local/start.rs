@@ -2,7 +2,7 @@
 //! socket, then the ranks.
 
 use std::ffi::CString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::{LocalBackend, LocalJob, Part};
@@ -10,6 +10,7 @@ use crate::backend::guard::Guard;
 use crate::backend::message::FromBackend;
 use crate::backend::sidecar::{Sidecar, SidecarSpec};
 use crate::failure::RunFailure;
+use crate::inspect::sidecar_files::HostParts;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::jobs::Planned;
 use crate::plan::start_orders::{self, app_start, host_requests};
@@ -82,24 +83,11 @@ impl LocalBackend {
         };
         let env = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
-        let group = self.group.clone();
         let directed = rank_env::of_directed_sidecar(&plan, &env);
-        let spec = |env| SidecarSpec {
-            program: &parts.program,
-            libpmix: &parts.libpmix.path,
-            shim: &parts.shim,
-            env,
-            reset_signals: &reset,
-            group: group.as_ref().map(|group| group.as_fd()),
-        };
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.part.node_at(index);
-            let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
             let env = if node == HEAD { &directed } else { &env };
-            let sidecar = Sidecar::start(&spec(env), node, namespaces, &self.poll);
-            let sidecar = sidecar
-                .map_err(|error| RunFailure::request(NotStarted::new(&parts.program, error)))?;
-            self.add_sidecar(node, sidecar);
+            self.start_sidecar(node, parts, (env, &reset), None)?;
             let requests = host_requests(&plan, node, directories)?;
             let mut actions = Vec::new();
             let now = Moment(self.now());
@@ -113,6 +101,34 @@ impl LocalBackend {
             }
             self.act(node, actions);
         }
+        Ok(())
+    }
+
+    /// Starts the sidecar of a node, with its environment and the signals that it resets. It takes over the
+    /// `listener` at which its tools have connected, if there is one.
+    pub(super) fn start_sidecar(
+        &mut self,
+        node: NodeId,
+        parts: &HostParts,
+        (env, reset): (&[CString], &[i32]),
+        listener: Option<BorrowedFd<'_>>,
+    ) -> Result<(), RunFailure> {
+        let group = self.group.clone();
+        let spec = SidecarSpec {
+            program: &parts.program,
+            libpmix: &parts.libpmix.path,
+            shim: &parts.shim,
+            env,
+            reset_signals: reset,
+            group: group.as_ref().map(|group| group.as_fd()),
+            listener,
+        };
+        let index = self.part.index(node);
+        let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
+        let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
+        let sidecar =
+            sidecar.map_err(|error| RunFailure::request(NotStarted::new(&parts.program, error)))?;
+        self.add_sidecar(node, sidecar);
         Ok(())
     }
 
@@ -151,7 +167,9 @@ impl LocalBackend {
         io: RankIo,
         surroundings: &Surroundings,
     ) -> Result<(), RunFailure> {
-        self.start_job(JobNumber(0), io, surroundings)
+        self.start_job(JobNumber(0), io, surroundings)?;
+        self.await_tools();
+        Ok(())
     }
 
     /// Starts the ranks of a job from several threads.
@@ -211,7 +229,7 @@ impl LocalBackend {
             .try_clone_to_owned()
             .map_err(|error| RunFailure::system("standard input", error))?;
         let own_name = self.namespaces.is_some();
-        let host_env = |node: NodeId| job.envs[self.part.index(node)].as_ref();
+        let host_env = |node: NodeId| job.env(self.part.index(node));
         let here = || self.part.nodes(self.jobs.nodes());
         let node_env: Vec<Vec<CString>> = here()
             .map(|node| {
@@ -267,7 +285,7 @@ impl LocalBackend {
                     node,
                     app: plan.app_of(rank),
                     wrapper: start_orders::wrapper(plan, rank),
-                    env: rank_env::of_rank(plan, rank, job.envs[node].as_ref()),
+                    env: rank_env::of_rank(plan, rank, job.env(node)),
                     stdin,
                     output,
                     pmi: plan.offer.pmi,

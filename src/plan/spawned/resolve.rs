@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{SpawnedApp, SpawnedJob, refuse};
 use crate::inspect::Wants;
 use crate::plan::app::{self, Stand, app_plan};
-use crate::plan::reasons::CountWhy;
+use crate::plan::reasons::{CountWhy, Offer};
 use crate::plan::size::SizeError;
 use crate::plan::{App, Contradiction, Decided, Plan, pattern, size};
 use wireup_core::job::ids::{AppNum, NodeId};
@@ -25,7 +25,11 @@ impl SpawnedJob {
             counts: vec![CountWhy::Given; self.apps.len()],
             node_names: first.node_names.clone(),
             absent: first.absent.clone(),
-            offer: first.offer.clone(),
+            offer: Offer {
+                // A tool has a PMIx server, whatever the interface of the first job is.
+                pmix: first.offer.pmix || self.job.tool.is_some(),
+                ..first.offer.clone()
+            },
             oversubscribed: self.oversubscribed,
             names: first.names.clone(),
             launcher: first.launcher.clone(),

@@ -1,0 +1,75 @@
+//! A listener that was there before this process, at which the tools have connected that it is started for.
+//!
+//! libpmix makes a listener of its own. A thread accepts what comes to the inherited one, and lets the same
+//! connections in (`peers`), when their first message is complete (`handshakes`).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+
+use crate::{Fatal, handshakes, peers};
+use wireup_core::pmix::control::{ForkEnv, StartupStage};
+
+/// Variables in which clients find the server, one for each protocol; all say the same.
+const URI: &[u8] = b"PMIX_SERVER_URI";
+
+/// Serves tools from now on. `env` is what the clients of a job get.
+///
+/// # Errors
+/// When libpmix does not say where it listens, or there can be no thread.
+pub(crate) fn serve(listener: OwnedFd, env: &ForkEnv) -> Result<(), Fatal> {
+    let fatal = |text: String| Fatal::new(StartupStage::Link, text);
+    let own = address(env).ok_or_else(|| fatal("libpmix listens at no known address".into()))?;
+    let thread = thread::Builder::new().name("tools".to_owned());
+    let started = thread.spawn(move || accept_all(&listener, own));
+    started
+        .map(drop)
+        .map_err(|error| fatal(format!("no thread for tools: {error}")))
+}
+
+fn accept_all(listener: &OwnedFd, own: SocketAddr) {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        if let Ok(connection) = accept_with(listener, SocketFlags::CLOEXEC)
+            && peers::may_enter(connection.as_fd())
+        {
+            handshakes::pass_on(connection, own);
+        }
+    }
+}
+
+/// Where libpmix listens.
+fn address(env: &ForkEnv) -> Option<SocketAddr> {
+    let own = env.clients.iter().flat_map(|(_, variables)| variables);
+    let mut all = env.common.iter().chain(own);
+    let (_, uri) = all.find(|(name, _)| name.as_bytes().starts_with(URI))?;
+    let uri = uri.to_string();
+    let (_, address) = uri.split_once("://")?;
+    address.parse().ok()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_that_of_the_clients_variables() {
+        let variable = |name: &str, value: &str| (name.into(), value.into());
+        let uri = "job-host.0;tcp4://127.0.0.1:4711";
+        let env = ForkEnv {
+            common: vec![variable("A", "b"), variable("PMIX_SERVER_URI41", uri)],
+            ..ForkEnv::default()
+        };
+        assert_eq!(address(&env), Some("127.0.0.1:4711".parse().unwrap()));
+        assert_eq!(address(&ForkEnv::default()), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! Tools of launches whose ranks are not offered PMIx: the PMIx servers start when the first tool comes.
+
+use std::collections::BTreeSet;
+use std::net::TcpStream;
+
+use super::spawns::Debugger;
+use super::{Job, NODES, versions};
+use crate::common::{Output, Run, eventually, field, mpi, number};
+
+/// The sidecars of a launch. Some libpmix need another loader than the system's.
+fn sidecars(job: &Job) -> usize {
+    let processes = job.running.processes();
+    let is_sidecar =
+        |name: &str| name.starts_with("wireup-pmix-hos") || name.starts_with("ld-linux");
+    let sidecars = processes.iter().filter(|process| is_sidecar(&process.name));
+    sidecars.count()
+}
+
+/// The rows of the process tables that a tool is given.
+fn look(job: &Job, how: &str, which: &str) -> Vec<String> {
+    let outcome = job.tool(how, which, &["look"]).run().expect(0);
+    let lines = outcome.sorted_lines().into_iter();
+    lines.filter(|row| row.contains(" proc=")).collect()
+}
+
+#[test]
+fn a_job_of_mpich_gets_its_servers_with_the_first_tool_and_tools_see_all_ranks() {
+    let mpis = ["mpich4", "mpich5", "impi"].into_iter().filter_map(mpi);
+    let mpis: Vec<_> = mpis.collect();
+    for library in versions() {
+        for (mpi, nodes) in mpis.iter().flat_map(|mpi| NODES.map(|nodes| (mpi, nodes))) {
+            let options = [&["--libpmix", library.path()], nodes].concat();
+            // No rank 9 is there to end the job: all wait.
+            let args = ["9", "without-finalize", "0"];
+            let job = Job::from(library.clone(), mpi.run(4, &options, "exitcode", &args));
+            job.running
+                .wait_for_many(Output::Stdout, "exitcode rank=", 4);
+            assert_eq!(sidecars(&job), 0);
+            let rows = look(&job, "pid", &job.running.pid().to_string());
+            eventually("every node has its server", || {
+                (sidecars(&job) == nodes.len().max(1)).then_some(())
+            });
+            let ranks = job.running.processes().into_iter();
+            let ranks = ranks.filter(|process| process.name == "exitcode");
+            let pids: BTreeSet<u32> = ranks.map(|process| process.pid.unsigned_abs()).collect();
+            let told: BTreeSet<u32> = rows.iter().map(|row| number(row, "pid")).collect();
+            assert_eq!(told, pids, "{rows:?}");
+            let hosts: BTreeSet<_> = rows.iter().map(|row| field(row, "host")).collect();
+            assert_eq!(hosts.len(), nodes.len().max(1), "{rows:?}");
+            // By the other ways, and again.
+            let nspace = job.nspace();
+            let ways = [
+                ("nspace", &*nspace),
+                ("uri", &job.uri()),
+                ("file", &job.file()),
+            ];
+            for (how, which) in ways {
+                assert_eq!(look(&job, how, which), rows);
+            }
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn of_shell_scripts_without_pmi_tools_get_output_and_stop_and_signal_them_on_every_node() {
+    const SCRIPT: &str = "trap 'echo usr1 $WIREUP_RANK' USR1; \
+                          while :; do echo here $WIREUP_RANK; sleep 0.05; done";
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--pmi", "none", "--libpmix", library.path()], nodes].concat();
+            let job = Run::ranks(4, options).more(["sh", "-c", SCRIPT]);
+            let job = Job::from(library.clone(), job);
+            let mut tool = Debugger::attach(&job);
+            let name = job.nspace();
+            tool.order(&format!("pull {name}"));
+            for rank in 0..4 {
+                tool.hears(&format!("got rank={rank} "));
+            }
+            tool.order(&format!("control {name} -2 pmix.jctrl.sig 10"));
+            job.running.wait_for_many(Output::Stdout, "usr1 ", 4);
+            tool.order(&format!("control {name} 3 pmix.jctrl.pause"));
+            eventually("one shell is stopped", || {
+                let processes = job.running.processes();
+                let shells = processes.iter().filter(|one| one.name == "sh");
+                let stopped = shells.filter(|one| one.state == 'T');
+                (stopped.count() == 1).then_some(())
+            });
+            tool.order(&format!("control {name} -2 pmix.jctrl.term"));
+            job.running.finish().expect(143);
+            tool.hears("code=143");
+            tool.leave();
+        }
+    }
+}
+
+#[test]
+fn a_tool_spawns_ranks_with_pmix_and_daemons_in_a_launch_that_had_none() {
+    for library in versions() {
+        for nodes in NODES {
+            let job = Run::ranks(
+                4,
+                [&["--pmi", "pmi2", "--libpmix", library.path()], nodes].concat(),
+            );
+            let job = Job::from(library.clone(), job.more(["sleep", "1000"]));
+            let mut tool = Debugger::attach(&job);
+            let hosts = nodes.len().max(1);
+            let daemon = library.dir.join("pmix_daemon");
+            let wants = format!(
+                "pmix.debugger pmix.dbg.tgt={}:-2 pmix.dbg.dpnd=#1",
+                job.nspace()
+            );
+            tool.spawns(&format!("{wants} -- 0 {}", daemon.display()));
+            let told = tool.hears_many(" lrank=0 ", hosts);
+            for line in told.lines().filter(|line| line.contains(" lrank=")) {
+                assert_eq!(number(line, "local") as usize, 4 / hosts, "{line}");
+            }
+            let client = library.dir.join("pmix_client");
+            let wants = "pmix.mapby=node --";
+            let child = tool.spawns(&format!("{wants} 2 {} exchange 100", client.display()));
+            tool.hears(&format!("ended={child} status=0"));
+            tool.kill();
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn ranks_that_stopped_before_main_are_told_to_a_tool_that_comes_later() {
+    for library in versions() {
+        for nodes in NODES {
+            let options = [
+                "--stop-on-exec",
+                "--pmi",
+                "pmi1",
+                "--libpmix",
+                library.path(),
+            ];
+            let job = Run::ranks(4, [&options[..], nodes].concat());
+            let job = Job::from(library.clone(), job.more(["echo", "begun"]));
+            let mut tool = Debugger::attach(&job);
+            let name = job.nspace();
+            tool.hears(&format!("ready={name} at=exec"));
+            assert!(!job.running.so_far(Output::Stdout).starts_with(b"begun"));
+            tool.order(&format!("control {name} -2 pmix.jctrl.sig 18"));
+            assert_eq!(job.running.finish().expect(0).out(), "begun\n".repeat(4));
+            tool.kill();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_costs_a_job_without_pmix_nothing() {
+    let Some(library) = versions().next() else {
+        return;
+    };
+    let options = ["--pmi", "pmi1", "--libpmix", library.path()];
+    let job = Run::ranks(2, options).more(["sh", "-c", "read go; echo went on"]);
+    let mut job = Job::from(library, job.stdin_held());
+    look(&job, "file", &job.file());
+    for process in job.running.processes() {
+        if process.name.starts_with("wireup-pmix-hos") {
+            let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+    }
+    job.running
+        .wait_for(Output::Stderr, "failed when no rank needed it");
+    drop(job.running.stdin());
+    let outcome = job.running.finish().expect(0);
+    assert_eq!(outcome.out(), "went on\n".repeat(2));
+}
+
+#[test]
+fn whoever_connects_and_says_nothing_does_not_keep_tools_out() {
+    for library in versions() {
+        let options = ["--pmi", "pmi1", "--libpmix", library.path()];
+        let job = Job::from(
+            library.clone(),
+            Run::ranks(2, options).more(["sleep", "1000"]),
+        );
+        let silent = TcpStream::connect(("127.0.0.1", job.port())).unwrap();
+        assert_eq!(look(&job, "file", &job.file()).len(), 2);
+        drop(silent);
+        job.end();
+    }
+}
+
+#[test]
+fn without_a_libpmix_no_tool_is_served_and_the_job_goes_on() {
+    let run = Run::ranks(2, ["--pmi", "pmi1", "--libpmix", "/nonexistent"]);
+    let job = run.more(["sleep", "1000"]);
+    let Some(library) = versions().next() else {
+        return;
+    };
+    let job = Job::from(library, job);
+    let _ = TcpStream::connect(("127.0.0.1", job.port())).unwrap();
+    job.running
+        .wait_for(Output::Stderr, "PMIx tools cannot be served: ");
+    job.end();
+}
