@@ -5,6 +5,8 @@
 //! started, so a connection between jobs of one launch is a barrier of its participants and no more.
 //! Source: docs/shim.md#other-jobs.
 
+mod cospawn;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -33,11 +35,27 @@ enum Asker {
     Pmi(NodeRank),
 }
 
+/// What a request is for.
+#[derive(Debug)]
+enum Part {
+    Whole,
+    /// The ranks of a co-spawn; then the daemons are requested.
+    Ranks {
+        by: Spawner,
+        daemons: SpawnRequest,
+    },
+    /// The daemons of this job, which is the answer.
+    Daemons {
+        by: Spawner,
+        of: Nspace,
+    },
+}
+
 /// The requests of this node that the launcher has not answered.
 #[derive(Debug, Default)]
 pub(super) struct Spawns {
     next: u64,
-    waiting: BTreeMap<SpawnTicket, Asker>,
+    waiting: BTreeMap<SpawnTicket, (Asker, Part)>,
 }
 
 impl NodeCore {
@@ -93,7 +111,25 @@ impl NodeCore {
         request: SpawnRequest,
         actions: &mut Vec<Action>,
     ) {
-        let ticket = self.spawns.ask(asker);
+        let (request, daemons) = cospawn::divide(request);
+        let part = match daemons {
+            Some(daemons) => Part::Ranks {
+                by: by.clone(),
+                daemons,
+            },
+            None => Part::Whole,
+        };
+        self.ask_for_part((asker, part), by, request, actions);
+    }
+
+    fn ask_for_part(
+        &mut self,
+        part: (Asker, Part),
+        by: Spawner,
+        request: SpawnRequest,
+        actions: &mut Vec<Action>,
+    ) {
+        let ticket = self.spawns.ask(part);
         let request = Box::new(request);
         actions.push(Action::Tell(FromNode::Spawn {
             ticket,
@@ -110,20 +146,48 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        match self.spawns.waiting.remove(&ticket) {
-            Some(Asker::Pmix(id)) => {
+        let Some((asker, part)) = self.spawns.waiting.remove(&ticket) else {
+            return;
+        };
+        match (part, result) {
+            (Part::Ranks { by, daemons }, Ok(of)) => {
+                let request = cospawn::targeting(daemons, of);
+                let part = Part::Daemons {
+                    by: by.clone(),
+                    of: of.clone(),
+                };
+                self.ask_for_part((asker, part), by, request, actions);
+            }
+            (Part::Daemons { of, .. }, Ok(_)) => self.answer_spawn(asker, &Ok(of), now, actions),
+            (part, result) => {
+                if let Part::Daemons { by, of } = part {
+                    self.end_without_daemons(&by, &of, actions);
+                }
+                self.answer_spawn(asker, result, now, actions);
+            }
+        }
+        if let Ok(nspace) = result {
+            self.job_announced(nspace);
+            self.tell_of_job_start(nspace, now, actions);
+        }
+    }
+
+    fn answer_spawn(
+        &mut self,
+        asker: Asker,
+        result: &SpawnResult,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        match asker {
+            Asker::Pmix(id) => {
                 let answer = match result {
                     Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
                     Err(failure) => UpcallAnswer::Status(status(failure.kind)),
                 };
                 self.answer(id, &answer, actions);
             }
-            Some(Asker::Pmi(at)) => self.pmi_spawned(at, result, now, actions),
-            None => return,
-        }
-        if let Ok(nspace) = result {
-            self.job_announced(nspace);
-            self.tell_of_job_start(nspace, now, actions);
+            Asker::Pmi(at) => self.pmi_spawned(at, result, now, actions),
         }
     }
 
@@ -178,10 +242,10 @@ impl NodeCore {
 }
 
 impl Spawns {
-    fn ask(&mut self, asker: Asker) -> SpawnTicket {
+    fn ask(&mut self, part: (Asker, Part)) -> SpawnTicket {
         self.next += 1;
         let ticket = SpawnTicket(self.next);
-        self.waiting.insert(ticket, asker);
+        self.waiting.insert(ticket, part);
         ticket
     }
 }

@@ -92,10 +92,12 @@ pub(super) fn place_daemons(
         }
         (Some(number), None) => (Some((number, false)), "pmix.dbg.dpnd"),
         (None, Some(number)) => (Some((number, true)), "pmix.dbg.dpproc"),
-        // As many as fit, with that on each node.
+        // As many as fit, with that on each node. One for each process is the standard's default.
         (None, None) => match asked {
             [(app, wishes, _)] if app.count == 0 => {
-                (wishes.per_node.map(|n| (n, false)), "pmix.ppr")
+                let by_target = job.target.is_some().then_some((1, true));
+                let each = wishes.per_node.map(|n| (n, false)).or(by_target);
+                (each, "pmix.ppr")
             }
             _ => (None, ""),
         },

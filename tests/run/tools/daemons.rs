@@ -2,7 +2,7 @@
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
-use crate::common::{Run, field, number, program, repository, skip};
+use crate::common::{Output, Run, eventually, field, number, program, repository, skip};
 
 /// The lines of the daemons, and the order that spawns them.
 fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
@@ -42,6 +42,7 @@ fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
                 ("pmix.dbg.dpproc=#1", 0, 4),
                 ("pmix.mapby=ppr:1:node", hosts as u32, hosts),
                 ("pmix.mapby=ppr:2:node", 0, 2 * hosts),
+                ("", 0, 4),
             ] {
                 let mut own = Debugger::attach(&job);
                 let child = spawn(&mut own, how, count, &name);
@@ -65,6 +66,44 @@ fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
             tool.hears(&format!("ended={target}"));
             tool.hears("pmix_daemon rank=0 over");
             tool.hears(&format!("ended={child} status=0"));
+            tool.leave();
+            job.end();
+        }
+    }
+}
+
+#[test]
+fn daemons_among_the_programs_of_a_spawn_are_a_job_of_their_own() {
+    for library in versions() {
+        for nodes in NODES {
+            let job = Job::start(library.clone(), &[nodes, &["--oversubscribe"]].concat());
+            let mut tool = Debugger::attach(&job);
+            let [stops, daemon] = ["pmix_stop", "pmix_daemon"].map(|name| library.dir.join(name));
+            let (stops, daemon) = (stops.display(), daemon.display());
+            let hosts = nodes.len().max(1);
+            // The ranks are two, for themselves and for each other: their fences take no daemon into account.
+            let ranks = format!("pmix.dbg.init pmix.mapby=node -- 2 {stops}");
+            let child = tool.spawns(&format!(
+                "{ranks} ++ pmix.debugger pmix.dbg.dpnd=#1 0 {daemon}"
+            ));
+            let text = format!(" target={child}.-2 local={}", 2 / hosts);
+            job.running.wait_for_many(Output::Stdout, &text, hosts);
+            tool.hears(&format!("ready={child} at=pmix-init"));
+            tool.order(&format!("release {child}"));
+            tool.hears(&format!("ended={child} status=0"));
+            job.running.wait_for_many(Output::Stdout, " over\n", hosts);
+            // Without daemons there is no job either.
+            let before = tool.printed().matches("refused").count();
+            tool.order(&format!(
+                "spawn {ranks} ++ pmix.debugger pmix.dbg.dpnd=#1 0 /no/such/daemon"
+            ));
+            tool.hears_many("refused", before + 1);
+            let left = || {
+                let processes = job.running.processes();
+                let ranks = processes.iter().filter(|one| one.name == "pmix_stop");
+                (ranks.count() == 0).then_some(())
+            };
+            eventually("the ranks are ended", left);
             tool.leave();
             job.end();
         }
@@ -102,7 +141,7 @@ fn a_daemon_that_fails_is_no_failure_of_the_launch() {
         let before = tool.printed().matches("refused").count();
         tool.order(&format!("spawn {wrong}"));
         tool.hears_many("refused", before + 1);
-        job.running.wait_for(crate::common::Output::Stderr, why);
+        job.running.wait_for(Output::Stderr, why);
     }
     tool.leave();
     job.end();
