@@ -44,6 +44,10 @@ SUITES=(mpi4py-tests=mpi4py==4.1.2)
 # (tests/openpmix-examples).
 PMIX_SOURCE=pmix-source
 
+# PRRTE's examples of debuggers, out of the source of Open MPI as this Debian suite has it: directory, source package, suite.
+# They run under wireup (tests/debugger-examples).
+DEBUGGER_EXAMPLES=(debugger-examples openmpi trixie)
+
 # The one MPI that speaks Interoperable MPI itself, as the source package of this Debian suite has it: built with that
 # into a directory beside the wheels.
 LAM=(lam 7.1.4 bookworm)
@@ -283,6 +287,35 @@ install_pmix_source() {
             printf '%s\n' "$want" >"$dir/.installed"
         else
             say "the source $want is not to be had: tests of OpenPMIx's examples will be skipped" >&2
+            rm -rf "$dir"
+        fi
+    )
+}
+
+# Unpacks PRRTE's examples of debuggers; silent when they are there. Without them only their tests are skipped.
+install_debugger_examples() {
+    local dir=$MPI_DIR/${DEBUGGER_EXAMPLES[0]} want="${DEBUGGER_EXAMPLES[*]:1}" archive apt
+    check_mpi_dir
+    ! is_installed "${DEBUGGER_EXAMPLES[0]}=$want" || return 0
+    archive=$(debian_archive)
+    if [[ -z $archive ]]; then
+        say "no Debian archive is known here: tests of PRRTE's debuggers will be skipped" >&2
+        return 0
+    fi
+    (
+        lock_mpi_dir
+        ! is_installed "${DEBUGGER_EXAMPLES[0]}=$want" || exit 0
+        step "unpacking PRRTE's debuggers into $dir"
+        rm -rf "$dir"
+        mkdir -p "$dir"
+        if prepare_apt deb-src "$archive" "${DEBUGGER_EXAMPLES[2]}" "$dir" &&
+            (cd "$dir/apt" && "${apt[@]}" source --download-only --tar-only "${DEBUGGER_EXAMPLES[1]}") &&
+            tar -xf "$dir"/apt/*.orig.tar.* -C "$dir" --strip-components 5 --no-same-owner --wildcards \
+                '*/3rd-party/prrte/examples/debugger/*'; then
+            rm -rf "$dir/apt"
+            printf '%s\n' "$want" >"$dir/.installed"
+        else
+            say "PRRTE's debuggers are not to be had: tests of them will be skipped" >&2
             rm -rf "$dir"
         fi
     )

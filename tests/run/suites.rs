@@ -68,6 +68,12 @@ fn openpmixs_examples_succeed() {
     passes("tests/openpmix-examples", "--required");
 }
 
+/// PRRTE's debuggers launch, direct a launcher and attach, with daemons, on one node and on two.
+#[test]
+fn prrtes_debuggers_succeed() {
+    passes("tests/debugger-examples", "--required");
+}
+
 /// A benchmark in C, a solver in Fortran and a spawning pool in Python give the results that they give under their own
 /// launcher, on one node and, where they can run there, on two.
 #[test]
