@@ -25,6 +25,7 @@ mod options;
 mod personality;
 mod ps;
 mod remote_command;
+mod report;
 mod requeue;
 mod run;
 pub mod table;
@@ -66,6 +67,8 @@ enum Other {
     Attach(attach::AttachArgs),
     /// Wait for jobs that were started with --detach
     Wait(attach::WaitArgs),
+    /// Tell where the time of a launch went, from its status stream
+    Report(report::ReportArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
     /// Interoperable MPI: make launches of different MPIs one job
@@ -154,6 +157,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Core(args)) => look::write_cores(args),
         Ok(Other::Attach(args)) => attach::attach(&args),
         Ok(Other::Wait(args)) => attach::wait(&args),
+        Ok(Other::Report(args)) => report::execute(&args),
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::Config(args)) => config::show::execute(args),

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use allocations::Allotments;
 use growth::Growth;
@@ -42,7 +42,7 @@ use crate::plan::job_names::JobNames;
 use crate::plan::jobs::Jobs;
 use crate::report::failures::Unended;
 use crate::report::progress::Progress;
-use crate::report::status::Status;
+use crate::report::status::{Kept, Status};
 use crate::stdio::pty::Pty;
 use crate::stdio::streams::Streams;
 use crate::sys::out_of_memory::Counter;
@@ -54,7 +54,7 @@ use wireup_core::job::log::Channel;
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::logged::Logged;
-use wireup_core::record::{JobState, Stream};
+use wireup_core::record::{FenceObserver, JobState, Stream};
 use wireup_core::supervisor::{Supervisor, SupervisorOrder};
 
 /// Known facts about one rank's process.
@@ -120,6 +120,10 @@ pub(crate) struct Controller {
     pub(crate) over: bool,
     /// The status stream, if there is one.
     pub(crate) status: Option<Status>,
+    /// The status stream as what is made of it at the end needs it.
+    kept: Option<Kept>,
+    /// Puts together what nodes report of fences.
+    fences: FenceObserver,
     /// The last job state in it.
     phase_told: JobState,
     /// Ranks that were ever in contact with a process-management interface.
@@ -177,6 +181,8 @@ pub(crate) struct ControllerParts {
     pub(crate) signals: Signals,
     pub(crate) streams: Streams,
     pub(crate) status: Option<Status>,
+    /// When the run started.
+    pub(crate) since: SystemTime,
 }
 
 impl Controller {
@@ -193,6 +199,8 @@ impl Controller {
             refused: Vec::new(),
             over: false,
             status: parts.status,
+            kept: Kept::of(&parts.plan.spec.status, parts.since),
+            fences: FenceObserver::default(),
             phase_told: JobState::Planned,
             connected: 0,
             names: JobNames::of(&parts.plan.job.nspace),

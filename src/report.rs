@@ -5,6 +5,7 @@ pub mod explain;
 pub mod failures;
 pub mod missing_ranks;
 pub(crate) mod nodes;
+pub(crate) mod page;
 pub(crate) mod plan_record;
 pub mod progress;
 pub(crate) mod running_ranks;

@@ -50,8 +50,8 @@ use tracing::debug;
 use book::Book;
 pub use id::{FenceId, Kind, Participants, Series};
 pub use message::{
-    Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceOutput, FenceResult,
-    Limits, Released, Timeout,
+    Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceOutput, FencePassage,
+    FenceResult, Limits, PassageTimes, Released, Timeout,
 };
 use round::{Round, RoundPhase};
 use tree::FencePosition;
@@ -76,6 +76,10 @@ pub struct FenceEngine<T> {
     survivors: Option<Survivors>,
     /// Number of nodes of the launch, if it is known.
     launch: Option<u32>,
+    /// Whether it reports what each fence has taken.
+    observed: bool,
+    /// The time of the input that is handled.
+    now: Moment,
 }
 
 impl<T> FenceEngine<T> {
@@ -91,12 +95,21 @@ impl<T> FenceEngine<T> {
             torn_down: false,
             survivors: None,
             launch: None,
+            observed: false,
+            now: Moment(Duration::ZERO),
         }
     }
 
     /// The launch has so many nodes, more than one: a fence of all of them is released at once.
     pub fn of_launch(&mut self, nodes: u32) {
         self.launch = (nodes > 1).then_some(nodes);
+    }
+
+    /// From now on it reports what each fence has taken ([`FenceOutput::Passed`]).
+    #[must_use]
+    pub fn observed(mut self, observed: bool) -> Self {
+        self.observed = observed;
+        self
     }
 
     /// The same, with fences that do without lost nodes and dead processes. The same on all nodes.
@@ -108,6 +121,7 @@ impl<T> FenceEngine<T> {
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
     pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+        self.now = now;
         match input {
             FenceInput::Begin {
                 series,
@@ -184,6 +198,7 @@ impl<T> FenceEngine<T> {
         let round = self.rounds.entry(id.clone());
         let round = round.or_insert_with(|| Round::new(&id, place.clone(), now));
         round.ticket = Some(ticket);
+        round.begin(now);
         round.limit(timeout, Duration::ZERO, now);
         if let Some(failure) = over {
             self.end(&id, Err(failure), out);
@@ -226,7 +241,7 @@ impl<T> FenceEngine<T> {
         }
         let round = self.rounds.entry(id.clone());
         let round = round.or_insert_with(|| Round::new(&id, place, now));
-        round.arrive(offer.contribution, ticket);
+        round.arrive(offer.contribution, ticket, now);
         round.limit(offer.timeout, offer.waited, now);
         if *round.place.nodes() != offer.nodes {
             let theirs = round.place.nodes().clone();
@@ -364,6 +379,14 @@ impl<T> FenceEngine<T> {
                 }
                 Err(failure) => debug!(parent: &round.span, %failure, "failed"),
             }
+        }
+        if self.observed
+            && result.is_ok()
+            && let Some(round) = &round
+            && let Some(times) = round.passage(self.now)
+        {
+            let (id, nodes) = (id.clone(), round.place.nodes().count());
+            out.push(FenceOutput::Passed { id, nodes, times });
         }
         let ticket = round.and_then(|round| round.ticket);
         let unheard = result.as_ref().err().filter(|_| ticket.is_none());

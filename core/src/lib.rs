@@ -33,3 +33,4 @@ pub mod rendezvous;
 pub mod stdio_flow_control;
 pub mod step;
 pub mod supervisor;
+pub mod timeline;

@@ -216,7 +216,8 @@ impl NodeCore {
             fences: match terms.survives {
                 true => fences.surviving(),
                 false => fences,
-            },
+            }
+            .observed(terms.observed),
             held_fences: Vec::new(),
             terms,
             heard: vec![None; local_size],

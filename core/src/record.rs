@@ -5,6 +5,7 @@
 
 mod base64;
 mod cause;
+mod fences;
 mod order;
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::{RankEnd, signal_name};
 use crate::job::wall::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank, kind_of};
+pub use fences::{FenceObserver, FenceRecord, LateNode};
 pub use order::SignalOrder;
 
 /// Version of the stream, in its first and last line.
@@ -30,6 +32,12 @@ pub enum Record<'a> {
     Job(PlannedJob<'a>),
     /// A rank came into another state.
     Rank(RankChange<'a>),
+    /// A host has joined the launch.
+    Node(JoinedNode<'a>),
+    /// A rank or a tool has spawned a job, whose ranks are about to be started.
+    Spawned(SpawnedJob<'a>),
+    /// A fence or barrier was released on all nodes.
+    Fence(Box<FenceRecord<'a>>),
     /// A rank printed something.
     Output(OutputRecord<'a>),
     /// A rank's text for the job record.
@@ -105,6 +113,28 @@ pub struct PlannedNode<'a> {
     pub host: Cow<'a, str>,
     /// Number of ranks on it.
     pub ranks: u32,
+}
+
+/// See [`Record::Node`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JoinedNode<'a> {
+    pub node: u32,
+    /// Its name.
+    pub host: Cow<'a, str>,
+}
+
+/// See [`Record::Spawned`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SpawnedJob<'a> {
+    /// Its number in the launch.
+    pub spawned_job: JobNumber,
+    /// Its name.
+    pub job: Cow<'a, str>,
+    pub size: u32,
+    pub apps: Vec<AppRecord>,
+    /// Whose request it was; `None` for a tool's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Speaker>,
 }
 
 /// A program of a job.
@@ -356,11 +386,18 @@ pub fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// A line with its time.
 #[derive(Serialize, Deserialize)]
 struct Timed<R> {
     time: String,
     ms: u64,
+    /// Absent in streams of versions before 0.2.
+    #[serde(default)]
+    us: u64,
     #[serde(flatten)]
     record: R,
 }
@@ -388,6 +425,7 @@ impl<'a> Record<'a> {
         let timed = Timed {
             time: clock.at(now).to_string(),
             ms: ms(now),
+            us: us(now),
             record: self,
         };
         serde_json::to_writer(&mut *out, &timed)
@@ -397,13 +435,14 @@ impl<'a> Record<'a> {
 }
 
 impl Record<'static> {
-    /// Reads one line, with or without its end, and its time in milliseconds since the start of the run.
+    /// Reads one line, with or without its end, and its time since the start of the run.
     ///
     /// # Errors
     /// When it is no line of a status stream.
-    pub fn read(line: &[u8]) -> serde_json::Result<(u64, Self)> {
-        let Timed { ms, record, .. } = serde_json::from_slice(line)?;
-        Ok((ms, record))
+    pub fn read(line: &[u8]) -> serde_json::Result<(Duration, Self)> {
+        let Timed { ms, us, record, .. } = serde_json::from_slice(line)?;
+        let time = Duration::from_millis(ms).max(Duration::from_micros(us));
+        Ok((time, record))
     }
 }
 

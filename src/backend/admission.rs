@@ -36,7 +36,9 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::Failed { cause, .. } => known.cause(cause),
         FromBackend::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
         // Reports of the launcher to itself.
-        FromBackend::Joined { .. } | FromBackend::Refused(_) => false,
+        FromBackend::Joined { .. } | FromBackend::Refused(_) | FromBackend::NodeReady { .. } => {
+            false
+        }
         FromBackend::Ready
         | FromBackend::Held
         | FromBackend::Started { .. }
@@ -69,6 +71,7 @@ impl<T: Placed> Known<'_, T> {
                 ranks.all(|rank| self.rank(*rank))
             }
             FromNode::FenceLate(late) => self.absences(&late.absences),
+            FromNode::FencePassed(passage) => passage.last.is_none_or(|last| self.rank(last)),
             FromNode::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
             FromNode::Allocate { .. }
             | FromNode::Tools { .. }

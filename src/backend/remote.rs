@@ -151,7 +151,10 @@ impl RemoteBackend {
             return;
         }
         match told {
-            FromBackend::Ready => return self.conclude(|fleet, _, out| fleet.ready(node, out)),
+            FromBackend::Ready => {
+                self.tell(FromBackend::NodeReady { node });
+                return self.conclude(|fleet, _, out| fleet.ready(node, out));
+            }
             FromBackend::AllStarted { job } => {
                 return self.conclude(|fleet, _, out| fleet.started(node, job, out));
             }

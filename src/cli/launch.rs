@@ -24,7 +24,7 @@ pub(super) fn execute() -> Result<u8, RunFailure> {
         let failure = RunFailure::request(error);
         let status = StatusSpec {
             json: Some(StatusTarget::Stdout),
-            control: None,
+            ..StatusSpec::default()
         };
         refused(&status, &failure);
         failure

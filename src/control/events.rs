@@ -33,6 +33,7 @@ impl Controller {
                 warnings,
             } => self.loaded[node.index()] = Some(Loaded { libpmix, warnings }),
             FromBackend::Ready => self.hosts_ready = true,
+            FromBackend::NodeReady { node } => self.record_node(node),
             FromBackend::Started { rank, pid } => self.rank_started(rank, pid)?,
             FromBackend::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
@@ -138,6 +139,7 @@ impl Controller {
                     self.show_stacks_of_late_fence();
                 }
             }
+            FromNode::FencePassed(passage) => self.fence_passed(node, *passage),
             FromNode::Log(text) => self.log(text),
             FromNode::Syslog(text) => {
                 if let Some(text) = self.syslog.log(&text) {

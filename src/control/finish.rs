@@ -55,6 +55,7 @@ pub(crate) fn finish(
     let code = controller.supervisor.exit_code();
     controller.streams.end_lines();
     controller.tell_result(code, result.as_ref().err());
+    controller.make_of_record();
     controller.leave_rendezvous();
     flush(&mut controller);
     controller.leave_terminal();

@@ -20,7 +20,7 @@ use crate::control::{self, Controller};
 use crate::failure::{RequestError, RunFailure};
 use crate::log::{self, FilterError};
 use crate::plan::{Plan, direction};
-use crate::report::status::{Status, Target};
+use crate::report::status::{Status, Target, made};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{Show, Streams};
 use crate::stdio::{rank_files, stdin};
@@ -92,6 +92,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     let started = Instant::now();
     let since = SystemTime::now();
     let status = Target::open(&spec.status, since)?;
+    made::check(&spec.status)?;
     let orders = spec.status.control.map(Orders::open).transpose()?;
     let prepared =
         beginning.and_then(|beginning| prepare(spec, beginning, (started, since), status.clone()));
@@ -158,6 +159,7 @@ fn prepare(
         status: status.map(|target| Status::new(target, &local.wake)),
         plan,
         started,
+        since,
         backend: Box::new(local),
         signals,
         streams,

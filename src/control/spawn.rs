@@ -147,6 +147,7 @@ impl Controller {
             end_told: false,
             span: info_span!("job", number = number.0, size, parent = parent.0),
         });
+        self.record_spawn(number, &by);
         let birth = Birth {
             asker,
             by,

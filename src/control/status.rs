@@ -1,6 +1,7 @@
 //! What is told while a job runs: warnings to people, changes of state to readers of the status
 //! stream.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tracing::{Level, debug, enabled, info};
@@ -12,14 +13,16 @@ use crate::plan::jobs::{Jobs, Plans};
 use crate::report::failures::Unended;
 use crate::report::plan_record::{apps, planned, program};
 use crate::report::progress::{END_PATIENCE, PATIENCE};
-use crate::report::status::own_failure;
+use crate::report::status::{Kept, Status, own_failure};
 use crate::sys::out_of_memory::Counter;
+use wireup_core::fence::FencePassage;
 use wireup_core::job::absence::{Absences, NAMED_MAX};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::job::spawn::Spawner;
 use wireup_core::record::{
-    CauseRecord, EndRecord, JobState, Missing, MissingRank, Outcome, PlannedJob, RankChange,
-    RankLocation, RankResult, RankState, Record, VERSION, kind_of, ms,
+    CauseRecord, EndRecord, JobState, JoinedNode, Missing, MissingRank, Outcome, PlannedJob,
+    RankChange, RankLocation, RankResult, RankState, Record, SpawnedJob, VERSION, kind_of, ms,
 };
 use wireup_core::supervisor::LaunchPhase;
 
@@ -52,6 +55,9 @@ impl Controller {
 
     fn record(&mut self, record: &Record<'_>) {
         let now = self.now();
+        if let Some(kept) = &mut self.kept {
+            kept.keep(record, now);
+        }
         if let Some(status) = &mut self.status {
             // Without a thread to write it nothing is written: the run has larger worries then.
             let _ = status.write(record, now, &mut self.streams);
@@ -64,9 +70,14 @@ impl Controller {
         self.record(&Record::log(speaker, text));
     }
 
+    /// Whether somebody reads records, now or when the launch has ended.
+    fn is_recorded(&self) -> bool {
+        self.status.is_some() || self.kept.is_some()
+    }
+
     /// Says what is going to be run.
     pub(crate) fn tell_plan(&mut self) {
-        if self.status.is_none() {
+        if !self.is_recorded() {
             return;
         }
         let plan = Arc::clone(&self.plan);
@@ -120,7 +131,7 @@ impl Controller {
         }
         self.phase_told = state;
         info!(?state, "launch");
-        if self.status.is_none() {
+        if !self.is_recorded() {
             return;
         }
         let jobs = self.jobs.clone();
@@ -151,7 +162,7 @@ impl Controller {
     pub(super) fn rank_changed(&mut self, rank: GlobalRank, state: RankState) {
         let (job, number) = self.jobs.identity(rank);
         debug!(parent: self.family.span(job), rank = number.0, ?state, "rank");
-        if self.status.is_none() {
+        if !self.is_recorded() {
             return;
         }
         let jobs = self.jobs.clone();
@@ -166,6 +177,53 @@ impl Controller {
         }));
     }
 
+    /// A host has joined.
+    pub(super) fn record_node(&mut self, node: NodeId) {
+        let jobs = self.jobs.clone();
+        let host = jobs.first().node_names[node.index()].as_str().into();
+        self.record(&Record::Node(JoinedNode { node: node.0, host }));
+    }
+
+    /// A job is about to be started for a rank or tool of the launch.
+    pub(super) fn record_spawn(&mut self, number: JobNumber, by: &Spawner) {
+        if !self.is_recorded() {
+            return;
+        }
+        let jobs = self.jobs.clone();
+        let plan = jobs.get(number).expect("it was added just now");
+        let parent = match by {
+            Spawner::Rank(rank) => Some(jobs.identity(*rank).into()),
+            Spawner::Tool(_) => None,
+        };
+        self.record(&Record::Spawned(SpawnedJob {
+            spawned_job: number,
+            job: plan.job.nspace.as_str().into(),
+            size: plan.job.ranks.size(),
+            apps: apps(plan),
+            parent,
+        }));
+    }
+
+    /// A fence was released at a node.
+    pub(super) fn fence_passed(&mut self, node: NodeId, passage: FencePassage) {
+        let jobs = self.jobs.clone();
+        let host = |node: NodeId| Cow::from(jobs.first().node_names[node.index()].as_str());
+        let speaker = |rank| jobs.identity(rank).into();
+        if let Some(record) = self.fences.passed(node, passage, host, speaker) {
+            self.record(&Record::Fence(Box::new(record)));
+        }
+    }
+
+    /// Writes what was asked for about the launch, which has ended.
+    pub(super) fn make_of_record(&mut self) {
+        let Some(kept) = self.kept.take() else { return };
+        let plan = Arc::clone(&self.plan);
+        match kept.make(&plan.spec.status) {
+            Ok(lines) => lines.iter().for_each(|line| self.tell(line)),
+            Err(error) => self.tell(&format!("warning: {error}")),
+        }
+    }
+
     /// The status stream cannot be written any more: the job goes on without it.
     pub(crate) fn check_status(&mut self) {
         if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
@@ -177,7 +235,8 @@ impl Controller {
 
     /// The last line: how everything went.
     pub(crate) fn tell_result(&mut self, code: u8, failure: Option<&RunFailure>) {
-        let Some(clock) = self.status.as_ref().map(|status| status.clock()) else {
+        let clock = self.status.as_ref().map(Status::clock);
+        let Some(clock) = clock.or_else(|| self.kept.as_ref().map(Kept::clock)) else {
             return;
         };
         let jobs = self.jobs.clone();

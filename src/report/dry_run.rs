@@ -97,11 +97,7 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
             Arc::clone(&plan.job),
             plan.offer.pmi,
             plan.offer.pmix,
-            Terms::of(
-                &plan.spec.layout.spread,
-                &plan.spec.ending,
-                &plan.spec.debug,
-            ),
+            Terms::of(&plan.spec),
         )
         .map_err(|error| RunFailure::system("cannot serve this job", error))?;
         if plan.offer.pmix {

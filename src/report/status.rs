@@ -6,6 +6,7 @@
 //! ranks' output is part of the stream, a full queue stops the reading of the ranks instead, as
 //! output does without it.
 
+pub(crate) mod made;
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod target;
 
@@ -14,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+pub(crate) use self::made::Kept;
 use self::target::write_now;
 pub(crate) use self::target::{DescriptorError, readable};
 use crate::failure::RunFailure;

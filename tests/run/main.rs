@@ -49,6 +49,7 @@ mod python;
 mod queries;
 mod refusals;
 mod rendezvous;
+mod report;
 mod signals;
 mod singleton;
 mod spawn;

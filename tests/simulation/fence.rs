@@ -225,6 +225,7 @@ impl World {
                 }
                 FenceOutput::SendAll(_) => panic!("the launch is not known"),
                 FenceOutput::Complete { ticket, result } => self.answered(at, ticket, result),
+                FenceOutput::Passed { .. } => panic!("nobody observes the fences"),
                 FenceOutput::Describe { id, .. } if self.is_vacant(at, &id) => {
                     self.input(at, FenceInput::Vacant { id });
                 }

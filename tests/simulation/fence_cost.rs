@@ -75,6 +75,7 @@ fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
                 }
                 FenceOutput::SendAll(_)
                 | FenceOutput::Describe { .. }
+                | FenceOutput::Passed { .. }
                 | FenceOutput::Waits { .. } => {
                     panic!("no time has passed, and the launch is not known")
                 }

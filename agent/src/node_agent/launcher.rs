@@ -253,7 +253,8 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
                 let (speaker, stream) = (output.speaker, output.stream);
                 deliver(head, speaker, stream, output.into_bytes().into()).await;
             }
-            Ok((ms, record)) => {
+            Ok((time, record)) => {
+                let ms = wireup_core::record::ms(time);
                 let origin = *origin.get_or_insert_with(|| now().saturating_sub_unsigned(ms));
                 head.learn(|progress| progress.take(record, origin.saturating_add_unsigned(ms)));
             }

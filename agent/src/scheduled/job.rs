@@ -44,6 +44,7 @@ impl LaunchRequest {
         job.status = StatusSpec {
             json: Some(StatusTarget::Stdout),
             control: Some(ORDERS),
+            ..StatusSpec::default()
         };
         job
     }

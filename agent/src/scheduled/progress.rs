@@ -147,7 +147,12 @@ impl Progress {
                     rank,
                 });
             }
-            Record::Output(_) | Record::Log(_) | Record::Other => {}
+            Record::Node(_)
+            | Record::Spawned(_)
+            | Record::Fence(_)
+            | Record::Output(_)
+            | Record::Log(_)
+            | Record::Other => {}
         }
     }
 

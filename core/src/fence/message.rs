@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::id::{FenceId, Series};
 use crate::fence::tree::Nodes;
 use crate::job::absence::Absences;
-use crate::job::ids::NodeId;
+use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::octets;
 
 /// What one node brings to a fence, or a node and all below it together.
@@ -145,6 +145,14 @@ pub enum FenceOutput<T> {
         /// Whether the arrivals have data.
         collect: bool,
     },
+    /// A fence that this node had entered was released, before the answer to its requester. Only of an
+    /// engine that is [`observed`](super::FenceEngine::observed).
+    Passed {
+        id: FenceId,
+        /// Number of nodes that take part.
+        nodes: u32,
+        times: PassageTimes,
+    },
     /// A fence takes longer than expected and continues; at its root only.
     Waits {
         id: FenceId,
@@ -153,6 +161,28 @@ pub enum FenceOutput<T> {
         /// The missing ranks.
         absences: Absences,
     },
+}
+
+/// How long a fence that was released has taken at one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PassageTimes {
+    /// From the first local process that entered to the last; zero where only the last is known.
+    pub gathering: Duration,
+    /// From the last local process that entered to the release.
+    pub waiting: Duration,
+}
+
+/// What a fence that was released has taken at one node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FencePassage {
+    pub id: FenceId,
+    /// Number of ranks that take part, on all nodes.
+    pub ranks: u32,
+    /// Number of nodes that take part.
+    pub nodes: u32,
+    pub times: PassageTimes,
+    /// The process of this node that entered last, if it is known: libpmix does not tell.
+    pub last: Option<GlobalRank>,
 }
 
 /// A message between the engines of two nodes, one of which is the other's parent in the tree of the

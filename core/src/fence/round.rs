@@ -14,7 +14,7 @@ use std::time::Duration;
 use tracing::{Span, debug_span};
 
 use super::id::FenceId;
-use super::message::{Contribution, Deadline, FenceFailure, Released, Timeout};
+use super::message::{Contribution, Deadline, FenceFailure, PassageTimes, Released, Timeout};
 use crate::fence::tree::FencePosition;
 use crate::job::absence::Absences;
 use crate::job::clock::Moment;
@@ -89,6 +89,9 @@ pub(super) struct Round<T> {
     /// The nodes that are waited for were asked whether their participants live.
     pub(super) looked: bool,
     reported: bool,
+    /// When the first local process entered, as far as is known, and when the last did.
+    begun: Option<Moment>,
+    entered: Option<Moment>,
     /// From the first sign of the fence here to its end here.
     pub(super) span: Span,
 }
@@ -112,6 +115,8 @@ impl<T> Round<T> {
             waits: 0,
             looked: false,
             reported: false,
+            begun: None,
+            entered: None,
             span: debug_span!(
                 "fence",
                 kind = ?id.series.kind,
@@ -170,7 +175,22 @@ impl<T> Round<T> {
         self.wait_for_root(now);
     }
 
-    pub(super) fn arrive(&mut self, contribution: Contribution, ticket: Option<T>) {
+    /// Some local processes have entered.
+    pub(super) fn begin(&mut self, now: Moment) {
+        self.begun = Some(now);
+    }
+
+    /// What it has taken here if it is released now; `None` if nobody here has entered.
+    pub(super) fn passage(&self, now: Moment) -> Option<PassageTimes> {
+        let entered = self.entered?;
+        Some(PassageTimes {
+            gathering: entered.since(self.begun.unwrap_or(entered)),
+            waiting: now.since(entered),
+        })
+    }
+
+    pub(super) fn arrive(&mut self, contribution: Contribution, ticket: Option<T>, now: Moment) {
+        self.entered = ticket.is_some().then_some(now);
         self.ticket = ticket.or_else(|| self.ticket.take());
         self.own = Some(match contribution.collect {
             true => contribution,

@@ -287,13 +287,25 @@ fn ending() -> BoxedStrategy<EndingSpec> {
         .boxed()
 }
 
-/// Anything a user can ask for.
-pub fn job_spec() -> BoxedStrategy<JobSpec> {
+fn status() -> BoxedStrategy<StatusSpec> {
     let json = prop_oneof![
         Just(StatusTarget::Stdout),
         any::<i32>().prop_map(StatusTarget::Descriptor),
         path().prop_map(StatusTarget::File),
     ];
+    (of(json), of(3i32..), of(path()), of(path()), any::<bool>())
+        .prop_map(|(json, control, report, trace, timing)| StatusSpec {
+            json,
+            control,
+            report,
+            trace,
+            timing,
+        })
+        .boxed()
+}
+
+/// Anything a user can ask for.
+pub fn job_spec() -> BoxedStrategy<JobSpec> {
     let pmi = prop_oneof![
         Just(PmiChoice::Auto),
         Just(PmiChoice::Pmi1),
@@ -320,7 +332,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         vec(process_set(100), 0..3),
         stdio(),
         ending(),
-        (of(json), of(3i32..)),
+        status(),
         interface,
         debug(),
         (
@@ -330,24 +342,14 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         ),
     )
         .prop_map(
-            |(
-                apps,
-                layout,
-                psets,
-                stdio,
-                ending,
-                (json, control),
-                interface,
-                debug,
-                (told, notes, log),
-            )| {
+            |(apps, layout, psets, stdio, ending, status, interface, debug, (told, notes, log))| {
                 JobSpec {
                     apps,
                     layout,
                     psets,
                     stdio,
                     ending,
-                    status: StatusSpec { json, control },
+                    status,
                     interface,
                     debug,
                     dry_run: told.0,

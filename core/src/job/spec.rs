@@ -256,6 +256,26 @@ pub struct StatusSpec {
     pub json: Option<StatusTarget>,
     /// Descriptor that was inherited, from which orders are read; at least 3.
     pub control: Option<i32>,
+    /// Page about the launch that is written at its end.
+    #[serde(with = "octets")]
+    pub report: Option<PathBuf>,
+    /// File in the Trace Event Format that is written at its end.
+    #[serde(with = "octets")]
+    pub trace: Option<PathBuf>,
+    /// Whether its critical path is printed at its end.
+    pub timing: bool,
+}
+
+impl StatusSpec {
+    /// Whether something is made of the status stream when the launch ends.
+    pub fn is_kept(&self) -> bool {
+        self.report.is_some() || self.trace.is_some() || self.timing
+    }
+
+    /// Whether somebody wants to know what each fence takes.
+    pub fn observes_fences(&self) -> bool {
+        self.json.is_some() || self.is_kept()
+    }
 }
 
 /// What the ranks are offered for process management, and the parts that serve it.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::collective::CollectiveMessage;
 use crate::direct_modex::ModexMessage;
 use crate::fence::FenceMessage;
+use crate::fence::FencePassage;
 use crate::groups::GroupMessage;
 use crate::job::allocation::{AllocationRequest, AllocationResult};
 use crate::job::demand::Demand;
@@ -275,6 +276,8 @@ pub enum Report {
 pub enum FromNode {
     /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
     FenceLate(LateFence),
+    /// A fence was released here; only if [`Terms::observed`](crate::node::Terms::observed).
+    FencePassed(Box<FencePassage>),
     /// A rank requests an action on ranks of its job.
     Demanded(Demand),
     /// A rank, or its MPI library, has something for the user.
@@ -345,6 +348,7 @@ impl FromNode {
             | Self::Tools { .. }
             | Self::Directed(_)
             | Self::FenceLate(_)
+            | Self::FencePassed(_)
             | Self::Log(_)
             | Self::Syslog(_)
             | Self::Rendezvous { .. } => None,

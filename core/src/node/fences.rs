@@ -9,15 +9,15 @@ use std::time::Duration;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::fence::id::Ranks;
 use crate::fence::{
-    self, Deadline, FenceFailure, FenceId, FenceInput, FenceResult, Kind, Nodes, Participants,
-    Series, Timeout,
+    self, Deadline, FenceFailure, FenceId, FenceInput, FencePassage, FenceResult, Kind, Nodes,
+    Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
-use crate::job::spec::{DebugSpec, EndingSpec, FENCE_TIMEOUT, FenceLimit, OnFailure, SpreadSpec};
+use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
 use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, FromNode, Report};
 use crate::pmi::collective::{Collective, CollectiveScope};
@@ -35,11 +35,14 @@ pub struct Terms {
     pub survives: bool,
     /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
     pub shown: bool,
+    /// The launcher is told what each fence has taken.
+    pub observed: bool,
 }
 
 impl Terms {
     /// The user's setting.
-    pub fn of(spread: &SpreadSpec, ending: &EndingSpec, debug: &DebugSpec) -> Self {
+    pub fn of(spec: &JobSpec) -> Self {
+        let (spread, ending) = (&spec.layout.spread, &spec.ending);
         Self {
             shape: Shape {
                 star_limit: spread.star_limit,
@@ -48,7 +51,8 @@ impl Terms {
             limit: ending.fence,
             tolerant: !ending.kill_on_bad_exit,
             survives: ending.on_failure == OnFailure::Continue,
-            shown: debug.stacks,
+            shown: spec.debug.stacks,
+            observed: spec.status.observes_fences(),
         }
     }
 
@@ -254,6 +258,25 @@ impl NodeCore {
         actions.push(Action::Tell(FromNode::FenceLate(late)));
     }
 
+    /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
+    /// entered last.
+    fn fence_passed(&self, id: FenceId, nodes: u32, times: PassageTimes) -> FromNode {
+        let is_pmi = collective_of(&id.series).is_some();
+        let here = (0..).map(NodeRank).zip(&self.heard);
+        let members = here.filter(|(local, _)| {
+            let name = self.name_of(self.process(*local));
+            is_pmi && id.series.participants.contains(&name)
+        });
+        let last = members.max_by_key(|(_, heard)| **heard);
+        FromNode::FencePassed(Box::new(FencePassage {
+            ranks: self.size_of(&id.series.participants),
+            last: last.map(|(local, _)| self.process(local)),
+            id,
+            nodes,
+            times,
+        }))
+    }
+
     /// Why the job fails when a fence does; `None` if that is the program's business, or follows
     /// from something else that fails it.
     pub(super) fn fence_cause(
@@ -312,6 +335,9 @@ impl NodeCore {
                 }
                 fence::FenceOutput::Describe { id, collect } => {
                     self.describe(id, collect, now, actions);
+                }
+                fence::FenceOutput::Passed { id, nodes, times } => {
+                    actions.push(Action::Tell(self.fence_passed(id, nodes, times)));
                 }
                 fence::FenceOutput::Waits {
                     id,

@@ -18,7 +18,7 @@ fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
     let written = line(&Record::Warning {
         message: "two\nlines".into(),
     });
-    let start = r#"{"time":"1970-01-01T00:00:01.500Z","ms":1500,"event":"warning","#;
+    let start = r#"{"time":"1970-01-01T00:00:01.500Z","ms":1500,"us":1500000,"event":"warning","#;
     assert!(written.starts_with(start), "{written}");
     assert_eq!(written.matches('\n').count(), 1);
     assert!(written.ends_with("}\n"));

@@ -68,11 +68,7 @@ impl Made {
                     Arc::clone(&plan.job),
                     plan.offer.pmi,
                     plan.offer.pmix,
-                    Terms::of(
-                        &plan.spec.layout.spread,
-                        &plan.spec.ending,
-                        &plan.spec.debug,
-                    ),
+                    Terms::of(&plan.spec),
                 )
                 .map(|core| {
                     let core = core.impatient_after(parts.silence);

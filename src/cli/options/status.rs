@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -23,6 +24,18 @@ pub(crate) struct StatusArgs {
     /// job
     #[arg(long, value_name = "fd:N", value_parser = descriptor, hide_short_help = true)]
     control: Option<i32>,
+
+    /// Write a page about the launch when it has ended: its phases by host and rank, fences, failures
+    #[arg(long, value_name = "FILE.html", value_hint = clap::ValueHint::FilePath)]
+    report: Option<PathBuf>,
+
+    /// Write the same as a trace that Perfetto shows when it has ended
+    #[arg(long, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath, hide_short_help = true)]
+    trace: Option<PathBuf>,
+
+    /// Say in a few lines where the time of the launch went when it has ended
+    #[arg(long)]
+    timing: bool,
 }
 
 impl From<StatusArgs> for StatusSpec {
@@ -30,6 +43,9 @@ impl From<StatusArgs> for StatusSpec {
         Self {
             json: args.json,
             control: args.control,
+            report: args.report,
+            trace: args.trace,
+            timing: args.timing,
         }
     }
 }

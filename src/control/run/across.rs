@@ -37,6 +37,7 @@ pub(super) fn prepare(
         status: status.map(|target| Status::new(target, &wake)),
         plan,
         started,
+        since,
         backend: Box::new(remote),
         signals,
         streams,

@@ -137,7 +137,9 @@ pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Dura
                     end = end.max(now);
                     released += 1;
                 }
-                FenceOutput::Describe { .. } | FenceOutput::Waits { .. } => {
+                FenceOutput::Describe { .. }
+                | FenceOutput::Passed { .. }
+                | FenceOutput::Waits { .. } => {
                     panic!("it has no deadline")
                 }
             }

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 pub use fences::late_fence;
-use fences::{fence, participants};
+use fences::{fence, participants, passage};
 use names::store;
 
 use super::{AllocationTicket, FromNode, Notification, PeerMessage, SpawnTicket};
@@ -495,6 +495,7 @@ pub fn from_node() -> BoxedStrategy<FromNode> {
         }),
         demand().prop_map(FromNode::Demanded),
         late_fence().prop_map(FromNode::FenceLate),
+        passage().prop_map(|passage| FromNode::FencePassed(Box::new(passage))),
         (
             proptest::option::of(process()),
             proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::{bytes, node, nodes, nspace, proc_rank, process, reason, wait};
 use crate::fence::{
-    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, Kind, Nodes, Participants,
-    Series, Timeout,
+    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, FencePassage, Kind, Nodes,
+    Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent, SomeNodes};
 use crate::job::ids::NodeId;
@@ -35,11 +35,31 @@ pub(super) fn participants() -> BoxedStrategy<Participants> {
     .boxed()
 }
 
+fn id() -> BoxedStrategy<FenceId> {
+    let generation = prop_oneof![0..3_u64, any::<u64>()];
+    (series(), generation)
+        .prop_map(|(series, generation)| FenceId { series, generation })
+        .boxed()
+}
+
+/// What a fence has taken at a node.
+pub(super) fn passage() -> BoxedStrategy<FencePassage> {
+    let time = || wait().prop_map(Option::unwrap_or_default);
+    let times =
+        (time(), time()).prop_map(|(gathering, waiting)| PassageTimes { gathering, waiting });
+    let last = proptest::option::of(process());
+    (id(), any::<(u32, u32)>(), times, last)
+        .prop_map(|(id, (ranks, nodes), times, last)| FencePassage {
+            id,
+            ranks,
+            nodes,
+            times,
+            last,
+        })
+        .boxed()
+}
+
 pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
-    let id = || {
-        let generation = prop_oneof![0..3_u64, any::<u64>()];
-        (series(), generation).prop_map(|(series, generation)| FenceId { series, generation })
-    };
     let contribution =
         (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| Contribution {
             data,

@@ -1,0 +1,186 @@
+//! Fences in the status stream: what the nodes report of one becomes one line.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Speaker, us};
+use crate::fence::{FenceId, FencePassage, Kind};
+use crate::job::ids::{GlobalRank, NodeId};
+
+/// Nodes that a line names at most.
+const NAMED: usize = 16;
+
+/// Fences of which some nodes have reported, at most: those of one that will never be complete, since a
+/// node is lost, are dropped when there are more.
+const OPEN: usize = 256;
+
+/// A fence or barrier that was released on all its nodes.
+///
+/// Clocks of hosts are not compared: each node tells how long it has waited for the release, and who has
+/// waited least has entered last.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FenceRecord<'a> {
+    /// `pmix`, `connect`, `disconnect`, `pmi_barrier`, `pmi_node_barrier` or `pmi_ring`.
+    pub kind: Cow<'a, str>,
+    /// Who takes part: names of jobs, with their ranks.
+    pub participants: String,
+    /// Sequence number among the fences of this kind and these participants, from 0.
+    pub generation: u64,
+    /// Number of ranks that take part.
+    pub ranks: u32,
+    /// Number of nodes that take part.
+    pub nodes: u32,
+    /// Microseconds from the first known entry to the last.
+    pub spread_us: u64,
+    /// Microseconds from the last entry to the release: what the fence itself has taken.
+    pub own_us: u64,
+    /// The nodes that entered last, the last one first.
+    pub last: Vec<LateNode<'a>>,
+}
+
+/// See [`FenceRecord::last`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LateNode<'a> {
+    pub node: u32,
+    /// Its name.
+    pub host: Cow<'a, str>,
+    /// Microseconds by which it entered after the first node.
+    pub behind_us: u64,
+    /// Its rank that entered last, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<Speaker>,
+}
+
+/// Puts together what the nodes report.
+#[derive(Debug, Default)]
+pub struct FenceObserver(BTreeMap<FenceId, Vec<(NodeId, FencePassage)>>);
+
+impl FenceObserver {
+    /// Takes a node's report; a line, if it was the last one of its fence. A second report of one node
+    /// is ignored.
+    pub fn passed<'a>(
+        &mut self,
+        node: NodeId,
+        passage: FencePassage,
+        host_of: impl Fn(NodeId) -> Cow<'a, str>,
+        speaker_of: impl Fn(GlobalRank) -> Speaker,
+    ) -> Option<FenceRecord<'a>> {
+        if self.0.len() >= OPEN && !self.0.contains_key(&passage.id) {
+            self.0.pop_first();
+        }
+        let id = passage.id.clone();
+        let passages = self.0.entry(id.clone()).or_default();
+        if passages.iter().all(|(other, _)| *other != node) {
+            passages.push((node, passage));
+        }
+        if passages.len() < passages[0].1.nodes as usize {
+            return None;
+        }
+        let mut passages = self.0.remove(&id)?;
+        passages.sort_by_key(|(node, passage)| (passage.times.waiting, *node));
+        let own = passages[0].1.times.waiting;
+        let longest = passages.last()?.1.times.waiting;
+        let begun =
+            |(_, passage): &(NodeId, FencePassage)| passage.times.waiting + passage.times.gathering;
+        let first = passages.iter().map(begun).max().unwrap_or_default();
+        let last = passages.iter().take(NAMED).map(|(node, passage)| LateNode {
+            node: node.0,
+            host: host_of(*node),
+            behind_us: us(longest.saturating_sub(passage.times.waiting)),
+            rank: passage.last.map(&speaker_of),
+        });
+        let (_, any) = &passages[0];
+        Some(FenceRecord {
+            kind: name_of(id.series.kind).into(),
+            participants: id.series.participants.to_string(),
+            generation: id.generation,
+            ranks: any.ranks,
+            nodes: any.nodes,
+            spread_us: us(first.saturating_sub(own)),
+            own_us: us(own),
+            last: last.collect(),
+        })
+    }
+}
+
+impl FenceRecord<'_> {
+    /// From the first known entry to the release.
+    pub fn took(&self) -> Duration {
+        Duration::from_micros(self.spread_us.saturating_add(self.own_us))
+    }
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pmix => "pmix",
+        Kind::Connect => "connect",
+        Kind::Disconnect => "disconnect",
+        Kind::PmiBarrier { .. } => "pmi_barrier",
+        Kind::PmiNodeBarrier { .. } => "pmi_node_barrier",
+        Kind::PmiRing => "pmi_ring",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::{Participants, PassageTimes, Series};
+    use crate::job::ids::{JobNumber, Nspace, Rank};
+
+    fn passage(gathering: u64, waiting: u64, last: u32) -> FencePassage {
+        let participants = Participants::whole_job(Nspace::new("job").expect("a name"));
+        FencePassage {
+            id: FenceId {
+                series: Series {
+                    kind: Kind::PmiBarrier { tag: 0 },
+                    participants,
+                },
+                generation: 3,
+            },
+            ranks: 4,
+            nodes: 2,
+            times: PassageTimes {
+                gathering: Duration::from_micros(gathering),
+                waiting: Duration::from_micros(waiting),
+            },
+            last: Some(GlobalRank(last)),
+        }
+    }
+
+    #[test]
+    fn the_node_that_waited_least_came_last() {
+        let mut observer = FenceObserver::default();
+        let mut passed = |node, passage| {
+            let host = |node: NodeId| Cow::from(format!("n{node}"));
+            let speaker = |rank: GlobalRank| Speaker::from((JobNumber(0), Rank(rank.0)));
+            observer.passed(NodeId(node), passage, host, speaker)
+        };
+        assert!(passed(0, passage(10, 500, 1)).is_none());
+        assert!(passed(0, passage(10, 500, 1)).is_none(), "twice the same");
+        let record = passed(1, passage(2000, 40, 2)).expect("both have reported");
+        assert_eq!((record.spread_us, record.own_us), (2000, 40));
+        let last: Vec<(&str, u64, u32)> = record
+            .last
+            .iter()
+            .map(|late| (&*late.host, late.behind_us, late.rank.unwrap().rank.0))
+            .collect();
+        assert_eq!(last, [("n1", 460, 2), ("n0", 0, 1)]);
+        assert!(passed(1, passage(0, 0, 2)).is_none(), "a new fence");
+    }
+
+    #[test]
+    fn fences_that_are_never_complete_do_not_fill_the_memory() {
+        let mut observer = FenceObserver::default();
+        for generation in 0..2 * OPEN as u64 {
+            let mut passage = passage(0, 0, 0);
+            passage.id.generation = generation;
+            let host = |_| Cow::from("n");
+            let speaker = |_| Speaker::from((JobNumber(0), Rank(0)));
+            assert!(observer.passed(NodeId(0), passage, host, speaker).is_none());
+        }
+        assert_eq!(observer.0.len(), OPEN);
+    }
+}

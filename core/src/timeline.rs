@@ -1,0 +1,259 @@
+//! A launch as its status stream tells it: when hosts joined, ranks started, fences were released, and
+//! what is made of that; no I/O.
+//!
+//! All times are of the launcher's clock, in microseconds since the start of the run. It hears of other
+//! hosts a little later than what it hears of happened; times within a fence are the hosts' own.
+
+mod summary;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use crate::record::{
+    AppRecord, CauseRecord, EndRecord, FenceRecord, JobState, Outcome, PlannedJob, RankChange,
+    RankState, Record, SpawnedJob, Speaker,
+};
+pub use summary::summary;
+pub use trace::trace;
+
+/// Fences that are kept; of more, the first ones are.
+const FENCES: usize = 4096;
+
+/// Warnings that are kept; of more, the first ones are.
+const WARNINGS: usize = 200;
+
+/// A launch. See the module.
+#[derive(Debug, Default, Serialize)]
+pub struct Timeline {
+    /// Its name.
+    pub job: String,
+    /// Number of ranks of the first job.
+    pub size: u32,
+    /// The interfaces that were offered.
+    pub offered: Vec<String>,
+    pub apps: Vec<AppRecord>,
+    /// By number of the node.
+    pub hosts: BTreeMap<u32, Host>,
+    #[serde(serialize_with = "values")]
+    pub ranks: BTreeMap<Speaker, RankTimes>,
+    pub fences: Vec<PassedFence>,
+    /// Number of fences that are not in `fences`.
+    pub more_fences: u64,
+    pub spawns: Vec<Spawn>,
+    pub warnings: Vec<(u64, String)>,
+    /// When the plan was made.
+    pub planned: Option<u64>,
+    /// When all ranks of the first job had been started.
+    pub running: Option<u64>,
+    /// When the launch began to be ended because of a failure, or by request.
+    pub ending: Option<u64>,
+    pub outcome: Option<Ending>,
+}
+
+fn values<S: Serializer>(ranks: &BTreeMap<Speaker, RankTimes>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(ranks.values())
+}
+
+/// A host of the launch.
+#[derive(Debug, Default, Serialize)]
+pub struct Host {
+    pub name: String,
+    /// When it had joined; `None` for the launcher's own.
+    pub joined: Option<u64>,
+    /// How often it came last to a fence of several hosts.
+    pub last: u32,
+    /// Time for which all other hosts waited for it alone in these fences.
+    pub held_up: u64,
+}
+
+/// When a rank came into its states.
+#[derive(Debug, Default, Serialize)]
+pub struct RankTimes {
+    /// Names the job, unless it is the first, and the rank.
+    pub name: String,
+    pub node: u32,
+    pub app: u32,
+    pub pid: Option<i32>,
+    pub started: Option<u64>,
+    pub connected: Option<u64>,
+    pub finalized: Option<u64>,
+    pub ended: Option<u64>,
+    #[serde(flatten)]
+    pub how: EndRecord,
+    /// The kind of failure that ended it, if one did.
+    pub cause: Option<String>,
+}
+
+/// A fence, and when it was released.
+#[derive(Debug, Serialize)]
+pub struct PassedFence {
+    pub released: u64,
+    #[serde(flatten)]
+    pub fence: FenceRecord<'static>,
+}
+
+/// A job that was spawned, and when.
+#[derive(Debug, Serialize)]
+pub struct Spawn {
+    pub at: u64,
+    #[serde(flatten)]
+    pub job: SpawnedJob<'static>,
+}
+
+/// How the launch ended.
+#[derive(Debug, Serialize)]
+pub struct Ending {
+    pub at: u64,
+    pub exit_code: u8,
+    /// Wall-clock times, in UTC.
+    pub began: String,
+    pub ended: String,
+    pub cause: Option<CauseRecord<'static>>,
+}
+
+/// A line that belongs to no status stream.
+#[derive(Debug, thiserror::Error)]
+#[error("line {number} is no line of a status stream (`wireup run --json`): {error}")]
+pub struct StrangeLine {
+    /// Counted from 1.
+    pub number: usize,
+    pub error: serde_json::Error,
+}
+
+impl Timeline {
+    /// Reads a stream; one that was cut off counts as far as it goes.
+    ///
+    /// # Errors
+    /// [`StrangeLine`], unless it is the last line and has no end.
+    pub fn read(stream: &[u8]) -> Result<Self, StrangeLine> {
+        let mut timeline = Self::default();
+        let lines = stream.split_inclusive(|byte| *byte == b'\n');
+        for (index, line) in lines.enumerate() {
+            match Record::read(line) {
+                Ok((time, record)) => {
+                    timeline.take(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), record);
+                }
+                Err(_) if !line.ends_with(b"\n") => {}
+                Err(error) => {
+                    let number = index + 1;
+                    return Err(StrangeLine { number, error });
+                }
+            }
+        }
+        Ok(timeline)
+    }
+
+    fn take(&mut self, at: u64, record: Record<'static>) {
+        match record {
+            Record::Job(job) => self.job(at, job),
+            Record::Node(node) => {
+                let host = self.hosts.entry(node.node).or_default();
+                host.name = node.host.into_owned();
+                host.joined = Some(at);
+            }
+            Record::Rank(change) => self.rank(at, change),
+            Record::Spawned(job) => self.spawns.push(Spawn { at, job }),
+            Record::Fence(fence) => self.fence(at, *fence),
+            Record::Warning { message } => {
+                if self.warnings.len() < WARNINGS {
+                    self.warnings.push((at, message.into_owned()));
+                }
+            }
+            Record::Result(outcome) => self.result(at, *outcome),
+            Record::Output(_) | Record::Log(_) | Record::Other => {}
+        }
+    }
+
+    fn job(&mut self, at: u64, job: PlannedJob<'static>) {
+        match job.state {
+            JobState::Planned => self.planned = Some(at),
+            JobState::Running => self.running = Some(at),
+            JobState::Ending | JobState::Killing => self.ending = self.ending.or(Some(at)),
+            JobState::Other => {}
+        }
+        let Some(plan) = job.plan else { return };
+        self.job = plan.job.into_owned();
+        self.size = plan.size;
+        self.offered = plan
+            .offered
+            .into_iter()
+            .map(|name| name.into_owned())
+            .collect();
+        self.apps = plan.apps;
+        for node in plan.nodes {
+            self.hosts.entry(node.node).or_default().name = node.host.into_owned();
+        }
+    }
+
+    fn rank(&mut self, at: u64, change: RankChange<'static>) {
+        let rank = self.ranks.entry(change.place.speaker).or_default();
+        rank.name = change.place.speaker.to_string();
+        rank.node = change.place.node;
+        rank.app = change.place.app;
+        rank.pid = change.pid.or(rank.pid);
+        let host = self.hosts.entry(rank.node).or_default();
+        if host.name.is_empty() {
+            host.name = change.place.host.into_owned();
+        }
+        match change.state {
+            RankState::Started => rank.started = Some(at),
+            RankState::Connected => rank.connected = rank.connected.or(Some(at)),
+            RankState::Finalized => rank.finalized = Some(at),
+            RankState::Ended => rank.ended = Some(at),
+            RankState::Planned | RankState::NotStarted | RankState::Other => {}
+        }
+        if let Some(end) = change.end {
+            rank.how = end;
+        }
+    }
+
+    fn fence(&mut self, released: u64, fence: FenceRecord<'static>) {
+        if let [last, second, ..] = &fence.last[..] {
+            let host = self.hosts.entry(last.node).or_default();
+            host.last += 1;
+            host.held_up += last.behind_us.saturating_sub(second.behind_us);
+        }
+        match self.fences.len() < FENCES {
+            true => self.fences.push(PassedFence { released, fence }),
+            false => self.more_fences += 1,
+        }
+    }
+
+    fn result(&mut self, at: u64, outcome: Outcome<'static>) {
+        for result in outcome.ranks {
+            if let Some(rank) = self.ranks.get_mut(&result.place.speaker) {
+                rank.cause = result.cause.map(|cause| cause.into_owned());
+            }
+        }
+        self.outcome = Some(Ending {
+            at,
+            exit_code: outcome.exit_code,
+            began: outcome.start,
+            ended: outcome.end,
+            cause: outcome.cause,
+        });
+    }
+
+    /// When the last line was written.
+    fn end(&self) -> u64 {
+        let ranks = self.ranks.values();
+        let ended = ranks.filter_map(|rank| rank.ended.or(rank.connected).or(rank.started));
+        let ended = ended.max().unwrap_or_default();
+        self.outcome.as_ref().map_or(ended, |outcome| outcome.at)
+    }
+
+    /// The name of a host.
+    fn host(&self, node: u32) -> &str {
+        self.hosts.get(&node).map_or("?", |host| &host.name)
+    }
+
+    /// The host for which the others waited longest in fences, if they waited.
+    pub fn slowest_host(&self) -> Option<&Host> {
+        let hosts = self.hosts.values().filter(|host| host.held_up > 0);
+        hosts.max_by_key(|host| host.held_up)
+    }
+}

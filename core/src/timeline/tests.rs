@@ -1,0 +1,94 @@
+//! Streams as a launch writes them, and what is made of them.
+
+use super::*;
+
+/// A launch of two ranks on two hosts, of which the second is slow.
+const STREAM: &str = r#"
+{"time":"t","ms":1,"us":1000,"event":"job","state":"planned","version":1,"job":"w1","pid":7,"size":2,"offered":["pmi"],"nodes":[{"node":0,"host":"a","ranks":1},{"node":1,"host":"b","ranks":1}],"apps":[{"app":0,"program":"/x","ranks":2}]}
+{"time":"t","ms":4,"us":4000,"event":"node","node":0,"host":"a"}
+{"time":"t","ms":5,"us":5000,"event":"node","node":1,"host":"b"}
+{"time":"t","ms":6,"us":6000,"event":"rank","state":"started","rank":0,"node":0,"host":"a","app":0,"pid":10}
+{"time":"t","ms":7,"us":7000,"event":"rank","state":"started","rank":1,"node":1,"host":"b","app":0,"pid":11}
+{"time":"t","ms":7,"us":7100,"event":"job","state":"running"}
+{"time":"t","ms":17,"us":17000,"event":"rank","state":"connected","rank":0,"node":0,"host":"a","app":0,"pid":10}
+{"time":"t","ms":27,"us":27000,"event":"rank","state":"connected","rank":1,"node":1,"host":"b","app":0,"pid":11}
+{"time":"t","ms":40,"us":40000,"event":"fence","kind":"pmi_barrier","participants":"w1[*]","generation":0,"ranks":2,"nodes":2,"spread_us":9000,"own_us":500,"last":[{"node":1,"host":"b","behind_us":9000,"rank":{"rank":1}},{"node":0,"host":"a","behind_us":0}]}
+{"time":"t","ms":90,"us":90000,"event":"rank","state":"ended","rank":0,"node":0,"host":"a","app":0,"pid":10,"code":0,"signal":null,"signal_name":null}
+{"time":"t","ms":98,"us":98000,"event":"rank","state":"ended","rank":1,"node":1,"host":"b","app":0,"pid":11,"code":0,"signal":null,"signal_name":null}
+{"time":"t","ms":100,"us":100000,"event":"result","version":1,"job":"w1","exit_code":0,"exit_policy":null,"on_failure":null,"requeue":false,"cause":null,"start":"s","end":"e","elapsed_ms":100,"apps":[],"ranks":[]}
+"#;
+
+fn timeline() -> Timeline {
+    Timeline::read(STREAM.trim_start().as_bytes()).unwrap()
+}
+
+#[test]
+fn the_summary_follows_the_critical_path() {
+    let lines = summary(&timeline());
+    assert!(lines.len() <= 10, "{lines:?}");
+    let text = lines.join("\n");
+    for part in [
+        "timing of w1: 2 ranks on 2 hosts, 100.0 ms",
+        "4.0 ms   4 %  hosts joined, b last",
+        "2.0 ms   2 %  processes were started, rank 1 on b last",
+        "20.0 ms  20 %  programs were loaded and contacted PMI, rank 1 on b last",
+        "71.0 ms  71 %  ranks ran, rank 1 on b was the last to end",
+        "2.0 ms   2 %  the launch was cleaned up",
+        "1 fence: 500 us from the last entry to the release",
+        "the others waited 9.0 ms for host b",
+        "wireup's share is 9 %, that of the programs and their MPI 91 %",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_host_that_is_waited_for_is_the_slowest() {
+    let timeline = timeline();
+    let slowest = timeline.slowest_host().unwrap();
+    assert_eq!(
+        (&*slowest.name, slowest.last, slowest.held_up),
+        ("b", 1, 9000)
+    );
+}
+
+#[test]
+fn a_stream_that_was_cut_off_counts_as_far_as_it_goes() {
+    let stream = STREAM.trim_start();
+    for end in 0..stream.len() {
+        let timeline = Timeline::read(&stream.as_bytes()[..end]).unwrap();
+        assert!(summary(&timeline).len() <= 10);
+        let _ = trace(&timeline);
+    }
+    let strange = format!("{stream}hello\n{stream}");
+    let error = Timeline::read(strange.as_bytes()).unwrap_err();
+    assert_eq!(error.number, stream.lines().count() + 1);
+}
+
+#[test]
+fn the_trace_has_hosts_as_processes_and_ranks_as_threads() {
+    let trace = trace(&timeline());
+    let events = trace["traceEvents"].as_array().unwrap();
+    let complete = |pid: u32, name: &str| {
+        let mut found = events
+            .iter()
+            .filter(|event| event["ph"] == "X" && event["pid"] == pid && event["name"] == name);
+        let event = found.next().unwrap_or_else(|| panic!("no {name} of {pid}"));
+        (
+            event["ts"].as_u64().unwrap(),
+            event["dur"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(complete(1, "loads"), (7000, 20000));
+    assert_eq!(complete(1, "runs"), (27000, 71000));
+    assert_eq!(complete(0, "pmi_barrier"), (30500, 9500));
+    assert_eq!(complete(1, "pmi_barrier"), (39500, 500));
+    let name = |pid: u32| {
+        events
+            .iter()
+            .find(|event| event["name"] == "process_name" && event["pid"] == pid)
+            .unwrap()["args"]["name"]
+            .clone()
+    };
+    assert_eq!((name(0), name(1)), ("a".into(), "b".into()));
+}

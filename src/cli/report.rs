@@ -1,0 +1,70 @@
+//! `wireup report`: what was recorded of a launch, as a page, a trace or a summary.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::RunFailure;
+use crate::report::page::page;
+use crate::report::status::made::write;
+use wireup_core::timeline::{Timeline, summary, trace};
+
+const HELP: &str = "\
+Examples:
+  wireup run --json run.json -n 4 ./app; wireup report run.json             says where the time went
+  wireup report run.json -o run.html                                        writes a page for a browser
+  wireup report run.json --trace run.trace.json                             writes a trace for Perfetto
+
+The stream may be that of a launch that still runs, or that was killed. `wireup run --report FILE`,
+`--trace FILE` and `--timing` do the same when a launch ends.";
+
+/// Arguments of `wireup report`.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(super) struct ReportArgs {
+    /// What `wireup run --json` has written; - for standard input
+    #[arg(value_name = "STREAM", value_hint = clap::ValueHint::FilePath)]
+    stream: PathBuf,
+
+    /// Write a page, instead of the summary
+    #[arg(short, long, value_name = "FILE.html", value_hint = clap::ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    /// Write a trace, instead of the summary
+    #[arg(long, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath)]
+    trace: Option<PathBuf>,
+}
+
+/// Makes what was asked for.
+///
+/// # Errors
+/// [`RunFailure`] naming what cannot be read or written.
+pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
+    let stream = read(&args.stream).map_err(|error| {
+        RunFailure::request(format!("{} cannot be read: {error}", args.stream.display()))
+    })?;
+    let timeline = Timeline::read(&stream)
+        .map_err(|error| RunFailure::request(format!("{}: {error}", args.stream.display())))?;
+    if let Some(path) = &args.output {
+        write(path, page(&timeline).as_bytes())?;
+    }
+    if let Some(path) = &args.trace {
+        write(path, trace(&timeline).to_string().as_bytes())?;
+    }
+    if args.output.is_none() && args.trace.is_none() {
+        for line in summary(&timeline) {
+            println!("{line}");
+        }
+    }
+    Ok(0)
+}
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    if path.as_os_str() != "-" {
+        return std::fs::read(path);
+    }
+    let mut stream = Vec::new();
+    std::io::stdin().read_to_end(&mut stream)?;
+    Ok(stream)
+}

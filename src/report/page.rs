@@ -1,0 +1,45 @@
+//! The page about a launch (`--report`, `wireup report`): one file without references to others.
+//!
+//! The page's script makes everything out of the timeline, which is in the page as JSON. What hosts and
+//! programs are called, and texts of failures, come from others: the script puts them into the page as
+//! text only, and the policy in the page's head allows no other script.
+
+use wireup_core::timeline::{Timeline, summary};
+
+const HEAD: &str = include_str!("page/head.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+
+/// The page.
+pub(crate) fn page(timeline: &Timeline) -> String {
+    let data = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "summary": summary(timeline),
+        "timeline": timeline,
+    });
+    // In a script element only this character can end the element, or begin a comment.
+    let data = data.to_string().replace('<', "\\u003c");
+    HEAD.replace("/*style*/", STYLE)
+        .replace("/*script*/", SCRIPT)
+        .replace("/*data*/", &data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_cannot_end_the_script() {
+        let line = concat!(
+            r#"{"time":"t","ms":1,"us":1,"event":"warning","message":"</script><img src=x onerror=alert(1)>"}"#,
+            "\n"
+        );
+        let page = page(&Timeline::read(line.as_bytes()).unwrap());
+        assert_eq!(page.matches("</script").count(), 2, "the page's own");
+        assert!(page.contains(r"\u003c/script>\u003cimg"));
+        assert!(
+            !page.contains("/*"),
+            "every part is in its place, and no comment"
+        );
+    }
+}

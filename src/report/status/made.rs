@@ -1,0 +1,99 @@
+//! What is made of the status stream when a launch has ended: a page, a trace, a summary.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+
+use crate::failure::RequestError;
+use crate::report::page;
+use crate::sys::access::writable;
+use crate::sys::time_zone::utc_clock;
+use wireup_core::job::spec::StatusSpec;
+use wireup_core::job::wall::WallClock;
+use wireup_core::record::Record;
+use wireup_core::timeline::{self, StrangeLine, Timeline};
+
+/// A stream that is read when the launch has ended. It has no output of ranks.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    clock: WallClock,
+    lines: Vec<u8>,
+}
+
+impl Kept {
+    /// An empty one, if something is to be made of it. `since` is when the run started.
+    pub(crate) fn of(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
+        spec.is_kept().then(|| Self {
+            clock: utc_clock(since),
+            lines: Vec::new(),
+        })
+    }
+
+    /// The clock of its lines.
+    pub(crate) fn clock(&self) -> WallClock {
+        self.clock
+    }
+
+    /// Adds a line.
+    pub(crate) fn keep(&mut self, record: &Record<'_>, now: Duration) {
+        record.write(self.clock, now, &mut self.lines);
+    }
+
+    /// Makes what was asked for; the lines that are to be shown.
+    ///
+    /// # Errors
+    /// [`MadeError`] naming the file that cannot be written.
+    pub(crate) fn make(&self, spec: &StatusSpec) -> Result<Vec<String>, MadeError> {
+        let timeline = Timeline::read(&self.lines)?;
+        if let Some(path) = &spec.report {
+            write(path, page::page(&timeline).as_bytes())?;
+        }
+        if let Some(path) = &spec.trace {
+            write(path, timeline::trace(&timeline).to_string().as_bytes())?;
+        }
+        Ok(match spec.timing {
+            true => timeline::summary(&timeline),
+            false => Vec::new(),
+        })
+    }
+}
+
+/// A report or trace that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MadeError {
+    #[error("{} cannot be written: {error}", path.display())]
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    #[error(transparent)]
+    Line(#[from] StrangeLine),
+}
+
+impl RequestError for MadeError {}
+
+/// Writes a file that is made of a timeline.
+///
+/// # Errors
+/// [`MadeError`] naming it.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), MadeError> {
+    std::fs::write(path, bytes).map_err(|error| not_written(path, error))
+}
+
+/// Refuses files that could not be written at the end.
+///
+/// # Errors
+/// [`MadeError`] naming the first.
+pub(crate) fn check(spec: &StatusSpec) -> Result<(), MadeError> {
+    let files = spec.report.iter().chain(&spec.trace);
+    for path in files {
+        writable(path).map_err(|errno: Errno| not_written(path, errno.into()))?;
+    }
+    Ok(())
+}
+
+fn not_written(path: &Path, error: std::io::Error) -> MadeError {
+    let path = path.to_owned();
+    MadeError::File { path, error }
+}

@@ -1,0 +1,228 @@
+//! What is made of a launch when it has ended: `--report`, `--trace`, `--timing`, and `wireup report`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Outcome, Run, mpi, program, skip};
+use crate::virtual_nodes::node;
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+/// Lets rank 3 begin a second later than the others.
+const STRAGGLER: &str = r#"sh -c 'if [ "$WIREUP_RANK" = 3 ]; then sleep 1; fi; exec "$@"' late"#;
+
+fn trace(outcome: &Outcome) -> Vec<Value> {
+    let text = std::fs::read_to_string(outcome.dir().join("trace.json")).unwrap();
+    let mut trace: Value = serde_json::from_str(&text).unwrap();
+    serde_json::from_value(trace["traceEvents"].take()).unwrap()
+}
+
+#[test]
+fn a_straggler_is_named_with_every_mpi() {
+    let made = ["--report", "page.html", "--trace", "trace.json", "--timing"];
+    for name in ["mpich4", "mpich5", "impi", "openmpi4", "openmpi5"] {
+        let Some(mpi) = mpi(name) else { continue };
+        let options = [&made[..], &["--wrap", STRAGGLER, "--virtual-nodes", "2"]].concat();
+        // Its UCX may hang by itself when nodes end.
+        let options = &options[..options.len() - if name == "mpich4" { 2 } else { 0 }];
+        let outcome = mpi.run(4, options, "hello", &[]).run().expect(0);
+        let err = outcome.err();
+        let timing: Vec<&str> = err
+            .lines()
+            .filter(|line| line.starts_with("wireup: "))
+            .collect();
+        assert!(timing.len() <= 10, "{name}: {err}");
+        assert!(timing[0].contains(": 4 ranks on "), "{name}: {err}");
+        let share = "wireup's share is ";
+        assert!(timing.last().unwrap().contains(share), "{name}: {err}");
+        assert!(err.contains("rank 3 on"), "{name}: {err}");
+        let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
+        assert!(page.ends_with("</html>\n"), "{name}");
+        let events = trace(&outcome);
+        let loads = |rank: u32| {
+            let thread = events.iter().find(|event| {
+                event["name"] == "thread_name" && event["args"]["name"] == format!("rank {rank}")
+            });
+            let tid = &thread.unwrap_or_else(|| panic!("{name}: no rank {rank}"))["tid"];
+            let mut of_rank = events.iter().filter(|event| event["tid"] == *tid);
+            let event = of_rank.find(|event| event["name"] == "loads").unwrap();
+            event["dur"].as_u64().unwrap()
+        };
+        assert!(
+            loads(3) > 900_000 && loads(3) > loads(0) + 500_000,
+            "{name}: {events:?}"
+        );
+        if name == "mpich4" {
+            continue;
+        }
+        let late = format!("for host {}", node(1));
+        assert!(err.contains(&late), "{name}: {late:?} is not in {err}");
+    }
+}
+
+#[test]
+fn barriers_name_the_rank_that_came_last_on_one_node_too() {
+    let Some(program) = program("pmi_wireup") else {
+        return;
+    };
+    let options = [
+        "--json",
+        "status",
+        "--wrap",
+        STRAGGLER,
+        program.to_str().unwrap(),
+    ];
+    let outcome = Run::ranks(4, options).run().expect(0);
+    let stream = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+    let events = stream
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let fences: Vec<Value> = events.filter(|event| event["event"] == "fence").collect();
+    let first = &fences[0];
+    assert_eq!(
+        (&first["kind"], &first["ranks"]),
+        (&"pmi_barrier".into(), &4.into())
+    );
+    assert_eq!(first["last"][0]["rank"]["rank"], 3, "{first}");
+    assert!(first["spread_us"].as_u64().unwrap() > 500_000, "{first}");
+}
+
+#[test]
+fn a_recorded_stream_gives_the_same_report() {
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let options = ["--json", "status", "--virtual-nodes", "2"];
+    let outcome = mpi.run(4, &options, "spawn", &["children=2"]).run();
+    let stream = std::fs::read(outcome.dir().join("status")).unwrap();
+    let spawned = String::from_utf8_lossy(&stream).contains(r#""event":"spawned","spawned_job":1"#);
+    assert!(spawned, "{}", String::from_utf8_lossy(&stream));
+    let report = |more: &[&str]| {
+        let words = [WIREUP, "report", "-"];
+        Run::command(words.iter().chain(more))
+            .stdin_bytes(stream.clone())
+            .run()
+    };
+    let summary = report(&[]).expect(0);
+    assert!(
+        summary.out().contains(": 4 ranks on 2 hosts"),
+        "{}",
+        summary.out()
+    );
+    let made = report(&["-o", "page.html", "--trace", "trace.json"]).expect_quiet_success();
+    assert!(
+        trace(&made)
+            .iter()
+            .any(|event| event["name"] == "spawn of 2 ranks")
+    );
+    let strange = Run::command([WIREUP, "report", "-"])
+        .stdin_bytes("hello\n")
+        .run()
+        .expect(125);
+    strange.expect_one_line(&["line 1", "no line of a status stream"]);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_refused_before_the_start() {
+    let outcome = Run::ranks(1, ["--report", "/nowhere/page.html", "touch", "started"]).run();
+    outcome.expect_one_line(&["/nowhere/page.html", "No such file"]);
+    assert!(!outcome.dir().join("started").exists());
+}
+
+/// A stream of so many ranks on 16 hosts, of which the last is waited for, with names that try to be more
+/// than text.
+fn wide_stream(ranks: u32) -> String {
+    const HOSTILE: &str = r#"</script><img src=x onerror=document.title=1>\u001b[31m"#;
+    let host = |rank: u32| match rank * 16 / ranks {
+        15 => format!("slow{HOSTILE}"),
+        node => format!("n{node}"),
+    };
+    let mut stream = String::new();
+    let mut at = 0;
+    let mut line = |text: String| {
+        at += 50;
+        let _ = writeln!(
+            stream,
+            r#"{{"time":"t","ms":{},"us":{at},{text}}}"#,
+            at / 1000
+        );
+    };
+    let nodes: Vec<String> = (0..16)
+        .map(|node| {
+            format!(
+                r#"{{"node":{node},"host":"{}","ranks":64}}"#,
+                host(node * ranks / 16)
+            )
+        })
+        .collect();
+    line(format!(
+        r#""event":"job","state":"planned","version":1,"job":"wide","pid":1,"size":{ranks},"offered":["pmix"],"nodes":[{}],"apps":[]"#,
+        nodes.join(",")
+    ));
+    for state in ["started", "connected"] {
+        for rank in 0..ranks {
+            let (node, host) = (rank * 16 / ranks, host(rank));
+            line(format!(
+                r#""event":"rank","state":"{state}","rank":{rank},"node":{node},"host":"{host}","app":0,"pid":{rank}"#
+            ));
+        }
+    }
+    for generation in 0..5 {
+        line(format!(
+            r#""event":"fence","kind":"pmix","participants":"wide[*]","generation":{generation},"ranks":{ranks},"nodes":16,"spread_us":9000,"own_us":90,"last":[{{"node":15,"host":"{}","behind_us":8000}},{{"node":0,"host":"n0","behind_us":100}}]"#,
+            host(ranks - 1)
+        ));
+    }
+    line(format!(r#""event":"warning","message":"{HOSTILE}""#));
+    stream
+}
+
+#[test]
+fn a_browser_shows_1024_ranks_and_names_the_slowest_host() {
+    if Command::new("chromium").arg("--version").output().is_err() {
+        return skip("the page in a browser: needs chromium");
+    }
+    let words = [WIREUP, "report", "-", "-o", "page.html"];
+    let outcome = Run::command(words).stdin_bytes(wide_stream(1024)).run();
+    let outcome = outcome.expect_quiet_success();
+    let shown = browse(outcome.dir());
+    assert!(
+        shown.contains(r#"data-ready="true""#),
+        "the script did not come to its end: {shown}"
+    );
+    let hosts = &shown[shown.find(r#"<table id="hosts""#).unwrap()..];
+    let first = hosts.split("<td").nth(1).unwrap();
+    assert!(first.contains(">slow&lt;/script&gt;&lt;img "), "{first}");
+    assert!(first.contains(r"\u001b[31m"), "{first}");
+    assert!(
+        !shown.contains("<img"),
+        "texts of others became a part of the page"
+    );
+    assert!(shown.contains("<title>wireup: wide</title>"));
+}
+
+/// The page of this directory as a browser has made it.
+fn browse(dir: &Path) -> String {
+    let profile = format!("--user-data-dir={}", dir.join("profile").display());
+    let page = format!("file://{}", dir.join("page.html").display());
+    let output = Command::new("timeout")
+        .args([
+            "120",
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ])
+        .args([
+            "--no-first-run",
+            "--disable-crash-reporter",
+            "--virtual-time-budget=20000",
+        ])
+        .args([&profile, "--dump-dom", &page])
+        .env("HOME", dir)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
