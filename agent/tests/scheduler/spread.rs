@@ -1,6 +1,7 @@
 //! Launches on several nodes.
 
 use tonic::Code;
+use wireup::sys::procfs;
 use wireup_agent::proto::v1;
 
 use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script, watch};
@@ -131,6 +132,46 @@ async fn a_node_that_cannot_be_reached_is_named_at_the_end() {
     agents.agents[1].child.kill().unwrap();
     let (_, end) = watch(&mut clients[0], "gone").await;
     assert!(end.error_message.contains("n1"), "{end:?}");
+}
+
+/// The processes with this word on their command lines, by number.
+fn with_word(word: &str) -> Vec<i32> {
+    let all = procfs::processes().into_iter().map(|process| process.pid);
+    let has = |pid: &i32| {
+        let line = procfs::command_line(*pid);
+        line.iter().any(|one| one.to_string_lossy() == word)
+    };
+    all.filter(has).collect()
+}
+
+#[test]
+async fn a_launch_ends_on_all_nodes_when_the_agent_at_its_head_is_killed() {
+    let mut agents = Agents::start(2);
+    let mut clients = clients(&agents).await;
+    // Nobody else sleeps for this long.
+    let time = format!("1000.{}", std::process::id());
+    let mut request = script("headless", 0, &format!("trap '' TERM; exec sleep {time}"));
+    request.peers = agents.peers(&[1, 1]);
+    launch(&agents, &mut clients, request).await;
+    for rank in [0, 1] {
+        rank_is(&mut clients[0], "headless", rank, v1::RankState::Started).await;
+    }
+    eventually("both ranks sleep", || {
+        (with_word(&time).len() == 2).then_some(())
+    });
+    let head = agents.agents[0].child.id().cast_signed();
+    let of_head = |process: &procfs::Process| process.parent == head;
+    let launchers: Vec<_> = procfs::processes().into_iter().filter(of_head).collect();
+    assert!(!launchers.is_empty());
+    agents.agents[0].child.kill().unwrap();
+    eventually("ranks and launcher have ended", || {
+        let lives = |old: &procfs::Process| {
+            let now = procfs::process(old.pid);
+            now.is_some_and(|now| now.started == old.started && !now.has_ended())
+        };
+        let ended = with_word(&time).is_empty() && !launchers.iter().any(lives);
+        ended.then_some(())
+    });
 }
 
 #[test]
