@@ -29,7 +29,7 @@ use tonic::transport::Server;
 use tracing::{info, warn};
 
 use self::front::Front;
-use self::notify::{notify, to_service_manager};
+use self::notify::{READY, notify, to_service_manager};
 use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
@@ -47,7 +47,7 @@ use crate::user::{Served, files};
 use crate::{local, node_agent, tls, work};
 use wireup::cli::agent_commands::agent::{AgentArgs, OnStop};
 use wireup::failure::RunFailure;
-use wireup::sys::descriptors;
+use wireup::sys::{descriptors, procfs};
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -62,7 +62,10 @@ const DESCRIPTORS: u64 = 4096;
 pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     let args = with_file(args).map_err(RunFailure::request)?;
     match args.on_stop {
-        Some(OnStop::Leave) => front::main(),
+        Some(OnStop::Leave) => {
+            log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
+            front::main()
+        }
         Some(OnStop::Wait) | None => daemon(args, None),
     }
 }
@@ -168,6 +171,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
     let agent = Arc::new(Agent {
         name: settings.name,
+        boot: procfs::boot_id().unwrap_or_default(),
         advertise: match settings.advertise {
             Some(address) => Advertised::Configured(address),
             None => Advertised::Assumed(advertised(bound)),
@@ -228,7 +232,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let local = async { local.await.map_err(io::Error::other) };
     let mut serving = pin!(async { tokio::try_join!(remote, local) });
     let failed = |error| RunFailure::system("cannot serve", error);
-    notify(front.as_mut(), "READY=1\n").await;
+    notify(front.as_mut(), READY).await;
     let launchers = local::serve(
         agent.clone(),
         socket,

@@ -33,7 +33,7 @@ use crate::tls::{Heartbeat, Tls};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
 use wireup::failure::RunFailure;
-use wireup::sys::descriptors;
+use wireup::sys::{descriptors, procfs};
 
 /// What an agent prints when it is ready: this word, its host and its port.
 const READY: &str = "wireup-agent-ready";
@@ -72,6 +72,7 @@ fn agent(
     Ok(Arc::new(Agent {
         advertise: Advertised::Assumed(name.clone()),
         name,
+        boot: procfs::boot_id().unwrap_or_default(),
         steps: Arc::new(Steps::new(step)),
         socket: PathBuf::new(),
         registry: Arc::new(Registry::for_one(budgets.clone())),

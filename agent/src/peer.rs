@@ -3,10 +3,12 @@
 //! - [`connection`]: connections to others, shared by the launches that need them
 //! - [`client`]: calls to others
 //! - [`error`]: failed calls and invalid answers
+//! - [`reboot`]: whether a host that was lost has rebooted
 
 pub mod client;
 pub mod connection;
 pub mod error;
+mod reboot;
 
 use std::io::ErrorKind;
 

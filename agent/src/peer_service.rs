@@ -68,6 +68,7 @@ impl Service for PeerService {
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(agent.registry.count()).unwrap_or(u32::MAX),
             draining: agent.registry.draining(),
+            boot: agent.boot.clone(),
         }))
     }
 }
@@ -153,6 +154,7 @@ impl PeerService {
         let welcome = v1::peer_up::Message::Welcome(v1::Welcome {
             version: VERSION,
             agent: PROGRAM_VERSION.to_owned(),
+            boot: agent.boot.clone(),
         });
         let welcome = v1::PeerUp {
             message: Some(welcome),

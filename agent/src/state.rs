@@ -33,6 +33,8 @@ pub enum Advertised {
 pub struct Agent {
     /// Name of the node.
     pub name: String,
+    /// Which boot of the machine it is; empty if that is not known.
+    pub boot: String,
     /// Where others are to reach it.
     pub advertise: Advertised,
     /// Where steps and launchers come from.

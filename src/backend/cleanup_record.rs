@@ -76,10 +76,9 @@ struct World {
 
 impl World {
     fn own() -> io::Result<Self> {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let processes = fs::metadata("/proc/self/ns/pid")?.ino();
         Ok(Self {
-            boot: boot.trim().to_owned(),
+            boot: procfs::boot_id()?,
             processes,
         })
     }

@@ -104,7 +104,7 @@ impl RemoteBackend {
             self.take(envelope, &body);
         }
         if let Err(error) = result {
-            self.lose_link(&error.to_string());
+            self.lose_link(&format!("host {}: {error}", own_host()));
         }
     }
 

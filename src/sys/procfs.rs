@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -81,6 +81,15 @@ pub fn process(pid: i32) -> Option<Process> {
     // A command name may be any bytes.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse_stat(&String::from_utf8_lossy(&stat))
+}
+
+/// Which boot of the machine it is: a random name. Source: random(4).
+///
+/// # Errors
+/// If the kernel does not tell.
+pub fn boot_id() -> io::Result<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim().to_owned())
 }
 
 /// Bytes of memory that a process uses, with shared memory divided among its users; if the kernel

@@ -1,10 +1,13 @@
-//! A step and its guard both killed, with the agent and without: nothing of theirs stays.
+//! An agent killed, alone and with all that could clean up after its launches: nothing of these stays, and the next agent serves.
+
+use std::os::unix::process::ExitStatusExt as _;
 
 use rustix::process::Signal;
 use wireup_lab::Process;
 
-use crate::cluster::{ALICE, Cluster};
+use crate::cluster::{ALICE, Cluster, is_helper};
 use crate::common::{Output, Running, eventually};
+use crate::failures::expect_cause;
 use crate::users::of;
 
 /// A rank each on two hosts, with a directory.
@@ -20,11 +23,14 @@ fn stubborn(cluster: &Cluster) -> Running {
     running
 }
 
-/// Step and guard of the launch on the second host.
-fn leaders(cluster: &Cluster) -> Vec<Process> {
-    let all = cluster.host(1).processes().into_iter();
-    all.filter(|process| ["wireup-step", "wireup-guard"].contains(&process.name.as_str()))
-        .collect()
+/// Step and guard of the launch on a host.
+fn leaders(cluster: &Cluster, host: usize) -> Vec<Process> {
+    let all = cluster.host(host).processes().into_iter();
+    let found = all
+        .filter(|process| ["wireup-step", "wireup-guard"].contains(&process.name.as_str()))
+        .collect::<Vec<_>>();
+    assert_eq!(found.len(), 2, "{found:?}");
+    found
 }
 
 fn kill(processes: &[Process]) {
@@ -39,9 +45,7 @@ fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
         return;
     };
     let running = stubborn(&cluster);
-    let leaders = leaders(&cluster);
-    assert_eq!(leaders.len(), 2, "{leaders:?}");
-    kill(&leaders);
+    kill(&leaders(&cluster, 1));
     eventually("the launch is over", || {
         let all = cluster.host(0).processes();
         let launcher = all
@@ -55,21 +59,100 @@ fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
     assert_ne!(outcome.code, 0, "{outcome:?}");
 }
 
-#[test]
-fn an_agent_that_starts_ends_what_was_left_when_everything_was_killed() {
-    let Some(cluster) = Cluster::new(2) else {
+/// What is killed at once, on one host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Victims {
+    /// What serves. Steps end their ranks, and guards have nothing to do.
+    Agent,
+    /// The same and, where there is one, its front.
+    WithFront,
+    /// All that could clean up, but a front.
+    WithLeaders,
+    /// All of wireup's.
+    All,
+}
+
+impl Victims {
+    fn on(self, cluster: &Cluster, host: usize) -> Vec<Process> {
+        let (front, agent) = (cluster.agent(host), cluster.serving(host));
+        let all = cluster.host(host).processes().into_iter();
+        let helpers = all.filter(|process| process.parent == agent.pid && is_helper(process));
+        let helpers: Vec<Process> = helpers.collect();
+        assert!(!helpers.is_empty());
+        let leaders = leaders(cluster, host);
+        match self {
+            Self::Agent => vec![agent],
+            Self::WithFront => vec![front, agent],
+            Self::WithLeaders => [vec![agent], leaders].concat(),
+            Self::All => [vec![front, agent], helpers, leaders].concat(),
+        }
+    }
+
+    /// Whether the ranks outlive them until the next agent starts.
+    fn leave_ranks(self) -> bool {
+        matches!(self, Self::WithLeaders | Self::All)
+    }
+
+    /// Whether the process is among them that the service manager watches.
+    fn has_main(self, cluster: &Cluster, host: usize) -> bool {
+        matches!(self, Self::WithFront | Self::All)
+            || cluster.serving(host).pid == cluster.agent(host).pid
+    }
+}
+
+/// Kills them on the launcher's host and on another. The launch ends and names the host; the next agent serves at once,
+/// while it ends and removes what is left.
+fn kill_agents(options: &'static [&'static str]) {
+    let Some(cluster) = Cluster::builder(2).options(options).start() else {
         return;
     };
-    let running = stubborn(&cluster);
-    cluster.excuse(1);
-    let leaders = leaders(&cluster);
-    for leader in &leaders {
-        leader.signal(Signal::STOP);
+    for victims in [
+        Victims::Agent,
+        Victims::WithFront,
+        Victims::WithLeaders,
+        Victims::All,
+    ] {
+        for host in [0, 1] {
+            let running = stubborn(&cluster);
+            let killed = victims.on(&cluster, host);
+            let main = victims.has_main(&cluster, host);
+            let serving = || cluster.log(host).matches(" serves node ").count();
+            let before = serving();
+            if victims.leave_ranks() {
+                cluster.excuse(host);
+            }
+            kill(&killed);
+            let outcome = running.finish();
+            let when = format!("{victims:?} killed on host {host} with {options:?}");
+            assert_eq!(outcome.code, 125, "{when}: {outcome:?}");
+            expect_cause(&outcome, &[cluster.host(host).name()]);
+            if main {
+                let ended = cluster.agent_ended(host);
+                assert_eq!(ended.signal(), Some(9), "{when}");
+                cluster.start_agent(host);
+            } else {
+                eventually("the front has started the next agent", || {
+                    (serving() > before).then_some(())
+                });
+            }
+            let next = of(ALICE, cluster.run(0, TWO).more(["true"]));
+            next.run().expect_quiet_success();
+            cluster.expect_clean(host);
+        }
     }
-    cluster.kill_agent(1);
-    kill(&leaders);
-    let outcome = running.finish();
-    assert_ne!(outcome.code, 0, "{outcome:?}");
-    cluster.start_agent(1);
-    cluster.expect_clean(1);
+}
+
+#[test]
+fn an_agent_ends_what_was_left_when_its_predecessor_was_killed() {
+    kill_agents(&[]);
+}
+
+#[test]
+fn an_agent_behind_its_front_ends_what_was_left_when_its_predecessor_was_killed() {
+    kill_agents(&["--on-stop", "leave"]);
+}
+
+#[test]
+fn an_agent_without_rights_ends_what_was_left_when_its_predecessor_was_killed() {
+    kill_agents(&["--on-stop", "leave", "--user", "agent"]);
 }

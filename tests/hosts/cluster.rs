@@ -26,6 +26,9 @@ const PARTS: [&str; 4] = [
     "libwireup-pmix-host.so",
 ];
 
+/// Where the kernel names the boot of the machine.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Most that cleaning up may take once a launcher has ended.
 const CLEAN_WITHIN: Duration = crate::common::DEADLINE;
 
@@ -75,6 +78,7 @@ pub(crate) struct Builder {
     heartbeat: Option<String>,
     name_servers: bool,
     by_address: bool,
+    boots: bool,
 }
 
 /// Users with an account on all hosts: number of the user and of the group.
@@ -120,6 +124,12 @@ impl Builder {
         self
     }
 
+    /// Gives hosts a boot that [`Cluster::reset`] can change; they share the machine's otherwise.
+    pub(crate) fn with_boots(mut self) -> Self {
+        self.boots = true;
+        self
+    }
+
     /// Gives the agents this heartbeat, in seconds.
     pub(crate) fn heartbeat(mut self, seconds: &str) -> Self {
         self.heartbeat = Some(seconds.to_owned());
@@ -134,6 +144,9 @@ impl Builder {
             site.builder = site
                 .builder
                 .file("/etc/resolv.conf", "nameserver 127.0.0.1\n");
+        }
+        if self.boots {
+            site.builder = site.builder.file(BOOT, "first boot\n");
         }
         let Site {
             dir,
@@ -258,6 +271,7 @@ impl Cluster {
             heartbeat: None,
             name_servers: false,
             by_address: false,
+            boots: false,
         }
     }
 
@@ -346,6 +360,14 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no agent on {}", self.host(host).name()))
     }
 
+    /// What serves there: the agent, or the one behind it.
+    pub(crate) fn serving(&self, host: usize) -> Process {
+        let agent = self.agent(host);
+        let all = self.host(host).processes().into_iter();
+        let mut behind = all.filter(|one| one.parent == agent.pid && is_behind_front(one));
+        behind.next().unwrap_or(agent)
+    }
+
     /// Lets a host that cannot clean up, being paused, be as it is until [`Cluster::expect_clean`].
     pub(crate) fn excuse(&self, host: usize) {
         self.hosts.excused.lock().unwrap().push(host);
@@ -372,6 +394,28 @@ impl Cluster {
         agent.child.wait().unwrap();
         // The next one clears them away.
         *self.hosts.remains[host].lock().unwrap() = std::mem::take(&mut agent.files);
+    }
+
+    /// Ends all on a host as a reset does: nobody is told, and its files in memory are gone. It has another boot then, and no
+    /// agent. Whoever heals its network lets the others notice.
+    pub(crate) fn reset(&self, index: usize) {
+        self.power_off(index);
+        let host = self.host(index);
+        // What is in a directory comes after it.
+        for file in host.files().iter().rev() {
+            let path = host.path(file);
+            let removed = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+            removed.unwrap();
+        }
+        fs::write(host.path(BOOT), "second boot\n").unwrap();
+    }
+
+    /// Ends all on a host, of which nobody is told.
+    pub(crate) fn power_off(&self, index: usize) {
+        let host = self.host(index);
+        self.lab().isolate(host).unwrap();
+        host.kill_all().unwrap();
+        self.agent_ended(index);
     }
 
     /// What is on the hosts that should not be, in words.
@@ -570,7 +614,7 @@ impl Hosts {
 }
 
 /// Whether it is the agent behind the process that was started.
-pub(crate) fn is_behind_front(process: &Process) -> bool {
+fn is_behind_front(process: &Process) -> bool {
     process.words.contains("behind-front")
 }
 

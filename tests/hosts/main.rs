@@ -33,6 +33,7 @@ mod pmi;
 mod pmix;
 mod preload;
 mod random_faults;
+mod rebooted;
 mod remote_command;
 mod rendezvous;
 mod restarted;

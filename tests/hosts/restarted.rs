@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use wireup_lab::Process;
 
-use crate::cluster::{ALICE, Cluster, is_behind_front};
+use crate::cluster::{ALICE, Cluster};
 use crate::common::{Outcome, Output, Running, eventually, pmix, program};
 use crate::failures::expect_cause;
 use crate::users::of;
@@ -155,7 +154,7 @@ fn the_main_process_of_an_agent_is_killed_and_no_job_is_lost() {
 }
 
 #[test]
-fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_is_started_again() {
+fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_the_front_starts_the_next() {
     let Some(cluster) = Cluster::builder(HOSTS).options(&LEAVE).start() else {
         return;
     };
@@ -163,21 +162,25 @@ fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_is_started_aga
         let script = ["sh", "-c", "echo up; exec sleep 1000"];
         let running = cluster.run(0, TREE).more(script).start();
         running.wait_for_many(Output::Stdout, "up", HOSTS);
-        let front = cluster.agent(host).pid;
-        let behind = |process: &Process| process.parent == front && is_behind_front(process);
-        let all = cluster.host(host).processes();
-        let agent = all.into_iter().find(behind).expect("it serves");
-        agent.signal(Signal::KILL);
+        let serving = || cluster.log(host).matches(" serves node ").count();
+        let before = serving();
+        cluster.serving(host).signal(Signal::KILL);
         let outcome = running.finish();
         assert_eq!(outcome.code, 125, "{outcome:?}");
-        let name = match host {
-            0 => "this machine's agent",
-            _ => cluster.host(host).name(),
-        };
-        expect_cause(&outcome, &[name]);
-        // On this the service manager starts the next one.
-        assert_eq!(cluster.agent_ended(host).code(), Some(137));
-        cluster.start_agent(host);
+        expect_cause(&outcome, &[cluster.host(host).name()]);
+        eventually("the next one serves", || (serving() > before).then_some(()));
         launch(&cluster);
     }
+}
+
+/// An agent serves at the port already.
+#[test]
+fn a_front_does_not_start_an_agent_again_that_has_never_served() {
+    let Some(cluster) = Cluster::builder(1).options(&LEAVE).start() else {
+        return;
+    };
+    let second = cluster.agent_command(0).output().unwrap();
+    assert_eq!(second.status.code(), Some(125), "{second:?}");
+    let err = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(err.matches("cannot listen on").count(), 1, "{err}");
 }

@@ -127,6 +127,14 @@ fn a_tool_on_another_host_than_the_first_rank_pauses_and_ends_the_job() {
     let told = job.wait_for_many(Output::Stdout, " end\n", 2);
     let name = told.split_whitespace().nth(1).unwrap().to_owned();
     let (tool, mut orders) = debugger(&cluster, &library, 1);
+    // It comes late, and gets what they have printed all the same.
+    writeln!(orders, "pull {name}").unwrap();
+    for rank in [0, 1] {
+        tool.wait_for(
+            Output::Stdout,
+            &format!("got rank={rank} channel=2 text=of {name} end"),
+        );
+    }
     writeln!(orders, "control {name} -2 pmix.jctrl.pause").unwrap();
     tool.wait_for(Output::Stdout, "control=pmix.jctrl.pause status=0");
     eventually("both ranks are stopped", || {

@@ -14,7 +14,8 @@
  *   release NSPACE [RANK]     lets processes go on that wait in PMIx
  *   table NSPACE              pmix_debugger local=NSPACE.RANK pid=PID  for each process of the job on this node
  *   ask KEY                   pmix_debugger KEY=VALUE, a string
- *   pull NSPACE, stop         asks for output of a job, says  pmix_debugger got rank=R channel=C text=TEXT  for each
+ *   pull NSPACE [RANK [KEY=VALUE]...], stop
+ *                             asks for output of a job, says  pmix_debugger got rank=R channel=C text=TEXT  for each
  *                             piece; wants no more of it
  *   count NSPACE RANK         asks for a process's output; says  pmix_debugger counted rank=R bytes=N  at its end
  *   push NSPACE RANK TEXT     has a line of input for a rank; says  pmix_debugger pushed status=S
@@ -109,7 +110,7 @@ static void on_loss(size_t id, pmix_status_t code, const pmix_proc_t *source, pm
 static pmix_proc_t targets[MOST];
 static size_t ntargets;
 
-/* KEY, KEY=TEXT, KEY=#NUMBER (16 bits), KEY=NSPACE:RANK for a process (-2: all). */
+/* KEY, KEY=TEXT, KEY=#NUMBER (16 bits), KEY=%NUMBER (32 bits), KEY=NSPACE:RANK for a process (-2: all). */
 static void load(pmix_info_t *info, char *word)
 {
     char *value = strchr(word, '=');
@@ -122,6 +123,9 @@ static void load(pmix_info_t *info, char *word)
     if (*value == '#') {
         const uint16_t number = (uint16_t)atoi(value + 1);
         PMIX_INFO_LOAD(info, word, &number, PMIX_UINT16);
+    } else if (*value == '%') {
+        const uint32_t number = (uint32_t)atoi(value + 1);
+        PMIX_INFO_LOAD(info, word, &number, PMIX_UINT32);
     } else if (*value == '@') {
         const pmix_rank_t rank = (pmix_rank_t)atoi(value + 1);
         PMIX_INFO_LOAD(info, word, &rank, PMIX_PROC_RANK);
@@ -319,8 +323,14 @@ static void count(char *rest)
 static void pull(char *rest)
 {
     const pmix_proc_t whose = named(&rest, true);
-    const pmix_status_t id = PMIx_IOF_pull(&whose, 1, NULL, 0, PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL,
-                                           on_output, NULL, NULL);
+    pmix_info_t infos[4];
+    size_t ninfos = 0;
+    char *word;
+    while (ninfos < 4 && (word = strsep(&rest, " ")) != NULL)
+        load(&infos[ninfos++], word);
+    const pmix_status_t id =
+        PMIx_IOF_pull(&whose, 1, ninfos == 0 ? NULL : infos, ninfos,
+                      PMIX_FWD_STDOUT_CHANNEL | PMIX_FWD_STDERR_CHANNEL, on_output, NULL, NULL);
     must(id < 0 ? id : PMIX_SUCCESS, "PMIx_IOF_pull");
     subscription = (size_t)id;
     report("pmix_debugger pulls");

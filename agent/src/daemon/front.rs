@@ -7,6 +7,8 @@
 //! It does not serve. When it is stopped, or killed, the agent loses its link, gives its listeners free for the next agent, and
 //! goes on with its launches until the last one has ended. The front ends as soon as the listeners are free, so that a restart
 //! starts the next agent at once.
+//!
+//! When the agent is killed or crashes after it has served, the front starts the next one.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,10 +21,11 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::process::Command;
-use tracing::info;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep_until};
+use tracing::{error, info};
 
-use super::notify::{NOTIFY_SOCKET, to_service_manager};
+use super::notify::{NOTIFY_SOCKET, READY, to_service_manager};
 use super::{DaemonSignals, runtime};
 use crate::state::Agent;
 use wireup::failure::RunFailure;
@@ -33,7 +36,23 @@ pub const COMMAND: &str = "behind-front";
 /// How often an agent that is to leave looks whether the launches of schedulers have ended.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts the agent, and stays in front of it.
+/// Most often the next agent is started in place of one that crashed.
+const BETWEEN_STARTS: Duration = Duration::from_secs(1);
+
+/// Why a front has nothing more to do in front of an agent.
+enum Departure {
+    /// It was stopped, and the agent has left its place.
+    Stopped,
+    /// The agent has ended, and that was not the front's doing.
+    Ended {
+        /// As a shell would report it.
+        code: u8,
+        /// It had reported that it serves.
+        served: bool,
+    },
+}
+
+/// Starts the agent, and stays in front of it and of those that follow one that crashed.
 ///
 /// # Errors
 /// The agent cannot be started. What it says by itself is not repeated.
@@ -41,52 +60,78 @@ pub(super) fn main() -> Result<u8, RunFailure> {
     let failed = |error| RunFailure::system("cannot start the agent behind this process", error);
     runtime()?.block_on(async {
         let mut signals = DaemonSignals::take().map_err(failed)?;
-        let (mut link, mut agent) = start().map_err(failed)?;
-        let pid = agent.id().and_then(|pid| i32::try_from(pid).ok());
-        let pid = pid.and_then(Pid::from_raw);
-        let [terminate, interrupt] = &mut signals.end;
-        let mut told = false;
-        let mut state = [0; 256];
         loop {
-            let stopped = tokio::select! {
-                read = link.read(&mut state) => match read {
-                    Ok(length @ 1..) => {
-                        to_service_manager(&state[..length]);
-                        false
-                    }
-                    Ok(0) | Err(_) => break,
-                },
-                _ = signals.hangup.recv() => {
-                    if let Some(pid) = pid {
-                        // It reads its certificate. One that has ended needs none.
-                        let _ = kill_process(pid, Signal::HUP);
-                    }
-                    false
-                }
-                _ = terminate.recv() => true,
-                _ = interrupt.recv() => true,
+            let started = Instant::now();
+            let (link, agent) = start().map_err(failed)?;
+            let departure = stand(&mut signals, link, agent).await.map_err(failed)?;
+            let code = match departure {
+                Departure::Stopped => return Ok(0),
+                // It was told to end, or cannot serve: the service manager is to see that.
+                Departure::Ended { code, served } if code == 0 || !served => return Ok(code),
+                Departure::Ended { code, .. } => code,
             };
-            if stopped && told {
-                // The agent does not wait for schedulers any more.
-                return Ok(0);
-            }
-            if stopped {
-                to_service_manager(b"STOPPING=1\n");
-                told = true;
-                let _ = link.shutdown().await;
+            error!("the agent behind this process ended with code {code}; starts the next one");
+            let [terminate, interrupt] = &mut signals.end;
+            tokio::select! {
+                () = sleep_until(started + BETWEEN_STARTS) => {}
+                _ = terminate.recv() => return Ok(0),
+                _ = interrupt.recv() => return Ok(0),
             }
         }
-        if told {
-            return Ok(0);
-        }
-        // The service manager is to see how it ended.
-        let ended = agent.wait().await.map_err(failed)?;
-        let code = ended.code().or_else(|| Some(128 + ended.signal()?));
-        Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
     })
 }
 
-fn start() -> io::Result<(UnixStream, tokio::process::Child)> {
+/// Stays in front of one agent.
+async fn stand(
+    signals: &mut DaemonSignals,
+    mut link: UnixStream,
+    mut agent: Child,
+) -> io::Result<Departure> {
+    let pid = agent.id().and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(Pid::from_raw);
+    let [terminate, interrupt] = &mut signals.end;
+    let (mut told, mut served) = (false, false);
+    let mut state = [0; 256];
+    loop {
+        let stopped = tokio::select! {
+            read = link.read(&mut state) => match read {
+                Ok(length @ 1..) => {
+                    served |= state[..length].starts_with(READY.as_bytes());
+                    to_service_manager(&state[..length]);
+                    false
+                }
+                Ok(0) | Err(_) => break,
+            },
+            _ = signals.hangup.recv() => {
+                if let Some(pid) = pid {
+                    // It reads its certificate. One that has ended needs none.
+                    let _ = kill_process(pid, Signal::HUP);
+                }
+                false
+            }
+            _ = terminate.recv() => true,
+            _ = interrupt.recv() => true,
+        };
+        if stopped && told {
+            // The agent does not wait for schedulers any more.
+            return Ok(Departure::Stopped);
+        }
+        if stopped {
+            to_service_manager(b"STOPPING=1\n");
+            told = true;
+            let _ = link.shutdown().await;
+        }
+    }
+    if told {
+        return Ok(Departure::Stopped);
+    }
+    let ended = agent.wait().await?;
+    let code = ended.code().or_else(|| Some(128 + ended.signal()?));
+    let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    Ok(Departure::Ended { code, served })
+}
+
+fn start() -> io::Result<(UnixStream, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs.into_std()?);
     let mut arguments = std::env::args_os();

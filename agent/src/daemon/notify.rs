@@ -11,6 +11,9 @@ use super::front::Front;
 /// The variable with the service manager's address.
 pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
+/// The agent serves.
+pub(super) const READY: &str = "READY=1\n";
+
 /// Sends lines, for instance `READY=1`. Source: sd_notify(3).
 pub(super) fn to_service_manager(state: &[u8]) {
     let Some(path) = std::env::var_os(NOTIFY_SOCKET) else {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tokio_stream::Stream;
 
 use super::connection::{Line, Peers};
-use super::error::MessageError;
+use super::error::{MessageError, PeerError};
 use super::packet;
 use crate::budget::BudgetAccount;
 use crate::launch::opening::Opening;
@@ -60,7 +60,7 @@ impl Peers {
                 Err(error) => Err(error),
             };
             match joined {
-                Ok((stream, line)) => events(stream, node, line).left_stream(),
+                Ok((stream, line)) => events(stream, node, line, peers, account).left_stream(),
                 Err(error) => {
                     let gone = Event::ChildGone {
                         child: node,
@@ -143,17 +143,37 @@ fn events(
     stream: tonic::Streaming<v1::PeerUp>,
     child: NodeId,
     line: Line,
+    peers: Arc<Peers>,
+    account: Arc<BudgetAccount>,
 ) -> impl Stream<Item = Event> + Send {
-    let gone = move |reason| Event::ChildGone { child, reason };
-    let LaunchMember { name, .. } = line.member().clone();
+    let gone = move |reason: PeerError| Event::ChildGone {
+        child,
+        reason: reason.to_string(),
+    };
+    let line = Arc::new(line);
+    let ended = gone(PeerError::Left(line.member().name.clone()));
+    let from = Arc::clone(&line);
+    let mut boot = String::new();
     let events = stream.filter_map(move |message| {
         let event = match message {
-            Ok(message) => event(message, child).map_err(|error| line.misunderstood(error)),
-            Err(status) => Err(line.failed(&status)),
+            Ok(message) => {
+                if let Some(v1::peer_up::Message::Welcome(welcome)) = &message.message {
+                    boot.clone_from(&welcome.boot);
+                }
+                event(message, child).map_err(|error| from.misunderstood(error))
+            }
+            Err(status) => Err(from.failed(&status)),
         };
-        std::future::ready(event.unwrap_or_else(|error| Some(gone(error.to_string()))))
+        let event = event.map_err(|loss| (loss, boot.clone()));
+        std::future::ready(event.transpose())
     });
-    let ended = gone(format!("the agent of {name} has left the launch"));
+    let events = events.then(move |event| match event {
+        Ok(event) => std::future::ready(event).left_future(),
+        Err((loss, boot)) => {
+            let (peers, line, account) = (peers.clone(), line.clone(), account.clone());
+            async move { gone(peers.explain(loss, &boot, &line, &account).await) }.right_future()
+        }
+    });
     events.chain(stream::iter([ended]))
 }
 

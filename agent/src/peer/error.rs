@@ -33,6 +33,12 @@ pub enum PeerError {
         /// The innermost error.
         cause: String,
     },
+    /// It serves since another boot of its machine.
+    #[error("{0} has rebooted during the launch")]
+    Rebooted(String),
+    /// It ended its stream of a launch.
+    #[error("the agent of {0} has left the launch")]
+    Left(String),
     /// It ended a stream.
     #[error("the agent of {0} has ended it")]
     Ended(String),

@@ -38,9 +38,7 @@ pub enum Event<'a> {
         rank: NodeRank,
         pid: u32,
     },
-    /// Something was read of a rank's output that [`NodeCore::wants_output`] holds for.
-    ///
-    /// [`NodeCore::wants_output`]: crate::node::NodeCore::wants_output
+    /// Something was read of a rank's output.
     Printed {
         rank: NodeRank,
         channel: Channels,

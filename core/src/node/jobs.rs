@@ -183,6 +183,7 @@ impl NodeCore {
         };
         self.modex(removed, now, actions);
         self.early_over(job, now, actions);
+        self.forget_output(job);
         self.ask_for_end(job, now, actions);
         // The rest of its output may be on its way to processes here.
         if self.host.is_ready() && !self.outputs.is_asking() {

@@ -11,10 +11,13 @@
 //! docs/shim.md.
 
 mod forwarding;
+mod kept;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forwarding::Early;
+pub use kept::CachedOutput;
+use kept::Kept;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeCore, PmixState};
@@ -37,10 +40,11 @@ const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 /// Messages between the nodes of writers and subscribers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum OutputMessage {
-    /// What these processes of the receiving node print from now on is wanted.
+    /// What these processes of the receiving node print from now on is wanted, and some of what they have printed.
     Want {
         processes: Vec<GlobalRank>,
         channels: Channels,
+        cached: CachedOutput,
     },
     /// Nothing is wanted any more.
     WantNothing,
@@ -68,6 +72,8 @@ type Stream = (NodeRank, u16);
 #[derive(Debug, Default)]
 struct Reader {
     wants: BTreeSet<Stream>,
+    /// Those that it wants or wanted.
+    known: BTreeSet<Stream>,
     /// Those that the launcher does not get.
     claims: BTreeSet<Stream>,
     /// Bytes it has not taken yet.
@@ -77,6 +83,7 @@ struct Reader {
 /// A node's part in forwarding output.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
+    kept: Kept,
     /// Subscriptions to output of this node's processes.
     readers: BTreeMap<NodeId, Reader>,
     /// Streams that are not read for now.
@@ -158,6 +165,7 @@ impl NodeCore {
             let message = OutputMessage::Want {
                 processes,
                 channels,
+                cached: CachedOutput::wanted(infos),
             };
             self.send_output(to, message, now, actions);
         }
@@ -202,7 +210,7 @@ impl NodeCore {
         self.release_output(actions);
     }
 
-    /// Something was read of a stream that is wanted; nothing when it has ended.
+    /// Something was read of a stream; nothing when it has ended.
     pub(super) fn output(
         &mut self,
         at: NodeRank,
@@ -211,35 +219,49 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let process = self.process(at);
         let stream = (at, channel.0);
-        let mut readers = Vec::new();
-        for (to, reader) in &mut self.outputs.readers {
-            if reader.wants.contains(&stream) {
-                readers.push(*to);
-                let ahead = reader.ahead.entry(stream).or_default();
-                *ahead += bytes.len();
-                if *ahead >= AHEAD && self.outputs.held.insert(stream) {
-                    actions.push(Action::HoldOutput {
-                        rank: at,
-                        channel,
-                        held: true,
-                    });
-                }
+        self.outputs.kept.add(stream, bytes);
+        let readers = self.outputs.readers.iter();
+        let readers = readers.filter(|(_, reader)| reader.wants.contains(&stream));
+        let readers: Vec<NodeId> = readers.map(|(node, _)| *node).collect();
+        for to in readers {
+            self.pass_on(to, stream, bytes.to_vec(), now, actions);
+        }
+    }
+
+    /// Passes a piece of a local stream on to a node that wants it.
+    fn pass_on(
+        &mut self,
+        to: NodeId,
+        stream: Stream,
+        bytes: Vec<u8>,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let (rank, channel) = (stream.0, Channels(stream.1));
+        if let Some(reader) = self.outputs.readers.get_mut(&to) {
+            let ahead = reader.ahead.entry(stream).or_default();
+            *ahead += bytes.len();
+            if *ahead >= AHEAD && self.outputs.held.insert(stream) {
+                let held = true;
+                actions.push(Action::HoldOutput {
+                    rank,
+                    channel,
+                    held,
+                });
             }
             if bytes.is_empty() {
                 reader.wants.remove(&stream);
                 reader.claims.remove(&stream);
             }
         }
-        for to in readers {
-            let message = OutputMessage::Output {
-                process,
-                channel,
-                bytes: bytes.to_vec(),
-            };
-            self.send_output(to, message, now, actions);
-        }
+        let process = self.process(rank);
+        let message = OutputMessage::Output {
+            process,
+            channel,
+            bytes,
+        };
+        self.send_output(to, message, now, actions);
     }
 
     fn send_output(
@@ -269,13 +291,13 @@ impl NodeCore {
             OutputMessage::Want {
                 processes,
                 channels,
+                cached,
             } => {
                 let here = processes.into_iter().filter_map(|p| self.local(p));
-                let here: Vec<NodeRank> = here.collect();
-                let reader = self.outputs.readers.entry(from).or_default();
-                for stream in STREAMS.into_iter().filter(|stream| channels.has(*stream)) {
-                    reader.wants.extend(here.iter().map(|at| (*at, stream.0)));
-                }
+                let streams = here.flat_map(|at| STREAMS.map(|stream| (at, stream.0)));
+                let wanted = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
+                let wanted: Vec<Stream> = wanted.collect();
+                self.wanted(from, &wanted, cached, now, actions);
             }
             OutputMessage::Unclaimed { processes } => {
                 let here = processes.into_iter().filter_map(|p| self.local(p));

@@ -104,6 +104,12 @@ keys! {
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
     /// Bool: no more output is wanted.
     IOF_STOP = "pmix.iof.stop";
+    /// u32: bytes of a stream that the server keeps.
+    IOF_CACHE_SIZE = "pmix.iof.csize";
+    /// Bool: of more than that it drops the oldest.
+    IOF_DROP_OLDEST = "pmix.iof.old";
+    /// Bool: of more than that it drops the newest.
+    IOF_DROP_NEWEST = "pmix.iof.new";
     /// Bool: make rendezvous files readable for others; known since 5.0.
     SERVER_ALLOW_FOREIGN_TOOLS = "pmix.srvr.ftools";
     /// Bool: a fence exchanges data.

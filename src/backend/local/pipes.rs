@@ -236,7 +236,7 @@ impl LocalBackend {
         Ok(Some(count))
     }
 
-    /// Passes a rank's output on to its subscribers; whether it is for them alone.
+    /// Gives a rank's output to its node, which passes it on to subscribers; whether it is for them alone.
     fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) -> bool {
         let channel = match stream_of(source) {
             Stream::Stdout => Channels::STDOUT,
@@ -244,14 +244,12 @@ impl LocalBackend {
         };
         let (node, at) = self.place(rank);
         let claimed = self.node(node).core.claims_output(at, channel);
-        if self.node(node).core.wants_output(at, channel) {
-            let printed = Event::Printed {
-                rank: at,
-                channel,
-                bytes,
-            };
-            self.feed(node, printed);
-        }
+        let printed = Event::Printed {
+            rank: at,
+            channel,
+            bytes,
+        };
+        self.feed(node, printed);
         claimed
     }
 

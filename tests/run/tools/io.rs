@@ -39,6 +39,41 @@ fn a_tool_that_wants_no_more_output_gets_no_more() {
 }
 
 #[test]
+fn a_tool_that_comes_late_gets_what_ranks_printed_before() {
+    const PRINTS: &str = "echo early-$PMIX_RANK; echo trouble-$PMIX_RANK >&2; [ $PMIX_RANK = 3 ] || \
+                          exec sleep 1000";
+    for library in versions() {
+        for nodes in NODES {
+            let options = [&["--pmi", "pmix", "--libpmix", library.path()], nodes].concat();
+            let run = Run::ranks(4, options).more(["sh", "-c", PRINTS]);
+            let job = Job::from(library.clone(), run);
+            job.running.wait_for_many(Output::Stdout, "early-", 4);
+            job.running.wait_for_many(Output::Stderr, "trouble-", 4);
+            let mut tool = Debugger::attach(&job);
+            let name = job.nspace();
+            tool.order(&format!("pull {name}"));
+            for rank in 0..4 {
+                tool.hears(&format!("got rank={rank} channel=2 text=early-{rank}"));
+                tool.hears(&format!("got rank={rank} channel=4 text=trouble-{rank}"));
+            }
+            // And the end of the rank that has ended.
+            tool.hears_many("got rank=3 channel=2 text=\n", 1);
+            // Another one gets less, if it wants.
+            for (words, text) in [
+                ("pmix.iof.csize=%4", "y-0"),
+                ("pmix.iof.csize=%4 pmix.iof.new", "earl"),
+            ] {
+                tool.order("stop");
+                tool.order(&format!("pull {name} 0 {words}"));
+                tool.hears_many(&format!("got rank=0 channel=2 text={text}\n"), 1);
+            }
+            tool.leave();
+            job.end();
+        }
+    }
+}
+
+#[test]
 fn a_tool_feeds_every_process_that_it_has_spawned_until_it_ends_the_input() {
     let reads = "while read l; do echo $PMIX_RANK got $l; done; echo $PMIX_RANK eof";
     for library in versions() {

@@ -26,7 +26,7 @@ use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnedByTool, Spawner};
-use crate::node::{InputMessage, JobContext, KeyMessage, OutputMessage};
+use crate::node::{CachedOutput, InputMessage, JobContext, KeyMessage, OutputMessage};
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
 use crate::queries::{JobEnd, ProcessLife, QueriedProcess, QueryMessage, QueryPart, Question};
@@ -263,10 +263,13 @@ fn output() -> BoxedStrategy<OutputMessage> {
     let process = || any::<u32>().prop_map(GlobalRank);
     let channel = || any::<u16>().prop_map(Channels);
     prop_oneof![
-        (vec(process(), 0..5), channel()).prop_map(|(processes, channels)| OutputMessage::Want {
-            processes,
-            channels
-        }),
+        (vec(process(), 0..5), channel(), any::<(u32, bool)>()).prop_map(
+            |(processes, channels, (bytes, first))| OutputMessage::Want {
+                processes,
+                channels,
+                cached: CachedOutput { bytes, first },
+            }
+        ),
         Just(OutputMessage::WantNothing),
         (process(), channel(), vec(any::<u8>(), 0..40)).prop_map(|(process, channel, bytes)| {
             OutputMessage::Output {

@@ -55,6 +55,7 @@ impl NodeCore {
         if !here.is_empty() {
             let reader = self.outputs.readers.entry(tool.node).or_default();
             reader.wants.extend(&here);
+            reader.known.extend(&here);
             reader.claims.extend(here);
         }
         if tool.node == self.node && !streams.is_empty() {

@@ -69,12 +69,25 @@ impl Job {
     }
 
     fn pull(&mut self, node: u32, procs: Vec<Proc>, channels: Channels) {
+        self.pull_some(node, procs, channels, Vec::new());
+    }
+
+    fn pull_some(&mut self, node: u32, procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) {
         let pull = Upcall::Notice(Notice::IofPull {
             procs,
-            infos: Vec::new(),
+            infos,
             channels,
         });
         self.call(node, &pull);
+    }
+
+    /// What sidecars got and have not passed on: node, rank, text.
+    fn texts(&self) -> Vec<(u32, u32, &str)> {
+        let texts = self.deliveries.iter().map(|(node, _, rank, _, data)| {
+            let text = std::str::from_utf8(data).unwrap();
+            (*node, *rank, text)
+        });
+        texts.collect()
     }
 
     fn stop(&mut self, node: u32) {
@@ -92,15 +105,13 @@ impl Job {
 
     /// What the driver does with what it reads.
     fn print(&mut self, rank: u32, channel: Channels, bytes: &[u8]) {
-        if self.wants(rank, channel) {
-            let rank_here = NodeRank(rank % 2);
-            let printed = Event::Printed {
-                rank: rank_here,
-                channel,
-                bytes,
-            };
-            self.feed(rank / 2, printed);
-        }
+        let rank_here = NodeRank(rank % 2);
+        let printed = Event::Printed {
+            rank: rank_here,
+            channel,
+            bytes,
+        };
+        self.feed(rank / 2, printed);
     }
 
     /// The sidecar passes the oldest delivery on.
@@ -125,7 +136,6 @@ const BOTH: Channels = Channels(Channels::STDOUT.0 | Channels::STDERR.0);
 #[test]
 fn what_was_asked_for_comes_in_order_and_nothing_else() {
     let mut job = Job::new();
-    job.print(4, Channels::STDOUT, b"too early");
     job.pull(0, vec![proc(4), proc(1)], Channels::STDOUT);
     for (rank, channel, text) in [
         (4, Channels::STDOUT, "one"),
@@ -137,15 +147,50 @@ fn what_was_asked_for_comes_in_order_and_nothing_else() {
     ] {
         job.print(rank, channel, text.as_bytes());
     }
-    let came: Vec<_> = job.deliveries.iter().collect();
-    let texts = came.iter().map(|(node, _, rank, channel, data)| {
-        assert_eq!((*node, *channel), (0, Channels::STDOUT));
-        (*rank, std::str::from_utf8(data).unwrap())
-    });
-    let texts: Vec<_> = texts.collect();
-    assert_eq!(texts, [(4, "one"), (1, "from here"), (4, "two"), (4, "")]);
+    let of_stdout = |delivery: &Delivery| delivery.3 == Channels::STDOUT;
+    assert!(job.deliveries.iter().all(of_stdout));
+    let expected = [
+        (0, 4, "one"),
+        (0, 1, "from here"),
+        (0, 4, "two"),
+        (0, 4, ""),
+    ];
+    assert_eq!(job.texts(), expected);
     // Nobody waits for more of what has ended.
     assert!(!job.wants(4, Channels::STDOUT) && job.wants(1, Channels::STDOUT));
+}
+
+#[test]
+fn what_was_printed_before_comes_first_and_once_to_each_node() {
+    let mut job = Job::new();
+    job.print(4, Channels::STDOUT, b"early, ");
+    job.print(4, Channels::STDOUT, b"both");
+    job.print(4, Channels::STDERR, b"not asked for");
+    job.print(1, Channels::STDOUT, b"over");
+    job.print(1, Channels::STDOUT, b"");
+    job.pull(0, vec![proc(4), proc(1)], Channels::STDOUT);
+    job.print(4, Channels::STDOUT, b"late");
+    // libpmix would give it to the first subscriber again.
+    job.pull(0, everybody(), Channels::STDOUT);
+    let first = [
+        (0, 1, "over"),
+        (0, 1, ""),
+        (0, 4, "early, both"),
+        (0, 4, "late"),
+    ];
+    let mut texts = job.texts();
+    texts.sort_by_key(|(_, rank, _)| *rank);
+    assert_eq!(texts, first);
+    job.deliveries.clear();
+    job.pull(2, vec![proc(4)], Channels::STDOUT);
+    assert_eq!(job.texts(), [(2, 4, "early, bothlate")]);
+    job.deliveries.clear();
+    // Those that asked have gone: the next one gets everything again, or what it asks for.
+    job.stop(0);
+    job.stop(0);
+    let size = Info::new(keys::IOF_CACHE_SIZE, Value::Uint32(4));
+    job.pull_some(0, vec![proc(4)], Channels::STDOUT, vec![size]);
+    assert_eq!(job.texts(), [(0, 4, "late")]);
 }
 
 #[test]
