@@ -1,7 +1,8 @@
 //! Launchers of MPIs that reach hosts through `wireup rsh`, as users' scripts call them. There is no sshd on the hosts.
 
-use crate::cluster::Cluster;
-use crate::common::{Mpi, Outcome, Run, field, number};
+use crate::cluster::{ALICE, BOB, Cluster};
+use crate::common::{Mpi, Outcome, Output, Run, field, number};
+use crate::users::of;
 
 /// One test per launcher.
 macro_rules! for_each_launcher {
@@ -10,6 +11,11 @@ macro_rules! for_each_launcher {
             #[test]
             fn an_unchanged_script_starts_over_agents() {
                 let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::scripts(&mpi));
+            }
+
+            #[test]
+            fn what_fails_on_a_host_fails_the_launcher() {
+                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::failures(&mpi));
             }
         })*
     };
@@ -90,6 +96,57 @@ fn scripts(mpi: &Mpi) {
     let outcome = command(&cluster, mpi, &script).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert!(outcome.err().contains("nowhere"), "{outcome:?}");
+}
+
+/// A rank that fails, and a host whose agent ends while ranks run there.
+fn failures(mpi: &Mpi) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let hosts = "--hosts node01:1,node02:1";
+    let script = format!("exec WIREUP env {hosts} MPIRUN -np 2 sh -c 'exit 3'");
+    let outcome = command(&cluster, mpi, &script).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    // Debian's Hydra waits for a proxy without end if it has no time limit.
+    let limit = match &*mpi.name {
+        "mpich4" => "export MPIEXEC_TIMEOUT=10",
+        _ => ":",
+    };
+    let ranks = "sh -c 'echo up; exec sleep 1000'";
+    let script = format!("{limit}; exec WIREUP env {hosts} MPIRUN -np 2 {ranks}");
+    let running = command(&cluster, mpi, &script).start();
+    running.wait_for_many(Output::Stdout, "up", 2);
+    cluster.kill_agent(1);
+    let outcome = running.finish();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    cluster.start_agent(1);
+}
+
+/// Two users' launches at the same time, of one launcher each.
+#[test]
+fn two_users_start_over_agents_at_once() {
+    let (Some(hydra), Some(open)) = (crate::common::mpi("mpich5"), crate::common::mpi("openmpi4"))
+    else {
+        return;
+    };
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let ranks = "sh -c 'echo up $(hostname) $(id -u); exec cat'";
+    let script = format!("exec WIREUP env --hosts node01:1,node02:1 MPIRUN -np 2 {ranks}");
+    let users = [(ALICE, hydra), (BOB, open)];
+    let runs = users.map(|(user, mpi)| {
+        let run = of(user, command(&cluster, &mpi, &script)).env("HOME", "/tmp");
+        (user, run.stdin_held().start())
+    });
+    for (_, running) in &runs {
+        running.wait_for_many(Output::Stdout, "up", 2);
+    }
+    for (user, running) in runs {
+        let outcome = running.finish().expect(0);
+        let expected = ["node01", "node02"].map(|host| format!("up {host} {user}"));
+        assert_eq!(outcome.sorted_lines(), expected, "{outcome:?}");
+    }
 }
 
 /// Each host starts the daemon of the next one.

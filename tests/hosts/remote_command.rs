@@ -30,6 +30,28 @@ fn commands_run_on_hosts_as_with_ssh() {
         (3, "in a  b\n"),
         "{outcome:?}"
     );
+    // As ssh, it gives a shell the words with blanks between them, and that shell's code is its own.
+    let line = [
+        wireup,
+        "rsh",
+        "node02",
+        "A='x  y';",
+        "export",
+        "A;",
+        "sh -c 'echo \"$A\" [1-3] \\$1; exit 7'",
+    ];
+    let outcome = cluster.command(0, line).run();
+    assert_eq!(
+        (outcome.code, &*outcome.out()),
+        (7, "x  y [1-3] $1\n"),
+        "{outcome:?}"
+    );
+    let missing = [wireup, "rsh", "node02", "/nowhere/orted"];
+    let outcome = cluster.command(0, missing).run();
+    assert_eq!(outcome.code, 127, "{outcome:?}");
+    let killed = [wireup, "rsh", "node02", "kill -KILL $$"];
+    let outcome = cluster.command(0, killed).run();
+    assert_eq!(outcome.code, 137, "{outcome:?}");
 
     let Some(mpi) = mpi("mpich5") else {
         return;
