@@ -1,48 +1,23 @@
-//! Batch systems: the hosts of an allocation, and the command that starts agents on them.
-//!
-//! Rule: Slurm describes an allocation in `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`, where `2(x3),1` is a number
-//! for each node. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+//! Batch systems: the nodes of an allocation, and the command that starts agents on them.
 
-use wireup_core::job::hosts::{self, HostList, Problem};
+mod other;
+mod slurm;
+
+use std::collections::BTreeSet;
+use std::io;
+
+use wireup_core::job::hosts::{HostList, HostSpec, Problem, compress};
 use wireup_core::job::spec::AgentStarter;
-
-/// Slurm, whose `srun` reaches all nodes of a job at once.
-/// Rule: the components of a heterogeneous job need one each, because it gives its standard input to one component
-/// only. Seen with Slurm 22.05.
-const SRUN: [&str; 13] = [
-    "srun",
-    "--overlap",
-    "--nodes={count}",
-    "--ntasks={count}",
-    "--ntasks-per-node=1",
-    "--nodelist={hosts}",
-    "--mpi=none",
-    "--cpu-bind=none",
-    "--mem=0",
-    "--kill-on-bad-exit=0",
-    "--no-kill",
-    "--wait=0",
-    "--quiet",
-];
-
-/// Variables with which a job's script was started that `srun` takes for options of the step.
-const WITHOUT: [&str; 9] = [
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_TRES_PER_TASK",
-    "SLURM_HINT",
-    "SLURM_MEM_PER_CPU",
-    "SLURM_MEM_PER_GPU",
-    "SLURM_MEM_PER_NODE",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_DISTRIBUTION",
-    "SLURM_OVERCOMMIT",
-];
 
 /// Why an allocation cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EngineError {
-    #[error("Slurm's SLURM_JOB_NODELIST: {0}; name the hosts (--hosts)")]
-    Nodes(Problem),
+    #[error("{engine}'s {list}: {problem}; name the hosts (--hosts)")]
+    Nodes {
+        engine: &'static str,
+        list: String,
+        problem: Problem,
+    },
     #[error(
         "Slurm's {name}={text} does not have a number for each of {nodes} nodes; name the hosts (--hosts)"
     )]
@@ -51,216 +26,139 @@ pub(crate) enum EngineError {
         text: String,
         nodes: usize,
     },
+    #[error("{engine}'s {list}: {error}; name the hosts (--hosts)")]
+    Unreadable {
+        engine: &'static str,
+        list: String,
+        error: io::Error,
+    },
+    #[error(
+        "{host} is no node of the allocation of {engine} ({nodes}); where agents run, add --engine none"
+    )]
+    Outside {
+        host: String,
+        engine: &'static str,
+        nodes: String,
+    },
+}
+
+/// What allocations are found in.
+pub(crate) struct Surroundings<'a> {
+    /// A variable of the environment.
+    pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The text of a file.
+    pub(crate) file: &'a dyn Fn(&str) -> io::Result<String>,
+    /// What a command prints.
+    pub(crate) output: &'a dyn Fn(&[&str]) -> io::Result<String>,
+    /// The name of this machine.
+    pub(crate) own: String,
 }
 
 /// An allocation in which this process runs.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    pub(crate) hosts: HostList,
+    engine: &'static str,
+    /// Their names, and slots where these are known.
+    nodes: Vec<(String, Option<u32>)>,
     /// None where the allocation is this machine alone.
-    pub(crate) starter: Option<AgentStarter>,
+    starter: Option<AgentStarter>,
 }
 
-/// The allocation that these variables describe. A step of several tasks is none: each task would start the launch.
+/// A batch system that `--engine` names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named {
+    Slurm,
+    GridEngine,
+    Lsf,
+    Flux,
+}
+
+/// The allocation in which this process runs: of that batch system, or of the first that there is.
 ///
 /// # Errors
-/// [`EngineError`] if they are not as documented.
+/// [`EngineError`] if its description is not as documented.
 pub(crate) fn find(
-    variable: impl Fn(&str) -> Option<String>,
+    named: Option<Named>,
+    around: &Surroundings<'_>,
 ) -> Result<Option<Allocation>, EngineError> {
-    if variable("SLURM_JOB_ID").is_none() || variable("WIREUP_RANK").is_some() {
+    if (around.variable)("WIREUP_RANK").is_some() {
         return Ok(None);
     }
-    let tasks = variable("SLURM_STEP_NUM_TASKS").filter(|_| variable("SLURM_STEP_ID").is_some());
-    if tasks.is_some_and(|tasks| tasks != "1") {
-        return Ok(None);
-    }
-    let components = variable("SLURM_HET_SIZE").and_then(|text| text.parse::<u32>().ok());
-    let suffixes = match components {
-        Some(count) => (0..count).map(|at| format!("_HET_GROUP_{at}")).collect(),
-        None => vec![String::new()],
-    };
-    let (mut entries, mut parts) = (Vec::new(), Vec::new());
-    for suffix in suffixes {
-        let of_component = |name: &str| variable(&format!("{name}{suffix}"));
-        let Some(list) = of_component("SLURM_JOB_NODELIST").filter(|list| !list.is_empty()) else {
-            return Ok(None);
-        };
-        let names = hosts::expand(&list).map_err(EngineError::Nodes)?;
-        let slots = slots(
-            of_component,
-            variable("SLURM_STEP_ID").is_some(),
-            names.len(),
-        )?;
-        parts.push(names.clone());
-        entries.extend(names.into_iter().zip(slots));
-    }
-    let text: Vec<String> = entries
-        .iter()
-        .map(|(name, slots)| format!("{name}:{slots}"))
-        .collect();
-    if let [(name, slots)] = &entries[..]
-        && is_here(&variable, name)
-    {
-        let hosts = format!("localhost:{slots}").parse();
-        return Ok(Some(Allocation {
-            hosts: hosts.map_err(EngineError::Nodes)?,
-            starter: None,
-        }));
-    }
-    let hosts = text.join(",").parse().map_err(EngineError::Nodes)?;
-    let mut command: Vec<String> = SRUN.map(str::to_owned).to_vec();
-    match (components, variable("SLURM_JOB_ID")) {
-        (Some(_), _) => command.push("--het-group={part}".to_owned()),
-        // For launches below ranks, which do not have the variable.
-        (None, Some(job)) => command.push(format!("--jobid={job}")),
-        (None, None) => {}
-    }
-    let starter = Some(AgentStarter {
-        name: "Slurm".to_owned(),
-        command,
-        parts,
-        without: WITHOUT.map(str::to_owned).to_vec(),
-    });
-    Ok(Some(Allocation { hosts, starter }))
-}
-
-/// Whether Slurm has started this process on that node, the only one of the job, with all its CPUs: a step may have
-/// fewer.
-fn is_here(variable: impl Fn(&str) -> Option<String>, node: &str) -> bool {
-    let whole = match variable("SLURM_STEP_ID") {
-        Some(_) => variable("SLURM_CPUS_ON_NODE") == variable("SLURM_JOB_CPUS_PER_NODE"),
-        None => true,
-    };
-    whole && variable("SLURMD_NODENAME").is_some_and(|name| name == node)
-}
-
-/// The number of ranks for each node. In a step, the variable of tasks is the step's, whose nodes may be others: there
-/// the CPUs of the job count.
-fn slots(
-    variable: impl Fn(&str) -> Option<String>,
-    in_step: bool,
-    nodes: usize,
-) -> Result<Vec<u32>, EngineError> {
-    let (name, each) = match variable("SLURM_TASKS_PER_NODE") {
-        Some(_) if !in_step => ("SLURM_TASKS_PER_NODE", 1),
-        _ => {
-            let each = variable("SLURM_CPUS_PER_TASK").and_then(|text| text.parse().ok());
-            ("SLURM_JOB_CPUS_PER_NODE", each.unwrap_or(1))
+    let all = [Named::Slurm, Named::GridEngine, Named::Lsf, Named::Flux];
+    for engine in all {
+        if named.is_some_and(|named| named != engine) {
+            continue;
         }
-    };
-    let text = variable(name).unwrap_or_default();
-    match numbers(&text) {
-        Some(all) if all.len() == nodes => Ok(all
-            .into_iter()
-            .map(|number| (number / each).max(1))
-            .collect()),
-        _ => Err(EngineError::Slots { name, text, nodes }),
-    }
-}
-
-/// `2(x3),1` as 2, 2, 2, 1.
-fn numbers(text: &str) -> Option<Vec<u32>> {
-    let mut all = Vec::new();
-    for part in text.split(',') {
-        let (number, times) = match part.split_once("(x") {
-            Some((number, times)) => (number, times.strip_suffix(')')?.parse().ok()?),
-            None => (part, 1),
+        let found = match engine {
+            Named::Slurm => slurm::find(around.variable)?,
+            _ => other::find(engine, around)?,
         };
-        let number = number.parse::<u32>().ok()?;
-        all.extend(std::iter::repeat_n(number, times));
+        if found.is_some() {
+            return Ok(found);
+        }
     }
-    Some(all)
+    Ok(None)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(variables: &[(&str, &str)]) -> Result<Option<Allocation>, EngineError> {
-        let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-3],m")];
-        let all = [&job[..], variables].concat();
-        find(|name| {
-            let found = all.iter().rfind(|(known, _)| *known == name);
-            found.map(|(_, value)| (*value).to_owned())
-        })
+impl Allocation {
+    /// All its nodes; this machine under its own name where it is the only one.
+    ///
+    /// # Errors
+    /// [`EngineError`] for a name that none can be.
+    pub(crate) fn hosts(&self) -> Result<HostList, EngineError> {
+        let written = |(name, slots): &(String, Option<u32>)| {
+            let name = match self.starter {
+                Some(_) => name,
+                None => "localhost",
+            };
+            match slots {
+                Some(slots) => format!("{name}:{slots}"),
+                None => name.to_owned(),
+            }
+        };
+        let text: Vec<String> = self.nodes.iter().map(written).collect();
+        text.join(",")
+            .parse()
+            .map_err(|problem| EngineError::Nodes {
+                engine: self.engine,
+                list: "list of nodes".to_owned(),
+                problem,
+            })
     }
 
-    #[test]
-    fn nodes_and_slots_are_those_of_the_allocation() {
-        let all = found(&[("SLURM_TASKS_PER_NODE", "2(x3),1")])
-            .unwrap()
-            .unwrap();
-        assert_eq!(all.hosts, "n[1-3]:2,m:1".parse().unwrap());
-        let command = all.starter.unwrap().command_for(0);
-        assert!(
-            command.contains(&"--nodelist=n1,n2,n3,m".to_owned()),
-            "{command:?}"
-        );
-        assert!(command.contains(&"--nodes=4".to_owned()), "{command:?}");
-        let step = [
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_STEP_NUM_TASKS", "1"),
-            ("SLURM_TASKS_PER_NODE", "1"),
-            ("SLURM_JOB_CPUS_PER_NODE", "8(x4)"),
-            ("SLURM_CPUS_PER_TASK", "4"),
-        ];
-        let all = found(&step).unwrap().unwrap();
-        assert_eq!(all.hosts, "n[1-3]:2,m:2".parse().unwrap());
-    }
-
-    #[test]
-    fn one_node_on_which_the_launch_runs_needs_no_agent() {
-        let batch = [
-            ("SLURM_JOB_NODELIST", "n1"),
-            ("SLURM_TASKS_PER_NODE", "3"),
-            ("SLURM_JOB_CPUS_PER_NODE", "6"),
-            ("SLURMD_NODENAME", "n1"),
-        ];
-        let all = found(&batch).unwrap().unwrap();
-        assert_eq!(all.hosts, "localhost:3".parse().unwrap());
-        assert!(all.starter.is_none());
-        let step = [
-            ("SLURM_STEP_ID", "0"),
-            ("SLURM_STEP_NUM_TASKS", "1"),
-            ("SLURM_CPUS_ON_NODE", "2"),
-        ];
-        let all = found(&[&batch[..], &step].concat()).unwrap().unwrap();
-        assert!(all.starter.is_some(), "{all:?}");
-    }
-
-    #[test]
-    fn a_heterogeneous_job_is_one_launch() {
-        let variables = [
-            ("SLURM_HET_SIZE", "2"),
-            ("SLURM_JOB_NODELIST_HET_GROUP_0", "m"),
-            ("SLURM_TASKS_PER_NODE_HET_GROUP_0", "1"),
-            ("SLURM_JOB_NODELIST_HET_GROUP_1", "n[1-2]"),
-            ("SLURM_TASKS_PER_NODE_HET_GROUP_1", "4(x2)"),
-        ];
-        let all = found(&variables).unwrap().unwrap();
-        assert_eq!(all.hosts, "m:1,n[1-2]:4".parse().unwrap());
-        let command = all.starter.unwrap().command_for(1);
-        assert_eq!(command.last().unwrap(), "--het-group=1");
-        assert!(
-            command.contains(&"--nodelist=n1,n2".to_owned()),
-            "{command:?}"
-        );
-    }
-
-    #[test]
-    fn what_is_not_one_launch_in_an_allocation_stays_on_its_machine() {
-        let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
-        assert!(found(&step).unwrap().is_none());
-        assert!(found(&[("WIREUP_RANK", "0")]).unwrap().is_none());
-        assert!(find(|_| None).unwrap().is_none());
-    }
-
-    #[test]
-    fn numbers_that_do_not_fit_the_nodes_are_refused() {
-        for text in ["2(x3)", "", "2(x", "a(x4)"] {
-            let error = found(&[("SLURM_TASKS_PER_NODE", text)]).unwrap_err();
-            assert!(error.to_string().contains("each of 4 nodes"), "{error}");
+    /// Gives the hosts of a list, which are nodes of the allocation, the slots that the list does not give.
+    ///
+    /// # Errors
+    /// [`EngineError::Outside`] for a host that is none of them.
+    pub(crate) fn within(&self, hosts: &mut [HostSpec]) -> Result<(), EngineError> {
+        for host in hosts {
+            let node = self.nodes.iter().find(|(name, _)| *name == host.name);
+            let Some((_, slots)) = node else {
+                return Err(EngineError::Outside {
+                    host: host.name.clone(),
+                    engine: self.engine,
+                    nodes: compress(self.nodes.iter().map(|(name, _)| name)),
+                });
+            };
+            host.slots = host.slots.or(*slots);
         }
+        Ok(())
+    }
+
+    /// The same hosts under the name that this machine has for itself, where it is the whole allocation.
+    pub(crate) fn here(&self, hosts: &[HostSpec]) -> Option<HostList> {
+        let [host] = hosts else { return None };
+        let slots = host.slots.filter(|_| self.starter.is_none())?;
+        format!("localhost:{slots}").parse().ok()
+    }
+
+    /// What starts agents on these of its nodes; none where it is this machine alone.
+    pub(crate) fn starter(self, hosts: &[HostSpec]) -> Option<AgentStarter> {
+        let mut starter = self.starter?;
+        let wanted: BTreeSet<&str> = hosts.iter().map(|host| &*host.name).collect();
+        for part in &mut starter.parts {
+            part.retain(|name| wanted.contains(&**name));
+        }
+        Some(starter)
     }
 }

@@ -89,7 +89,8 @@ pub(crate) fn reach(plan: &Plan) -> String {
 /// Through which socket the launch goes.
 pub(crate) fn agent(plan: &Plan) -> String {
     if let Some(starter) = &plan.spec.layout.spread.starter {
-        let command = starter.command_for(0);
+        let used = starter.parts.iter().position(|part| !part.is_empty());
+        let command = starter.command_for(used.unwrap_or(0));
         return format!(
             "agents of this launch alone ({}): {}",
             starter.name,

@@ -1,5 +1,7 @@
 //! Agents that a launch starts for itself, with a command that reaches the hosts.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -7,11 +9,16 @@ use rustix::process::Signal;
 use crate::cluster::Cluster;
 use crate::common::{Output, eventually};
 
-/// With what a host is reached.
-fn command() -> String {
+/// What reaches a host.
+fn lab() -> String {
     let lab = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name("lab");
     assert!(lab.exists(), "no lab: run cargo build --workspace");
-    format!("{} rsh {{host}}", lab.display())
+    lab.display().to_string()
+}
+
+/// With what a host is reached.
+fn command() -> String {
+    format!("{} rsh {{host}}", lab())
 }
 
 #[test]
@@ -51,4 +58,88 @@ fn a_launch_starts_agents_and_leaves_none_however_it_ends() {
         });
     };
     cluster.lab().with_remote_shell(shell).unwrap();
+}
+
+/// In the place of the commands of batch systems that are not to be had. Arguments, standard input and output, and the end
+/// are as their documentation says.
+const STAND_INS: [(&str, &str); 3] = [
+    (
+        "qrsh",
+        "[ \"$1\" = -inherit ] || exit 1; shift; exec LAB rsh \"$@\"",
+    ),
+    ("blaunch", "exec LAB rsh \"$@\""),
+    (
+        "flux",
+        "case $1-$2 in
+         getattr-hostlist) echo 'node[02-04]' ;;
+         exec---rank=*) rank=${2#--rank=}; shift 2; exec LAB rsh node0$((rank + 2)) \"$@\" ;;
+         *) exit 1 ;;
+         esac",
+    ),
+];
+
+#[test]
+fn jobs_of_other_batch_systems_are_used_without_options() {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    let bin = cluster.dir().join("stand-ins");
+    fs::create_dir(&bin).unwrap();
+    for (name, text) in STAND_INS {
+        let file = bin.join(name);
+        fs::write(&file, format!("#!/bin/sh\n{text}\n").replace("LAB", &lab())).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let list = cluster.dir().join("list");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let list_of = list.display().to_string();
+    let grid = [("JOB_ID", "7"), ("PE_HOSTFILE", &*list_of)];
+    let lsf = [("LSB_JOBID", "7"), ("LSB_DJOB_HOSTFILE", &*list_of)];
+    let flux = [("FLUX_URI", "local:///run/flux/local")];
+    let lines = "node02 1 q U\nnode03 2 q U\nnode04 1 q U\n";
+    let once = "node02\nnode03\nnode03\nnode04\n";
+    let two = ["node02", "node03", "node03", "node04"];
+    let one = ["node02", "node03", "node04"];
+    let all = [
+        ("Grid Engine", lines, &grid[..], &two[..]),
+        ("LSF", once, &lsf, &two),
+        ("Flux", "", &flux, &one),
+    ];
+    let idle: Vec<usize> = (0..4)
+        .map(|host| cluster.host(host).processes().len())
+        .collect();
+    let check = || {
+        for (engine, text, variables, expected) in all {
+            fs::write(&list, text).unwrap();
+            let run = |options: &[&str]| {
+                let run = cluster.run(0, options).env("PATH", &path);
+                let env = variables.iter();
+                env.fold(run, |run, (name, value)| run.env(name, value))
+            };
+            let outcome = run(&["hostname"]).run().expect(0);
+            assert_eq!(outcome.sorted_lines(), expected, "{engine}: {outcome:?}");
+            let some = ["--hosts", "node04,node02:1", "-n", "2", "hostname"];
+            let outcome = run(&some).run().expect(0);
+            assert_eq!(
+                outcome.sorted_lines(),
+                ["node02", "node04"],
+                "{engine}: {outcome:?}"
+            );
+            let outcome = run(&["--hosts", "node01", "hostname"]).run();
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+            outcome.expect_one_line(&["node01 is no node", engine, "node[02-04]"]);
+            for host in 1..4 {
+                let log = cluster.log(host);
+                assert!(
+                    !log.contains("begins as node"),
+                    "not by the agent there: {log}"
+                );
+            }
+        }
+        eventually("no agent of a launch is left", || {
+            let now = (0..4).map(|host| cluster.host(host).processes().len());
+            (now.collect::<Vec<_>>() == idle).then_some(())
+        });
+    };
+    cluster.lab().with_remote_shell(check).unwrap();
 }

@@ -113,7 +113,12 @@ fn failures(mpi: &Mpi) {
         _ => ":",
     };
     let ranks = "sh -c 'echo up; exec sleep 1000'";
-    let script = format!("{limit}; exec WIREUP env {hosts} MPIRUN -np 2 {ranks}");
+    // Open MPI 5 leaves its own host's ranks behind when it loses another; wireup does not, if it has started it.
+    let by = match &*mpi.name {
+        "openmpi5" => "run",
+        _ => "env",
+    };
+    let script = format!("{limit}; exec WIREUP {by} {hosts} MPIRUN -np 2 {ranks}");
     let running = command(&cluster, mpi, &script).start();
     running.wait_for_many(Output::Stdout, "up", 2);
     cluster.kill_agent(1);
@@ -132,16 +137,20 @@ fn two_users_start_over_agents_at_once() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let ranks = "sh -c 'echo up $(hostname) $(id -u); exec cat'";
+    // Ranks of Hydra other than the first do not see the end of standard input.
+    let go = cluster.dir().join("go");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
+    let ranks = format!("sh -c 'echo up $(hostname) $(id -u); {wait}'");
     let script = format!("exec WIREUP env --hosts node01:1,node02:1 MPIRUN -np 2 {ranks}");
     let users = [(ALICE, hydra), (BOB, open)];
     let runs = users.map(|(user, mpi)| {
         let run = of(user, command(&cluster, &mpi, &script)).env("HOME", "/tmp");
-        (user, run.stdin_held().start())
+        (user, run.start())
     });
     for (_, running) in &runs {
         running.wait_for_many(Output::Stdout, "up", 2);
     }
+    std::fs::write(go, "").unwrap();
     for (user, running) in runs {
         let outcome = running.finish().expect(0);
         let expected = ["node01", "node02"].map(|host| format!("up {host} {user}"));

@@ -77,6 +77,19 @@ fn an_allocation_is_used_without_options() {
     ] {
         expect(slurm.salloc(options).more(names).run(), expected);
     }
+    // Some of its nodes, in another order; others are none of its.
+    let some = slurm.salloc("-N 3 --ntasks-per-node=2");
+    let some = some.more(["--hosts", "node03,node01:1"]).more(names);
+    expect(some.run(), &["0 node03", "1 node03", "2 node01"]);
+    let first = slurm.salloc("-N 3 --ntasks-per-node=1");
+    expect(
+        first.more(["--nodes", "2"]).more(names).run(),
+        &["0 node01", "1 node02"],
+    );
+    let outside = slurm.salloc("-w node01,node02 -N 2 -n 2");
+    let outcome = outside.more(["--hosts", "node01,node03"]).more(names).run();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    outcome.expect_one_line(&["node03 is no node", "Slurm (node[01-02])"]);
     // A step of one task.
     let step = slurm.command(["srun", "-N", "1", "-n", "1", "-c", "3"]);
     let step = step.more([slurm.wireup().as_os_str(), OsStr::new("run")]);

@@ -121,7 +121,9 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
             }
         }
     };
-    (0..starter.parts.len()).map(one).collect()
+    // Parts of which the launch uses no host keep their numbers.
+    let used = |part: &usize| !starter.parts[*part].is_empty();
+    (0..starter.parts.len()).filter(used).map(one).collect()
 }
 
 /// The file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place of agents.

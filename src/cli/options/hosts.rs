@@ -1,6 +1,8 @@
 //! The hosts of the ranks, and how they are contacted.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
@@ -8,8 +10,10 @@ use clap::{Args, ValueEnum, ValueHint};
 use super::ending::parse_grace;
 use crate::cli::ps::nodes::own_node;
 use crate::failure::RunFailure;
+use crate::plan::engines::{Allocation, Surroundings};
 use crate::plan::host_lookup::{self, Awaited};
 use crate::plan::{engines, hostfile};
+use crate::sys::pidfd::wait_for;
 use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::hosts::{self, HostSpec};
 use wireup_core::job::spec::{AgentStarter, SpreadSpec};
@@ -40,7 +44,7 @@ pub(crate) struct HostsArgs {
     )]
     launch_agents: Option<String>,
 
-    /// The batch system whose allocation is used where no hosts are named: auto, slurm, or none
+    /// The batch system whose allocation is used: auto, slurm, gridengine, lsf, flux, or none
     #[arg(
         long,
         value_enum,
@@ -87,7 +91,56 @@ enum Engine {
     #[default]
     Auto,
     Slurm,
+    Gridengine,
+    Lsf,
+    Flux,
     None,
+}
+
+impl Engine {
+    /// How it is named, if it is.
+    fn named(self) -> Option<(engines::Named, &'static str)> {
+        Some(match self {
+            Self::Auto | Self::None => return None,
+            Self::Slurm => (
+                engines::Named::Slurm,
+                "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1",
+            ),
+            Self::Gridengine => (
+                engines::Named::GridEngine,
+                "--engine gridengine: this is no job in a parallel environment of Grid Engine; use qsub -pe",
+            ),
+            Self::Lsf => (
+                engines::Named::Lsf,
+                "--engine lsf: this is no job of LSF; use bsub -n",
+            ),
+            Self::Flux => (
+                engines::Named::Flux,
+                "--engine flux: this is no script of an instance of Flux; use flux alloc or flux batch",
+            ),
+        })
+    }
+}
+
+/// How long a batch system may take to list its nodes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a batch system's command prints.
+fn output(words: &[&str]) -> io::Result<String> {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    if !wait_for(&child, PATIENCE) {
+        // It may have ended at this moment; either way it is collected.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(io::Error::from(io::ErrorKind::TimedOut));
+    }
+    let output = child.wait_with_output()?;
+    match output.status.success() {
+        true => String::from_utf8(output.stdout).map_err(io::Error::other),
+        false => Err(io::Error::other(output.status.to_string())),
+    }
 }
 
 impl HostsArgs {
@@ -107,15 +160,19 @@ impl HostsArgs {
         needed: impl Fn(Option<u32>) -> u32,
     ) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
         let given = self.are_given();
-        let mut starter = None;
-        if !given && !is_virtual && self.agent.is_none() && self.launch_agents.is_none() {
-            starter = self.allocation()?;
+        let mut allocation = None;
+        if !is_virtual && self.agent.is_none() && self.launch_agents.is_none() {
+            allocation = self.allocation(given)?;
+        }
+        if let (Some(found), false) = (&allocation, given) {
+            let hosts = found.hosts().map_err(RunFailure::request)?;
+            self.hosts = vec![HostSource::List(hosts)];
         }
         let mut spread = SpreadSpec {
             star_limit: self.star_limit,
             tree_width: self.tree_width,
             agent: self.agent,
-            starter,
+            starter: None,
         };
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = spread.agent.is_some();
@@ -126,6 +183,17 @@ impl HostsArgs {
             limit,
         };
         let mut hosts = listed(self.hosts, self.hostfile.as_deref(), awaited, alone, own)?;
+        if given {
+            // Hosts with an address of their own have agents that run.
+            let of_agents = |host: &HostSpec| host.is_here() || host.has_own_address();
+            allocation = allocation.filter(|_| !hosts.iter().any(of_agents));
+            if let Some(found) = &allocation {
+                found.within(&mut hosts).map_err(RunFailure::request)?;
+                if let Some(here) = found.here(&hosts) {
+                    hosts = listed(vec![HostSource::List(here)], None, awaited, alone, own)?;
+                }
+            }
+        }
         if let Some(wanted) = self.nodes {
             let there = hosts.len().max(1);
             if wanted as usize > there {
@@ -136,27 +204,33 @@ impl HostsArgs {
             }
             hosts.truncate(wanted as usize);
         }
+        spread.starter = allocation.and_then(|found| found.starter(&hosts));
         if let Some(command) = &self.launch_agents {
             spread.starter = Some(by_command(command, &hosts)?);
         }
         Ok((hosts, spread))
     }
 
-    /// Uses the hosts of the batch system's allocation, if there is one.
-    fn allocation(&mut self) -> Result<Option<AgentStarter>, RunFailure> {
+    /// The batch system's allocation, if there is one. One that is described wrongly is an error where it decides.
+    fn allocation(&self, given: bool) -> Result<Option<Allocation>, RunFailure> {
         if self.engine == Engine::None {
             return Ok(None);
         }
-        let found = engines::find(|name| std::env::var(name).ok()).map_err(RunFailure::request)?;
-        match found {
-            Some(allocation) => {
-                self.hosts = vec![HostSource::List(allocation.hosts)];
-                Ok(allocation.starter)
-            }
-            None if self.engine == Engine::Slurm => Err(RunFailure::request(
-                "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1".to_owned(),
-            )),
-            None => Ok(None),
+        let own = rustix::system::uname();
+        let around = Surroundings {
+            variable: &|name| std::env::var(name).ok(),
+            file: &|path| std::fs::read_to_string(path),
+            output: &output,
+            own: own.nodename().to_string_lossy().into_owned(),
+        };
+        let named = self.engine.named();
+        match (
+            engines::find(named.map(|(engine, _)| engine), &around),
+            named,
+        ) {
+            (Ok(None), Some((_, problem))) => Err(RunFailure::request(problem.to_owned())),
+            (Err(_), None) if given => Ok(None),
+            (found, _) => found.map_err(RunFailure::request),
         }
     }
 }

@@ -1,0 +1,244 @@
+//! Allocations of batch systems that list their nodes in a file or by a command, and whose own command starts a process
+//! on a node and passes its standard input on.
+//!
+//! Rule: Grid Engine lists a node per line, `NAME SLOTS QUEUE PROCESSORS`. Source: sge_pe(5).
+//! Rule: LSF lists a node once for each slot; blaunch takes the place of rsh. Source: IBM Spectrum LSF, command reference.
+//! Rule: in Flux, ranks of brokers are positions in the list of hosts. A job's process, as against an instance's script,
+//! has `FLUX_JOB_ID`. Source: flux-exec(1), flux-hostlist(1), flux-environment(7).
+//!
+//! PBS is not among them: `pbs_tmrsh` and `pbsdsh` give a process `/dev/null` for standard input, by which agents get
+//! their certificate.
+
+use super::{Allocation, EngineError, Named, Surroundings};
+use wireup_core::job::hosts;
+use wireup_core::job::spec::AgentStarter;
+
+/// A batch system.
+struct Engine {
+    named: Named,
+    name: &'static str,
+    /// A job has all of these variables.
+    has: &'static [&'static str],
+    /// And not this one.
+    lacks: Option<&'static str>,
+    nodes: Source,
+    /// The command that starts a process on one node, as in [`AgentStarter`].
+    command: &'static [&'static str],
+}
+
+/// What lists the nodes.
+enum Source {
+    /// A file that this variable names.
+    File(&'static str),
+    /// The output of this command.
+    Output(&'static [&'static str]),
+}
+
+const ENGINES: [Engine; 3] = [
+    Engine {
+        named: Named::GridEngine,
+        name: "Grid Engine",
+        has: &["JOB_ID", "PE_HOSTFILE"],
+        lacks: None,
+        nodes: Source::File("PE_HOSTFILE"),
+        command: &["qrsh", "-inherit", "{host}"],
+    },
+    Engine {
+        named: Named::Lsf,
+        name: "LSF",
+        has: &["LSB_JOBID", "LSB_DJOB_HOSTFILE"],
+        lacks: None,
+        nodes: Source::File("LSB_DJOB_HOSTFILE"),
+        command: &["blaunch", "{host}"],
+    },
+    Engine {
+        named: Named::Flux,
+        name: "Flux",
+        has: &["FLUX_URI"],
+        lacks: Some("FLUX_JOB_ID"),
+        nodes: Source::Output(&["flux", "getattr", "hostlist"]),
+        command: &["flux", "exec", "--rank={part}"],
+    },
+];
+
+/// The allocation of this batch system.
+///
+/// # Errors
+/// [`EngineError`] if the list of its nodes is none.
+pub(super) fn find(
+    named: Named,
+    around: &Surroundings<'_>,
+) -> Result<Option<Allocation>, EngineError> {
+    let variable = |name: &str| (around.variable)(name).filter(|text| !text.is_empty());
+    let engine = ENGINES.iter().find(|engine| engine.named == named);
+    let Some(engine) = engine.filter(|engine| {
+        engine.has.iter().all(|name| variable(name).is_some())
+            && engine.lacks.is_none_or(|name| variable(name).is_none())
+    }) else {
+        return Ok(None);
+    };
+    let nodes = match engine.nodes {
+        Source::File(name) => {
+            let path = variable(name).unwrap_or_default();
+            let text = (around.file)(&path).map_err(|error| EngineError::Unreadable {
+                engine: engine.name,
+                list: format!("{name} ({path})"),
+                error,
+            })?;
+            lines(&text)
+        }
+        Source::Output(words) => {
+            let list = words.join(" ");
+            let text = (around.output)(words).map_err(|error| EngineError::Unreadable {
+                engine: engine.name,
+                list: list.clone(),
+                error,
+            })?;
+            let names = hosts::expand(text.trim()).map_err(|problem| EngineError::Nodes {
+                engine: engine.name,
+                list,
+                problem,
+            })?;
+            names.into_iter().map(|name| (name, None)).collect()
+        }
+    };
+    if nodes.is_empty() {
+        return Ok(None);
+    }
+    let here = matches!(&nodes[..], [(name, _)] if short(name) == short(&around.own));
+    let names = nodes.iter().map(|(name, _)| vec![name.clone()]).collect();
+    let starter = AgentStarter {
+        name: engine.name.to_owned(),
+        command: engine
+            .command
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect(),
+        parts: names,
+        without: Vec::new(),
+    };
+    Ok(Some(Allocation {
+        engine: engine.name,
+        nodes,
+        starter: (!here).then_some(starter),
+    }))
+}
+
+/// A name without its domain.
+fn short(name: &str) -> &str {
+    name.split('.').next().unwrap_or_default()
+}
+
+/// The nodes of a file, in the order in which they first occur. A line without a number is one slot.
+fn lines(text: &str) -> Vec<(String, Option<u32>)> {
+    let mut nodes: Vec<(String, Option<u32>)> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let Some(name) = words.next() else { continue };
+        let slots = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
+        match nodes.iter_mut().find(|(known, _)| known == name) {
+            Some((_, Some(sum))) => *sum = sum.saturating_add(slots),
+            _ => nodes.push((name.to_owned(), Some(slots))),
+        }
+    }
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use wireup_core::job::hosts::HostList;
+
+    fn found(
+        named: Named,
+        variables: &[(&str, &str)],
+        text: &str,
+    ) -> Result<Option<Allocation>, EngineError> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let file = |path: &str| match path {
+            "/list" => Ok(text.to_owned()),
+            _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        let output = |words: &[&str]| match words {
+            ["flux", "getattr", "hostlist"] => Ok(text.to_owned()),
+            _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        let around = Surroundings {
+            variable: &variable,
+            file: &file,
+            output: &output,
+            own: "n1.example".to_owned(),
+        };
+        find(named, &around)
+    }
+
+    const GRID: [(&str, &str); 2] = [("JOB_ID", "7"), ("PE_HOSTFILE", "/list")];
+
+    #[test]
+    fn nodes_and_slots_are_those_of_the_list() {
+        let text = "n1 2 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\nn1 1 b.q@n1 UNDEFINED\n";
+        let all = found(Named::GridEngine, &GRID, text).unwrap().unwrap();
+        assert_eq!(all.hosts().unwrap(), "n1:3,n2:4".parse().unwrap());
+        let starter = all.starter.unwrap();
+        assert_eq!(starter.command_for(1), ["qrsh", "-inherit", "n2"]);
+        let lsf = [("LSB_JOBID", "7"), ("LSB_DJOB_HOSTFILE", "/list")];
+        let all = found(Named::Lsf, &lsf, "n1\nn1\nn2\n").unwrap().unwrap();
+        assert_eq!(all.hosts().unwrap(), "n1:2,n2:1".parse().unwrap());
+        assert_eq!(all.starter.unwrap().command_for(0), ["blaunch", "n1"]);
+        let flux = [("FLUX_URI", "local:///run/flux/local")];
+        let all = found(Named::Flux, &flux, "n[1-3]\n").unwrap().unwrap();
+        assert_eq!(all.hosts().unwrap(), "n1,n2,n3".parse().unwrap());
+        let command = all.starter.unwrap().command_for(2);
+        assert_eq!(command, ["flux", "exec", "--rank=2"]);
+    }
+
+    #[test]
+    fn a_job_of_this_machine_alone_needs_no_agent() {
+        let all = found(Named::GridEngine, &GRID, "n1.example 4 q U").unwrap();
+        let all = all.unwrap();
+        assert_eq!(all.hosts().unwrap(), "localhost:4".parse().unwrap());
+        assert!(all.starter.is_none());
+        let HostList(entries) = "n1.example:2".parse().unwrap();
+        let here = all.here(&hosts::merge(entries).unwrap());
+        assert_eq!(here, Some("localhost:2".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_job_is_no_allocation() {
+        assert!(found(Named::GridEngine, &GRID[..1], "").unwrap().is_none());
+        let task = [("FLUX_URI", "x"), ("FLUX_JOB_ID", "f")];
+        assert!(found(Named::Flux, &task, "n1").unwrap().is_none());
+        let error = found(
+            Named::GridEngine,
+            &[("JOB_ID", "7"), ("PE_HOSTFILE", "/no")],
+            "",
+        );
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("Grid Engine's PE_HOSTFILE (/no)"), "{text}");
+    }
+
+    #[test]
+    fn only_nodes_of_the_allocation_can_be_named() {
+        let hosts = |text: &str| {
+            let HostList(entries) = text.parse().unwrap();
+            hosts::merge(entries).unwrap()
+        };
+        let all = || {
+            found(Named::GridEngine, &GRID, "n1 2\nn2 4\nn3 4\n")
+                .unwrap()
+                .unwrap()
+        };
+        let mut some = hosts("n3,n1:1");
+        all().within(&mut some).unwrap();
+        assert_eq!((some[0].slots, some[1].slots), (Some(4), Some(1)));
+        let parts = all().starter(&some).unwrap().parts;
+        assert_eq!(parts, [vec!["n1"], vec![], vec!["n3"]]);
+        let error = all().within(&mut hosts("n1,n9")).unwrap_err().to_string();
+        assert!(error.starts_with("n9 is no node"), "{error}");
+        assert!(error.contains("Grid Engine (n[1-3])"), "{error}");
+    }
+}
