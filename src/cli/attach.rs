@@ -1,7 +1,8 @@
-//! `wireup attach` and `wireup wait`: jobs that were started with `--detach`.
+//! `wireup attach` and `wireup wait`: jobs that were started with `--detach`, and for debuggers the processes of any job.
 
 use clap::Args;
 
+use super::ps;
 use crate::detached::client;
 use crate::failure::RunFailure;
 
@@ -14,6 +15,7 @@ const ATTACH: &str = "\
 Examples:
   wireup attach 3f2a91               shows the output since it was last shown, and what follows
   wireup attach --no-stdin 3f2a91    the same, and does not read standard input
+  wireup attach 3f2a91 --proctable   host, pid and executable of each rank of any job, as `wireup ps --proctable`
 
 How:
   The last 8 MiB of output that were not shown are kept; how much was lost is reported. Standard input goes to
@@ -48,6 +50,14 @@ pub(super) struct AttachArgs {
     /// Do not read standard input
     #[arg(long)]
     no_stdin: bool,
+
+    /// Show the processes of a job, detached or not, as `wireup ps --proctable` does, and leave
+    #[arg(long, conflicts_with = "no_stdin")]
+    proctable: bool,
+
+    /// Print them as JSON
+    #[arg(long, requires = "proctable")]
+    json: bool,
 }
 
 /// Arguments of `wireup wait`.
@@ -59,8 +69,11 @@ pub(super) struct WaitArgs {
     jobs: Vec<String>,
 }
 
-/// Shows the job until it ends or is left; its exit code.
+/// Shows the job until it ends or is left, or its processes; the exit code.
 pub(super) fn attach(args: &AttachArgs) -> Result<u8, RunFailure> {
+    if args.proctable {
+        return ps::show_processes(std::slice::from_ref(&args.job), args.json);
+    }
     client::attach(&args.job, !args.no_stdin)
 }
 

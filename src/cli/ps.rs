@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
-pub(super) use proctable::{asked, found};
+pub(super) use proctable::{asked, execute as show_processes, found};
 
 use super::table;
 use crate::failure::RunFailure;
@@ -79,7 +79,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
         return nodes::execute(args.asked, args.json);
     }
     if args.proctable {
-        return proctable::execute(&args.jobs, args.json);
+        return show_processes(&args.jobs, args.json);
     }
     let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
     let short = name::short(&all);

@@ -203,6 +203,9 @@ fn the_table_of_processes_is_shown_as_debuggers_see_it() {
                 .any(|one| i64::from(one.pid) == pid)
         );
     }
+    let other = about(&running, &["attach", "--proctable", "--json"]).run();
+    let other: Value = serde_json::from_str(&other.expect_quiet_success().out()).unwrap();
+    assert_eq!(other.as_array(), Some(table));
     let text = about(&running, &["ps", "--proctable"])
         .run()
         .expect_quiet_success()

@@ -1,4 +1,4 @@
-//! `wireup ps --proctable`: the processes of a job on all its hosts, as its launcher knows them.
+//! `wireup ps --proctable` and `wireup attach --proctable`: the processes of a job on all its hosts, as its launcher knows them.
 
 use std::io::Write as _;
 
@@ -40,7 +40,7 @@ pub(in crate::cli) fn asked(
 ///
 /// # Errors
 /// When there is no such job, or its launcher does not answer.
-pub(super) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFailure> {
+pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFailure> {
     let [job] = jobs else {
         let text = "--proctable shows one job; name one";
         return Err(RunFailure::request(text.to_owned()));
