@@ -11,10 +11,10 @@ use crate::common::{
 };
 
 /// What gdb takes to read wireup, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// gdb with the script that reads the table, before the words that say of what.
-fn gdb() -> Option<Vec<OsString>> {
+pub(crate) fn gdb() -> Option<Vec<OsString>> {
     let found = std::process::Command::new("gdb").arg("--version").output();
     if found.is_err() {
         skip("gdb is not installed: run scripts/setup");
@@ -34,7 +34,7 @@ fn led(words: &[&str]) -> Option<Run> {
 }
 
 /// The processes that were shown, each time the debugger looked.
-fn shown(outcome: &Outcome) -> Vec<Vec<String>> {
+pub(crate) fn shown(outcome: &Outcome) -> Vec<Vec<String>> {
     let text = outcome.out();
     let looks = text.split("debug_state=1\n").skip(1);
     let processes = |look: &str| {

@@ -3,6 +3,7 @@
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually, field, number, program, repository, skip};
+use crate::debuggers::{PATIENCE, gdb, shown};
 
 /// The lines of the daemons, and the order that spawns them.
 fn lines(tool: &Debugger, child: &str, count: usize) -> Vec<String> {
@@ -192,4 +193,44 @@ fn debuggers_that_know_mpir_do_not_see_daemons() {
     assert!(!text.contains("pmix_daemon"), "{text}");
     tool.kill();
     job.end();
+}
+
+#[test]
+fn the_table_of_mpir_has_ranks_and_no_daemons() {
+    let (Some(gdb), Some(library)) = (gdb(), versions().next()) else {
+        return;
+    };
+    for nodes in NODES {
+        let job = Job::start(library.clone(), nodes);
+        let mut tool = Debugger::attach(&job);
+        let daemon = library.dir.join("pmix_daemon");
+        let wants = format!(
+            "pmix.debugger pmix.dbg.tgt={}:-2 pmix.dbg.dpnd=#1",
+            job.nspace()
+        );
+        let hosts = nodes.len().max(1);
+        let daemons = tool.spawns(&format!("{wants} -- 0 {}", daemon.display()));
+        lines(&tool, &daemons, hosts);
+        // Ranks behind the daemons.
+        tool.spawns("pmix.fwd.stdin pmix.mapby=node -- 1 cat");
+        let pid = job.running.pid().to_string();
+        let look = Run::command(&gdb).more(["-p", &pid]).deadline(PATIENCE);
+        let outcome = look.run().expect(0);
+        let table = shown(&outcome).remove(0);
+        let numbers: Vec<u32> = table.iter().map(|row| number(row, "process")).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4], "{outcome:?}");
+        let programs: Vec<&str> = table
+            .iter()
+            .map(|row| field(row, "executable").unwrap())
+            .collect();
+        assert!(
+            programs[..4]
+                .iter()
+                .all(|path| path.ends_with("/pmix_client")),
+            "{table:?}"
+        );
+        assert!(programs[4].ends_with("/cat"), "{table:?}");
+        tool.kill();
+        job.end();
+    }
 }

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually, field, mpi, number};
+
+/// How long a guard may take to end and remove what is left.
+const GUARD: Duration = Duration::from_secs(60);
 
 /// The sidecars of a launch. Some libpmix need another loader than the system's.
 fn sidecars(job: &Job) -> usize {
@@ -160,8 +166,7 @@ fn a_server_that_is_killed_costs_a_job_without_pmix_nothing() {
     look(&job, "file", &job.file());
     for process in job.running.processes() {
         if process.name.starts_with("wireup-pmix-hos") {
-            let pid = rustix::process::Pid::from_raw(process.pid).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            kill(process.pid);
         }
     }
     job.running
@@ -198,4 +203,45 @@ fn without_a_libpmix_no_tool_is_served_and_the_job_goes_on() {
     job.running
         .wait_for(Output::Stderr, "PMIx tools cannot be served: ");
     job.end();
+}
+
+/// Ends a process and what it does until then.
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    for signal in [Signal::STOP, Signal::KILL] {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+#[test]
+fn files_of_a_killed_launch_do_not_stay() {
+    for library in versions() {
+        for (pmi, nodes) in [("pmix", NODES[0]), ("pmi1", NODES[0]), ("pmi1", NODES[1])] {
+            let start = || {
+                let options = ["--pmi", pmi, "--libpmix", library.path()];
+                let run = Run::ranks(2, [&options[..], nodes].concat());
+                let run = run.more(["sleep", "1000"]).clean_within(GUARD);
+                Job::from(library.clone(), run)
+            };
+            // The guard removes them.
+            let job = start();
+            job.running.signal(Signal::KILL);
+            eventually("the files are gone", || {
+                job.files().is_empty().then_some(())
+            });
+            job.running.finish().expect(137);
+            // Where that is killed too, the next launch does.
+            let job = start();
+            look(&job, "file", &job.file());
+            let processes = job.running.processes();
+            for process in processes {
+                kill(process.pid);
+            }
+            assert!(!job.files().is_empty());
+            let next = Run::ranks(1, ["true"]).beside(&job.place);
+            next.run().expect_quiet_success();
+            assert!(job.files().is_empty());
+            job.running.finish().expect(137);
+        }
+    }
 }
