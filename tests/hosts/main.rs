@@ -23,6 +23,7 @@ mod grow;
 mod hostile;
 mod jobs;
 mod killed;
+mod kubernetes;
 mod launch_agents;
 mod launchers;
 mod load;

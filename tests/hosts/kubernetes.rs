@@ -1,0 +1,380 @@
+//! The manifests of `containers/kubernetes`: against the schemas of Kubernetes, and as pods of `podman kube play`, with
+//! dnsmasq in place of the cluster's DNS.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::common::{eventually, program, repository, skip};
+
+/// An interpreter with the schemas; `None`, and the test is ignored, where it is not installed.
+#[track_caller]
+fn python() -> Option<PathBuf> {
+    let user = rustix::process::getuid().as_raw();
+    let default = || format!("/var/tmp/wireup-mpi-{user}").into();
+    let dir: PathBuf = std::env::var_os("WIREUP_MPI_DIR").map_or_else(default, PathBuf::from);
+    let python = dir.join("kubernetes/bin/python");
+    if !python.is_file() {
+        skip("no schemas of Kubernetes: run scripts/setup");
+        return None;
+    }
+    Some(python)
+}
+
+fn manifest(path: &str) -> PathBuf {
+    repository().join("containers/kubernetes").join(path)
+}
+
+fn text(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    format!("{out}{err}")
+}
+
+/// What a command prints; it must succeed.
+#[track_caller]
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", text(&output));
+    text(&output)
+}
+
+#[test]
+fn manifests_fit_the_published_schemas() {
+    let Some(python) = python() else { return };
+    let check = |paths: &[PathBuf]| {
+        let script = repository().join("tests/kubernetes/validate.py");
+        let mut command = Command::new(&python);
+        command.arg(script).arg("1.37").args(paths);
+        command.output().unwrap()
+    };
+    let names = [
+        "base/service.yaml",
+        "indexed-job/indexed-job.yaml",
+        "jobset/jobset.yaml",
+        "daemonset/daemonset.yaml",
+    ];
+    let output = check(&names.map(manifest));
+    assert!(output.status.success(), "{}", text(&output));
+    for name in names {
+        let (dir, file) = name.split_once('/').unwrap();
+        let list = fs::read_to_string(manifest(dir).join("kustomization.yaml")).unwrap();
+        assert!(list.contains(&format!("  - {file}\n")), "{list}");
+    }
+    // What is wrong is seen.
+    let dir = tempfile::tempdir().unwrap();
+    let job = fs::read_to_string(manifest(names[1])).unwrap();
+    for (right, wrong) in [
+        ("completions: 3", "completion: 3"),
+        ("drop: [ALL]", "drop: []"),
+    ] {
+        let file = dir.path().join("job.yaml");
+        fs::write(&file, job.replace(right, wrong)).unwrap();
+        assert!(!check(&[file]).status.success(), "{wrong}");
+    }
+}
+
+/// Pods of a job, and what they need. Everything is removed when this is dropped.
+struct Pods {
+    dir: tempfile::TempDir,
+    python: PathBuf,
+    /// The first three bytes of all addresses.
+    net: String,
+    server: Option<Child>,
+}
+
+const IMAGE: &str = "localhost/wireup-test:1";
+
+/// Programs of the image that busybox is.
+const APPLETS: [&str; 12] = [
+    "cat", "chmod", "cp", "grep", "hostname", "id", "mkdir", "mv", "ps", "rm", "sh", "sleep",
+];
+
+/// What a process in a sandbox may set, and a runtime that takes it: containers are told no limits of their own.
+const SETTINGS: &str = "\
+[containers]
+default_ulimits = []
+[engine]
+runtime = \"runc\"
+cgroup_manager = \"cgroupfs\"
+events_logger = \"file\"
+[network]
+network_backend = \"netavark\"
+";
+
+impl Pods {
+    /// None yet; `None`, and the test is ignored, where there can be none.
+    #[track_caller]
+    fn new() -> Option<Self> {
+        let python = python()?;
+        let needed = [
+            "/usr/bin/podman",
+            "/usr/sbin/runc",
+            "/usr/sbin/dnsmasq",
+            "/bin/busybox",
+        ];
+        if let Some(missing) = needed.iter().find(|path| !Path::new(path).exists()) {
+            skip(&format!("no {missing}: run scripts/setup"));
+            return None;
+        }
+        if let Err(why) = wireup_lab::available() {
+            skip(&format!("runs containers: {why}"));
+            return None;
+        }
+        let made = Self {
+            dir: tempfile::Builder::new()
+                .prefix("wireup-pods-")
+                .tempdir()
+                .unwrap(),
+            python,
+            net: format!("10.98.{}", std::process::id() % 250),
+            server: None,
+        };
+        fs::write(made.path("containers.conf"), SETTINGS).unwrap();
+        made.make_image(&program("pmi_wireup")?);
+        made.make_authority();
+        let subnet = format!("{}.0/24", made.net);
+        let words = [
+            "network",
+            "create",
+            "--disable-dns",
+            "--subnet",
+            &subnet,
+            "pods",
+        ];
+        said(&mut made.podman(&words));
+        Some(made)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn podman(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.env("CONTAINERS_CONF", self.path("containers.conf"));
+        command.args(["-c", "ulimit -n 4096; exec timeout 120 podman \"$@\"", "sh"]);
+        for (option, name) in [
+            ("--root", "store"),
+            ("--runroot", "run"),
+            ("--network-config-dir", "networks"),
+        ] {
+            command.arg(option).arg(self.path(name));
+        }
+        command.args(["--storage-driver", "vfs"]).args(words);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// An image of what `containers/Containerfile` copies, a shell, and the libraries of both.
+    fn make_image(&self, app: &Path) {
+        let root = self.path("image");
+        for dir in [
+            "bin",
+            "usr/bin",
+            "etc",
+            "authority",
+            "identity",
+            "tmp",
+            "dev",
+            "proc",
+            "sys",
+        ] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        for dir in ["identity", "tmp"] {
+            fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o1777)).unwrap();
+        }
+        fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
+        for name in APPLETS {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+        }
+        let wireup = Path::new(env!("CARGO_BIN_EXE_wireup"));
+        let parts = ["wireup-agent", "wireup-pmix-host", "libwireup-pmix-host.so"];
+        let mut programs: Vec<PathBuf> = parts.map(|name| wireup.with_file_name(name)).into();
+        programs.extend([wireup.to_owned(), app.to_owned()]);
+        for from in &programs {
+            fs::copy(from, root.join("usr/bin").join(from.file_name().unwrap())).unwrap();
+        }
+        let listed = said(Command::new("ldd").args(&programs));
+        let words = listed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'));
+        for library in words.filter(|word| !word.ends_with(':')) {
+            let to = root.join(&library[1..]);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(library, to).unwrap();
+        }
+        fs::write(root.join("etc/passwd"), "mpi:x:1000:1000::/tmp:/bin/sh\n").unwrap();
+        fs::write(root.join("etc/group"), "mpi:x:1000:\n").unwrap();
+        let archive = self.path("image.tar");
+        let tar = ["--create", "--file"];
+        said(
+            Command::new("tar")
+                .args(tar)
+                .arg(&archive)
+                .arg("-C")
+                .arg(&root)
+                .arg("."),
+        );
+        let environment = ["ENV PATH=/usr/bin:/bin", "ENV HOME=/tmp", "WORKDIR /tmp"];
+        let mut words = vec!["import", "--quiet"];
+        words.extend(environment.iter().flat_map(|change| ["--change", *change]));
+        words.extend([archive.to_str().unwrap(), IMAGE]);
+        said(&mut self.podman(&words));
+    }
+
+    /// What the secret has, readable as it is with `fsGroup`.
+    fn make_authority(&self) {
+        let dir = self.path("authority");
+        let wireup = env!("CARGO_BIN_EXE_wireup");
+        said(
+            Command::new(wireup)
+                .args(["pki", "init", "--dir"])
+                .arg(&dir),
+        );
+        for (path, mode) in [(dir.clone(), 0o750), (dir.join("ca.key"), 0o440)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(&path, None, Some(1000)).unwrap();
+        }
+    }
+
+    /// The job with these variables.
+    #[track_caller]
+    fn play(&self, variables: &[&str]) {
+        let gateway = format!("{}.1", self.net);
+        let mut command = Command::new(&self.python);
+        command.arg(repository().join("tests/kubernetes/pods.py"));
+        command
+            .arg(manifest("indexed-job/indexed-job.yaml"))
+            .arg(IMAGE);
+        command
+            .arg(self.path("authority"))
+            .args([&gateway, "pods.test"]);
+        let output = command.args(variables).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let file = self.path("pods.yaml");
+        fs::write(&file, output.stdout).unwrap();
+        let addresses = [10, 11, 12].map(|last| format!("{}.{last}", self.net));
+        let mut words = vec!["kube", "play", "--network", "pods"];
+        words.extend(addresses.iter().flat_map(|address| ["--ip", address]));
+        words.push(file.to_str().unwrap());
+        said(&mut self.podman(&words));
+    }
+
+    /// Has the names of the pods known.
+    fn publish(&mut self) {
+        let mut command = Command::new("/usr/sbin/dnsmasq");
+        command.args([
+            "--keep-in-foreground",
+            "--conf-file=/dev/null",
+            "--user=root",
+        ]);
+        command.args([
+            "--no-resolv",
+            "--no-hosts",
+            "--local=/test/",
+            "--bind-dynamic",
+        ]);
+        command.args(["--pid-file=", "--log-facility=-"]);
+        command.arg(format!("--listen-address={}.1", self.net));
+        for pod in 0..3 {
+            let name = format!("mpi-{pod}.wireup.pods.test");
+            command.arg(format!("--host-record={name},{}.{}", self.net, 10 + pod));
+            command.arg(format!(
+                "--srv-host=_wireup._tcp.wireup.pods.test,{name},7437"
+            ));
+        }
+        command.stderr(Stdio::null());
+        self.server = Some(command.spawn().unwrap());
+    }
+
+    fn log(&self, pod: u32) -> String {
+        text(&self.podman(&["logs", &agent(pod)]).output().unwrap())
+    }
+
+    /// The exit code of the launcher's pod.
+    fn code(&self) -> String {
+        said(&mut self.podman(&["wait", &agent(0)]))
+            .trim()
+            .to_owned()
+    }
+
+    fn clear(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = self.podman(&["pod", "rm", "-fa"]).output();
+        let _ = self.podman(&["volume", "rm", "-fa"]).output();
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        self.clear();
+        let _ = self.podman(&["network", "rm", "-f", "pods"]).output();
+    }
+}
+
+fn agent(pod: u32) -> String {
+    format!("mpi-{pod}-agent")
+}
+
+#[test]
+fn pods_run_a_launch_and_a_lost_one_ends_it() {
+    let Some(mut pods) = Pods::new() else { return };
+    pods.play(&["SLOTS=2", "PROGRAM=pmi_wireup"]);
+    // As the probes of the pods.
+    let probe = ["exec", &agent(1), "wireup", "ps", "--nodes"];
+    eventually("the agent is ready", || {
+        let output = pods.podman(&probe).output().unwrap();
+        (output.status.success() && text(&output).contains("ready")).then_some(())
+    });
+    let status = ["exec", &agent(1), "cat", "/proc/1/status"];
+    let status = said(&mut pods.podman(&status));
+    for line in [
+        "Uid:\t1000",
+        "CapEff:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+    ] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    eventually("the launcher waits", || {
+        pods.log(0)
+            .contains("dns:wireup:2: 0 of 3 hosts; waits")
+            .then_some(())
+    });
+    pods.publish();
+    let code = pods.code();
+    let log = pods.log(0);
+    assert_eq!(code, "0", "{log}");
+    assert_eq!(log.matches("size=6").count(), 6, "{log}");
+    for pod in [1, 2] {
+        let log = pods.log(pod);
+        assert!(
+            log.contains(&format!("begins as node {pod} of 3, brought by mpi-0")),
+            "{log}"
+        );
+    }
+    pods.clear();
+
+    pods.play(&["PROGRAM=--pmi none sleep 1000"]);
+    pods.publish();
+    let shown = ["exec", &agent(2), "ps"];
+    eventually("the last rank runs", || {
+        let output = pods.podman(&shown).output().unwrap();
+        text(&output).contains("sleep 1000").then_some(())
+    });
+    said(&mut pods.podman(&["kill", "--signal", "KILL", &agent(2)]));
+    let code = pods.code();
+    let log = pods.log(0);
+    assert_ne!(code, "0", "{log}");
+    assert!(log.contains("\nwireup: host mpi-2: "), "{log}");
+    eventually("the other pod has no rank left", || {
+        let output = pods.podman(&["exec", &agent(1), "ps"]).output().unwrap();
+        let processes = text(&output);
+        (processes.contains("wireup agent") && !processes.contains("sleep")).then_some(())
+    });
+}
