@@ -37,6 +37,7 @@ mod random_faults;
 mod rebooted;
 mod remote_command;
 mod rendezvous;
+mod report;
 mod restarted;
 mod separated;
 mod setup;

@@ -1,0 +1,37 @@
+//! Where the time of a launch on several hosts went.
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::common::program;
+
+#[test]
+fn the_host_that_the_others_waited_for_is_named() {
+    let (Some(cluster), Some(program)) = (Cluster::new(3), program("pmi_wireup")) else {
+        return;
+    };
+    let program = cluster.copy(&program);
+    // Ranks 4 and 5, of the third host.
+    let late = r#"sh -c 'if [ "$WIREUP_RANK" -ge 4 ]; then sleep 1; fi; exec "$@"' late"#;
+    let options = ["--hosts", "node01:2,node02:2,node03:2", "-n", "6"];
+    let made = ["--timing", "--json", "status", "--wrap", late];
+    let run = cluster.run(0, [&options[..], &made].concat());
+    let outcome = run.more([program]).run().expect(0);
+    let err = outcome.err();
+    assert!(err.contains(": 6 ranks on 3 hosts, "), "{err}");
+    assert!(err.contains("hosts joined, node0"), "{err}");
+    assert!(err.contains("for host node03"), "{err}");
+    let stream = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+    let events = stream
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let events: Vec<Value> = events.collect();
+    let of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
+    assert_eq!(of_kind("node").count(), 3, "{stream}");
+    let fence = of_kind("fence").next().unwrap();
+    let [last, second, first] = [0, 1, 2].map(|index| &fence["last"][index]);
+    assert_eq!(last["host"], "node03", "{fence}");
+    let alone = last["behind_us"].as_u64().unwrap() - second["behind_us"].as_u64().unwrap();
+    assert!(alone > 500_000, "{fence}");
+    assert_eq!(first["behind_us"], 0, "{fence}");
+}
