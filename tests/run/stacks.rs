@@ -1,5 +1,6 @@
 //! `wireup stacks`, `wireup core` and the stacks that a launch shows by itself, with a real gdb.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -49,12 +50,25 @@ fn end(running: Running) -> Outcome {
 
 #[test]
 fn the_one_of_64_ranks_that_is_elsewhere_stands_first() {
-    let Some(running) = hanging(64, &["--virtual-nodes", "8"], "17") else {
+    let (Some(hang), true) = (program("hang"), has("gdb")) else {
         return;
     };
+    // Counts how often gdb is started, and is it then.
+    let counts = tempfile::tempdir().unwrap();
+    let (gdb, calls) = (counts.path().join("gdb"), counts.path().join("calls"));
+    let script = "#!/bin/sh\necho >>\"${0%/*}/calls\"\nPATH=${PATH#*:} exec gdb \"$@\"\n";
+    std::fs::write(&gdb, script).unwrap();
+    std::fs::set_permissions(&gdb, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let run = Run::ranks(64, ["--virtual-nodes", "8"]).more([hang.to_str().unwrap(), "17"]);
+    let run = run.env("PATH", format!("{}:{path}", counts.path().display()));
+    let running = run.deadline(PATIENCE).start();
+    running.wait_for_many(Output::Stdout, "hang rank=", 64);
     let start = Instant::now();
     let outcome = about(&running, &["stacks"]).run().expect_quiet_success();
     println!("64 ranks on 8 virtual nodes: {:?}", start.elapsed());
+    // The virtual nodes are one host.
+    assert_eq!(std::fs::read_to_string(&calls).unwrap(), "\n");
     let text = outcome.out();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("main (hang.c:"), "{text}");
