@@ -24,9 +24,9 @@ Examples:
   wireup debug -- -n 4 ./app      starts `wireup run -n 4 ./app`, with the ranks stopped before main
 
 How:
-  Each rank of this machine gets a pane of tmux with a gdb that has attached to it; `continue` lets it go
-  on. Without tmux, or where standard output is no terminal, the commands are printed. So are those
-  for ranks on other hosts, to be run there.
+  Each rank gets a pane of tmux with a gdb that has attached to it, on its host; `continue` lets it go on.
+  Other hosts are reached through their agents, and need gdb and script(1). Without tmux, or where
+  standard output is no terminal, the commands are printed with the host on which to run them.
 
 Exit status:
   0    tmux has ended, or the commands were printed
@@ -81,23 +81,15 @@ pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
         }
         return launch(args.launch, args.ranks);
     };
-    let records = asked(job, args.ranks.clone(), Wish::Table)?;
-    let across = found(job)?.is_on_several_hosts();
-    let (here, elsewhere) = by_place(running(records), across);
-    for record in &elsewhere {
-        print(record);
-    }
-    if here.is_empty() {
-        return match elsewhere.is_empty() {
-            true => Err(none_runs()),
-            false => Ok(0),
-        };
+    let records = running(asked(job, args.ranks.clone(), Wish::Table)?);
+    if records.is_empty() {
+        return Err(RunFailure::job("none of these ranks runs"));
     }
     if !tmux {
-        here.iter().for_each(print);
+        records.iter().for_each(print);
         return Ok(0);
     }
-    let session = Session::start(&here)?;
+    let session = Session::start(&panes(&records, found(job)?.is_on_several_hosts())?)?;
     session.attach()
 }
 
@@ -109,13 +101,12 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
     let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
     let start = Instant::now();
     let job = pid.to_string();
-    let (here, elsewhere) = loop {
+    let panes = loop {
         // It is no job before it has a plan, and never one if it is refused: its pane says why.
         if let Ok(records) = asked(&job, ranks.clone(), Wish::Table)
             && records.iter().all(|record| record.pid.is_some())
         {
-            let across = found(&job)?.is_on_several_hosts();
-            break by_place(running(records), across);
+            break panes(&running(records), found(&job)?.is_on_several_hosts())?;
         }
         if procfs::process(pid).is_none_or(|process| process.has_ended()) {
             return session.attach();
@@ -126,41 +117,53 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
         }
         let _ = poll(&mut [], Some(&LOOK));
     };
-    for record in &elsewhere {
-        print(record);
-    }
-    check(&here)?;
-    for record in &here {
-        session.split(&gdb(record))?;
+    for pane in &panes {
+        session.split(pane)?;
     }
     session.attach()
 }
 
-fn none_runs() -> RunFailure {
-    RunFailure::job("none of these ranks runs")
+/// What each pane runs.
+fn panes(records: &[ProcessRecord], across: bool) -> Result<Vec<Vec<OsString>>, RunFailure> {
+    if records.len() > PANES_MAX {
+        return Err(RunFailure::request(format!(
+            "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
+            records.len()
+        )));
+    }
+    let own = rustix::system::uname();
+    let own = own.nodename().to_string_lossy();
+    let pane = |record: &ProcessRecord| match across && record.host != own {
+        true => there(record),
+        false => gdb(record).into_iter().map(OsString::from).collect(),
+    };
+    Ok(records.iter().map(pane).collect())
 }
 
-fn check(here: &[ProcessRecord]) -> Result<(), RunFailure> {
-    match here.len() <= PANES_MAX {
-        true => Ok(()),
-        false => Err(RunFailure::request(format!(
-            "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
-            here.len()
-        ))),
-    }
+/// The debugger on a rank's host, in a terminal there: this one is raw, so that Ctrl-C and the like are the other
+/// one's affair, and the other one has its size.
+fn there(record: &ProcessRecord) -> Vec<OsString> {
+    let inside = format!(
+        "set -- $SIZE; stty rows $1 cols $2; exec {}",
+        command(record)
+    );
+    let line = format!("script -qec {} /dev/null", quoted(inside.as_ref()));
+    let pane =
+        "size=$(stty size); stty raw -echo; exec \"$0\" rsh \"$1\" \"export SIZE='$size'; $2\"";
+    let own = std::env::current_exe().map_or_else(|_| "/proc/self/exe".into(), OsString::from);
+    vec![
+        "sh".into(),
+        "-c".into(),
+        pane.into(),
+        own,
+        record.host.clone().into(),
+        line.into(),
+    ]
 }
 
 fn running(records: Vec<ProcessRecord>) -> Vec<ProcessRecord> {
     let running = |record: &ProcessRecord| record.state == "running";
     records.into_iter().filter(running).collect()
-}
-
-/// Those on this machine, and the others.
-fn by_place(records: Vec<ProcessRecord>, across: bool) -> (Vec<ProcessRecord>, Vec<ProcessRecord>) {
-    let own = rustix::system::uname();
-    let own = own.nodename().to_string_lossy().into_owned();
-    let here = |record: &ProcessRecord| !across || record.host == own;
-    records.into_iter().partition(here)
 }
 
 /// The debugger's words for a process.
@@ -173,11 +176,16 @@ fn gdb(record: &ProcessRecord) -> Vec<String> {
         .to_vec()
 }
 
-fn print(record: &ProcessRecord) {
+/// The same as a line of a shell.
+fn command(record: &ProcessRecord) -> String {
     let command = gdb(record);
     let command: Vec<String> = command.iter().map(|word| quoted(word.as_ref())).collect();
+    command.join(" ")
+}
+
+fn print(record: &ProcessRecord) {
     let name = words(&[record.seen().name]);
-    println!("{name} on {}: {}", record.host, command.join(" "));
+    println!("{name} on {}: {}", record.host, command(record));
 }
 
 fn has_tmux() -> bool {
@@ -201,15 +209,14 @@ impl Session {
         }
     }
 
-    fn start(records: &[ProcessRecord]) -> Result<Self, RunFailure> {
-        check(records)?;
+    fn start(panes: &[Vec<OsString>]) -> Result<Self, RunFailure> {
         let session = Self::new();
-        let mut records = records.iter();
-        if let Some(first) = records.next() {
-            session.open(&gdb(first))?;
+        let mut panes = panes.iter();
+        if let Some(first) = panes.next() {
+            session.open(first)?;
         }
-        for record in records {
-            session.split(&gdb(record))?;
+        for pane in panes {
+            session.split(pane)?;
         }
         Ok(session)
     }
@@ -260,7 +267,7 @@ impl Session {
     }
 
     /// One more pane.
-    fn split(&self, words: &[String]) -> Result<(), RunFailure> {
+    fn split(&self, words: &[OsString]) -> Result<(), RunFailure> {
         self.tmux(&["split-window", "-t", &self.target], words)?;
         self.tmux(&["select-layout", "-t", &self.target, "tiled"], &[""; 0])?;
         Ok(())

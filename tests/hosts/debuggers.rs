@@ -1,6 +1,6 @@
 //! Debuggers of launches on several hosts.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -191,4 +191,57 @@ fn the_dump_of_a_rank_on_another_host_is_told_with_where_it_was() {
         "solve (aborts.c:3) < main (aborts.c:4)",
     ];
     outcome.expect_one_line(&words);
+}
+
+#[test]
+fn ranks_on_other_hosts_get_panes_with_debuggers_that_work() {
+    let (Some(cluster), Some(hang)) = (Cluster::new(2), program("hang")) else {
+        return;
+    };
+    let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
+    let job = cluster.run(0, hosts).more([hang.to_str().unwrap(), "0"]);
+    let job = job.deadline(PATIENCE).start();
+    let ranks = eventually("both ranks run", || {
+        let processes = job.processes();
+        let ranks = processes.iter().filter(|one| one.name == "hang");
+        let ranks: Vec<i32> = ranks.map(|one| one.pid).collect();
+        (ranks.len() == 2).then_some(ranks)
+    });
+    let tracer = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("TracerPid:"));
+        line.unwrap() != "TracerPid:\t0"
+    };
+    let pid = launcher(&cluster);
+    let wireup = cluster.wireup().to_str().unwrap();
+    let debug = cluster.command(0, [wireup, "debug", &pid]).terminal();
+    let debug = debug.env("TERM", "xterm").env("TMUX", "");
+    let panes = debug.clean_within(PATIENCE).start();
+    eventually("both are traced", || ranks.iter().all(tracer).then_some(()));
+    let order = |words: &[&str]| cluster.command(0, ["tmux"]).more(words).run();
+    let screen = || order(&["capture-pane", "-p", "-t", ".1"]).out();
+    let shows = |text: &str| {
+        let until = Instant::now() + PATIENCE;
+        while !screen().contains(text) {
+            assert!(Instant::now() < until, "no {text}: {}", screen());
+        }
+    };
+    // The second rank's is on the other host: it takes lines, and Ctrl-C interrupts the rank there.
+    shows("(gdb)");
+    order(&["send-keys", "-t", ".1", "print 40 + 2", "Enter"]);
+    shows("$1 = 42");
+    order(&["send-keys", "-t", ".1", "continue", "Enter"]);
+    shows("Continuing.");
+    order(&["send-keys", "-t", ".1", "C-c"]);
+    shows("SIGINT");
+    order(&["kill-server"]);
+    // A host has its own /tmp.
+    cluster
+        .command(0, ["sh", "-c", "rm -r /tmp/tmux-*"])
+        .run()
+        .expect(0);
+    panes.finish();
+    eventually("both go on", || (!ranks.iter().any(tracer)).then_some(()));
+    job.signal(rustix::process::Signal::TERM);
+    job.finish().expect(143);
 }
