@@ -176,8 +176,12 @@ impl LocalBackend {
         self.refuse_job(job, failed(text));
     }
 
-    /// A sidecar that is lost will not serve the jobs that wait for it.
+    /// A sidecar that was started for tools and is lost will not serve the jobs that wait for it. The loss
+    /// of any other is the failure of the launch.
     pub(super) fn refuse_unserved(&mut self, node: NodeId, error: &str) {
+        if self.plan.offer.pmix {
+            return;
+        }
         let index = self.part.index(node);
         let waits =
             |job: &LocalJob| job.io.is_some() && job.uses_pmix() && job.env(index).is_none();
