@@ -165,6 +165,11 @@ impl Fleet {
         [self.end_at, self.killed_at].into_iter().flatten().min()
     }
 
+    /// Whether a node has said that its ranks may be started.
+    pub fn is_ready(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].ready
+    }
+
     /// A node's ranks may be started.
     pub fn ready(&mut self, node: NodeId, out: &mut Vec<Conclusion>) {
         let state = &mut self.nodes[node.index()];

@@ -32,7 +32,7 @@ pub(crate) enum FromBackend {
     },
     /// Every sidecar here is ready: ranks may be started.
     Ready,
-    /// The same of one host of several, to the controller.
+    /// The same of one host of several that the launch began with, to the controller.
     NodeReady { node: NodeId },
     /// A rank's process was started.
     Started {

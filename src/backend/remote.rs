@@ -152,7 +152,9 @@ impl RemoteBackend {
         }
         match told {
             FromBackend::Ready => {
-                self.tell(FromBackend::NodeReady { node });
+                if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
+                    self.tell(FromBackend::NodeReady { node });
+                }
                 return self.conclude(|fleet, _, out| fleet.ready(node, out));
             }
             FromBackend::AllStarted { job } => {

@@ -1,5 +1,7 @@
 //! Handling of the backend's reports.
 
+use std::sync::Arc;
+
 use crate::backend::message::FromBackend;
 use crate::control::{Controller, Loaded, RankLife};
 use crate::report::{failures, missing_ranks};
@@ -33,7 +35,10 @@ impl Controller {
                 warnings,
             } => self.loaded[node.index()] = Some(Loaded { libpmix, warnings }),
             FromBackend::Ready => self.hosts_ready = true,
-            FromBackend::NodeReady { node } => self.record_node(node),
+            FromBackend::NodeReady { node } => {
+                let plan = Arc::clone(&self.plan);
+                self.record_node(&plan, node);
+            }
             FromBackend::Started { rank, pid } => self.rank_started(rank, pid)?,
             FromBackend::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();

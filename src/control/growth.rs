@@ -103,7 +103,11 @@ impl Controller {
         if !self.growth.joining.remove(&node) {
             return;
         }
-        self.growth.failed.extend(refusal.map(|why| (node, why)));
+        match (refusal, self.growth.plan.clone()) {
+            (Some(refusal), _) => self.growth.failed.push((node, refusal)),
+            (None, Some(plan)) => self.record_node(&plan, node),
+            (None, None) => {}
+        }
         if !self.growth.joining.is_empty() {
             return;
         }

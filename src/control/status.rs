@@ -9,6 +9,7 @@ use tracing::{Level, debug, enabled, info};
 use super::Controller;
 use crate::control::finish::failure_line;
 use crate::failure::RunFailure;
+use crate::plan::Plan;
 use crate::plan::jobs::{Jobs, Plans};
 use crate::report::failures::Unended;
 use crate::report::plan_record::{apps, planned, program};
@@ -178,9 +179,8 @@ impl Controller {
     }
 
     /// A host has joined.
-    pub(super) fn record_node(&mut self, node: NodeId) {
-        let jobs = self.jobs.clone();
-        let host = jobs.first().node_names[node.index()].as_str().into();
+    pub(super) fn record_node(&mut self, plan: &Plan, node: NodeId) {
+        let host = plan.node_names[node.index()].as_str().into();
         self.record(&Record::Node(JoinedNode { node: node.0, host }));
     }
 

@@ -83,6 +83,10 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
         for node in (0..NODES).map(NodeId) {
             assert!(remote.take_told().is_none());
             remote.take_told_by(node, told.clone());
+            if told == FromBackend::Ready {
+                let own = remote.take_told();
+                assert_eq!(own, Some(FromBackend::NodeReady { node }));
+            }
             // What is said twice counts once.
             if node == NodeId(7) {
                 remote.take_told_by(node, told.clone());

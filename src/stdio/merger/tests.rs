@@ -95,7 +95,7 @@ fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
     let lines: Vec<&str> = text(&out).lines().collect();
     let start = |rank, stream| {
         format!(
-            r#"{{"time":"1970-01-01T00:00:00.000Z","ms":0,"event":"output","rank":{rank},"stream":"{stream}","#
+            r#"{{"time":"1970-01-01T00:00:00.000Z","ms":0,"us":0,"event":"output","rank":{rank},"stream":"{stream}","#
         )
     };
     assert_eq!(
