@@ -175,7 +175,7 @@ fn what_ends_the_job_ends_the_launch_and_is_told() {
     assert_ne!(outcome.code, 0, "{outcome:?}");
     outcome.expect_one_line(&[&format!("Slurm ended its job {id}: it was cancelled")]);
 
-    let lost = started("-N 2 -n 2 -J lost");
+    let lost = started("-N 2 -n 2 -w node03,node04 -J lost");
     slurm.ask(&[
         "scontrol",
         "update",
