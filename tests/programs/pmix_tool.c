@@ -3,7 +3,7 @@
  *
  * A PMIx tool. It attaches to the server whose launcher has the pid WHICH (HOW is "pid"), that of the job WHICH
  * ("nspace"), at the address WHICH ("uri"), of the file WHICH ("file"), or the only one there is ("session",
- * whatever WHICH is), and says
+ * whatever WHICH is; "system-first", after it has looked for a system server), and says
  *     pmix_tool attached nspace=NSPACE rank=R server=NSPACE.RANK
  * "given" is "file" with the name WHICH of the tool and the file in the environment as TOOL_FILE.
  * An attempt that fails is told as
@@ -49,6 +49,8 @@ static pmix_status_t attach(void)
         PMIX_INFO_LOAD(&info[1], PMIX_TOOL_NSPACE, which, PMIX_STRING);
         PMIX_INFO_LOAD(&info[2], PMIX_TOOL_RANK, &rank, PMIX_PROC_RANK);
         count = 3;
+    } else if (strcmp(how, "system-first") == 0) {
+        PMIX_INFO_LOAD(&info[0], PMIX_CONNECT_SYSTEM_FIRST, NULL, PMIX_BOOL);
     } else if (strcmp(how, "session") == 0) {
         count = 0;
     } else {

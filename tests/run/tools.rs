@@ -149,6 +149,7 @@ fn tools_find_the_server_by_launcher_job_address_file_or_as_the_only_one() {
                 ("uri", &uri),
                 ("file", &file),
                 ("session", "x"),
+                ("system-first", "x"),
             ] {
                 let outcome = job.tool(how, which, &[]).run().expect(0);
                 let (name, server) = names(&outcome);
@@ -160,6 +161,22 @@ fn tools_find_the_server_by_launcher_job_address_file_or_as_the_only_one() {
             }
             job.end();
         }
+    }
+}
+
+/// A process that calls `PMIx_Init` without a launcher looks for the file of a system server, too
+/// (docs/decisions/0011).
+#[test]
+fn no_job_is_the_system_server_of_its_host() {
+    for library in versions() {
+        let job = Job::start(library.clone(), &[]);
+        let tmp = job.place.dir().with_file_name("tmp");
+        let names = std::fs::read_dir(tmp).unwrap().flatten();
+        let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+        assert!(!names.is_empty());
+        let is_system = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("pmix.sys");
+        assert!(!names.iter().any(is_system), "{names:?}");
+        job.end();
     }
 }
 
