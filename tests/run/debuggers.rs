@@ -1,6 +1,6 @@
 //! Debuggers: what they find of a launch by MPIR, with a real gdb, and ranks that are stopped before `main`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -142,11 +142,20 @@ fn a_debugger_that_attaches_later_finds_the_ranks_and_leaves_no_trace() {
     };
     let steady = steady.to_str().unwrap();
     let options = ["--virtual-nodes", "2"];
-    let running = Run::ranks(4, options)
-        .more([steady])
-        .deadline(PATIENCE)
-        .start();
+    let run = Run::ranks(4, options).more([steady]).deadline(PATIENCE);
+    let tmp = run.dir().with_file_name("tmp");
+    let running = run.start();
     running.wait_for_many(Output::Stdout, "ready", 4);
+    // The listener for PMIx tools comes later than the ranks.
+    eventually("tools can find the job", || {
+        let job = std::fs::read_dir(&tmp).ok()?.flatten().next()?;
+        let files = std::fs::read_dir(job.path().join("n0/server")).ok()?;
+        let is_last = |name: &OsStr| name.to_string_lossy().ends_with(".tool");
+        files
+            .flatten()
+            .any(|file| is_last(&file.file_name()))
+            .then_some(())
+    });
     let before = descriptors(running.pid());
     for _ in 0..2 {
         let pid = running.pid().to_string();
