@@ -140,14 +140,11 @@ fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
         .deadline(PATIENCE)
         .start();
     running.wait_for(Output::Stdout, "hang rank=0");
-    let text = about(&running, &["stacks"])
-        .run()
-        .expect_quiet_success()
-        .out();
-    assert!(
-        text.contains("_start") && text.contains("elsewhere"),
-        "{text}"
-    );
+    eventually("rank 1 is stopped at its first instruction", || {
+        let looked = about(&running, &["stacks"]).run().expect(0);
+        let text = looked.out();
+        (text.contains("_start") && text.contains("elsewhere")).then_some(())
+    });
     let stopped = running
         .processes()
         .iter()
