@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Running, eventually, pmix, program};
 
 /// All three hosts, two ranks on each.
-const ALL: [&str; 5] = [
+pub(crate) const ALL: [&str; 5] = [
     "--oversubscribe",
     "--hosts",
     "node01:2,node02:2,node03:2",

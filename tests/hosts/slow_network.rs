@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::cluster::Cluster;
 use crate::common::{Output, Running, eventually, number, pmix, program};
-use crate::failures::expect_cause;
+use crate::failures::{ALL, expect_cause};
 use crate::spawn::{able, run};
 
 /// From one host to another.
@@ -20,14 +20,6 @@ const HEARTBEAT: &str = "20";
 
 /// Longer than it takes to notice silence and to clean up.
 const DEADLINE: Duration = Duration::from_secs(120);
-
-const ALL: [&str; 5] = [
-    "--oversubscribe",
-    "--hosts",
-    "node01:2,node02:2,node03:2",
-    "-n",
-    "6",
-];
 
 fn slow(hosts: usize) -> Option<Cluster> {
     let cluster = Cluster::builder(hosts).heartbeat(HEARTBEAT).start()?;

@@ -141,7 +141,7 @@ fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
         .start();
     running.wait_for(Output::Stdout, "hang rank=0");
     eventually("rank 1 is stopped at its first instruction", || {
-        let looked = about(&running, &["stacks"]).run().expect(0);
+        let looked = about(&running, &["stacks"]).run().expect_quiet_success();
         let text = looked.out();
         (text.contains("_start") && text.contains("elsewhere")).then_some(())
     });
