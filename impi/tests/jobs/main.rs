@@ -330,8 +330,9 @@ fn a_launch_that_fails_before_its_processes_join_ends_the_others_at_once() {
     let mut job = Job::start(&[1, 1], &[]);
     let mut failed = job.agents.pop().unwrap();
     let (agent, ticket) = job.doors[0].clone();
+    // It joins before the other launch fails: its agent ends at once after that.
+    let peer = Peer::connect(&agent, &ticket, 0).unwrap();
     let waiting = std::thread::spawn(move || {
-        let peer = Peer::connect(&agent, &ticket, 0).unwrap();
         assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
     });
     failed.0.stdin.take().unwrap().write_all(b"failed").unwrap();
