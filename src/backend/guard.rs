@@ -15,6 +15,7 @@
 //! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
 
 mod charge;
+mod orphan;
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -27,6 +28,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use charge::{Ear, read_charge};
+use orphan::Orphan;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
@@ -58,11 +60,12 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Forks the guard of a job. Must be called while the process has a single thread.
+    /// Forks the guard of a job, or of the part of it that an agent has started this process for. Must be called while
+    /// the process has a single thread.
     ///
     /// # Errors
     /// When the system has no process or descriptor left.
-    pub fn start(job: &Nspace) -> io::Result<Self> {
+    pub fn start(job: &Nspace, agent: Option<Pid>) -> io::Result<Self> {
         let (read, write) = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -81,7 +84,7 @@ impl Guard {
         match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
-                watch(read, (job, since), (launcher, record));
+                watch(read, (job, since), (launcher, agent), record);
                 // SAFETY: ends the child without running the launcher's exit handlers.
                 unsafe { libc::_exit(0) }
             }
@@ -234,7 +237,12 @@ fn keepers(launcher: Pid, guard: Pid) -> Vec<Keeper> {
 }
 
 /// The guard's whole life.
-fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record): (Pid, u64)) {
+fn watch(
+    pipe: OwnedFd,
+    (job, started): (&Nspace, SystemTime),
+    (launcher, agent): (Pid, Option<Pid>),
+    record: u64,
+) {
     let _ = rustix::process::setsid();
     // SAFETY: plain system calls in a single-threaded process.
     unsafe {
@@ -252,6 +260,7 @@ fn watch(pipe: OwnedFd, (job, started): (&Nspace, SystemTime), (launcher, record
     let ear = Ear {
         socket: pipe,
         descriptors: RefCell::default(),
+        orphan: agent.and_then(|agent| Orphan::new(launcher, agent)),
     };
     ear.rest();
     let keepers = keepers(launcher, rustix::process::getpid());

@@ -79,6 +79,7 @@ fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, EntryAg
         reset_signals: &[libc::SIGPIPE],
         namespaces: None,
         group: None,
+        oom_score: None,
         crowded: false,
         stopped: false,
     };

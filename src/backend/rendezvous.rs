@@ -183,6 +183,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         reset_signals: &[],
         namespaces: None,
         group: None,
+        oom_score: None,
         crowded: false,
         stopped: false,
     };

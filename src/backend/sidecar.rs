@@ -126,6 +126,7 @@ impl Sidecar {
             reset_signals: spec.reset_signals,
             namespaces,
             group: spec.group,
+            oom_score: None,
             crowded: false,
             stopped: false,
         })?;

@@ -47,6 +47,7 @@ pub(super) fn start(
         reset_signals: &RESET,
         namespaces: None,
         group: None,
+        oom_score: None,
         crowded: false,
         stopped: false,
     };

@@ -1,13 +1,38 @@
-//! Whether the kernel's out-of-memory killer ended processes of this launcher's control group.
+//! The kernel's out-of-memory killer: whether it ended processes of this launcher's control group, and which it is to
+//! end first.
 //!
 //! Rules: `memory.events` (version 2) counts the processes of a group and of those below it,
 //! `memory.oom_control` (version 1) those of the group; a group without the controller has neither.
 //! Source: the kernel's cgroup-v2 and cgroup-v1/memory guides.
 
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::sys::cgroup;
+
+/// The score that is added to what a process uses, in thousandths of the memory there is; children inherit it.
+/// Everyone may raise it. Source: proc_pid_oom_score_adj(5).
+pub const SCORE: &CStr = c"/proc/self/oom_score_adj";
+
+/// What ranks get on top of it: as if each used half of the memory. So a launcher, keeper, step or PMIx server, which all
+/// ranks need and which knows what was lost, is not the one that is ended, however many small ranks there are.
+const RANK: i32 = 500;
+
+/// The highest score.
+const HIGHEST: i32 = 1000;
+
+/// This process's score.
+pub fn own_score() -> Option<i32> {
+    let text = fs::read_to_string(SCORE.to_str().ok()?).ok()?;
+    text.trim().parse().ok()
+}
+
+/// What the score of ranks is set to; `None` where it is not known.
+pub fn rank_score() -> Option<CString> {
+    let score = own_score()?.saturating_add(RANK).min(HIGHEST);
+    CString::new(score.to_string()).ok()
+}
 
 /// Where version 1 has the memory controller.
 const VERSION_1: &str = "/sys/fs/cgroup/memory";

@@ -20,6 +20,8 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
 
+use crate::sys::out_of_memory;
+
 mod into_group;
 mod stop;
 
@@ -62,6 +64,9 @@ pub struct ChildCommand<'a> {
     pub namespaces: Option<Namespaces<'a>>,
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
+    /// What its score for the out-of-memory killer is set to; the launcher's own when absent. Done without where it
+    /// cannot be set.
+    pub oom_score: Option<&'a CStr>,
     /// This process has many descriptors above all that are named here: the new one gets no copies of
     /// these, which it would close one by one when it executes its program.
     pub crowded: bool,
@@ -134,6 +139,7 @@ struct Shared {
     parent: libc::pid_t,
     /// Of a control group it has to enter by itself; negative if none.
     group: RawFd,
+    oom_score: *const c_char,
     stopped: bool,
     failed_step: SpawnStage,
     failed_errno: c_int,
@@ -224,6 +230,7 @@ impl Spawner {
             uts_ns: uts_ns.unwrap_or(-1),
             parent: rustix::process::getpid().as_raw_nonzero().get(),
             group: -1,
+            oom_score: command.oom_score.map_or(ptr::null(), CStr::as_ptr),
             stopped: command.stopped,
             failed_step: SpawnStage::Clone,
             failed_errno: 0,
@@ -377,6 +384,16 @@ unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
             if members >= 0 {
                 libc::write(members, c"0".as_ptr().cast(), 1);
                 libc::close(members);
+            }
+        }
+        if !shared.oom_score.is_null() {
+            // Its own, though memory is shared: the system makes that exception for CLONE_VFORK.
+            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+            let file = libc::open(out_of_memory::SCORE.as_ptr(), flags);
+            if file >= 0 {
+                let length = libc::strlen(shared.oom_score);
+                libc::write(file, shared.oom_score.cast(), length);
+                libc::close(file);
             }
         }
         if shared.user_ns >= 0 {

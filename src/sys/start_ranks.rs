@@ -129,6 +129,8 @@ pub struct StartShared {
     pub namespaces: Option<Arc<NodeNamespaces>>,
     /// The launch's control group here, if it has one.
     pub group: Option<Arc<Group>>,
+    /// What their score for the out-of-memory killer is set to, if it is.
+    pub oom_score: Option<CString>,
     /// Signals to put back to their default.
     pub reset_signals: Vec<i32>,
     /// `/dev/null`.
@@ -344,6 +346,7 @@ fn start_one(
         reset_signals: &shared.reset_signals,
         group: shared.group.as_ref().map(|group| group.as_fd()),
         namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
+        oom_score: shared.oom_score.as_deref(),
         crowded: kept_from.is_some(),
         stopped: plan.stopped,
     };

@@ -59,6 +59,32 @@ fn the_next_launch_ends_what_a_killed_step_and_its_guard_left() {
     assert_ne!(outcome.code, 0, "{outcome:?}");
 }
 
+#[test]
+fn a_stopped_step_whose_agent_is_killed_leaves_nothing() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for host in [0, 1] {
+        let running = stubborn(&cluster);
+        let step = leaders(&cluster, host)
+            .into_iter()
+            .find(|one| one.name == "wireup-step");
+        step.unwrap().signal(Signal::STOP);
+        cluster.excuse(host);
+        cluster.kill_agent(host);
+        let outcome = running.finish();
+        assert_eq!(outcome.code, 125, "{outcome:?}");
+        eventually("step, guard and ranks have ended", || {
+            let all = cluster.host(host).processes().into_iter();
+            let mut ranks = all.filter(|one| one.name == "sh" || one.name.starts_with("wireup-"));
+            ranks.next().is_none().then_some(())
+        });
+        // Ends what only the control group connects with the launch.
+        cluster.start_agent(host);
+        cluster.expect_clean(host);
+    }
+}
+
 /// What is killed at once, on one host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victims {

@@ -40,6 +40,7 @@ mod rendezvous;
 mod report;
 mod restarted;
 mod separated;
+mod service;
 mod setup;
 mod shortages;
 mod slow_names;

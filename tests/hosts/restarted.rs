@@ -10,10 +10,10 @@ use crate::failures::expect_cause;
 use crate::users::of;
 
 const LEAVE: [&str; 2] = ["--on-stop", "leave"];
-const SEPARATED: [&str; 4] = ["--on-stop", "leave", "--user", "agent"];
+pub(crate) const SEPARATED: [&str; 4] = ["--on-stop", "leave", "--user", "agent"];
 
 /// All hosts, the last one reached through the second.
-const TREE: [&str; 8] = [
+pub(crate) const TREE: [&str; 8] = [
     "--hosts",
     "node01:1,node02:1,node03:1,node04:1",
     "-n",
@@ -23,7 +23,7 @@ const TREE: [&str; 8] = [
     "--tree-width",
     "2",
 ];
-const HOSTS: usize = 4;
+pub(crate) const HOSTS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -107,17 +107,21 @@ fn launch(cluster: &Cluster) {
 
 /// Runs jobs while `restart` restarts the agent of each host.
 fn survive(options: &'static [&'static str], restart: impl Fn(&Cluster, usize)) {
-    let Some(cluster) = Cluster::builder(HOSTS).options(options).start() else {
-        return;
-    };
-    let Some(jobs) = jobs(&cluster) else {
+    if let Some(cluster) = Cluster::builder(HOSTS).options(options).start() {
+        survive_on(&cluster, restart);
+    }
+}
+
+/// The same on a cluster.
+pub(crate) fn survive_on(cluster: &Cluster, restart: impl Fn(&Cluster, usize)) {
+    let Some(jobs) = jobs(cluster) else {
         return;
     };
     // The second time agents connect with each other that others have left their place to.
     for host in (0..HOSTS).chain([1]) {
-        restart(&cluster, host);
+        restart(cluster, host);
         go_on(&jobs);
-        launch(&cluster);
+        launch(cluster);
     }
     for (job, name) in jobs {
         expect_all(&job.finish().expect_quiet_success(), name);

@@ -117,6 +117,21 @@ fn a_host_that_is_short_of_disk_descriptors_or_processes() {
     });
 }
 
+/// Of root, and of a user whose agent is spared by the kernel.
+#[test]
+fn the_kernel_ends_ranks_before_those_that_serve_them() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let words = ["--hosts", "node01:1,node02:1", "-n", "2", "sh", "-c"];
+    let script = "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj";
+    let run = || cluster.run(0, words).more([script]);
+    for run in [run(), of(ALICE, run())] {
+        let outcome = run.run().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines(), ["0", "0", "500", "500"]);
+    }
+}
+
 #[test]
 fn a_host_whose_memory_is_used_up() {
     let (Some(group), Some(cluster)) = (MemoryGroup::new(128 << 20), Cluster::new(2)) else {

@@ -8,7 +8,8 @@ use std::io::Write as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    DEADLINE, Mpi, Outcome, Output, Process, Run, Running, eventually, process, wireup,
+    DEADLINE, MemoryGroup, Mpi, Outcome, Output, Process, Run, Running, eventually, executable,
+    process, wireup,
 };
 use crate::users::{Reachable, USER, as_user};
 use crate::virtual_nodes::able;
@@ -213,6 +214,37 @@ fn a_killed_launcher_leaves_its_last_output_and_its_end() {
     viewer.wait_for(Output::Stdout, "before");
     job.kill("run");
     viewer.finish().expect(137);
+    job.expect_gone();
+}
+
+/// Many ranks use up the memory together, each of which has less than the launcher.
+#[test]
+fn when_memory_is_short_a_rank_is_ended_and_not_the_launcher() {
+    const RANKS: usize = 64;
+    let Some(group) = MemoryGroup::new(96 << 20) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+                  int main(void) { puts(\"begun\"); fflush(stdout); sleep(1);\n\
+                  for (;;) { char *p = malloc(1 << 16); if (p) memset(p, 1, 1 << 16); usleep(10000); } }\n";
+    let Some(program) = executable(dir.path(), "eats", source, &["-O0"]) else {
+        return;
+    };
+    let script = format!(
+        "echo $$ > {}; \"$@\" || exit; read line; exit 0",
+        group.procs().display()
+    );
+    let ranks = RANKS.to_string();
+    let words = ["-n", &ranks].map(OsStr::new).into_iter();
+    let job = started(
+        Run::command(["sh", "-c", &script, "sh"]),
+        words.chain([program.as_os_str()]),
+    );
+    let outcome = job.rest().expect(137);
+    assert_eq!(outcome.out(), "begun\n".repeat(RANKS));
+    let err = outcome.err();
+    assert!(err.contains("out-of-memory killer ended it"), "{outcome:?}");
     job.expect_gone();
 }
 

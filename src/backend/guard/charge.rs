@@ -15,6 +15,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::Pid;
 
 use crate::backend::cleanup_record::Thing;
+use crate::backend::guard::orphan::Orphan;
 use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::spawn::open_pidfd;
@@ -80,6 +81,8 @@ pub(super) struct Ear {
     pub(super) socket: OwnedFd,
     /// Those that have come.
     pub(super) descriptors: RefCell<Vec<OwnedFd>>,
+    /// Where the launcher is a step.
+    pub(super) orphan: Option<Orphan>,
 }
 
 impl Ear {
@@ -97,6 +100,9 @@ impl Ear {
 
 impl Read for &Ear {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if let Some(orphan) = &self.orphan {
+            orphan.await_reading(&self.socket);
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [IoSliceMut::new(bytes)];

@@ -224,6 +224,7 @@ impl LocalBackend {
             reset_signals: &reset,
             namespaces: None,
             group: None,
+            oom_score: None,
             crowded: false,
             stopped: false,
         });

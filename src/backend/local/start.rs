@@ -18,6 +18,7 @@ use crate::plan::{Plan, rank_env};
 use crate::report::failures::NotStarted;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::descriptors;
+use crate::sys::out_of_memory;
 use crate::sys::process_state::Surroundings;
 use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
 use wireup_core::job::clock::Moment;
@@ -254,6 +255,7 @@ impl LocalBackend {
             node_env,
             namespaces: self.namespaces.clone(),
             group: self.group.clone(),
+            oom_score: out_of_memory::rank_score(),
             reset_signals: self.signals_to_reset(surroundings),
             null,
             stdin,

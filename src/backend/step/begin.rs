@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::process::getppid;
+
 use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
 use crate::backend::cleanup_record;
 use crate::backend::guard::Guard;
@@ -139,7 +141,7 @@ pub(super) fn make_backend(
         inheritance,
         staged_files,
     } = description;
-    let mut guard = Guard::start(&decided.job.nspace)
+    let mut guard = Guard::start(&decided.job.nspace, getppid())
         .map_err(|error| RunFailure::system("cannot start the guard process", error))?;
     // Patterns of output files are relative to it. If it is missing, the plan reports it if that
     // matters.

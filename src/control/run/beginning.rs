@@ -79,7 +79,7 @@ impl Drop for Beginning {
 }
 
 fn guard_of(nspace: &Nspace) -> Result<Guard, RunFailure> {
-    Guard::start(nspace).map_err(|error| {
+    Guard::start(nspace, None).map_err(|error| {
         RunFailure::system(
             "cannot start the guard process, allow more processes and descriptors (ulimit -u, -Hn)",
             error,

@@ -82,6 +82,7 @@ mod tests {
             reset_signals: &[],
             namespaces: None,
             group: None,
+            oom_score: None,
             crowded: false,
             stopped: true,
         })

@@ -25,6 +25,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
         node_env: Vec::new(),
         namespaces: None,
         group: None,
+        oom_score: None,
         reset_signals: Vec::new(),
         null: null(),
         stdin: null(),

@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::skip;
+
+/// Groups of this process so far.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A memory cgroup for one test; removed at its end.
 pub struct MemoryGroup(PathBuf);
@@ -31,7 +35,8 @@ impl MemoryGroup {
                 "memory.max",
             ),
         };
-        let path = parent.join(format!("wireup-test-{}", std::process::id()));
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("wireup-test-{}-{number}", std::process::id()));
         fs::create_dir(&path).ok()?;
         let group = Self(path);
         fs::write(group.0.join(limit), bytes.to_string()).ok()?;

@@ -1,9 +1,9 @@
 //! A copy of the helper, on its way to being a user's process.
 
-use std::ffi::{CStr, CString, OsString, c_char};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt};
 use std::time::{Duration, Instant};
 use std::{fs, ptr};
 
@@ -15,6 +15,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use crate::failure::RunFailure;
 use crate::plan::Variable;
 use crate::sys::fd_passing::DESCRIPTORS_MAX;
+use crate::sys::out_of_memory;
 use crate::sys::privileges::give_up;
 use wireup_core::link::decode;
 use wireup_core::link::launcher::{COMMAND, JOB};
@@ -25,9 +26,6 @@ const LOOK_UP: Duration = Duration::from_secs(60);
 
 /// Descriptors that a launcher has: the standard ones, where it takes orders, and its job.
 pub(super) const DESCRIPTORS: usize = JOB as usize + 1;
-
-/// How much the kernel is to spare a process when memory is short. Source: proc_pid_oom_score_adj(5).
-const SPARED: &str = "/proc/self/oom_score_adj";
 
 /// The user of a copy.
 pub(super) enum Becomes {
@@ -68,7 +66,7 @@ impl ProgramImage {
 
 /// Whether the kernel spares this process, and so its copies.
 pub(super) fn is_spared() -> bool {
-    fs::read_to_string(SPARED).is_ok_and(|text| text.starts_with('-'))
+    out_of_memory::own_score().is_some_and(|score| score < 0)
 }
 
 fn failed(what: &'static str) -> impl Fn(Errno) -> RunFailure {
@@ -179,7 +177,7 @@ fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailur
 fn prepare(spared: bool) {
     if spared {
         // The service is spared for the users' sake, not their programs.
-        let _ = fs::write(SPARED, "0");
+        let _ = fs::write(OsStr::from_bytes(out_of_memory::SCORE.to_bytes()), "0");
     }
 }
 

@@ -1,0 +1,222 @@
+//! The unit in `packaging/systemd`, under systemd: agents that it restarts and stops, and starts again, lose no job.
+//!
+//! A host's service manager is `systemd --user`, which does not have to be the first process, as root. It has a control
+//! group of its own, which it sees as the top.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::cluster::{ALICE, Cluster};
+use crate::common::{Output as Stream, eventually, repository, skip};
+use crate::restarted::{HOSTS, SEPARATED, TREE, survive_on};
+use crate::users::of;
+
+const UNIT: &str = "wireup-agent.service";
+
+const SYSTEMD: &str = "/lib/systemd/systemd";
+
+/// Begins a service manager: the name of its control group.
+const BEGIN: &str = "top=/sys/fs/cgroup; [ ! -d $top/systemd ] || top=$top/systemd
+group=$top/$1
+mkdir $group && mkdir -p /run/systemd/system && echo 0 >$group/cgroup.procs || exit
+exec unshare --mount --cgroup sh -c 'mount --bind \"$1\" \"$2\" && exec \"$3\" --user' sh $group $top \"$2\"";
+
+/// Removes its control group when all that was there has ended.
+const REMOVE: &str = "for top in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
+[ ! -d $top/$1 ] || find $top/$1 -depth -type d -exec rmdir {} +; done";
+
+/// A host's service manager, with the agent's unit.
+struct Manager<'a> {
+    cluster: &'a Cluster,
+    host: usize,
+    group: String,
+    process: Child,
+    units: PathBuf,
+    /// What was on the host before.
+    files: Vec<PathBuf>,
+}
+
+impl<'a> Manager<'a> {
+    /// In place of the agent that the cluster has started.
+    fn start(cluster: &'a Cluster, host: usize) -> Self {
+        cluster.excuse(host);
+        cluster.agent(host).signal(rustix::process::Signal::TERM);
+        assert!(cluster.agent_ended(host).success());
+        let units = cluster.dir().join(format!("units{host}"));
+        let settings = units.join(format!("{UNIT}.d"));
+        fs::create_dir_all(&settings).unwrap();
+        fs::copy(packaged(), units.join(UNIT)).unwrap();
+        let command = format!(
+            "[Service]\nExecStart=\nExecStart={} agent --tls {} {}\nStandardError=append:{}\n",
+            cluster.wireup().display(),
+            cluster.certificates(host).display(),
+            SEPARATED.join(" "),
+            units.join("log").display(),
+        );
+        fs::write(settings.join("test.conf"), command).unwrap();
+        let group = format!("wireup-test-{}-{host}", std::process::id());
+        let files = cluster.host(host).files();
+        let mut manager = cluster.host(host).command("sh");
+        manager
+            .args(["-c", BEGIN, "sh", &group, SYSTEMD])
+            .envs(variables(&units));
+        let log = File::create(units.join("manager")).unwrap();
+        manager
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap());
+        let process = manager.stderr(log).spawn().unwrap();
+        let manager = Self {
+            cluster,
+            host,
+            group,
+            process,
+            units,
+            files,
+        };
+        eventually("the service manager serves", || {
+            manager.tell(&["list-units"]).status.success().then_some(())
+        });
+        manager.order(&["start", UNIT]);
+        manager
+    }
+
+    fn tell(&self, words: &[&str]) -> Output {
+        let mut command = self.cluster.host(self.host).command("systemctl");
+        command
+            .arg("--user")
+            .args(words)
+            .envs(variables(&self.units));
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    #[track_caller]
+    fn order(&self, words: &[&str]) -> String {
+        let output = self.tell(words);
+        let log = fs::read_to_string(self.units.join("log")).unwrap_or_default();
+        assert!(output.status.success(), "{words:?}: {output:?}\n{log}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The process that it started, while the unit is active.
+    fn main(&self) -> Option<u32> {
+        let shown = self.order(&["show", "-P", "ActiveState", "-P", "MainPID", UNIT]);
+        let mut lines = shown.lines();
+        let pid = lines.find_map(|line| line.parse().ok());
+        pid.filter(|_| shown.lines().any(|line| line == "active"))
+    }
+
+    /// Does that to the unit; another process stands for it then.
+    #[track_caller]
+    fn replace(&self, words: &[&str]) {
+        let before = self.main().expect("it is active");
+        self.order(words);
+        eventually("another process", || {
+            self.main().filter(|pid| *pid != before)
+        });
+    }
+
+    /// All that it started ends; the host is clean.
+    fn end(mut self) {
+        self.order(&["stop", UNIT]);
+        let host = self.cluster.host(self.host);
+        eventually("all agents have ended", || {
+            let all = host.processes();
+            (!all.iter().any(|one| one.words.contains("wireup"))).then_some(())
+        });
+        self.order(&["exit"]);
+        self.process.wait().unwrap();
+        let removed = host
+            .command("sh")
+            .args(["-c", REMOVE, "sh", &self.group])
+            .output();
+        assert!(removed.as_ref().unwrap().status.success(), "{removed:?}");
+        // What is in a directory comes after it.
+        for file in host
+            .files()
+            .iter()
+            .rev()
+            .filter(|file| !self.files.contains(file))
+        {
+            let path = host.path(file);
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+        }
+        self.cluster.expect_clean(self.host);
+    }
+}
+
+/// Of a service manager and those that give it orders.
+fn variables(units: &Path) -> [(&'static str, String); 3] {
+    let path = format!("{}:/usr/lib/systemd/user", units.display());
+    [
+        // Where the unit's directory is made, as `/run/wireup`.
+        ("XDG_RUNTIME_DIR", "/run".to_owned()),
+        ("HOME", "/nonexistent".to_owned()),
+        ("SYSTEMD_UNIT_PATH", path),
+    ]
+}
+
+fn packaged() -> PathBuf {
+    repository().join("packaging/systemd").join(UNIT)
+}
+
+fn is_there() -> bool {
+    let there = Path::new(SYSTEMD).exists();
+    if !there {
+        skip("runs the agent as a service: needs systemd");
+    }
+    there
+}
+
+#[test]
+fn systemd_restarts_stops_and_revives_agents_and_no_job_is_lost() {
+    if !is_there() {
+        return;
+    }
+    let Some(cluster) = Cluster::builder(HOSTS).options(&SEPARATED).start() else {
+        return;
+    };
+    let managers: Vec<_> = (0..HOSTS)
+        .map(|host| Manager::start(&cluster, host))
+        .collect();
+    let killed = ["kill", "--kill-who=main", "--signal=KILL", UNIT];
+    survive_on(&cluster, |_, host| match host % 2 {
+        0 => managers[host].replace(&["restart", UNIT]),
+        _ => managers[host].replace(&killed),
+    });
+    // A job that goes on without the service.
+    let script = "echo up; read line; echo $line";
+    let run = of(ALICE, cluster.run(0, TREE)).more(["--stdin", "all", "sh", "-c", script]);
+    let mut running = run.stdin_held().start();
+    running.wait_for_many(Stream::Stdout, "up", HOSTS);
+    managers[1].order(&["stop", UNIT]);
+    running.stdin().write_all(b"on\n").unwrap();
+    let outcome = running.finish().expect_quiet_success();
+    assert_eq!(outcome.out().matches("on\n").count(), HOSTS);
+    for manager in managers {
+        manager.end();
+    }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_unit() {
+    if !is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let unit = fs::read_to_string(packaged()).unwrap();
+    let installed = env!("CARGO_BIN_EXE_wireup");
+    let file = dir.path().join(UNIT);
+    fs::write(&file, unit.replace("/usr/bin/wireup", installed)).unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    let output = verify
+        .args(["verify", "--man=no"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+}
