@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use self::dns::DnsHosts;
+use self::dns::{DnsHosts, LookupError};
 use wireup::failure::RunFailure;
 use wireup::plan::host_lookup::Awaited;
 use wireup_core::job::hosts::compress;
@@ -21,9 +21,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Why there are not as many hosts as are needed.
 #[derive(Debug, thiserror::Error)]
 enum FindError {
-    /// There is none, for this reason.
     #[error("no host within {} s: {reason}", .limit.as_secs_f32())]
-    NoneFound { limit: Duration, reason: String },
+    NoneFound {
+        limit: Duration,
+        reason: LookupError,
+    },
     /// There are some.
     #[error(
         "{} of {count} hosts within {} s ({names}); start more, wait longer (--wait-hosts) or need fewer (--nodes)",
@@ -105,7 +107,7 @@ async fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<FoundHost>, FindE
     }
 }
 
-fn refusal(found: Result<Vec<FoundHost>, String>, awaited: Awaited) -> FindError {
+fn refusal(found: Result<Vec<FoundHost>, LookupError>, awaited: Awaited) -> FindError {
     let Awaited { count, limit } = awaited;
     match found {
         Err(reason) => FindError::NoneFound { limit, reason },

@@ -119,7 +119,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::backend::inspection::Finding;
+    use crate::backend::inspection::{Finding, Found};
     use wireup_core::job::absence::Absent;
     use wireup_core::job::demand::Wish;
     use wireup_core::job::log::{Channel, LogText};
@@ -171,7 +171,7 @@ mod tests {
             ticket: 1,
             findings: vec![Finding {
                 rank: GlobalRank(rank),
-                found: Ok(Vec::new()),
+                result: Ok(Found::Stack(Vec::new())),
             }],
         };
         assert!(admitted(told(1, 2)));

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::inspection::Finding;
+use crate::backend::inspection::{Dump, Finding, Found, InspectionError};
 use crate::backend::link_message::{Carried, Description};
 use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::backend::wait_report::Awaited;
@@ -87,10 +87,15 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         FromBackend::LoadedMpi { app, seen }
     });
     let lost = (node(), TEXT);
-    let finding = (process(), TEXT).prop_map(|(rank, text)| Finding {
-        rank,
-        found: Err(text),
-    });
+    let frames = || vec(TEXT, 0..3);
+    let result = prop_oneof![
+        frames().prop_map(|frames| Ok(Found::Stack(frames))),
+        TEXT.prop_map(|file| Ok(Found::Core(file))),
+        (TEXT, frames()).prop_map(|(text, frames)| Ok(Found::Dump(Dump { text, frames }))),
+        any::<i32>().prop_map(|errno| Err(InspectionError::NotStarted(errno))),
+        TEXT.prop_map(|text| Err(InspectionError::Gdb(text))),
+    ];
+    let finding = (process(), result).prop_map(|(rank, result)| Finding { rank, result });
     let found = (node(), any::<u32>(), vec(finding, 0..3));
     let found = found.prop_map(|(node, ticket, findings)| FromBackend::Inspected {
         node,

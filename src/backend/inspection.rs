@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::octets;
@@ -32,11 +33,45 @@ pub(crate) struct Inspection {
     pub(crate) look: Look,
 }
 
-/// What was found in one rank.
+/// The result of the inspection of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// Which.
     pub(crate) rank: GlobalRank,
-    /// Frames, the outermost first, for a dump behind what is known of it; or the file of a core. Otherwise why there is nothing.
-    pub(crate) found: Result<Vec<String>, String>,
+    pub(crate) result: Result<Found, InspectionError>,
+}
+
+/// What the debugger found in a rank, by [`Look`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Found {
+    /// The frames of its stack, the outermost first.
+    Stack(Vec<String>),
+    /// The file of its core.
+    Core(String),
+    Dump(Dump),
+}
+
+/// What the kernel dumped of a rank.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Dump {
+    /// Where it is, and the debugger's command line.
+    pub(crate) text: String,
+    /// The frames of its stack, the outermost first; none without a debugger.
+    pub(crate) frames: Vec<String>,
+}
+
+/// Why a rank was not inspected.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+pub(crate) enum InspectionError {
+    #[error("gdb is not installed there")]
+    NotInstalled,
+    /// With the error number.
+    #[error("gdb cannot be started: {}", std::io::Error::from_raw_os_error(*.0))]
+    NotStarted(i32),
+    #[error("gdb did not come to it, or ended before")]
+    NotReached,
+    #[error("its host has not answered")]
+    HostSilent,
+    /// In gdb's words.
+    #[error("{0}")]
+    Gdb(String),
 }

@@ -233,8 +233,7 @@ fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option
         return controller.memory.as_ref()?.describe();
     }
     match controller.requests.dump_of(rank) {
-        Some([]) => None,
-        Some([text, frames @ ..]) => Some(failures::dump(text, frames)),
+        Some(dump) => dump.map(|dump| failures::dump(&dump.text, &dump.frames)),
         None => controller.backend.dumped(rank),
     }
 }

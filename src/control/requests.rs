@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::Controller;
 use super::mpir::executable;
-use crate::backend::inspection::{Finding, Inspection, Look};
+use crate::backend::inspection::{Dump, Finding, Found, Inspection, InspectionError, Look};
 use crate::backend::message::ToBackend;
 use crate::plan::jobs::Plans;
 use crate::report::stacks;
@@ -73,7 +73,7 @@ struct Open {
     asker: Asker,
     awaited: BTreeSet<NodeId>,
     ranks: Vec<GlobalRank>,
-    found: BTreeMap<GlobalRank, Result<Vec<String>, String>>,
+    found: BTreeMap<GlobalRank, Result<Found, InspectionError>>,
     until: Duration,
 }
 
@@ -90,8 +90,8 @@ pub(super) struct Requests {
     /// A fence has failed; the job does when it is known where the ranks are.
     failure: Option<Cause>,
     failure_seen: bool,
-    /// What was found in the dump of a rank, the text about it first; nothing if there is none.
-    dump: Option<(GlobalRank, Vec<String>)>,
+    /// The rank whose dump was looked for, and the dump if there is one.
+    dump: Option<(GlobalRank, Option<Dump>)>,
 }
 
 impl Requests {
@@ -99,10 +99,10 @@ impl Requests {
         self.open.values().map(|open| open.until).min()
     }
 
-    /// What was found in the dump of a rank, once that is known.
-    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<&[String]> {
-        let (of, found) = self.dump.as_ref()?;
-        (*of == rank).then_some(found)
+    /// The dump of a rank, or that there is none, once that is known.
+    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<Option<&Dump>> {
+        let (of, dump) = self.dump.as_ref()?;
+        (*of == rank).then_some(dump.as_ref())
     }
 
     /// Whether the end of the job's time waits for what is found.
@@ -304,7 +304,7 @@ impl Controller {
         let Some(open) = self.requests.open.get_mut(&ticket) else {
             return;
         };
-        let found = findings.into_iter().map(|one| (one.rank, one.found));
+        let found = findings.into_iter().map(|one| (one.rank, one.result));
         open.found.extend(found);
         open.awaited.remove(&node);
         if open.awaited.is_empty() {
@@ -323,39 +323,45 @@ impl Controller {
 
     /// All has been found that will be.
     fn looked(&mut self, ticket: u32) {
-        let Some(mut open) = self.requests.open.remove(&ticket) else {
+        let Some(open) = self.requests.open.remove(&ticket) else {
             return;
         };
-        let records = open.ranks.iter().map(|rank| {
-            let mut record = self.record_of(*rank);
-            match open.found.remove(rank) {
-                Some(Ok(found)) => record.found = Some(found),
-                Some(Err(error)) => record.error = Some(error),
-                None => record.error = Some("its host has not answered".to_owned()),
-            }
-            record
-        });
-        let records: Vec<ProcessRecord> = records.collect();
         match open.asker {
-            Asker::Caller(number) => self.answer(number, &JobAnswer::Processes(records)),
-            Asker::Dump => {
-                let found = records.into_iter().find_map(|record| record.found);
-                self.requests.dump = open
-                    .ranks
-                    .first()
-                    .map(|rank| (*rank, found.unwrap_or_default()));
+            Asker::Caller(number) => {
+                let records = self.records_of(open);
+                self.answer(number, &JobAnswer::Processes(records));
             }
-            Asker::LateFence | Asker::Timeout | Asker::FailedFence => {
-                let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
-                for line in stacks::lines(&seen) {
-                    self.tell(&line);
-                }
-                if open.asker == Asker::FailedFence
-                    && let Some(cause) = self.requests.failure.take()
-                {
+            Asker::Dump => {
+                let dump = open.found.into_values().find_map(|found| match found {
+                    Ok(Found::Dump(dump)) => Some(dump),
+                    Ok(Found::Stack(_) | Found::Core(_)) | Err(_) => None,
+                });
+                self.requests.dump = open.ranks.first().map(|rank| (*rank, dump));
+            }
+            Asker::LateFence | Asker::Timeout => self.show_stacks(open),
+            Asker::FailedFence => {
+                self.show_stacks(open);
+                if let Some(cause) = self.requests.failure.take() {
                     self.fail_by(cause);
                 }
             }
+        }
+    }
+
+    fn records_of(&self, mut open: Open) -> Vec<ProcessRecord> {
+        let records = open.ranks.iter().map(|rank| {
+            let silent = Err(InspectionError::HostSilent);
+            let found = open.found.remove(rank).unwrap_or(silent);
+            self.record_of(*rank).with(found)
+        });
+        records.collect()
+    }
+
+    fn show_stacks(&mut self, open: Open) {
+        let records = self.records_of(open);
+        let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
+        for line in stacks::lines(&seen) {
+            self.tell(&line);
         }
     }
 

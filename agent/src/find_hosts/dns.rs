@@ -26,6 +26,11 @@ const SRV_LIMIT: Duration = Duration::from_secs(5);
 /// Names whose addresses are looked up at the same time.
 const LOOKUPS: usize = 32;
 
+/// Why a name has no addresses.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", words(.0))]
+pub(super) struct LookupError(#[from] io::Error);
+
 #[derive(Debug)]
 pub(super) struct DnsHosts {
     name: String,
@@ -43,18 +48,14 @@ impl DnsHosts {
     /// The hosts that there are now.
     ///
     /// # Errors
-    /// The reason, if the name has no addresses.
-    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, String> {
+    /// If the name has no addresses.
+    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, LookupError> {
         let services = timeout(SRV_LIMIT, self.services());
         let (services, at_name) = tokio::join!(services, addresses(&self.name, PORT));
         // That there is no such record says nothing of addresses, and nor does a server that cannot tell.
         let services = services.unwrap_or_default();
         if services.is_empty() {
-            let found: Vec<IpAddr> = at_name
-                .map_err(|error| reason(&error))?
-                .iter()
-                .map(SocketAddr::ip)
-                .collect();
+            let found: Vec<IpAddr> = at_name?.iter().map(SocketAddr::ip).collect();
             return Ok(FoundHost::of_addresses(&found, self.slots));
         }
         let targets = stream::iter(services).map(async |(target, port)| {
@@ -116,7 +117,7 @@ async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// The system's words, without what the library puts in front of them.
-fn reason(error: &io::Error) -> String {
+fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let front = "failed to lookup address information: ";
     text.strip_prefix(front).unwrap_or(&text).to_owned()

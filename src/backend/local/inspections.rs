@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -17,7 +17,7 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
 use super::{LocalBackend, RankSlot, raw};
-use crate::backend::inspection::{Finding, Inspection, Look};
+use crate::backend::inspection::{Dump, Finding, Found, Inspection, InspectionError, Look};
 use crate::backend::message::FromBackend;
 use crate::sys::poll::{Source, Token};
 use crate::sys::procfs;
@@ -46,25 +46,68 @@ struct Gdb {
     child: Child,
     lines: OwnedFd,
     printed: Vec<u8>,
-    /// What it looks into, and whether that was stopped before.
+    /// The ranks that it inspects, and whether each was stopped before.
     ranks: Vec<(GlobalRank, i32, bool)>,
-    /// What is known of the dump that it looks into.
-    dump: Option<String>,
+    purpose: Purpose,
     /// When it is asked to end, and then killed.
     until: Duration,
     asked: bool,
 }
 
 /// What a gdb is started for.
-struct What {
-    ticket: u32,
+#[derive(Debug)]
+enum Purpose {
+    Stacks {
+        python: bool,
+    },
+    /// Cores are written into this directory.
+    Cores(PathBuf),
+    Dump {
+        file: PathBuf,
+        program: PathBuf,
+        /// What is known without gdb.
+        text: String,
+    },
+}
+
+impl Purpose {
     /// As the script names it.
-    look: &'static str,
-    /// Where cores go, or where the dump is, and its program.
-    place: Option<PathBuf>,
-    program: Option<PathBuf>,
-    /// What is known of the dump.
-    dump: Option<String>,
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Stacks { python: false } => "stacks",
+            Self::Stacks { python: true } => "python",
+            Self::Cores(_) => "core",
+            Self::Dump { .. } => "dump",
+        }
+    }
+
+    /// Where cores go, or the file of the dump.
+    fn place(&self) -> Option<&Path> {
+        match self {
+            Self::Stacks { .. } => None,
+            Self::Cores(directory) => Some(directory),
+            Self::Dump { file, .. } => Some(file),
+        }
+    }
+
+    fn program(&self) -> Option<&Path> {
+        match self {
+            Self::Dump { program, .. } => Some(program),
+            Self::Stacks { .. } | Self::Cores(_) => None,
+        }
+    }
+
+    /// What was found in a rank by a line of the script.
+    fn found(&self, line: Result<Vec<String>, InspectionError>) -> Result<Found, InspectionError> {
+        match self {
+            Self::Stacks { .. } => line.map(Found::Stack),
+            Self::Cores(_) => line.map(|mut files| Found::Core(files.pop().unwrap_or_default())),
+            Self::Dump { text, .. } => Ok(Found::Dump(Dump {
+                text: text.clone(),
+                frames: line.unwrap_or_default(),
+            })),
+        }
+    }
 }
 
 /// By ticket.
@@ -99,9 +142,11 @@ impl LocalBackend {
     /// Looks into ranks. [`FromBackend::Inspected`] follows, once.
     pub(super) fn inspect(&mut self, inspection: Inspection) {
         let ticket = inspection.ticket;
-        if inspection.look == Look::Dump {
-            return self.inspect_dump(&inspection);
-        }
+        let purpose = match inspection.look {
+            Look::Stacks { python } => Purpose::Stacks { python },
+            Look::Core(directory) => Purpose::Cores(directory),
+            Look::Dump => return self.inspect_dump(ticket, &inspection.ranks),
+        };
         let running = inspection.ranks.iter().filter_map(|rank| {
             let node = self.jobs.node_of(*rank)?;
             if !self.part.holds(node) {
@@ -114,59 +159,48 @@ impl LocalBackend {
         });
         let running: Vec<(GlobalRank, i32)> = running.collect();
         let path = std::env::var_os("PATH");
-        let failure = if running.is_empty() {
-            String::new()
-        } else if let Some(gdb) = find_gdb(path.as_deref()) {
-            let (look, directory) = match inspection.look {
-                Look::Stacks { python: false } | Look::Dump => ("stacks", None),
-                Look::Stacks { python: true } => ("python", None),
-                Look::Core(directory) => ("core", Some(directory)),
-            };
-            let what = What {
-                ticket,
-                look,
-                place: directory,
-                program: None,
-                dump: None,
-            };
-            match self.start_gdb(gdb, path, &running, what) {
-                Ok(()) => return,
-                Err(errno) => format!("gdb cannot be started: {errno}"),
-            }
-        } else {
-            "gdb is not installed there".to_owned()
+        if running.is_empty() {
+            return self.tell_found(ticket, Vec::new());
+        }
+        let started = match find_gdb(path.as_deref()) {
+            Some(gdb) => self.start_gdb(gdb, path, &running, ticket, purpose),
+            None => Err(InspectionError::NotInstalled),
+        };
+        let Err(failure) = started else {
+            return;
         };
         let nothing = |(rank, _)| Finding {
             rank,
-            found: Err(failure.clone()),
+            result: Err(failure.clone()),
         };
         let findings = running.into_iter().map(nothing).collect();
         self.tell_found(ticket, findings);
     }
 
     /// Looks into the dump of a rank, if there is one here.
-    fn inspect_dump(&mut self, inspection: &Inspection) {
-        let ticket = inspection.ticket;
-        let mut ranks = inspection.ranks.iter();
+    fn inspect_dump(&mut self, ticket: u32, ranks: &[GlobalRank]) {
+        let mut ranks = ranks.iter();
         let found = ranks.find_map(|rank| Some((*rank, self.dump_of(*rank)?)));
         let Some((rank, (dump, program))) = found else {
             return self.tell_found(ticket, Vec::new());
         };
         let path = std::env::var_os("PATH");
         if let (Some(file), Some(gdb)) = (dump.file, find_gdb(path.as_deref())) {
-            let what = What {
-                ticket,
-                look: "dump",
-                place: Some(file),
-                program: Some(program),
-                dump: Some(dump.text.clone()),
+            let purpose = Purpose::Dump {
+                file,
+                program,
+                text: dump.text.clone(),
             };
-            if self.start_gdb(gdb, path, &[(rank, 0)], what).is_ok() {
+            let started = self.start_gdb(gdb, path, &[(rank, 0)], ticket, purpose);
+            if started.is_ok() {
                 return;
             }
         }
-        let found = Ok(vec![dump.text]);
-        self.tell_found(ticket, vec![Finding { rank, found }]);
+        let result = Ok(Found::Dump(Dump {
+            text: dump.text,
+            frames: Vec::new(),
+        }));
+        self.tell_found(ticket, vec![Finding { rank, result }]);
     }
 
     fn start_gdb(
@@ -174,7 +208,20 @@ impl LocalBackend {
         gdb: PathBuf,
         path: Option<OsString>,
         running: &[(GlobalRank, i32)],
-        what: What,
+        ticket: u32,
+        purpose: Purpose,
+    ) -> Result<(), InspectionError> {
+        let started = self.spawn_gdb(gdb, path, running, ticket, purpose);
+        started.map_err(|errno| InspectionError::NotStarted(errno.raw_os_error()))
+    }
+
+    fn spawn_gdb(
+        &mut self,
+        gdb: PathBuf,
+        path: Option<OsString>,
+        running: &[(GlobalRank, i32)],
+        ticket: u32,
+        purpose: Purpose,
     ) -> Result<(), Errno> {
         let ranks = running.iter().map(|(rank, pid)| format!("{rank}:{pid}"));
         let ranks: Vec<String> = ranks.collect();
@@ -183,11 +230,11 @@ impl LocalBackend {
             ("PATH", path),
             ("HOME", home),
             ("LC_ALL", Some("C.UTF-8".into())),
-            ("WIREUP_LOOK", Some(what.look.into())),
+            ("WIREUP_LOOK", Some(purpose.word().into())),
             ("WIREUP_RANKS", Some(ranks.join(",").into())),
             ("WIREUP_LINES", Some(LINES_FD.to_string().into())),
-            ("WIREUP_PLACE", what.place.map(PathBuf::into_os_string)),
-            ("WIREUP_PROGRAM", what.program.map(PathBuf::into_os_string)),
+            ("WIREUP_PLACE", purpose.place().map(OsString::from)),
+            ("WIREUP_PROGRAM", purpose.program().map(OsString::from)),
             ("WIREUP_SCRIPT", Some(SCRIPT.into())),
         ];
         let set = variables.into_iter().filter_map(|(name, value)| {
@@ -231,7 +278,7 @@ impl LocalBackend {
         let child = child.map_err(|error| error.errno)?;
         let watched = self
             .poll
-            .add(&lines, Token::new(Source::Inspection, what.ticket));
+            .add(&lines, Token::new(Source::Inspection, ticket));
         let stopped = |pid: i32| procfs::process(pid).is_some_and(|process| process.is_stopped());
         let ranks = running
             .iter()
@@ -243,13 +290,13 @@ impl LocalBackend {
             lines,
             printed: Vec::new(),
             ranks: ranks.collect(),
-            dump: what.dump,
+            purpose,
             until: self.now() + limit,
             asked: false,
         };
-        self.inspections.0.insert(what.ticket, gdb);
+        self.inspections.0.insert(ticket, gdb);
         if let Err(errno) = watched {
-            self.end_gdb(what.ticket);
+            self.end_gdb(ticket);
             return Err(errno);
         }
         Ok(())
@@ -336,19 +383,19 @@ impl LocalBackend {
 fn findings(gdb: &Gdb) -> Vec<Finding> {
     let lines = gdb.printed.split(|byte| *byte == b'\n');
     let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-    let mut found: BTreeMap<u32, Result<Vec<String>, String>> = lines
-        .map(|line| (line.rank, line.error.map_or(Ok(line.found), Err)))
-        .collect();
-    let late = || Err("gdb did not come to it, or ended before".to_owned());
+    let mut printed: BTreeMap<u32, Line> = lines.map(|line| (line.rank, line)).collect();
     let ranks = gdb.ranks.iter().map(|(rank, _, _)| {
-        let found = found.remove(&rank.0).unwrap_or_else(late);
-        let found = match &gdb.dump {
-            Some(text) => Ok(std::iter::once(text.clone())
-                .chain(found.unwrap_or_default())
-                .collect()),
-            None => found,
+        let line = match printed.remove(&rank.0) {
+            None => Err(InspectionError::NotReached),
+            Some(Line {
+                error: Some(text), ..
+            }) => Err(InspectionError::Gdb(text)),
+            Some(line) => Ok(line.found),
         };
-        Finding { rank: *rank, found }
+        Finding {
+            rank: *rank,
+            result: gdb.purpose.found(line),
+        }
     });
     ranks.collect()
 }

@@ -6,6 +6,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::backend::inspection::{Dump, Found, InspectionError};
 use crate::report::stacks::SeenStack;
 use wireup_core::job::ids::{JobNumber, Rank};
 use wireup_core::job::rank_set::RankSet;
@@ -64,6 +65,20 @@ pub(crate) struct ProcessRecord {
 }
 
 impl ProcessRecord {
+    /// The same with what a debugger found in the process.
+    pub(crate) fn with(self, found: Result<Found, InspectionError>) -> Self {
+        let (found, error) = match found {
+            Ok(Found::Stack(frames) | Found::Dump(Dump { frames, .. })) => (Some(frames), None),
+            Ok(Found::Core(file)) => (Some(vec![file]), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        Self {
+            found,
+            error,
+            ..self
+        }
+    }
+
     /// What was seen of it.
     pub(crate) fn seen(&self) -> SeenStack<'_> {
         SeenStack {
