@@ -195,18 +195,29 @@ install_wheels() {
     )
 }
 
-# The archive of this machine's Debian, which has the later suites too; nothing elsewhere.
-debian_archive() {
+# Sets `archive` to the archive of this machine's Debian, which has the later suites too; to nothing elsewhere.
+find_archive() {
+    [[ -z ${archive+found} ]] || return 0
+    archive=
     command -v apt-get >/dev/null || return 0
+    archive=$(list_archive)
+    if [[ -z $archive ]]; then
+        # Where the lists of packages were removed, as in images of containers, apt does not know.
+        system_apt update || true
+        archive=$(list_archive)
+    fi
+}
+
+list_archive() {
     # shellcheck disable=SC2016 # apt's own variables
     apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
         awk '$1 == "Debian" && !uri { uri = $2 } END { print uri }'
 }
 
-# Sets `apt` to an apt-get that knows the packages ($1: deb) or sources (deb-src) of the suite $3 of the
-# Debian archive $2 alone. It keeps everything below the directory $4 and needs no rights.
+# Sets `apt` to an apt-get that knows the packages ($1: deb) or sources (deb-src) of the suite $2 of the
+# Debian archive alone. It keeps everything below the directory $3 and needs no rights.
 prepare_apt() {
-    local dir=$4
+    local dir=$3
     apt=(apt-get -qq -o "Dir::State=$dir/apt" -o "Dir::State::status=$dir/apt/status"
         -o "Dir::Cache=$dir/apt" -o "Dir::Etc::sourcelist=$dir/apt/sources.list"
         -o Dir::Etc::sourceparts=/nonexistent -o APT::Sandbox::User="$(id -un)"
@@ -214,16 +225,16 @@ prepare_apt() {
         -o Acquire::Check-Valid-Until=false)
     mkdir -p "$dir/apt/lists/partial" "$dir/apt/archives/partial"
     : >"$dir/apt/status"
-    printf '%s %s %s main\n' "$1" "$2" "$3" >"$dir/apt/sources.list"
+    printf '%s %s %s main\n' "$1" "$archive" "$2" >"$dir/apt/sources.list"
     "${apt[@]}" update
 }
 
-# Unpacks packages of the suite $2 of the Debian archive $1, the last one by itself and the others with
-# what they need, into the directory $3.
+# Unpacks packages of the suite $2, the last one by itself and the others with what they need, into the
+# directory $1.
 unpack_packages() {
-    local archive=$1 suite=$2 dir=$3 deb apt
-    shift 3
-    prepare_apt deb "$archive" "$suite" "$dir" &&
+    local dir=$1 suite=$2 deb apt
+    shift 2
+    prepare_apt deb "$suite" "$dir" &&
         "${apt[@]}" -y --no-install-recommends --download-only install "${@:1:$#-1}" >/dev/null &&
         (cd "$dir/apt/archives" && "${apt[@]}" download "${@:$#}") || return
     for deb in "$dir"/apt/archives/*.deb; do
@@ -232,127 +243,88 @@ unpack_packages() {
     rm -rf "$dir/apt"
 }
 
-# Installs the libpmix that is newer than the system's; silent when it is there. Where it is not to be
-# had, nothing but the tests with it goes without.
-install_later() {
-    local want="${LATER[*]:1}" dir=$MPI_DIR/${LATER[0]} archive
+# Unpacks the source package $3 of the suite $2, without Debian's changes, into the directory $1. What follows
+# is for tar.
+unpack_original() {
+    local dir=$1 suite=$2 package=$3 apt
+    shift 3
+    prepare_apt deb-src "$suite" "$dir" &&
+        (cd "$dir/apt" && "${apt[@]}" source --download-only --tar-only "$package") &&
+        tar -xf "$dir"/apt/*.orig.tar.* -C "$dir" --no-same-owner "$@" &&
+        rm -rf "$dir/apt"
+}
+
+# Has the command from $4 on, whose last argument is the directory $1 of MPI_DIR, fill it from Debian's
+# archive; silent when version $2 is there. Where that fails, only the tests with it are skipped, which $3 names.
+install_from_archive() {
+    local name=$1 want=$2 what=$3 dir=$MPI_DIR/$1 log=$MPI_DIR/$1.log
+    shift 3
     check_mpi_dir
-    ! is_installed "${LATER[0]}=$want" || return 0
-    archive=$(debian_archive)
-    if [[ -z $archive ]] && command -v apt-get >/dev/null; then
-        # Where the lists of packages were removed, as in images of containers, apt does not know.
-        system_apt update || true
-        archive=$(debian_archive)
-    fi
+    ! is_installed "$name=$want" || return 0
+    find_archive
     if [[ -z $archive ]]; then
-        say "no Debian archive is known here: tests with ${LATER[0]} will be skipped" >&2
+        say "no Debian archive is known here: tests with $what will be skipped" >&2
         return 0
     fi
     (
         lock_mpi_dir
-        ! is_installed "${LATER[0]}=$want" || exit 0
-        step "unpacking ${LATER[*]:2} of Debian ${LATER[1]} into $dir"
+        ! is_installed "$name=$want" || exit 0
+        step "installing $what into $dir"
         rm -rf "$dir"
         mkdir -p "$dir"
-        if unpack_packages "$archive" "${LATER[1]}" "$dir" "${LATER[@]:2}"; then
+        if "$@" "$dir" >"$log" 2>&1; then
             printf '%s\n' "$want" >"$dir/.installed"
+            rm "$log"
         else
-            say "not to be had from $archive: tests with ${LATER[0]} will be skipped" >&2
+            say "$what is not to be had from $archive ($log): tests with it will be skipped" >&2
             rm -rf "$dir"
         fi
     )
 }
 
-# Unpacks the source of the system's libpmix, if its version is to be had; silent when it is there.
-# Without it only the tests of its examples are skipped.
+# Installs the libpmix that is newer than the system's.
+install_later() {
+    install_from_archive "${LATER[0]}" "${LATER[*]:1}" "${LATER[0]}" unpack_later
+}
+
+unpack_later() {
+    unpack_packages "$1" "${LATER[@]:1}"
+}
+
+# Unpacks the source of the system's libpmix, which has OpenPMIx's examples.
 install_pmix_source() {
-    local dir=$MPI_DIR/$PMIX_SOURCE want archive suite apt
+    local want suite
     want=$(dpkg-query -W -f '${source:Package}=${source:Version}' libpmix-dev 2>/dev/null) || return 0
-    check_mpi_dir
-    ! is_installed "$PMIX_SOURCE=$want" || return 0
-    archive=$(debian_archive)
     # shellcheck source=/dev/null
     suite=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
-    if [[ -z $archive || -z $suite ]]; then
-        say "no Debian archive is known here: tests of OpenPMIx's examples will be skipped" >&2
-        return 0
-    fi
-    (
-        lock_mpi_dir
-        ! is_installed "$PMIX_SOURCE=$want" || exit 0
-        step "unpacking the source $want into $dir"
-        rm -rf "$dir"
-        mkdir -p "$dir"
-        if prepare_apt deb-src "$archive" "$suite" "$dir" &&
-            (cd "$dir/apt" && "${apt[@]}" source --download-only "$want") &&
-            tar -xf "$dir"/apt/*.orig.tar.* -C "$dir" --strip-components 1 --no-same-owner; then
-            rm -rf "$dir/apt"
-            printf '%s\n' "$want" >"$dir/.installed"
-        else
-            say "the source $want is not to be had: tests of OpenPMIx's examples will be skipped" >&2
-            rm -rf "$dir"
-        fi
-    )
+    install_from_archive "$PMIX_SOURCE" "$want" "OpenPMIx's examples" unpack_pmix_source "$suite" "$want"
 }
 
-# Unpacks PRRTE's examples of debuggers; silent when they are there. Without them only their tests are skipped.
+unpack_pmix_source() {
+    unpack_original "$3" "$1" "$2" --strip-components 1
+}
+
+# Unpacks PRRTE's examples of debuggers.
 install_debugger_examples() {
-    local dir=$MPI_DIR/${DEBUGGER_EXAMPLES[0]} want="${DEBUGGER_EXAMPLES[*]:1}" archive apt
-    check_mpi_dir
-    ! is_installed "${DEBUGGER_EXAMPLES[0]}=$want" || return 0
-    archive=$(debian_archive)
-    if [[ -z $archive ]]; then
-        say "no Debian archive is known here: tests of PRRTE's debuggers will be skipped" >&2
-        return 0
-    fi
-    (
-        lock_mpi_dir
-        ! is_installed "${DEBUGGER_EXAMPLES[0]}=$want" || exit 0
-        step "unpacking PRRTE's debuggers into $dir"
-        rm -rf "$dir"
-        mkdir -p "$dir"
-        if prepare_apt deb-src "$archive" "${DEBUGGER_EXAMPLES[2]}" "$dir" &&
-            (cd "$dir/apt" && "${apt[@]}" source --download-only --tar-only "${DEBUGGER_EXAMPLES[1]}") &&
-            tar -xf "$dir"/apt/*.orig.tar.* -C "$dir" --strip-components 5 --no-same-owner --wildcards \
-                '*/3rd-party/prrte/examples/debugger/*'; then
-            rm -rf "$dir/apt"
-            printf '%s\n' "$want" >"$dir/.installed"
-        else
-            say "PRRTE's debuggers are not to be had: tests of them will be skipped" >&2
-            rm -rf "$dir"
-        fi
-    )
+    install_from_archive "${DEBUGGER_EXAMPLES[0]}" "${DEBUGGER_EXAMPLES[*]:1}" "PRRTE's debuggers" unpack_debuggers
 }
 
-# Builds LAM/MPI with Interoperable MPI from Debian's source package; silent when it is there. It is C and C++ of the
-# nineties: the older dialects, and the headers that it forgets, are given by hand. Without it only tests with it are skipped.
+unpack_debuggers() {
+    unpack_original "$1" "${DEBUGGER_EXAMPLES[2]}" "${DEBUGGER_EXAMPLES[1]}" --strip-components 5 --wildcards \
+        '*/3rd-party/prrte/examples/debugger/*'
+}
+
+# Builds LAM/MPI with Interoperable MPI from its source package. It is C and C++ of the nineties: the older dialects,
+# and the headers that it forgets, are given by hand.
 install_lam() {
-    local dir=$MPI_DIR/${LAM[0]} version=${LAM[1]} archive apt
-    check_mpi_dir
-    ! is_installed "${LAM[0]}=$version" || return 0
-    archive=$(debian_archive)
-    if [[ -z $archive ]]; then
-        say "no Debian archive is known here: tests with LAM/MPI will be skipped" >&2
-        return 0
-    fi
-    (
-        lock_mpi_dir
-        ! is_installed "${LAM[0]}=$version" || exit 0
-        step "building LAM/MPI $version with IMPI in $dir"
-        rm -rf "$dir"
-        mkdir -p "$dir/source" "$dir/build"
-        # Only the sources themselves: Debian's changes do not concern IMPI.
-        if prepare_apt deb-src "$archive" "${LAM[2]}" "$dir" &&
-            (cd "$dir/apt" && "${apt[@]}" source --download-only --tar-only "${LAM[0]}") &&
-            tar -xf "$dir"/apt/*.orig.tar.* -C "$dir/source" --strip-components 1 --no-same-owner &&
-            build_lam "$dir" >"$dir/build.log" 2>&1; then
-            rm -rf "$dir/apt" "$dir/source" "$dir/build" "$dir/build.log"
-            printf '%s\n' "$version" >"$dir/.installed"
-        else
-            say "LAM/MPI is not to be had ($dir/build.log): tests with it will be skipped" >&2
-            rm -rf "$dir/apt" "$dir/source" "$dir/build"
-        fi
-    )
+    install_from_archive "${LAM[0]}" "${LAM[1]}" "LAM/MPI ${LAM[1]} with IMPI" make_lam
+}
+
+make_lam() {
+    mkdir -p "$1/source" "$1/build" &&
+        unpack_original "$1/source" "${LAM[2]}" "${LAM[0]}" --strip-components 1 &&
+        (build_lam "$1") &&
+        rm -rf "$1/source" "$1/build"
 }
 
 # Configures, builds and installs LAM/MPI from $1/source, through $1/build, into $1.

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod directed;
+mod event_loop;
 pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
@@ -10,6 +11,7 @@ mod mpir;
 pub(crate) mod orders;
 mod progress;
 mod pty;
+pub(crate) mod rank_life;
 mod rendezvous;
 pub(crate) mod requests;
 pub mod run;
@@ -18,9 +20,10 @@ pub(crate) mod singletons;
 mod slurm_job;
 mod spawn;
 pub(crate) mod status;
+mod supervision;
 pub(crate) mod waiting_spawns;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -28,6 +31,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use allocations::Allotments;
 use growth::Growth;
+use rank_life::RankLife;
 use rendezvous::NameServerLink;
 use requests::Requests;
 use singletons::Alone;
@@ -35,7 +39,7 @@ use spawn::Family;
 use waiting_spawns::Crowd;
 
 use crate::backend::Backend;
-use crate::backend::message::{NodeRefusal, ToBackend};
+use crate::backend::message::NodeRefusal;
 use crate::control::orders::Orders;
 use crate::plan::Plan;
 use crate::plan::job_names::JobNames;
@@ -49,39 +53,12 @@ use crate::sys::out_of_memory::Counter;
 use crate::sys::poll::{Ready, Source, Token};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Rank};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::log::Channel;
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
-use wireup_core::job::rank_set::RankSet;
+use wireup_core::job::outcome::PmiState;
 use wireup_core::logged::Logged;
-use wireup_core::record::{FenceObserver, JobState, Stream};
-use wireup_core::supervisor::{Supervisor, SupervisorOrder};
-
-/// Known facts about one rank's process.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RankLife {
-    /// Its process, once it was started.
-    pub(crate) pid: Option<i32>,
-    /// When the loop heard of it.
-    pub(crate) start: Duration,
-    /// When the loop heard of its end, and how it ended, unless the system lost that.
-    pub(crate) end: Option<(Duration, Option<RankEnd>)>,
-    /// It was ever in contact with a process-management interface.
-    pub(crate) connected: bool,
-    /// Why it did not end in order, if it did not: a kind of the status stream.
-    pub(crate) fate: Option<&'static str>,
-}
-
-impl RankLife {
-    fn runs(&self) -> bool {
-        self.pid.is_some() && self.end.is_none()
-    }
-
-    /// It has a slot no more: it has ended, or was never started.
-    fn is_over(&self) -> bool {
-        self.end.is_some() || self.fate.is_some()
-    }
-}
+use wireup_core::record::{FenceObserver, JobState};
+use wireup_core::supervisor::Supervisor;
 
 /// What a node's sidecar said about itself.
 #[derive(Clone, Debug)]
@@ -252,213 +229,8 @@ impl Controller {
         self.started.elapsed()
     }
 
-    /// Runs the loop until `done` returns true.
-    ///
-    /// # Errors
-    /// When waiting itself fails, or a thread that writes output cannot be started.
-    pub(crate) fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> std::io::Result<()> {
-        self.hear()?;
-        while !done(self) {
-            let now = self.now();
-            self.turn(self.next_deadline().map(|at| at.saturating_sub(now)))?;
-        }
-        Ok(())
-    }
-
-    /// Runs the loop until `done` returns true or the deadline has passed.
-    ///
-    /// # Errors
-    /// As [`Controller::run_until`].
-    pub(crate) fn run_until_or(
-        &mut self,
-        done: impl Fn(&Self) -> bool,
-        until: Duration,
-    ) -> std::io::Result<()> {
-        loop {
-            let now = self.now();
-            if done(self) || now >= until {
-                return Ok(());
-            }
-            let wake = self.next_deadline().map_or(until, |at| at.min(until));
-            self.turn(Some(wake.saturating_sub(now)))?;
-        }
-    }
-
-    /// Deals with everything that is ready now.
-    fn turn(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
-        let mut ready = std::mem::take(&mut self.ready);
-        self.backend.poll().wait(timeout, &mut ready)?;
-        let woken = self.now();
-        // Ends first: reports of others about a dead rank are consequences of its death.
-        ready.sort_by_key(|event| event.token.source != Source::RankExit);
-        for event in &ready {
-            match event.token.source {
-                Source::Signals => self.take_signals(),
-                Source::Orders => self.take_orders(),
-                Source::Director => self.director_gone(),
-                Source::Wake => self.look_at_terminal(),
-                Source::Rendezvous => self.hear_rendezvous(*event),
-                Source::Requests => self.hear_request(*event),
-                Source::Allocator => self.hear_allocator(*event),
-                _ => {}
-            }
-            self.backend.dispatch(*event)?;
-            self.hear()?;
-        }
-        self.tick(woken)?;
-        self.ready = ready;
-        Ok(())
-    }
-
-    fn next_deadline(&self) -> Option<Duration> {
-        [
-            self.supervisor
-                .next_deadline()
-                .filter(|_| !self.requests.hold_timeout()),
-            self.requests.next_deadline(),
-            self.streams.next_deadline(),
-            self.backend.next_deadline(),
-            self.alone.next_deadline(),
-            self.progress.next_deadline(),
-            self.terminal_until,
-            self.name_server.next_deadline(),
-            self.family.next_deadline(),
-            self.growth.next_deadline(),
-            self.crowd.next_deadline(),
-            self.allotments.next_deadline(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    /// All input that was ready at `woken` has been handled.
-    fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
-        self.backend.tick()?;
-        self.hear()?;
-        let now = self.now();
-        self.release_terminal(now);
-        self.look_at_growth(now);
-        self.look_at_family(now);
-        self.look_at_crowd(now);
-        self.look_at_allocations(now);
-        // As of then: since, the pipes may have got the ends of lines that waited.
-        self.streams.tick(woken)?;
-        self.regulate()?;
-        self.check_status();
-        self.look_for_singletons(now);
-        self.show_progress(now);
-        self.give_up_rendezvous(now);
-        if let Some((what, errno)) = self.streams.failure() {
-            let cause = Cause::OutputLost {
-                error: format!("{what} cannot be written: {errno}"),
-                pipe: errno == rustix::io::Errno::PIPE,
-            };
-            self.fail(cause);
-        }
-        self.look_at_requests(now);
-        if self.waits_for_stacks(now) {
-            return Ok(());
-        }
-        let mut orders = Vec::new();
-        let backend = &mut self.backend;
-        self.supervisor
-            .tick(now, |waiting| backend.waits(waiting), &mut orders);
-        self.carry_out(orders);
-        Ok(())
-    }
-
-    /// Stops reading what goes where nothing is taken.
-    pub(crate) fn regulate(&mut self) -> std::io::Result<()> {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            self.backend.pause(stream, self.streams.is_full(stream))?;
-        }
-        Ok(())
-    }
-
-    /// The job has failed, unless it had before.
-    pub(crate) fn fail(&mut self, cause: Cause) {
-        // A rank whose end is held back came first.
-        self.backend.judge_now();
-        // What cannot be heard now is heard by the loop, which fails then.
-        let _ = self.hear();
-        self.fail_by(cause);
-    }
-
-    /// The same, after ends that were held back have been judged.
-    fn fail_by(&mut self, cause: Cause) {
-        let mut orders = Vec::new();
-        self.supervisor
-            .fail(cause, self.started.elapsed(), &mut orders);
-        self.carry_out(orders);
-    }
-
-    fn carry_out(&mut self, orders: Vec<SupervisorOrder>) {
-        // Before the signals of the end, which a rank that is being started gets once.
-        if self.supervisor.is_ending() {
-            self.backend.order(ToBackend::Ending);
-        }
-        for order in orders {
-            match order {
-                SupervisorOrder::Signal(signal) => {
-                    self.backend.order(ToBackend::Signal(signal));
-                    if signal == libc::SIGTERM {
-                        self.hang_up();
-                    }
-                }
-                SupervisorOrder::SignalRanks(signal, ranks) => {
-                    self.backend.order(ToBackend::SignalRanks { signal, ranks });
-                }
-                SupervisorOrder::NoteAbort { by, code, ranks } => {
-                    if let Some(ranks) = self.names_of(&ranks) {
-                        let text = format!(
-                            "{} aborted {ranks} with code {code}; the others continue",
-                            self.jobs.name_of(by)
-                        );
-                        self.tell(&text);
-                    }
-                }
-                SupervisorOrder::NoteInterrupt => {
-                    let text = format!(
-                        "interrupted; {} of {} ranks still run, interrupt again to end them",
-                        self.supervisor.remaining(),
-                        self.jobs.size()
-                    );
-                    self.tell(&text);
-                }
-                SupervisorOrder::NoteFailure(cause) => {
-                    if let Some(line) = finish::failure_line(self, Some(&cause)) {
-                        let others = match self.supervisor.remaining() {
-                            0 => "",
-                            _ => "; the others continue",
-                        };
-                        self.tell(&format!("{line}{others}"));
-                    }
-                }
-            }
-        }
-        self.phase_changed();
-    }
-
     /// What a rank has done with its process-management interfaces.
     pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         self.backend.pmi_state(rank)
-    }
-
-    /// Some processes in words: `ranks 1,3-5`, `ranks 0-1 of spawned job 2`.
-    fn names_of(&self, processes: &[GlobalRank]) -> Option<String> {
-        let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
-        for process in processes {
-            let (job, rank) = self.jobs.find(*process)?;
-            by_job.entry(job).or_default().push(rank);
-        }
-        let names = by_job.into_iter().map(|(job, ranks)| {
-            let ranks = RankSet::of(&ranks)?;
-            Some(match job {
-                JobNumber(0) => format!("ranks {ranks}"),
-                job => format!("ranks {ranks} of spawned job {job}"),
-            })
-        });
-        Some(names.collect::<Option<Vec<_>>>()?.join(" and "))
     }
 }

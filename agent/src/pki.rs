@@ -13,25 +13,25 @@
 //! elsewhere.
 
 pub mod authority;
+mod command;
 pub mod dates;
+mod error;
 pub mod revoked;
 pub mod show;
 pub mod store;
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-use authority::{Authority, AuthorityError, Pair, Validity};
+use authority::{Authority, Pair, Validity};
+pub use command::main;
+pub use error::PkiError;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use store::StoreError;
 
 use crate::identity::{Certificate, Identity, IdentityError};
-use crate::revoked::RevokedError;
-use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
-use wireup::failure::RunFailure;
-use wireup_core::job::hosts::{self, Problem};
+use wireup::cli::agent_commands::pki::Role;
 
 /// The authorities that are trusted, in a node's directory; the authority itself in its own.
 pub const CA: &str = "ca.pem";
@@ -45,186 +45,6 @@ pub const REVOKED: &str = "crl.pem";
 const CA_KEY: &str = "ca.key";
 /// A line for each certificate that was made.
 const MADE: &str = "issued.tsv";
-
-/// Why a command was not carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum PkiError {
-    /// There is an authority already.
-    #[error("{} is there already: an authority is made once; issue certificates with `wireup pki issue`", .0.display())]
-    Made(PathBuf),
-    /// There is no authority.
-    #[error("there is no authority in {}; make one (wireup pki init) or name its directory (--dir)", .0.display())]
-    NoAuthority(PathBuf),
-    /// A name that has a certificate.
-    #[error("{name} has a certificate already, in {}; to replace it: wireup pki renew --name {name}", .path.display())]
-    Issued {
-        name: String,
-        /// Where.
-        path: PathBuf,
-    },
-    /// A name that has none.
-    #[error("{name} has no certificate in {}; to make one: wireup pki issue --name {name}", .path.display())]
-    NotIssued {
-        name: String,
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// Further names of several certificates.
-    #[error("--address belongs to one certificate: name one node at a time")]
-    Addresses,
-    /// A name that is that of a file of the authority.
-    #[error("{0} cannot be a name: a file of the authority is called so")]
-    Reserved(String),
-    /// A list of names.
-    #[error("--name {0}")]
-    Names(Problem),
-    /// A name without any certificate.
-    #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
-    Unknown {
-        name: String,
-        /// Where it was looked for.
-        dir: PathBuf,
-    },
-    /// An invalid serial number.
-    #[error("--serial {0:?} is no number in hexadecimal")]
-    Serial(String),
-    /// A list of revoked certificates.
-    #[error("{}: {error}", path.display())]
-    Revoked {
-        path: PathBuf,
-        /// Why.
-        error: RevokedError,
-    },
-    /// No place for files of this user.
-    #[error("there is no home directory ($HOME); name a directory with {0}")]
-    Homeless(&'static str),
-    /// A file or directory.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    #[error("{}: {error}", path.display())]
-    Authority {
-        /// Its certificate, or the expected path.
-        path: PathBuf,
-        /// Why.
-        error: AuthorityError,
-    },
-    /// A certificate that cannot be read.
-    #[error("{}: {error}", path.display())]
-    Certificate {
-        path: PathBuf,
-        /// Why.
-        error: String,
-    },
-}
-
-/// Carries out the command.
-///
-/// # Errors
-/// One line: the problem and the remedy.
-pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
-    let dir = match args.dir {
-        Some(dir) => dir,
-        None => default_directory("pki", "--dir").map_err(refused)?,
-    };
-    let now = SystemTime::now();
-    match args.what {
-        What::Init { name, days } => {
-            init(&dir, &name, Validity::days(now, days)).map_err(refused)?;
-            say(&dir.join(CA), "made", &dir)?;
-            Ok(0)
-        }
-        What::Issue {
-            name: names,
-            address,
-            role,
-            days,
-        } => {
-            let names = expand(&names).map_err(refused)?;
-            let made = issue(&dir, &names, &address, role, Validity::days(now, days));
-            for path in made.map_err(refused)? {
-                say(&path.join(CERTIFICATE), "made", &path)?;
-            }
-            if role == Role::Node {
-                next(&dir, &names);
-            }
-            Ok(0)
-        }
-        What::Renew { name, within, days } => {
-            let names = expand(&name).map_err(refused)?;
-            renew_some(&dir, names, within, now, days)
-        }
-        What::Revoke { name, serial } => {
-            let names = expand(&name).map_err(refused)?;
-            let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
-            eprintln!(
-                "wireup: revoked {count} certificates; copy {} to every node, beside ca.pem: its agent refuses \
-                 them from the next connection on, and ends those of theirs then or at once on SIGHUP",
-                dir.join(REVOKED).display()
-            );
-            for name in names {
-                eprintln!("wireup: a new certificate of {name}: wireup pki renew --name {name}");
-            }
-            Ok(0)
-        }
-        What::Show { files, json } => show::main(&dir, &files, json, now).map_err(refused),
-    }
-}
-
-/// Certificates that could not be renewed; the reasons are printed.
-#[derive(Debug, thiserror::Error)]
-#[error("{failed} not renewed, {done} renewed")]
-struct NotAllRenewed {
-    failed: usize,
-    done: usize,
-}
-
-fn refused(error: PkiError) -> RunFailure {
-    RunFailure::request(error)
-}
-
-/// Prints the new certificate and its validity.
-fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), RunFailure> {
-    let found = read(certificate).map_err(refused)?;
-    let until = dates::date(found.not_after);
-    let whose = match found.identity {
-        Some(identity) => identity.to_string(),
-        None => format!("authority {}", found.subject),
-    };
-    eprintln!(
-        "wireup: {what} {} ({whose}), valid until {until}",
-        path.display()
-    );
-    Ok(())
-}
-
-/// The names of lists as in `--hosts`.
-fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
-    let mut names = Vec::new();
-    for list in lists {
-        names.extend(hosts::expand(list).map_err(PkiError::Names)?);
-    }
-    Ok(names)
-}
-
-/// Says what to do with certificates of nodes.
-fn next(dir: &Path, names: &[String]) {
-    let dir = dir.display();
-    let (each, name) = match names {
-        [name] => (String::new(), name.as_str()),
-        _ => (" for each node:".to_owned(), "NAME"),
-    };
-    match rustix::process::geteuid().is_root() {
-        true => eprintln!(
-            "wireup: next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
-             systemctl enable --now wireup-agent"
-        ),
-        false => eprintln!(
-            "wireup: next,{each} cp -rp {dir}/{name} ~/.config/wireup/tls/{name}, and there wireup agent"
-        ),
-    }
-}
 
 /// Where files of this user are: `/etc/wireup/WHAT` of root, otherwise below the user's
 /// configuration. `flag` is what names another directory.
@@ -413,49 +233,6 @@ pub fn renew(
     revoked::remember(dir, &pair)?;
     put(dir, &path, &pair, authority.certificate())?;
     Ok(path)
-}
-
-/// Renews those that are named, or else those that expire soon.
-fn renew_some(
-    dir: &Path,
-    names: Vec<String>,
-    within: u32,
-    now: SystemTime,
-    days: u32,
-) -> Result<u8, RunFailure> {
-    let authority = load(dir).map_err(refused)?;
-    let limit = now + Duration::from_secs(u64::from(within) * 24 * 60 * 60);
-    let all = names.is_empty();
-    let names = match all {
-        true => issued(dir).map_err(refused)?,
-        false => names,
-    };
-    let (mut done, mut failed) = (0, 0);
-    for name in names {
-        let due = || read(&dir.join(&name).join(CERTIFICATE)).map(|found| found.not_after <= limit);
-        let result = match all.then(due) {
-            Some(Ok(false)) => continue,
-            Some(Err(error)) => Err(error),
-            Some(Ok(true)) | None => renew(dir, &authority, &name, Validity::days(now, days)),
-        };
-        match result {
-            Ok(path) => {
-                say(&path.join(CERTIFICATE), "renewed", &path)?;
-                done += 1;
-            }
-            Err(error) => {
-                eprintln!("wireup: {error}");
-                failed += 1;
-            }
-        }
-    }
-    if failed > 0 {
-        return Err(RunFailure::request(NotAllRenewed { failed, done }));
-    }
-    if done == 0 {
-        eprintln!("wireup: nothing expires within {within} days");
-    }
-    Ok(0)
 }
 
 #[cfg(test)]

@@ -31,8 +31,10 @@
 //! processes have entered, encoding of messages, their way from node to node.
 
 mod book;
+mod decision;
 pub mod id;
 mod inquiries;
+mod losses;
 mod message;
 mod received;
 mod round;
@@ -302,181 +304,6 @@ impl<T> FenceEngine<T> {
         self.send(parent, message, out);
     }
 
-    /// The fence cannot complete: the root announces it, other nodes report it to the root.
-    fn doom(
-        &mut self,
-        id: &FenceId,
-        place: &FencePosition,
-        failure: FenceFailure,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
-        let Some(parent) = place.parent() else {
-            return self.decide(id, place, Err(failure), out);
-        };
-        if let Some(round) = self.rounds.get_mut(id) {
-            if round.phase == RoundPhase::Doomed {
-                return;
-            }
-            round.phase = RoundPhase::Doomed;
-            round.inquiry = None;
-            round.wait_for_root(now);
-        }
-        let message = FenceMessage::Fail {
-            id: id.clone(),
-            nodes: place.nodes().clone(),
-            failure,
-        };
-        self.send(parent, message, out);
-    }
-
-    /// The root's word, here and for all below.
-    fn decide(
-        &mut self,
-        id: &FenceId,
-        place: &FencePosition,
-        result: FenceResult,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
-        let all = self.survivors.is_none() && self.launch == Some(place.nodes().count());
-        if let (Ok(released), None, true) = (&result, place.parent(), all) {
-            out.push(FenceOutput::SendAll(FenceMessage::Release {
-                id: id.clone(),
-                released: released.clone(),
-                all: true,
-            }));
-            return self.end(id, result, out);
-        }
-        for child in place.children() {
-            let id = id.clone();
-            let message = match &result {
-                Ok(released) => FenceMessage::Release {
-                    id,
-                    released: released.clone(),
-                    all: false,
-                },
-                Err(failure) => FenceMessage::Fail {
-                    id,
-                    nodes: place.nodes().clone(),
-                    failure: failure.clone(),
-                },
-            };
-            self.send(child, message, out);
-        }
-        self.end(id, result, out);
-    }
-
-    /// It has ended for this node: answers the local requester, if it waits.
-    fn end(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<FenceOutput<T>>) {
-        let round = self.rounds.remove(id);
-        if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
-            survivors.keep(id, round.place.nodes(), &result);
-        }
-        if let Some(round) = &round {
-            match &result {
-                Ok(released) => {
-                    debug!(parent: &round.span, bytes = released.data.len(), "released")
-                }
-                Err(failure) => debug!(parent: &round.span, %failure, "failed"),
-            }
-        }
-        if self.observed
-            && result.is_ok()
-            && let Some(round) = &round
-            && let Some(times) = round.passage(self.now)
-        {
-            let (id, nodes) = (id.clone(), round.place.nodes().count());
-            out.push(FenceOutput::Passed { id, nodes, times });
-        }
-        let ticket = round.and_then(|round| round.ticket);
-        let unheard = result.as_ref().err().filter(|_| ticket.is_none());
-        if ticket.is_some() {
-            self.book.enter(id);
-        }
-        self.book.end(id, unheard);
-        out.extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
-    }
-
-    /// Two lists of nodes give two trees: all nodes in them are notified directly.
-    fn disagree(
-        &mut self,
-        id: &FenceId,
-        second: NodeId,
-        one: &Nodes,
-        other: &Nodes,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
-        let first = self.node;
-        let failure = FenceFailure::NodesDisagree { first, second };
-        let all = Nodes::new(one.iter().chain(other.iter()));
-        for to in all.iter().flat_map(Nodes::iter) {
-            let message = FenceMessage::Fail {
-                id: id.clone(),
-                nodes: one.clone(),
-                failure: failure.clone(),
-            };
-            self.send(to, message, out);
-        }
-        self.end(id, Err(failure), out);
-    }
-
-    fn peer_lost(
-        &mut self,
-        node: NodeId,
-        reason: Arc<str>,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
-        if node == self.node || self.lost.contains_key(&node) {
-            return;
-        }
-        self.lost.insert(node, Arc::clone(&reason));
-        if self.survivors.is_some() {
-            return self.do_without(node, &reason, now, out);
-        }
-        let failure = FenceFailure::PeerLost { node, reason };
-        let with = |place: &FencePosition| place.nodes().contains(node);
-        let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
-        let rounds: Vec<(FenceId, FencePosition, RoundPhase)> = rounds
-            .map(|(id, round)| (id.clone(), round.place.clone(), round.phase))
-            .collect();
-        for (id, place, phase) in rounds {
-            if place.is_above(node) {
-                self.end(&id, Err(failure.clone()), out);
-            } else if phase == RoundPhase::Collecting {
-                // Otherwise the parent has the report, and is notified of the loss itself.
-                self.doom(&id, &place, failure.clone(), now, out);
-            }
-        }
-    }
-
-    fn tear_down(&mut self, now: Moment, out: &mut Vec<FenceOutput<T>>) {
-        self.torn_down = true;
-        self.book.close();
-        let failure = FenceFailure::TornDown { node: self.node };
-        let rounds = self.rounds.iter();
-        let rounds: Vec<(FenceId, FencePosition)> = rounds
-            .map(|(id, round)| (id.clone(), round.place.clone()))
-            .collect();
-        for (id, place) in rounds {
-            self.doom(&id, &place, failure.clone(), now, out);
-            self.settle_if_torn_down(&id, out);
-        }
-    }
-
-    /// After the end no local process waits for the root's decision, but nodes below may.
-    fn settle_if_torn_down(&mut self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
-        if !self.torn_down {
-            return;
-        }
-        let ticket = self.rounds.get_mut(id).and_then(|r| r.ticket.take());
-        if ticket.is_some() {
-            self.book.enter(id);
-        }
-        let result = Err(FenceFailure::TornDown { node: self.node });
-        out.extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
-    }
-
     fn send(&self, to: NodeId, message: FenceMessage, out: &mut Vec<FenceOutput<T>>) {
         if to != self.node && !self.lost.contains_key(&to) {
             out.push(FenceOutput::Send { to, message });
@@ -488,24 +315,6 @@ impl<T> FenceEngine<T> {
         let lost = self.survivors.as_ref().map(|_| &self.lost);
         let is_lost = |node| lost.is_some_and(|lost| lost.contains_key(&node));
         FencePosition::new(nodes, is_lost, self.node, self.shape)
-    }
-
-    /// A lost node that was on the way to the root.
-    fn lost_above(&self, place: &FencePosition) -> Option<FenceFailure> {
-        let mut lost = self.lost.iter();
-        let (&node, reason) = lost.find(|(node, _)| place.is_above(**node))?;
-        let reason = Arc::clone(reason);
-        Some(FenceFailure::PeerLost { node, reason })
-    }
-
-    fn lost_among(&self, nodes: &Nodes) -> Option<FenceFailure> {
-        if self.survivors.is_some() {
-            return None;
-        }
-        let mut lost = self.lost.iter();
-        let (&node, reason) = lost.find(|(node, _)| nodes.contains(**node))?;
-        let reason = Arc::clone(reason);
-        Some(FenceFailure::PeerLost { node, reason })
     }
 }
 

@@ -7,19 +7,21 @@ mod base64;
 mod cause;
 mod fences;
 mod order;
+mod output;
+mod ranks;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use crate::job::outcome::{RankEnd, signal_name};
+use crate::job::ids::JobNumber;
 use crate::job::wall::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank, kind_of};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
 pub use order::SignalOrder;
+pub use output::{Log, OutputRecord, SpeakerFields, Stream};
+pub use ranks::{EndRecord, RankChange, RankLocation, RankResult, RankState, Speaker};
 
 /// Version of the stream, in its first and last line.
 pub const VERSION: u32 = 1;
@@ -49,16 +51,6 @@ pub enum Record<'a> {
     /// What a later version says; this one never writes it.
     #[serde(other)]
     Other,
-}
-
-/// Standard output or standard error of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
 }
 
 /// States of a job.
@@ -146,212 +138,6 @@ pub struct AppRecord {
     pub ranks: u32,
 }
 
-/// Whose rank something is about.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Speaker {
-    /// Its job, unless that is the one the user asked for.
-    #[serde(rename = "spawned_job", default, skip_serializing_if = "is_first")]
-    pub job: JobNumber,
-    pub rank: Rank,
-}
-
-fn is_first(job: &JobNumber) -> bool {
-    *job == JobNumber(0)
-}
-
-impl From<(JobNumber, Rank)> for Speaker {
-    fn from((job, rank): (JobNumber, Rank)) -> Self {
-        Self { job, rank }
-    }
-}
-
-impl fmt::Display for Speaker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.job {
-            JobNumber(0) => write!(f, "{}", self.rank),
-            job => write!(f, "{job}:{}", self.rank),
-        }
-    }
-}
-
-/// Where a rank lives.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RankLocation<'a> {
-    #[serde(flatten)]
-    pub speaker: Speaker,
-    /// Number of the node.
-    pub node: u32,
-    /// Name of the node.
-    pub host: Cow<'a, str>,
-    /// Number of the program.
-    pub app: u32,
-}
-
-impl<'a> RankLocation<'a> {
-    /// Puts it together.
-    pub fn new(speaker: Speaker, node: NodeId, host: &'a str, app: AppNum) -> Self {
-        Self {
-            speaker,
-            node: node.0,
-            host: host.into(),
-            app: app.0,
-        }
-    }
-}
-
-/// States of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RankState {
-    /// It would be started; of a run that starts nothing (`--dry-run`).
-    Planned,
-    Started,
-    /// It is in contact with its process-management interface.
-    Connected,
-    /// It has left that in order.
-    Finalized,
-    /// Its process has ended.
-    Ended,
-    /// It has no process and gets none.
-    NotStarted,
-    /// What a later version says; this one never writes it.
-    #[serde(other)]
-    Other,
-}
-
-/// See [`Record::Rank`].
-#[derive(Debug, Serialize, Deserialize)]
-pub struct RankChange<'a> {
-    pub state: RankState,
-    #[serde(flatten)]
-    pub place: RankLocation<'a>,
-    /// Its process, if it has one.
-    pub pid: Option<i32>,
-    /// How it ended; at [`RankState::Ended`].
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub end: Option<EndRecord>,
-}
-
-/// How a process ended: code or signal is given, neither if it is not known.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct EndRecord {
-    /// What it gave to exit.
-    pub code: Option<u8>,
-    /// What killed it.
-    pub signal: Option<i32>,
-    signal_name: Option<Cow<'static, str>>,
-}
-
-impl From<RankEnd> for EndRecord {
-    fn from(end: RankEnd) -> Self {
-        match end {
-            RankEnd::Code(code) => Self {
-                code: Some(code),
-                ..Self::default()
-            },
-            RankEnd::Signal(signal) => Self {
-                signal: Some(signal),
-                signal_name: signal_name(signal).map(Cow::from),
-                ..Self::default()
-            },
-        }
-    }
-}
-
-/// See [`Record::Output`].
-#[derive(Debug, Serialize, Deserialize)]
-pub struct OutputRecord<'a> {
-    #[serde(flatten)]
-    pub speaker: SpeakerFields,
-    /// Where.
-    pub stream: Stream,
-    #[serde(flatten)]
-    content: Content<'a>,
-}
-
-impl OutputRecord<'_> {
-    /// The bytes that were printed.
-    pub fn into_bytes(self) -> Vec<u8> {
-        match self.content {
-            Content::Text(text) => text.into_owned().into_bytes(),
-            Content::Base64(bytes) => bytes.into_owned(),
-        }
-    }
-}
-
-/// See [`Record::Log`].
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Log<'a> {
-    #[serde(flatten)]
-    speaker: SpeakerFields,
-    #[serde(flatten)]
-    content: Content<'a>,
-}
-
-/// The rank with output, if one has any.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SpeakerFields {
-    /// Its job, unless that is the one the user asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spawned_job: Option<JobNumber>,
-    /// Its rank there.
-    pub rank: Option<Rank>,
-}
-
-impl From<Option<Speaker>> for SpeakerFields {
-    fn from(speaker: Option<Speaker>) -> Self {
-        let spawned = |speaker: &Speaker| !is_first(&speaker.job);
-        Self {
-            spawned_job: speaker.filter(spawned).map(|speaker| speaker.job),
-            rank: speaker.map(|speaker| speaker.rank),
-        }
-    }
-}
-
-/// Bytes, as text where they are text.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Content<'a> {
-    Text(Cow<'a, str>),
-    Base64(#[serde(with = "base64")] Cow<'a, [u8]>),
-}
-
-impl<'a> Content<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Self::Text(text.into()),
-            Err(_) => Self::Base64(bytes.into()),
-        }
-    }
-}
-
-/// One rank in the result.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct RankResult<'a> {
-    #[serde(flatten)]
-    pub place: RankLocation<'a>,
-    /// Its process; `null` if it was never started.
-    pub pid: Option<i32>,
-    /// When that was started.
-    pub start: Option<String>,
-    /// The same in milliseconds since the start of the run.
-    pub start_ms: Option<u64>,
-    /// When it ended.
-    pub end: Option<String>,
-    /// The same in milliseconds since the start of the run.
-    pub end_ms: Option<u64>,
-    /// How.
-    #[serde(flatten)]
-    pub how: EndRecord,
-    /// The kind of failure that this was, as a [`CauseRecord`] has it, or `job_ended`; `null` for an end
-    /// in order.
-    pub cause: Option<Cow<'a, str>>,
-    /// Whether it was ever in contact with its process-management interface.
-    pub connected: bool,
-    /// The last it did with it.
-    pub last: String,
-}
-
 /// See [`Record::Result`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Outcome<'a> {
@@ -403,23 +189,6 @@ struct Timed<R> {
 }
 
 impl<'a> Record<'a> {
-    /// Bytes of a rank, or of an MPI library that speaks through the launcher.
-    pub fn output(speaker: Option<Speaker>, stream: Stream, bytes: &'a [u8]) -> Self {
-        Self::Output(OutputRecord {
-            speaker: SpeakerFields::from(speaker),
-            stream,
-            content: Content::of(bytes),
-        })
-    }
-
-    /// A rank's text for the job record.
-    pub fn log(speaker: Option<Speaker>, bytes: &'a [u8]) -> Self {
-        Self::Log(Log {
-            speaker: SpeakerFields::from(speaker),
-            content: Content::of(bytes),
-        })
-    }
-
     /// Appends the record as one line.
     pub fn write(&self, clock: WallClock, now: Duration, out: &mut Vec<u8>) {
         let timed = Timed {

@@ -13,27 +13,24 @@
 //! another rank waits for it. With [`OnFailure::Continue`] collectives complete without dead ranks, so only ranks that
 //! never joined become absences, and a lost host does not end the job either.
 
+mod absences;
 mod dismiss;
 pub mod first_failure;
 mod policy;
+mod signals;
 mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use absences::Absences;
+pub use absences::{JOIN_GRACE, Waiting};
 
 use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
 use crate::job::spec::{EndingSpec, OnFailure};
 use crate::record::kind_of;
-
-/// How long others may wait for a rank that left, before the job fails.
-pub const JOIN_GRACE: Duration = Duration::from_secs(5);
-
-/// How long after a first interrupt a note says how to end ranks that still run.
-const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 
 /// What the supervisor orders.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,25 +70,6 @@ pub struct Departure<'a> {
     /// Why it is known to have run alone although its program loads an MPI, where that is a
     /// failure.
     pub alone: Option<&'a str>,
-}
-
-/// What shows that others wait for a rank that left in order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Waiting {
-    /// Others of its job are between init and finalize: it never joined them.
-    Session(JobNumber),
-    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
-    /// or died.
-    For(GlobalRank),
-}
-
-/// Ranks that left while others may wait for them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Absences {
-    /// When it left, what to look for, and why the job fails if it is seen.
-    each: Vec<(Duration, Waiting, Cause)>,
-    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
-    due: Duration,
 }
 
 /// Where a job is on its way to its end.
@@ -154,10 +132,8 @@ enum Dismissal {
 /// What happened to a rank that did not end in order after its job had begun to end.
 pub const JOB_ENDED: &str = "job_ended";
 
-const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-const SIGCONT: i32 = 18;
 
 impl Supervisor {
     /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
@@ -290,23 +266,6 @@ impl Supervisor {
         self.on_failure == OnFailure::Continue
     }
 
-    /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
-    /// and `cause` if they do.
-    pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
-        let absences = match waiting {
-            Waiting::Session(_) => &mut self.strangers,
-            Waiting::For(_) => &mut self.leavers,
-        };
-        if absences.each.is_empty() {
-            absences.due = now + JOIN_GRACE;
-        } else if matches!(waiting, Waiting::Session(_))
-            && absences.each.iter().any(|(_, known, _)| *known == waiting)
-        {
-            return;
-        }
-        absences.each.push((now, waiting, cause));
-    }
-
     /// Nothing more will be heard of a rank, and how it ends is not known. Where the others do without
     /// it, it has failed as its host has; `unjoined` is its job if that offers something to join, and the
     /// rank had not.
@@ -355,29 +314,6 @@ impl Supervisor {
         self.cause = Some(cause);
     }
 
-    /// The launcher got SIGINT.
-    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorOrder>) {
-        match (self.phase, self.interrupted) {
-            (LaunchPhase::Running, None) => {
-                self.interrupted = Some(SIGINT);
-                self.note_at = Some(now + INTERRUPT_NOTE);
-                orders.push(SupervisorOrder::Signal(SIGINT));
-            }
-            (LaunchPhase::Running, Some(_)) => self.fail(Cause::Interrupted(SIGINT), now, orders),
-            _ => self.kill(orders),
-        }
-    }
-
-    /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
-    /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
-    pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
-        if self.phase != LaunchPhase::Running {
-            return;
-        }
-        self.cause = Some(Cause::Interrupted(signal));
-        self.terminate(signal, now, orders);
-    }
-
     /// Time has passed. `waiting` says whether some rank may be waiting.
     pub fn tick(
         &mut self,
@@ -390,19 +326,9 @@ impl Supervisor {
             let timeout = self.timeout.take().expect("checked above");
             self.fail(Cause::Timeout(timeout), now, orders);
         }
-        let mut missed = None;
-        for absences in [&mut self.strangers, &mut self.leavers] {
-            if absences.each.is_empty() || now < absences.due {
-                continue;
-            }
-            // No rank waits: a program may leave. Check again later, since a rank may still
-            // come to wait.
-            absences.due = now + JOIN_GRACE;
-            let gone = |left: &Duration| now >= *left + JOIN_GRACE;
-            let mut each = absences.each.iter();
-            missed = missed.or_else(|| each.find(|(left, what, _)| gone(left) && waiting(*what)));
-        }
-        let missed = missed.map(|(_, _, cause)| cause.clone());
+        let (strangers, leavers) = (&mut self.strangers, &mut self.leavers);
+        let missed = [strangers, leavers].map(|absences| absences.missed(now, &mut waiting));
+        let missed = missed.into_iter().flatten().next().cloned();
         if let Some(cause) = missed {
             self.end_by(cause, now, orders);
         }
@@ -420,26 +346,6 @@ impl Supervisor {
                 orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks));
             }
         }
-    }
-
-    fn terminate(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
-        if self.phase != LaunchPhase::Running {
-            return;
-        }
-        if self.grace.is_zero() {
-            return self.kill(orders);
-        }
-        orders.push(SupervisorOrder::Signal(signal));
-        // A stopped process acts on SIGTERM only once it is continued.
-        orders.push(SupervisorOrder::Signal(SIGCONT));
-        self.phase = LaunchPhase::Terminating {
-            kill_at: now.saturating_add(self.grace),
-        };
-    }
-
-    fn kill(&mut self, orders: &mut Vec<SupervisorOrder>) {
-        self.phase = LaunchPhase::Killing;
-        orders.push(SupervisorOrder::Signal(SIGKILL));
     }
 }
 

@@ -3,23 +3,23 @@
 //! A thread reads and another writes, so messages move while the program computes.
 
 mod collectives;
+mod error;
+mod link;
 mod reduction;
 
 use std::collections::HashMap;
-use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use thiserror::Error;
 use wireup_impi_core::collective::{Channel, Topology};
 use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, Match, RequestId, Status};
 use wireup_impi_core::external32::Representation;
-use wireup_impi_core::packet::{Header, Packet, PacketType, ProcId};
-use wireup_impi_core::world::{World, WorldError, decode};
+use wireup_impi_core::world::{World, decode};
 
 use crate::agent::greeting::{self, greet};
-use crate::stream::read_packet;
+pub use error::PeerError;
+use link::{Shared, State, check, read_all, write_all};
 pub use reduction::{ElementType, Operator};
 
 /// Where other launchers say a process's rank in its launch; the first that is set counts.
@@ -37,42 +37,6 @@ const POINT: u64 = 0;
 const COLLECTIVE: u64 = 1;
 const LOCAL: u64 = u64::MAX;
 
-/// What went wrong.
-#[derive(Debug, Error)]
-pub enum PeerError {
-    /// Not started by an agent.
-    #[error("not in an IMPI job: {0} is not set (`wireup run --impi`, `wireup impi agent`)")]
-    NoAgent(&'static str),
-    /// No variable says which process this is.
-    #[error(
-        "no rank: none of WIREUP_RANK, PMI_RANK, PMIX_RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID is a number"
-    )]
-    NoRank,
-    /// The connection to the agent.
-    #[error("agent: {0}")]
-    Agent(#[from] io::Error),
-    /// What the agent said about the world.
-    #[error("the agent's values make no world: {0}")]
-    World(#[from] WorldError),
-    /// The values are none.
-    #[error("the agent's values cannot be read")]
-    Values,
-    /// The job has broken.
-    #[error("the job is broken: {0}")]
-    Broken(String),
-    /// An argument.
-    #[error("{0}")]
-    Argument(String),
-    /// A longer message than the receiver takes.
-    #[error("the message has {length} bytes, and the receiver takes {limit}")]
-    Truncated {
-        /// Bytes of the message.
-        length: u64,
-        /// Bytes that the receiver takes.
-        limit: usize,
-    },
-}
-
 /// How a request ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -82,33 +46,6 @@ pub enum Outcome {
     Received(Status, Vec<u8>),
     /// Taken back.
     Cancelled,
-}
-
-#[derive(Debug)]
-struct State {
-    endpoint: Endpoint,
-    broken: Option<String>,
-    finishing: bool,
-    /// Element size of each receive that goes on.
-    elements: HashMap<RequestId, (ElementType, usize)>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A process of the world.
@@ -397,65 +334,5 @@ impl Drop for Peer {
     fn drop(&mut self) {
         // Ends the threads, and where the peer was not closed in order, the job.
         drop(self.stream.shutdown(Shutdown::Both));
-    }
-}
-
-fn check(state: &State) -> Result<(), PeerError> {
-    state
-        .broken
-        .clone()
-        .map_or(Ok(()), |why| Err(PeerError::Broken(why)))
-}
-
-fn read_all(shared: &Shared, mut stream: TcpStream, limit: u32) {
-    let why = loop {
-        match read_packet(&mut stream, limit) {
-            Ok(Some(packet)) => {
-                let result = shared.lock().endpoint.received(packet);
-                shared.changed.notify_all();
-                if let Err(error) = result {
-                    break error.to_string();
-                }
-            }
-            Ok(None) => break "the agent has ended".into(),
-            Err(error) => break error.to_string(),
-        }
-    };
-    let mut state = shared.lock();
-    if !state.finishing {
-        state.broken = Some(why);
-    }
-    shared.changed.notify_all();
-}
-
-fn write_all(shared: &Shared, mut stream: TcpStream) {
-    use std::io::Write;
-    loop {
-        let mut state = shared.lock();
-        let packet = loop {
-            if let Some(packet) = state.endpoint.next_packet() {
-                // A send may have ended with it.
-                shared.changed.notify_all();
-                break packet;
-            }
-            if state.broken.is_some() {
-                return;
-            }
-            if state.finishing && state.endpoint.is_idle() {
-                let none = ProcId::default();
-                let header = Header::new(PacketType::Fini, none, none);
-                drop(state);
-                // The agent notices the end in any case.
-                drop(stream.write_all(&header.encode()));
-                return;
-            }
-            state = shared.wait(state);
-        };
-        drop(state);
-        if let Err(error) = stream.write_all(&Packet::bytes(&packet)) {
-            shared.lock().broken = Some(error.to_string());
-            shared.changed.notify_all();
-            return;
-        }
     }
 }

@@ -13,7 +13,7 @@ use super::ps::{asked, found};
 use super::quoted;
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
-use crate::report::stacks::words;
+use crate::report::process_names::listed;
 use crate::sys::procfs;
 use wireup_core::job::rank_set::RankSet;
 
@@ -184,7 +184,7 @@ fn command(record: &ProcessRecord) -> String {
 }
 
 fn print(record: &ProcessRecord) {
-    let name = words(&[record.seen().name]);
+    let name = listed(&[record.seen().name]);
     println!("{name} on {}: {}", record.host, command(record));
 }
 

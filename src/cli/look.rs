@@ -8,6 +8,7 @@ use clap::Args;
 use super::ps::asked;
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
+use crate::report::process_names::listed;
 use crate::report::stacks;
 use wireup_core::job::rank_set::RankSet;
 
@@ -112,11 +113,7 @@ pub(super) fn write_cores(args: CoreArgs) -> Result<u8, RunFailure> {
         let line = |record: &ProcessRecord| {
             let seen = record.seen();
             let file = seen.found.ok()?.first()?;
-            Some(format!(
-                "{}: {}:{file}",
-                stacks::words(&[seen.name]),
-                seen.host
-            ))
+            Some(format!("{}: {}:{file}", listed(&[seen.name]), seen.host))
         };
         records.iter().filter_map(line).collect()
     })

@@ -5,11 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wireup_core::job::ids::{JobNumber, Rank};
-use wireup_core::job::rank_set::RankSet;
-
-/// A process as people know it.
-pub type Name = (JobNumber, Rank);
+use super::process_names::{Name, listed};
 
 /// What was seen of one process.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +38,7 @@ pub fn unseen(seen: &SeenStack<'_>) -> Option<String> {
         .map_or_else(String::new, |pid| format!(", pid {pid}"));
     Some(format!(
         "{} ({}{pid}): {why}",
-        words(&[seen.name]),
+        listed(&[seen.name]),
         seen.host
     ))
 }
@@ -98,7 +94,7 @@ impl Node<'_> {
             let inner = depth + usize::from(parts);
             let indent = "  ".repeat(inner.saturating_sub(1));
             let names = match parts {
-                true => format!("  [{}]", words(&node.names)),
+                true => format!("  [{}]", listed(&node.names)),
                 false => String::new(),
             };
             let frame = match node.lines.is_empty() {
@@ -121,26 +117,10 @@ fn place(frame: &str) -> (&str, Option<u32>) {
     place.map_or((frame, None), |(function, line)| (function, Some(line)))
 }
 
-/// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
-pub fn words(names: &[Name]) -> String {
-    let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
-    for (job, rank) in names {
-        by_job.entry(*job).or_default().push(*rank);
-    }
-    let words = by_job.iter().filter_map(|(job, ranks)| {
-        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-        let ranks = RankSet::of(ranks)?;
-        Some(match job {
-            JobNumber(0) => format!("{word} {ranks}"),
-            job => format!("{word} {ranks} of spawned job {job}"),
-        })
-    });
-    words.collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireup_core::job::ids::{JobNumber, Rank};
 
     fn shown(stacks: &[(u32, u32, &str)]) -> Vec<String> {
         let split = |text: &str| text.split_ascii_whitespace().map(str::to_owned).collect();

@@ -1,7 +1,9 @@
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXUPPER;
 
+use super::command::expand;
 use super::*;
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);

@@ -11,57 +11,20 @@
 //! Rule: a request of a rank that has ended is refused: libpmix may still hand over what a process
 //! wrote just before its end, and its values would never be removed.
 
+mod at_head;
 mod head;
+mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use head::{Answers, Head};
-use serde::{Deserialize, Serialize};
+use head::Head;
+pub use message::{NameOutput, StoreMessage};
 
-use super::request::{NameRefusal, NameReply, NameRequest, Persistence, Requester};
-use super::shared::{FromShared, Serial, Ticket, ToShared};
+use super::request::{NameRefusal, NameReply, NameRequest, Requester};
+use super::shared::{Serial, Ticket};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
-
-/// A message between the engines of two nodes. The sender is named by the transport.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StoreMessage {
-    /// To the head node.
-    Ask {
-        serial: Serial,
-        who: Requester,
-        /// What.
-        request: NameRequest,
-    },
-    /// From the head node.
-    Answer { serial: Serial, answer: NameReply },
-    /// To the head node: whether an answer with values for one reader has reached it.
-    Receipt { serial: Serial, reached: bool },
-    /// To the head node: these ranks of the sender's have ended.
-    Ended(Vec<(Proc, AppNum)>),
-    /// From the head node: report every rank that ends.
-    Watch,
-}
-
-/// What an engine orders.
-#[derive(Debug, PartialEq, Eq)]
-pub enum NameOutput<T> {
-    /// Deliver a message; `to` is never this node.
-    Send {
-        /// Destination.
-        to: NodeId,
-        message: StoreMessage,
-    },
-    /// From the head node: a message for the rendezvous.
-    Shared(ToShared),
-    /// NameReply a local requester; happens once per ticket.
-    Complete {
-        /// Whom.
-        ticket: T,
-        answer: NameReply,
-    },
-}
 
 /// The engine of one node. `T` names a local requester.
 #[derive(Debug)]
@@ -205,40 +168,6 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    /// At the head node: a message of the rendezvous.
-    pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<NameOutput<T>>) {
-        let Some(head) = &mut self.at_head else {
-            return;
-        };
-        let FromShared { ticket, answer } = message;
-        let Some(abroad) = &mut head.abroad else {
-            return;
-        };
-        let once = answer.has_once();
-        if abroad.asked.remove(&ticket) {
-            if once {
-                abroad.lent.insert(ticket);
-            }
-            self.deliver(vec![(ticket, answer)], now, out);
-        } else if once {
-            let reached = false;
-            head.say(ToShared::Receipt { ticket, reached }, out);
-        }
-    }
-
-    /// At the head node: the rendezvous is lost, with all that was there.
-    pub fn shared_lost(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
-        let Some(head) = &mut self.at_head else {
-            return;
-        };
-        let Some(abroad) = head.abroad.take() else {
-            return;
-        };
-        let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::SharedLost));
-        let answers = abroad.asked.into_iter().map(refused).collect();
-        self.deliver(answers, now, out);
-    }
-
     /// A rank of this node has ended.
     pub fn rank_ended(
         &mut self,
@@ -292,25 +221,6 @@ impl<T> StoreEngine<T> {
         }
     }
 
-    /// At the head node: values in transit to a lost node are available again.
-    fn lost_on_the_way(&mut self, node: NodeId, now: Moment, out: &mut Vec<NameOutput<T>>) {
-        let Some(head) = &mut self.at_head else {
-            return;
-        };
-        let mut answers = Answers::new();
-        let of_node = |ticket: &&Ticket| ticket.node == node;
-        let abroad = head.abroad.iter().flat_map(|abroad| &abroad.lent);
-        let lent: Vec<Ticket> = abroad.filter(of_node).copied().collect();
-        for ticket in lent {
-            head.receipt(ticket, false, now, &mut answers, out);
-        }
-        let nodes = BTreeSet::from([node]);
-        head.store
-            .requests_lost(|ticket| nodes.contains(&ticket.node), &mut answers);
-        head.hand_over(now, out);
-        self.deliver(answers, now, out);
-    }
-
     /// Time has passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
         let mut answers = Vec::new();
@@ -342,111 +252,12 @@ impl<T> StoreEngine<T> {
         self.torn_down = true;
     }
 
-    fn asked(
-        &mut self,
-        from: NodeId,
-        serial: Serial,
-        who: &Requester,
-        request: NameRequest,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
-        let ticket = Ticket { node: from, serial };
-        if self.torn_down {
-            let answer = NameReply::Refused(NameRefusal::TornDown);
-            return self.deliver(vec![(ticket, answer)], now, out);
-        }
-        let lives_as_app = matches!(
-            request,
-            NameRequest::Publish {
-                persistence: Persistence::App,
-                ..
-            }
-        );
-        let head = self.at_head.get_or_insert_default();
-        let program = (who.proc.nspace.clone(), who.app);
-        if lives_as_app && head.watched.insert(program, who.app_size).is_none() {
-            // Ranks of this node that ended before count too; other nodes report theirs.
-            for (proc, app) in &self.ended {
-                let program = (proc.nspace.clone(), *app);
-                head.ended.entry(program).or_default().insert(proc.clone());
-            }
-            let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
-            let others = others.filter(|to| !self.lost.contains(to));
-            out.extend(others.map(|to| NameOutput::Send {
-                to,
-                message: StoreMessage::Watch,
-            }));
-        }
-        let mut answers = Answers::new();
-        head.ask((ticket, who, request), now, &mut answers, out);
-        self.deliver(answers, now, out);
-    }
-
-    /// At the head node: a rank somewhere has ended.
-    fn proc_ended(&mut self, proc: Proc, app: AppNum, now: Moment, out: &mut Vec<NameOutput<T>>) {
-        let Some(head) = &mut self.at_head else {
-            return;
-        };
-        let mut answers = Answers::new();
-        match head.abroad {
-            Some(_) => head.say(ToShared::Ended(proc.clone()), out),
-            None => head.store.proc_ended(&proc, &mut answers),
-        }
-        let nspace = proc.nspace.clone();
-        let program = (nspace.clone(), app);
-        let all = head.watched.get(&program).map(|size| *size as usize);
-        let ended = head.ended.entry(program).or_default();
-        ended.insert(proc);
-        if all.is_some_and(|all| ended.len() >= all) {
-            match head.abroad {
-                Some(_) => head.say(ToShared::AppEnded { nspace, app }, out),
-                None => head.store.app_ended(&nspace, app),
-            }
-        }
-        self.deliver(answers, now, out);
-    }
-
     fn tell_ends(&mut self, out: &mut Vec<NameOutput<T>>) {
         if !self.untold.is_empty() {
             out.push(NameOutput::Send {
                 to: self.head,
                 message: StoreMessage::Ended(std::mem::take(&mut self.untold)),
             });
-        }
-    }
-
-    /// At the head node.
-    fn deliver(&mut self, answers: Answers, now: Moment, out: &mut Vec<NameOutput<T>>) {
-        for (ticket, answer) in answers {
-            let Ticket { node: to, serial } = ticket;
-            let once = answer.has_once();
-            if to == self.node {
-                let reached = self.complete(serial, answer, out);
-                if once {
-                    self.receipt(ticket, reached, now, out);
-                }
-            } else if !self.lost.contains(&to) {
-                let message = StoreMessage::Answer { serial, answer };
-                out.push(NameOutput::Send { to, message });
-            } else if once {
-                self.receipt(ticket, false, now, out);
-            }
-        }
-    }
-
-    /// At the head node: whether an answer with values for one reader has reached it.
-    fn receipt(
-        &mut self,
-        ticket: Ticket,
-        reached: bool,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
-        if let Some(head) = &mut self.at_head {
-            let mut answers = Answers::new();
-            head.receipt(ticket, reached, now, &mut answers, out);
-            self.deliver(answers, now, out);
         }
     }
 

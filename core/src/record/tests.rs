@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::job::ids::GlobalRank;
+use crate::job::ids::{AppNum, NodeId, Rank};
+use crate::job::outcome::RankEnd;
 
 fn line(record: &Record<'_>) -> String {
     let mut out = Vec::new();

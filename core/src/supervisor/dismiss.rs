@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::signals::SIGCONT;
 use super::{
-    Departure, Dismissal, LaunchPhase, SIGCONT, SIGKILL, SIGTERM, Supervisor, SupervisorOrder,
-    Waiting,
+    Departure, Dismissal, LaunchPhase, SIGKILL, SIGTERM, Supervisor, SupervisorOrder, Waiting,
 };
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;

@@ -1,5 +1,6 @@
 //! The decisions about a job's end.
 
+use super::signals::{SIGCONT, SIGINT};
 use super::*;
 use crate::job::demand::{Demand, Wish};
 use crate::job::exit_policy::ExitPolicy;

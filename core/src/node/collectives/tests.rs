@@ -1,4 +1,5 @@
 use super::*;
+use crate::collective::CollectiveOutput;
 use crate::node::event::{Event, ToNode};
 use crate::node::served;
 use crate::pmix::control::serve::{self, Body};

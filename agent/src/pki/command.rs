@@ -1,0 +1,163 @@
+//! The commands of `wireup pki`, and what they print.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::authority::Validity;
+use super::{
+    CA, CERTIFICATE, PkiError, REVOKED, dates, default_directory, init, issue, issued, load, read,
+    renew, revoked, show,
+};
+use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
+use wireup::failure::RunFailure;
+use wireup_core::job::hosts;
+
+/// Carries out the command.
+///
+/// # Errors
+/// One line: the problem and the remedy.
+pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
+    let dir = match args.dir {
+        Some(dir) => dir,
+        None => default_directory("pki", "--dir").map_err(refused)?,
+    };
+    let now = SystemTime::now();
+    match args.what {
+        What::Init { name, days } => {
+            init(&dir, &name, Validity::days(now, days)).map_err(refused)?;
+            say(&dir.join(CA), "made", &dir)?;
+            Ok(0)
+        }
+        What::Issue {
+            name: names,
+            address,
+            role,
+            days,
+        } => {
+            let names = expand(&names).map_err(refused)?;
+            let made = issue(&dir, &names, &address, role, Validity::days(now, days));
+            for path in made.map_err(refused)? {
+                say(&path.join(CERTIFICATE), "made", &path)?;
+            }
+            if role == Role::Node {
+                say_next(&dir, &names);
+            }
+            Ok(0)
+        }
+        What::Renew { name, within, days } => {
+            let names = expand(&name).map_err(refused)?;
+            renew_some(&dir, names, within, now, days)
+        }
+        What::Revoke { name, serial } => {
+            let names = expand(&name).map_err(refused)?;
+            let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
+            eprintln!(
+                "wireup: revoked {count} certificates; copy {} to every node, beside ca.pem: its agent refuses \
+                 them from the next connection on, and ends those of theirs then or at once on SIGHUP",
+                dir.join(REVOKED).display()
+            );
+            for name in names {
+                eprintln!("wireup: a new certificate of {name}: wireup pki renew --name {name}");
+            }
+            Ok(0)
+        }
+        What::Show { files, json } => show::main(&dir, &files, json, now).map_err(refused),
+    }
+}
+
+/// Renews those that are named, or else those that expire soon.
+fn renew_some(
+    dir: &Path,
+    names: Vec<String>,
+    within: u32,
+    now: SystemTime,
+    days: u32,
+) -> Result<u8, RunFailure> {
+    let authority = load(dir).map_err(refused)?;
+    let limit = now + Duration::from_secs(u64::from(within) * 24 * 60 * 60);
+    let all = names.is_empty();
+    let names = match all {
+        true => issued(dir).map_err(refused)?,
+        false => names,
+    };
+    let (mut done, mut failed) = (0, 0);
+    for name in names {
+        let due = || read(&dir.join(&name).join(CERTIFICATE)).map(|found| found.not_after <= limit);
+        let result = match all.then(due) {
+            Some(Ok(false)) => continue,
+            Some(Err(error)) => Err(error),
+            Some(Ok(true)) | None => renew(dir, &authority, &name, Validity::days(now, days)),
+        };
+        match result {
+            Ok(path) => {
+                say(&path.join(CERTIFICATE), "renewed", &path)?;
+                done += 1;
+            }
+            Err(error) => {
+                eprintln!("wireup: {error}");
+                failed += 1;
+            }
+        }
+    }
+    if failed > 0 {
+        return Err(RunFailure::request(NotAllRenewed { failed, done }));
+    }
+    if done == 0 {
+        eprintln!("wireup: nothing expires within {within} days");
+    }
+    Ok(0)
+}
+
+/// Certificates that could not be renewed; the reasons are printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{failed} not renewed, {done} renewed")]
+struct NotAllRenewed {
+    failed: usize,
+    done: usize,
+}
+
+fn refused(error: PkiError) -> RunFailure {
+    RunFailure::request(error)
+}
+
+/// Prints the new certificate and its validity.
+fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), RunFailure> {
+    let found = read(certificate).map_err(refused)?;
+    let until = dates::date(found.not_after);
+    let whose = match found.identity {
+        Some(identity) => identity.to_string(),
+        None => format!("authority {}", found.subject),
+    };
+    eprintln!(
+        "wireup: {what} {} ({whose}), valid until {until}",
+        path.display()
+    );
+    Ok(())
+}
+
+/// The names of lists as in `--hosts`.
+pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
+    let mut names = Vec::new();
+    for list in lists {
+        names.extend(hosts::expand(list).map_err(PkiError::Names)?);
+    }
+    Ok(names)
+}
+
+/// Says what to do with certificates of nodes.
+fn say_next(dir: &Path, names: &[String]) {
+    let dir = dir.display();
+    let (each, name) = match names {
+        [name] => (String::new(), name.as_str()),
+        _ => (" for each node:".to_owned(), "NAME"),
+    };
+    match rustix::process::geteuid().is_root() {
+        true => eprintln!(
+            "wireup: next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
+             systemctl enable --now wireup-agent"
+        ),
+        false => eprintln!(
+            "wireup: next,{each} cp -rp {dir}/{name} ~/.config/wireup/tls/{name}, and there wireup agent"
+        ),
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a command of `wireup pki` was not carried out.
+
+use std::path::PathBuf;
+
+use super::authority::AuthorityError;
+use super::store::StoreError;
+use crate::identity::IdentityError;
+use crate::revoked::RevokedError;
+use wireup_core::job::hosts::Problem;
+
+/// Why a command was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    #[error("{} is there already: an authority is made once; issue certificates with `wireup pki issue`", .0.display())]
+    Made(PathBuf),
+    #[error("there is no authority in {}; make one (wireup pki init) or name its directory (--dir)", .0.display())]
+    NoAuthority(PathBuf),
+    #[error("{name} has a certificate already, in {}; to replace it: wireup pki renew --name {name}", .path.display())]
+    Issued { name: String, path: PathBuf },
+    #[error("{name} has no certificate in {}; to make one: wireup pki issue --name {name}", .path.display())]
+    NotIssued {
+        name: String,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// Further names of several certificates.
+    #[error("--address belongs to one certificate: name one node at a time")]
+    Addresses,
+    /// A name that is that of a file of the authority.
+    #[error("{0} cannot be a name: a file of the authority is called so")]
+    Reserved(String),
+    /// A list of names.
+    #[error("--name {0}")]
+    Names(Problem),
+    /// A name without any certificate.
+    #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
+    Unknown {
+        name: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    #[error("--serial {0:?} is no number in hexadecimal")]
+    Serial(String),
+    /// A list of revoked certificates.
+    #[error("{}: {error}", path.display())]
+    Revoked { path: PathBuf, error: RevokedError },
+    /// No place for files of this user.
+    #[error("there is no home directory ($HOME); name a directory with {0}")]
+    Homeless(&'static str),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error("{}: {error}", path.display())]
+    Authority {
+        /// Its certificate, or the expected path.
+        path: PathBuf,
+        error: AuthorityError,
+    },
+    #[error("{}: {error}", path.display())]
+    Certificate { path: PathBuf, error: String },
+}

@@ -1,0 +1,176 @@
+//! The engine of the head node: requests of all nodes, and the answers of the stores.
+
+use std::collections::BTreeSet;
+
+use super::head::Answers;
+use super::{NameOutput, StoreEngine, StoreMessage};
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, NodeId};
+use crate::job::proc::Proc;
+use crate::names::request::{NameRefusal, NameReply, NameRequest, Persistence, Requester};
+use crate::names::shared::{FromShared, Serial, Ticket, ToShared};
+
+impl<T> StoreEngine<T> {
+    /// A message of the rendezvous.
+    pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<NameOutput<T>>) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        let FromShared { ticket, answer } = message;
+        let Some(abroad) = &mut head.abroad else {
+            return;
+        };
+        let once = answer.has_once();
+        if abroad.asked.remove(&ticket) {
+            if once {
+                abroad.lent.insert(ticket);
+            }
+            self.deliver(vec![(ticket, answer)], now, out);
+        } else if once {
+            let reached = false;
+            head.say(ToShared::Receipt { ticket, reached }, out);
+        }
+    }
+
+    /// The rendezvous is lost, with all that was there.
+    pub fn shared_lost(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        let Some(abroad) = head.abroad.take() else {
+            return;
+        };
+        let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::SharedLost));
+        let answers = abroad.asked.into_iter().map(refused).collect();
+        self.deliver(answers, now, out);
+    }
+
+    /// Values in transit to a lost node are available again.
+    pub(super) fn lost_on_the_way(
+        &mut self,
+        node: NodeId,
+        now: Moment,
+        out: &mut Vec<NameOutput<T>>,
+    ) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        let mut answers = Answers::new();
+        let of_node = |ticket: &&Ticket| ticket.node == node;
+        let abroad = head.abroad.iter().flat_map(|abroad| &abroad.lent);
+        let lent: Vec<Ticket> = abroad.filter(of_node).copied().collect();
+        for ticket in lent {
+            head.receipt(ticket, false, now, &mut answers, out);
+        }
+        let nodes = BTreeSet::from([node]);
+        head.store
+            .requests_lost(|ticket| nodes.contains(&ticket.node), &mut answers);
+        head.hand_over(now, out);
+        self.deliver(answers, now, out);
+    }
+
+    pub(super) fn asked(
+        &mut self,
+        from: NodeId,
+        serial: Serial,
+        who: &Requester,
+        request: NameRequest,
+        now: Moment,
+        out: &mut Vec<NameOutput<T>>,
+    ) {
+        let ticket = Ticket { node: from, serial };
+        if self.torn_down {
+            let answer = NameReply::Refused(NameRefusal::TornDown);
+            return self.deliver(vec![(ticket, answer)], now, out);
+        }
+        let lives_as_app = matches!(
+            request,
+            NameRequest::Publish {
+                persistence: Persistence::App,
+                ..
+            }
+        );
+        let head = self.at_head.get_or_insert_default();
+        let program = (who.proc.nspace.clone(), who.app);
+        if lives_as_app && head.watched.insert(program, who.app_size).is_none() {
+            // Ranks of this node that ended before count too; other nodes report theirs.
+            for (proc, app) in &self.ended {
+                let program = (proc.nspace.clone(), *app);
+                head.ended.entry(program).or_default().insert(proc.clone());
+            }
+            let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
+            let others = others.filter(|to| !self.lost.contains(to));
+            out.extend(others.map(|to| NameOutput::Send {
+                to,
+                message: StoreMessage::Watch,
+            }));
+        }
+        let mut answers = Answers::new();
+        head.ask((ticket, who, request), now, &mut answers, out);
+        self.deliver(answers, now, out);
+    }
+
+    /// A rank somewhere has ended.
+    pub(super) fn proc_ended(
+        &mut self,
+        proc: Proc,
+        app: AppNum,
+        now: Moment,
+        out: &mut Vec<NameOutput<T>>,
+    ) {
+        let Some(head) = &mut self.at_head else {
+            return;
+        };
+        let mut answers = Answers::new();
+        match head.abroad {
+            Some(_) => head.say(ToShared::Ended(proc.clone()), out),
+            None => head.store.proc_ended(&proc, &mut answers),
+        }
+        let nspace = proc.nspace.clone();
+        let program = (nspace.clone(), app);
+        let all = head.watched.get(&program).map(|size| *size as usize);
+        let ended = head.ended.entry(program).or_default();
+        ended.insert(proc);
+        if all.is_some_and(|all| ended.len() >= all) {
+            match head.abroad {
+                Some(_) => head.say(ToShared::AppEnded { nspace, app }, out),
+                None => head.store.app_ended(&nspace, app),
+            }
+        }
+        self.deliver(answers, now, out);
+    }
+
+    /// Sends answers to the nodes of the requesters.
+    pub(super) fn deliver(&mut self, answers: Answers, now: Moment, out: &mut Vec<NameOutput<T>>) {
+        for (ticket, answer) in answers {
+            let Ticket { node: to, serial } = ticket;
+            let once = answer.has_once();
+            if to == self.node {
+                let reached = self.complete(serial, answer, out);
+                if once {
+                    self.receipt(ticket, reached, now, out);
+                }
+            } else if !self.lost.contains(&to) {
+                let message = StoreMessage::Answer { serial, answer };
+                out.push(NameOutput::Send { to, message });
+            } else if once {
+                self.receipt(ticket, false, now, out);
+            }
+        }
+    }
+
+    /// Whether an answer with values for one reader has reached it.
+    pub(super) fn receipt(
+        &mut self,
+        ticket: Ticket,
+        reached: bool,
+        now: Moment,
+        out: &mut Vec<NameOutput<T>>,
+    ) {
+        if let Some(head) = &mut self.at_head {
+            let mut answers = Answers::new();
+            head.receipt(ticket, reached, now, &mut answers, out);
+            self.deliver(answers, now, out);
+        }
+    }
+}

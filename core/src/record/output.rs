@@ -1,0 +1,106 @@
+//! Records of what ranks print and log.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::Record;
+use super::base64;
+use super::ranks::{Speaker, is_first};
+use crate::job::ids::{JobNumber, Rank};
+
+/// Standard output or standard error of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// See [`Record::Output`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OutputRecord<'a> {
+    #[serde(flatten)]
+    pub speaker: SpeakerFields,
+    /// Where.
+    pub stream: Stream,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
+impl OutputRecord<'_> {
+    /// The bytes that were printed.
+    pub fn into_bytes(self) -> Vec<u8> {
+        match self.content {
+            Content::Text(text) => text.into_owned().into_bytes(),
+            Content::Base64(bytes) => bytes.into_owned(),
+        }
+    }
+}
+
+/// See [`Record::Log`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Log<'a> {
+    #[serde(flatten)]
+    speaker: SpeakerFields,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
+/// The rank with output, if one has any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SpeakerFields {
+    /// Its job, unless that is the one the user asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spawned_job: Option<JobNumber>,
+    /// Its rank there.
+    pub rank: Option<Rank>,
+}
+
+impl From<Option<Speaker>> for SpeakerFields {
+    fn from(speaker: Option<Speaker>) -> Self {
+        let spawned = |speaker: &Speaker| !is_first(&speaker.job);
+        Self {
+            spawned_job: speaker.filter(spawned).map(|speaker| speaker.job),
+            rank: speaker.map(|speaker| speaker.rank),
+        }
+    }
+}
+
+/// Bytes, as text where they are text.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Content<'a> {
+    Text(Cow<'a, str>),
+    Base64(#[serde(with = "base64")] Cow<'a, [u8]>),
+}
+
+impl<'a> Content<'a> {
+    fn of(bytes: &'a [u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.into()),
+            Err(_) => Self::Base64(bytes.into()),
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Bytes of a rank, or of an MPI library that speaks through the launcher.
+    pub fn output(speaker: Option<Speaker>, stream: Stream, bytes: &'a [u8]) -> Self {
+        Self::Output(OutputRecord {
+            speaker: SpeakerFields::from(speaker),
+            stream,
+            content: Content::of(bytes),
+        })
+    }
+
+    /// A rank's text for the job record.
+    pub fn log(speaker: Option<Speaker>, bytes: &'a [u8]) -> Self {
+        Self::Log(Log {
+            speaker: SpeakerFields::from(speaker),
+            content: Content::of(bytes),
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! Ranks that left, or failed, while others may wait for them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Supervisor;
+use crate::job::ids::{GlobalRank, JobNumber};
+use crate::job::outcome::Cause;
+
+/// How long others may wait for a rank that left, before the job fails.
+pub const JOIN_GRACE: Duration = Duration::from_secs(5);
+
+/// What shows that others wait for a rank that left in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Waiting {
+    /// Others of its job are between init and finalize: it never joined them.
+    Session(JobNumber),
+    /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
+    /// or died.
+    For(GlobalRank),
+}
+
+/// Ranks that left while others may wait for them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Absences {
+    /// When it left, what to look for, and why the job fails if it is seen.
+    pub(super) each: Vec<(Duration, Waiting, Cause)>,
+    /// When those that left at least [`JOIN_GRACE`] ago are looked at.
+    pub(super) due: Duration,
+}
+
+impl Absences {
+    /// Why the job fails if a rank waits for one of these. While none waits, a program may leave: they are
+    /// looked at again later.
+    pub(super) fn missed(
+        &mut self,
+        now: Duration,
+        waiting: &mut impl FnMut(Waiting) -> bool,
+    ) -> Option<&Cause> {
+        if self.each.is_empty() || now < self.due {
+            return None;
+        }
+        self.due = now + JOIN_GRACE;
+        let gone = |left: Duration| now >= left + JOIN_GRACE;
+        let mut each = self.each.iter();
+        let (_, _, cause) = each.find(|(left, what, _)| gone(*left) && waiting(*what))?;
+        Some(cause)
+    }
+}
+
+impl Supervisor {
+    /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
+    /// and `cause` if they do.
+    pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
+        let absences = match waiting {
+            Waiting::Session(_) => &mut self.strangers,
+            Waiting::For(_) => &mut self.leavers,
+        };
+        if absences.each.is_empty() {
+            absences.due = now + JOIN_GRACE;
+        } else if matches!(waiting, Waiting::Session(_))
+            && absences.each.iter().any(|(_, known, _)| *known == waiting)
+        {
+            return;
+        }
+        absences.each.push((now, waiting, cause));
+    }
+}

@@ -1,0 +1,62 @@
+//! Signals that the launcher gets, and those that end the ranks.
+
+use std::time::Duration;
+
+use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorOrder};
+use crate::job::outcome::Cause;
+
+/// How long after a first interrupt a note says how to end ranks that still run.
+const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
+
+pub(super) const SIGINT: i32 = 2;
+pub(super) const SIGCONT: i32 = 18;
+
+impl Supervisor {
+    /// The launcher got SIGINT.
+    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        match (self.phase, self.interrupted) {
+            (LaunchPhase::Running, None) => {
+                self.interrupted = Some(SIGINT);
+                self.note_at = Some(now + INTERRUPT_NOTE);
+                orders.push(SupervisorOrder::Signal(SIGINT));
+            }
+            (LaunchPhase::Running, Some(_)) => self.fail(Cause::Interrupted(SIGINT), now, orders),
+            _ => self.kill(orders),
+        }
+    }
+
+    /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
+    /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
+    pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        if self.phase != LaunchPhase::Running {
+            return;
+        }
+        self.cause = Some(Cause::Interrupted(signal));
+        self.terminate(signal, now, orders);
+    }
+
+    pub(super) fn terminate(
+        &mut self,
+        signal: i32,
+        now: Duration,
+        orders: &mut Vec<SupervisorOrder>,
+    ) {
+        if self.phase != LaunchPhase::Running {
+            return;
+        }
+        if self.grace.is_zero() {
+            return self.kill(orders);
+        }
+        orders.push(SupervisorOrder::Signal(signal));
+        // A stopped process acts on SIGTERM only once it is continued.
+        orders.push(SupervisorOrder::Signal(SIGCONT));
+        self.phase = LaunchPhase::Terminating {
+            kill_at: now.saturating_add(self.grace),
+        };
+    }
+
+    pub(super) fn kill(&mut self, orders: &mut Vec<SupervisorOrder>) {
+        self.phase = LaunchPhase::Killing;
+        orders.push(SupervisorOrder::Signal(SIGKILL));
+    }
+}

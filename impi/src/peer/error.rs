@@ -1,0 +1,29 @@
+//! Why a process of the world cannot go on, or what is wrong with a call.
+
+use std::io;
+
+use thiserror::Error;
+use wireup_impi_core::world::WorldError;
+
+/// What went wrong.
+#[derive(Debug, Error)]
+pub enum PeerError {
+    #[error("not in an IMPI job: {0} is not set (`wireup run --impi`, `wireup impi agent`)")]
+    NoAgent(&'static str),
+    #[error(
+        "no rank: none of WIREUP_RANK, PMI_RANK, PMIX_RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID is a number"
+    )]
+    NoRank,
+    #[error("agent: {0}")]
+    Agent(#[from] io::Error),
+    #[error("the agent's values make no world: {0}")]
+    World(#[from] WorldError),
+    #[error("the agent's values cannot be read")]
+    Values,
+    #[error("the job is broken: {0}")]
+    Broken(String),
+    #[error("{0}")]
+    Argument(String),
+    #[error("the message has {length} bytes, and the receiver takes {limit}")]
+    Truncated { length: u64, limit: usize },
+}

@@ -1,0 +1,98 @@
+//! The connection of a process to its agent: one thread reads packets, another writes them.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use wireup_impi_core::endpoint::{Endpoint, RequestId};
+use wireup_impi_core::packet::{Header, Packet, PacketType, ProcId};
+
+use super::{ElementType, PeerError};
+use crate::stream::read_packet;
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) endpoint: Endpoint,
+    pub(super) broken: Option<String>,
+    pub(super) finishing: bool,
+    /// Element size of each receive that goes on.
+    pub(super) elements: HashMap<RequestId, (ElementType, usize)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+    pub(super) changed: Condvar,
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn check(state: &State) -> Result<(), PeerError> {
+    state
+        .broken
+        .clone()
+        .map_or(Ok(()), |why| Err(PeerError::Broken(why)))
+}
+
+pub(super) fn read_all(shared: &Shared, mut stream: TcpStream, limit: u32) {
+    let why = loop {
+        match read_packet(&mut stream, limit) {
+            Ok(Some(packet)) => {
+                let result = shared.lock().endpoint.received(packet);
+                shared.changed.notify_all();
+                if let Err(error) = result {
+                    break error.to_string();
+                }
+            }
+            Ok(None) => break "the agent has ended".into(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let mut state = shared.lock();
+    if !state.finishing {
+        state.broken = Some(why);
+    }
+    shared.changed.notify_all();
+}
+
+pub(super) fn write_all(shared: &Shared, mut stream: TcpStream) {
+    loop {
+        let mut state = shared.lock();
+        let packet = loop {
+            if let Some(packet) = state.endpoint.next_packet() {
+                // A send may have ended with it.
+                shared.changed.notify_all();
+                break packet;
+            }
+            if state.broken.is_some() {
+                return;
+            }
+            if state.finishing && state.endpoint.is_idle() {
+                let none = ProcId::default();
+                let header = Header::new(PacketType::Fini, none, none);
+                drop(state);
+                // The agent notices the end in any case.
+                drop(stream.write_all(&header.encode()));
+                return;
+            }
+            state = shared.wait(state);
+        };
+        drop(state);
+        if let Err(error) = stream.write_all(&Packet::bytes(&packet)) {
+            shared.lock().broken = Some(error.to_string());
+            shared.changed.notify_all();
+            return;
+        }
+    }
+}

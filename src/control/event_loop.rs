@@ -1,0 +1,134 @@
+//! The loop: waits for events and deadlines, and has the other modules handle them.
+
+use std::time::Duration;
+
+use super::Controller;
+use crate::sys::poll::Source;
+use wireup_core::job::outcome::Cause;
+use wireup_core::record::Stream;
+
+impl Controller {
+    /// Runs the loop until `done` returns true.
+    ///
+    /// # Errors
+    /// When waiting itself fails, or a thread that writes output cannot be started.
+    pub(crate) fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> std::io::Result<()> {
+        self.hear()?;
+        while !done(self) {
+            let now = self.now();
+            self.turn(self.next_deadline().map(|at| at.saturating_sub(now)))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the loop until `done` returns true or the deadline has passed.
+    ///
+    /// # Errors
+    /// As [`Controller::run_until`].
+    pub(crate) fn run_until_or(
+        &mut self,
+        done: impl Fn(&Self) -> bool,
+        until: Duration,
+    ) -> std::io::Result<()> {
+        loop {
+            let now = self.now();
+            if done(self) || now >= until {
+                return Ok(());
+            }
+            let wake = self.next_deadline().map_or(until, |at| at.min(until));
+            self.turn(Some(wake.saturating_sub(now)))?;
+        }
+    }
+
+    /// Deals with everything that is ready now.
+    fn turn(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.backend.poll().wait(timeout, &mut ready)?;
+        let woken = self.now();
+        // Ends first: reports of others about a dead rank are consequences of its death.
+        ready.sort_by_key(|event| event.token.source != Source::RankExit);
+        for event in &ready {
+            match event.token.source {
+                Source::Signals => self.take_signals(),
+                Source::Orders => self.take_orders(),
+                Source::Director => self.director_gone(),
+                Source::Wake => self.look_at_terminal(),
+                Source::Rendezvous => self.hear_rendezvous(*event),
+                Source::Requests => self.hear_request(*event),
+                Source::Allocator => self.hear_allocator(*event),
+                _ => {}
+            }
+            self.backend.dispatch(*event)?;
+            self.hear()?;
+        }
+        self.tick(woken)?;
+        self.ready = ready;
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        [
+            self.supervisor
+                .next_deadline()
+                .filter(|_| !self.requests.hold_timeout()),
+            self.requests.next_deadline(),
+            self.streams.next_deadline(),
+            self.backend.next_deadline(),
+            self.alone.next_deadline(),
+            self.progress.next_deadline(),
+            self.terminal_until,
+            self.name_server.next_deadline(),
+            self.family.next_deadline(),
+            self.growth.next_deadline(),
+            self.crowd.next_deadline(),
+            self.allotments.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// All input that was ready at `woken` has been handled.
+    fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
+        self.backend.tick()?;
+        self.hear()?;
+        let now = self.now();
+        self.release_terminal(now);
+        self.look_at_growth(now);
+        self.look_at_family(now);
+        self.look_at_crowd(now);
+        self.look_at_allocations(now);
+        // As of then: since, the pipes may have got the ends of lines that waited.
+        self.streams.tick(woken)?;
+        self.regulate()?;
+        self.check_status();
+        self.look_for_singletons(now);
+        self.show_progress(now);
+        self.give_up_rendezvous(now);
+        if let Some((what, errno)) = self.streams.failure() {
+            let cause = Cause::OutputLost {
+                error: format!("{what} cannot be written: {errno}"),
+                pipe: errno == rustix::io::Errno::PIPE,
+            };
+            self.fail(cause);
+        }
+        self.look_at_requests(now);
+        if self.waits_for_stacks(now) {
+            return Ok(());
+        }
+        let mut orders = Vec::new();
+        let backend = &mut self.backend;
+        self.supervisor
+            .tick(now, |waiting| backend.waits(waiting), &mut orders);
+        self.carry_out(orders);
+        Ok(())
+    }
+
+    /// Stops reading what goes where nothing is taken.
+    pub(crate) fn regulate(&mut self) -> std::io::Result<()> {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.backend.pause(stream, self.streams.is_full(stream))?;
+        }
+        Ok(())
+    }
+}

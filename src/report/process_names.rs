@@ -1,0 +1,26 @@
+//! Processes by the names that people know: ranks of jobs.
+
+use std::collections::BTreeMap;
+
+use wireup_core::job::ids::{JobNumber, Rank};
+use wireup_core::job::rank_set::RankSet;
+
+/// Its job and its rank there.
+pub type Name = (JobNumber, Rank);
+
+/// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
+pub fn listed(names: &[Name]) -> String {
+    let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
+    for (job, rank) in names {
+        by_job.entry(*job).or_default().push(*rank);
+    }
+    let words = by_job.iter().filter_map(|(job, ranks)| {
+        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let ranks = RankSet::of(ranks)?;
+        Some(match job {
+            JobNumber(0) => format!("{word} {ranks}"),
+            job => format!("{word} {ranks} of spawned job {job}"),
+        })
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
