@@ -19,7 +19,7 @@ SO_SET = ", so set"
 HOSTS = 4
 CHILDREN = 4
 
-# What an MPI needs to be able to spawn, whoever launches it.
+# What an MPI needs to be able to spawn, under any launcher.
 NEEDS = {
     "mpich5": {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"},
     "impi": {"I_MPI_FABRICS": "shm:ofi"},

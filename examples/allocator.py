@@ -18,7 +18,7 @@ VERSION = 1
 
 
 class Pool:
-    """Slots that nobody has, and who has the others."""
+    """Free slots, and the holders of the others."""
 
     def __init__(self, nodes):
         self.free = nodes

@@ -115,7 +115,7 @@ pub(crate) struct Controller {
     crowd: Crowd,
     /// The process that sent the first signal that asked for the job's end, in words.
     pub(crate) ended_by: Option<String>,
-    /// Ranks that had not ended when the job began to be ended.
+    /// Ranks that had not ended when the end of the job began.
     pub(crate) unended: Unended,
     /// How many processes the out-of-memory killer had ended when all ranks had been started.
     pub(crate) memory: Option<Counter>,

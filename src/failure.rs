@@ -41,7 +41,6 @@ pub enum RunFailure {
     System {
         /// What failed.
         doing: Cow<'static, str>,
-        /// Why.
         error: AnyError,
     },
     /// The failure of another process of wireup, with the text and the code that it sent.
@@ -49,7 +48,6 @@ pub enum RunFailure {
     Reported {
         /// The code it gave.
         code: u8,
-        /// Its text.
         message: String,
     },
 }

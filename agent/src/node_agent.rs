@@ -50,7 +50,6 @@ const REGISTERED: usize = 4;
 /// Longest reason for an end, in bytes.
 const REASON_MAX: usize = 1024;
 
-/// The service.
 #[derive(Debug)]
 pub struct Service {
     agent: Arc<Agent>,

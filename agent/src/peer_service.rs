@@ -29,7 +29,6 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::VERSION;
 use wireup_core::rendezvous::MEET_MAX;
 
-/// The service.
 #[derive(Debug)]
 pub struct PeerService(pub Arc<Agent>);
 

@@ -37,7 +37,6 @@ use wireup::cli::agent_commands::pki::Role;
 pub const CA: &str = "ca.pem";
 /// The certificate of the directory's holder.
 pub const CERTIFICATE: &str = "cert.pem";
-/// Its key.
 pub const KEY: &str = "key.pem";
 /// Certificates that were taken back; not there while there are none.
 pub const REVOKED: &str = "crl.pem";

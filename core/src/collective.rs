@@ -105,26 +105,17 @@ pub enum Packet {
 #[derive(Debug, PartialEq, Eq)]
 pub enum CollectiveOutput {
     /// Say something to the launch of a job.
-    Send {
-        to: Nspace,
-        /// What.
-        packet: Packet,
-    },
+    Send { to: Nspace, packet: Packet },
     /// Register these jobs on these nodes of this launch; each node reports when it has done so.
     Register {
         key: Key,
-        /// Where.
         nodes: BTreeSet<NodeId>,
-        /// What.
         jobs: Vec<Description>,
     },
     /// It is over on these nodes of this launch.
     Release {
-        /// Which.
         key: Key,
-        /// Where.
         nodes: BTreeSet<NodeId>,
-        /// How.
         outcome: Outcome,
     },
 }
@@ -403,25 +394,13 @@ pub enum CollectiveMessage {
         timeout: Option<Duration>,
     },
     /// From the head node: make these jobs known.
-    Register {
-        key: Key,
-        /// What.
-        jobs: Vec<Description>,
-    },
+    Register { key: Key, jobs: Vec<Description> },
     /// From the head node: these jobs are gone for good, and need not be known any more.
-    Forget {
-        /// Which.
-        jobs: Vec<Nspace>,
-    },
+    Forget { jobs: Vec<Nspace> },
     /// To the head node: they are known, or why not, as a PMIx status.
     Registered { key: Key, result: Result<(), i32> },
     /// From the head node: it is over.
-    Release {
-        /// Which.
-        key: Key,
-        /// How.
-        outcome: Outcome,
-    },
+    Release { key: Key, outcome: Outcome },
     /// To the head node: the data of a process of another launch is wanted.
     Fetch {
         /// Chosen by the asking node.

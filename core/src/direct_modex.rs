@@ -105,20 +105,12 @@ pub enum ModexInput<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum ModexOutput<T> {
     /// Deliver a message; `to` is never this node.
-    Send {
-        /// Destination.
-        to: NodeId,
-        message: ModexMessage,
-    },
+    Send { to: NodeId, message: ModexMessage },
     /// Ask this node's PMIx server for the data of a local rank. To be answered once with
     /// [`ModexInput::SidecarAnswered`], after any delay; not repeated while unanswered.
     AskHost { proc: Proc },
     /// Answer a local requester; happens once per ticket.
-    Complete {
-        /// Whom.
-        ticket: T,
-        result: ModexResult,
-    },
+    Complete { ticket: T, result: ModexResult },
 }
 
 /// A message between the engines of two nodes. Sender and receiver are named by the transport.

@@ -10,11 +10,11 @@
 //! ```
 //! Messages between head nodes and the shared store are in [`shared`]; the `rendezvous` owns that
 //! store. [`engine`] carries requests to the head node and answers each once; [`Store`] holds what
-//! is published and who waits. PMI names are texts in the range and persistence that `agent::core`
+//! is published and who waits. PMI names are texts in the range and persistence that `node::names`
 //! gives them.
 //!
 //! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by
-//! whomever; a second time is refused, and the first one stays. Source: `PMIx_Publish`. Rule: of
+//! any process; a second time is refused, and the first one stays. Source: `PMIx_Publish`. Rule: of
 //! several visible values under a key the one with the narrowest range is found. Rule: a value with
 //! persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it
 //! completes. A lookup that needs more takes nothing before it can take all, so two that need the

@@ -74,7 +74,6 @@ pub enum ProcessLife {
     Connected,
     /// Its process has ended.
     Ended {
-        /// How.
         end: RankEnd,
         /// It was connected to its PMIx server then.
         connected: bool,
@@ -153,11 +152,7 @@ pub enum QueryMessage {
 #[derive(PartialEq, Eq, Debug)]
 pub enum QueryOutput<T> {
     /// Deliver a message; `to` is never this node.
-    Send {
-        /// Destination.
-        to: NodeId,
-        message: QueryMessage,
-    },
+    Send { to: NodeId, message: QueryMessage },
     /// Say this of the processes of this node, with [`QueryEngine::looked`].
     Look {
         /// To be handed back.
@@ -166,7 +161,6 @@ pub enum QueryOutput<T> {
     },
     /// Answer a local asker; happens once per ticket.
     Complete {
-        /// Whom.
         ticket: T,
         /// The answer of each queried node.
         heard: BTreeMap<NodeId, Heard>,

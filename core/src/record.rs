@@ -101,7 +101,6 @@ pub struct JobPlan<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PlannedNode<'a> {
     pub node: u32,
-    /// Its name.
     pub host: Cow<'a, str>,
     /// Number of ranks on it.
     pub ranks: u32,
@@ -111,7 +110,6 @@ pub struct PlannedNode<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinedNode<'a> {
     pub node: u32,
-    /// Its name.
     pub host: Cow<'a, str>,
 }
 
@@ -120,7 +118,6 @@ pub struct JoinedNode<'a> {
 pub struct SpawnedJob<'a> {
     /// Its number in the launch.
     pub spawned_job: JobNumber,
-    /// Its name.
     pub job: Cow<'a, str>,
     pub size: u32,
     pub apps: Vec<AppRecord>,

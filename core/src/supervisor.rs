@@ -41,11 +41,9 @@ pub enum SupervisorOrder {
     SignalRanks(i32, Vec<GlobalRank>),
     /// Tell the user that a rank aborted others, and that the job continues.
     NoteAbort {
-        /// Who.
         by: GlobalRank,
         /// With which code.
         code: i32,
-        /// Whom.
         ranks: Vec<GlobalRank>,
     },
     /// Tell the user that ranks still run after an interrupt.
@@ -58,10 +56,8 @@ pub enum SupervisorOrder {
 /// A rank whose process has ended, after everything it had sent was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Departure<'a> {
-    /// Which.
     pub rank: GlobalRank,
     pub job: JobNumber,
-    /// How.
     pub end: RankEnd,
     /// Its state at its process-management interface.
     pub pmi: &'a PmiState,

@@ -29,7 +29,6 @@ const WARNINGS: usize = 200;
 /// A launch. See the module.
 #[derive(Debug, Default, Serialize)]
 pub struct Timeline {
-    /// Its name.
     pub job: String,
     /// Number of ranks of the first job.
     pub size: u32,
@@ -49,7 +48,7 @@ pub struct Timeline {
     pub planned: Option<u64>,
     /// When all ranks of the first job had been started.
     pub running: Option<u64>,
-    /// When the launch began to be ended because of a failure, or by request.
+    /// When wireup began to end the launch, because of a failure or by request.
     pub ending: Option<u64>,
     pub outcome: Option<Ending>,
 }

@@ -67,7 +67,6 @@ pub enum AgentError {
     /// A connection.
     #[error("{what}: {error}")]
     Io {
-        /// Which.
         what: String,
         /// What is wrong with it.
         error: io::Error,
@@ -87,7 +86,6 @@ impl AgentError {
 /// A client that has joined, with its channels; the processes may start.
 #[derive(Debug)]
 pub struct Joined {
-    /// The world.
     pub world: World,
     settings: Settings,
     server: ServerStream,

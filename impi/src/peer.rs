@@ -124,7 +124,6 @@ impl Peer {
         })
     }
 
-    /// The world.
     pub fn world(&self) -> &World {
         &self.world
     }

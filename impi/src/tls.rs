@@ -15,7 +15,6 @@ pub enum TlsError {
     /// A file that is not to be read as PEM.
     #[error("{file}: {error}")]
     File {
-        /// Its path.
         file: String,
         /// What it lacks.
         error: rustls::pki_types::pem::Error,

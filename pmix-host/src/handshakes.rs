@@ -1,6 +1,6 @@
 //! Connections of which libpmix may read the first words without waiting for them.
 //!
-//! Its one thread reads those with a call that waits: whoever connects and says nothing, or half of
+//! Its one thread reads those with a call that waits: a client that sends nothing, or half of
 //! it, would stop the server. So a connection whose first message is not there yet waits here, and
 //! a thread watches it. When the message is complete, the thread connects to the listener itself, so that
 //! libpmix calls `accept` once more, and gets the connection that waited in place of that one.

@@ -29,7 +29,6 @@ pub(crate) struct Inspection {
     pub(crate) ticket: u32,
     /// Which ranks; those that live elsewhere are passed over.
     pub(crate) ranks: Vec<GlobalRank>,
-    /// What for.
     pub(crate) look: Look,
 }
 

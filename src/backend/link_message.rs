@@ -48,11 +48,7 @@ pub(crate) enum Carried {
     /// To a step: an order for its backend.
     Order(ToBackend),
     /// To a step: credit of this number of bytes for this stream.
-    Credit {
-        /// Which.
-        stream: Stream,
-        bytes: u32,
-    },
+    Credit { stream: Stream, bytes: u32 },
     /// To a step: the next piece of standard input for those of its ranks that read it; nothing at
     /// its end. The next one comes when this one was [taken](Carried::InputTaken).
     Input(#[serde(with = "octets")] Vec<u8>),

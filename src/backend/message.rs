@@ -23,7 +23,6 @@ use wireup_core::supervisor::Waiting;
 pub(crate) enum FromBackend {
     /// A node's sidecar has loaded its libraries.
     SidecarLoaded {
-        /// Where.
         node: NodeId,
         /// What libpmix calls itself.
         libpmix: String,
@@ -35,16 +34,10 @@ pub(crate) enum FromBackend {
     /// The same of one host of several that the launch began with, to the controller.
     NodeReady { node: NodeId },
     /// A rank's process was started.
-    Started {
-        /// Which.
-        rank: GlobalRank,
-        pid: i32,
-    },
+    Started { rank: GlobalRank, pid: i32 },
     /// A rank's process was not started: for a reason, or because the job had failed before.
     NotStarted {
-        /// Which.
         rank: GlobalRank,
-        /// Why.
         cause: Option<Cause>,
     },
     /// The start of every rank of a job here has been reported.
@@ -53,33 +46,25 @@ pub(crate) enum FromBackend {
     Held,
     /// A spawned job cannot run here.
     JobRefused {
-        /// Which.
         job: JobNumber,
-        /// Why.
         failure: SpawnFailure,
     },
     /// A rank made contact with a process-management interface.
     Connected {
-        /// Which.
         rank: GlobalRank,
         /// The form of PMI it speaks, if it was PMI.
         dialect: Option<Dialect>,
     },
     /// A rank has left its process-management interface in order.
-    Finalized {
-        /// Which.
-        rank: GlobalRank,
-    },
+    Finalized { rank: GlobalRank },
     /// A rank's process ended.
     Ended {
-        /// Which.
         rank: GlobalRank,
         /// How, unless the system lost that.
         end: Option<RankEnd>,
     },
     /// The end of a rank can be judged: nothing that explains it otherwise is to come.
     Judged {
-        /// Which.
         rank: GlobalRank,
         end: RankEnd,
         /// Its protocol state.
@@ -94,23 +79,15 @@ pub(crate) enum FromBackend {
     },
     /// The job has failed.
     Failed {
-        /// Why.
         cause: Cause,
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
     /// A sidecar was lost that no local rank needs any more.
-    SidecarLostLate {
-        /// Where.
-        node: NodeId,
-        /// Why.
-        error: String,
-    },
+    SidecarLostLate { node: NodeId, error: String },
     /// What a rank printed; nothing when it has closed the stream.
     Output {
-        /// Which.
         rank: GlobalRank,
-        /// Where.
         stream: Stream,
         /// As it was read.
         #[serde(with = "octets")]
@@ -128,13 +105,9 @@ pub(crate) enum FromBackend {
     /// Ranks wait for these of the ranks in [`ToBackend::Ask`].
     Waits(Awaited),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
-    Gone {
-        /// Which.
-        rank: GlobalRank,
-    },
+    Gone { rank: GlobalRank },
     /// Whether a node that was to join a running launch has done so.
     Joined {
-        /// Which.
         node: NodeId,
         /// Why it has not.
         refusal: Option<NodeRefusal>,
@@ -220,11 +193,7 @@ pub(crate) enum ToBackend {
     /// All ranks of a job have ended, on all nodes, and other jobs still run.
     JobOver(JobNumber),
     /// Some nodes of the job are lost: what waits for them is answered.
-    NodesLost {
-        /// Which.
-        nodes: Vec<NodeId>,
-        reason: String,
-    },
+    NodesLost { nodes: Vec<NodeId>, reason: String },
     /// All ranks have ended: stop the sidecars, end remaining processes.
     Finish {
         /// The job did not end well.

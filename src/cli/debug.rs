@@ -238,7 +238,7 @@ impl Session {
             &[""; 0],
         )?;
         let pid = printed.trim().parse().map_err(|error| {
-            RunFailure::system("tmux has not told the launcher's process", error)
+            RunFailure::system("tmux has not named the launcher's process", error)
         })?;
         Ok((session, pid))
     }

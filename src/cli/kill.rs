@@ -173,7 +173,7 @@ fn what_was_sent(job: &Job, sent: &Sent, signal: Signal) -> String {
     match &sent.receiver {
         Receiver::Launcher => format!("{signal} sent to its launcher"),
         Receiver::LauncherInstead => "no rank runs, SIGTERM sent to its launcher".to_owned(),
-        Receiver::LauncherKills => "its launcher was told to kill it on all hosts".to_owned(),
+        Receiver::LauncherKills => "its launcher kills it on all hosts".to_owned(),
         Receiver::Steps => {
             let step = format!("SIGTERM sent to its step here{}", nodes_here(job));
             match job.state == State::Orphaned {

@@ -315,7 +315,7 @@ impl Controller {
         CauseRecord {
             kind: kind_of(cause).into(),
             message: failure_line(self, Some(cause))
-                .unwrap_or_else(|| "nobody reads the output".into()),
+                .unwrap_or_else(|| "no process reads the output".into()),
             place: rank.map(|rank| place_of(jobs, rank)),
             pid: rank.and_then(|rank| self.pid_of(rank)),
             program: rank.map(|rank| {

@@ -29,7 +29,6 @@ pub(crate) enum AskError {
     /// It does not listen.
     #[error("its launcher (pid {pid}) cannot be asked: {errno}")]
     Unreachable {
-        /// The launcher.
         pid: i32,
         /// The system's reason.
         errno: rustix::io::Errno,

@@ -36,7 +36,6 @@ impl Decided {
         nodes.filter(|node| !self.absent.contains(node))
     }
 
-    /// Their names.
     pub fn present_names(&self) -> Vec<&str> {
         let names = self.node_names.iter().map(String::as_str);
         let named = (0..).map(NodeId).zip(names);

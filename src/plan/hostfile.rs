@@ -15,7 +15,6 @@ pub enum HostFileError {
     #[error("{}: {error}", path.display())]
     Unreadable {
         path: PathBuf,
-        /// Why.
         error: std::io::Error,
     },
     /// A line of it is wrong.

@@ -37,7 +37,6 @@ pub struct Offer {
     pub pmi: bool,
     /// PMIx.
     pub pmix: bool,
-    /// Why.
     pub why: OfferWhy,
     /// Why PMIx is not offered though it would have been right.
     pub without_pmix: Option<String>,

@@ -37,7 +37,6 @@ pub(crate) enum StagingError {
     #[error("{what} {}: {error}", path.display())]
     Io {
         what: &'static str,
-        /// With what.
         path: PathBuf,
         error: io::Error,
     },

@@ -187,7 +187,7 @@ fn stage(state: &PmiState) -> &'static str {
     }
 }
 
-/// The ranks that had not ended when the job began to be ended, behind the line about it. `what` they did.
+/// The ranks that had not ended when the end of the job began, behind the line about it. `what` they did.
 pub(crate) fn unended(jobs: &Jobs, unended: &Unended, what: &str, pid_of: PidOf<'_>) -> String {
     if unended.count == 0 {
         return String::new();

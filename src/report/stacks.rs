@@ -10,11 +10,8 @@ use super::process_names::{Name, listed};
 /// What was seen of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenStack<'a> {
-    /// Which.
     pub name: Name,
-    /// Its host.
     pub host: &'a str,
-    /// Its process.
     pub pid: Option<i32>,
     /// Its frames, the outermost first; or why they are not known.
     pub found: Result<&'a [String], &'a str>,

@@ -96,7 +96,6 @@ pub enum OutputPlan {
 /// The order to start one rank.
 #[derive(Debug)]
 pub struct RankPlan {
-    /// Which.
     pub process: GlobalRank,
     /// Index of its node into [`StartShared::node_env`] and the namespaces.
     pub node: usize,

@@ -396,8 +396,8 @@ impl Cluster {
         *self.hosts.remains[host].lock().unwrap() = std::mem::take(&mut agent.files);
     }
 
-    /// Ends all on a host as a reset does: nobody is told, and its files in memory are gone. It has another boot then, and no
-    /// agent. Whoever heals its network lets the others notice.
+    /// Ends all on a host as a reset does: no other host is notified, and its files in memory are gone. It has another boot then, and no
+    /// agent. The others notice when its network works again.
     pub(crate) fn reset(&self, index: usize) {
         self.power_off(index);
         let host = self.host(index);

@@ -240,7 +240,7 @@ fn a_job_is_killed_on_all_hosts_without_grace() {
     // With ranks on the launcher's host, and without.
     for from in [0, 2] {
         let running = three(&cluster, from, &["--grace", "1000"], STUBBORN);
-        let said = "its launcher was told to kill it on all hosts; ended after";
+        let said = "its launcher kills it on all hosts; ended after";
         kill(&cluster, from, &["-s", "KILL", "--all"], 0, &[said]);
         running.finish().expect(143);
     }

@@ -207,8 +207,8 @@ fn mpich_4_is_launched_across_hosts() {
     let (Some(cluster), Some(mpi)) = (Cluster::new(8), mpi("mpich4")) else {
         return;
     };
-    // Messages between hosts: its UCX may hang when it finalizes after large ones, whoever
-    // launches it. These are small.
+    // Messages between hosts: its UCX may hang when it finalizes after large ones, under
+    // any launcher. These are small.
     for (count, slots) in SIZES {
         hello(&cluster, &mpi, count, slots);
     }

@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::common::{Outcome, Output, Run, field, mpi, mpi4py, number, repository};
 
 /// PMI-1 by hand: the ranks of one host say that they are ready and wait to be lost; the others are in a barrier
-/// then, meet once more, and print what the server tells of the dead.
+/// then, meet once more, and print what the server reports about the dead.
 const PMI: &str = r#"
 say() { echo "$1" >&"$PMI_FD" && read -r line <&"$PMI_FD"; }
 say "cmd=init pmi_version=1 pmi_subversion=1"

@@ -6,7 +6,7 @@
  *             was seen
  *   lookup    the other side: waits for it, cannot publish it again, waits until it is withdrawn, and
  *             until what the other side published is gone with it
- *   accept    opens a port, publishes it, accepts whoever connects; both sides add up their ranks
+ *   accept    opens a port, publishes it, accepts a connection; both sides add up their ranks
  *   connect   the other side
  *   stay      as accept, and then waits for a message that never comes
  * Each rank prints

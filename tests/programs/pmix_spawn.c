@@ -70,7 +70,7 @@ static void get_text(const char *nspace, pmix_rank_t rank, const char *key, char
     PMIX_VALUE_RELEASE(value);
 }
 
-/* Where a process is, or "?": not every host tells of other jobs. */
+/* Where a process is, or "?": not every host reports other jobs. */
 static void host_of(const char *nspace, pmix_rank_t rank, char *text, size_t room)
 {
     pmix_proc_t proc;

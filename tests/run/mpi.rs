@@ -371,7 +371,7 @@ fn the_interface_can_be_chosen_and_without_one_ranks_are_alone() {
             let outcome = mpi.run(2, &["--pmi", choice], "allreduce", &[]).run();
             outcome.expect_success().by_rank("allreduce", 2);
         }
-        // On its own, Open MPI 5 leaves its files behind whoever started it.
+        // On its own, Open MPI 5 leaves its files behind under any launcher.
         if name != "openmpi5" {
             let run = mpi.run_alone(2, &["--pmi", "none"], "allreduce", &[]);
             let outcome = run.run().expect(0);

@@ -130,7 +130,7 @@ fn our_client_writes_what_the_real_ones_were_seen_to_write() {
     assert!(threaded.is_none_or(|written| written == [expected]));
 }
 
-/// What a rank may do with its peers, whoever they are; needs at least two ranks on a node.
+/// What a rank may do with its peers; needs at least two ranks on a node.
 #[rustfmt::skip]
 const MEETING: [&str; 64] = [
     "init", "job-getid",

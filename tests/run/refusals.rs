@@ -1,4 +1,4 @@
-//! A wireup or a machine without PMIx: PMI-1 is served all the same, and whoever needs PMIx is told
+//! A wireup or a machine without PMIx: PMI-1 is served all the same, and a program that needs PMIx is refused
 //! what to do. (Parts that are there and wrong: see `libraries`.)
 
 use std::fs;

@@ -216,7 +216,7 @@ fn the_rendezvous_outlives_the_launch_that_started_it_however_that_ends() {
 #[test]
 fn the_loss_of_the_rendezvous_is_told_once_and_the_next_request_finds_another() {
     for stage in stages() {
-        // A lookup that comes only after the loss waits at the next one, in vain.
+        // A lookup that comes only after the loss waits at the next one, and times out.
         let outcome = eventually("a lookup was there in time", || {
             let run = launch(
                 &stage,

@@ -8,7 +8,7 @@ use crate::common::{Mpi, Outcome, Run, field, mpi, mpi4py, number, pmix};
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
 /// PMI-1 by hand. The ranks given as words die where the first word says; the others meet without them, and
-/// print what the server tells of the dead.
+/// print what the server reports about the dead.
 const PMI: &str = r#"
 say() { echo "$1" >&"$PMI_FD" && read -r line <&"$PMI_FD"; }
 where=$1; shift

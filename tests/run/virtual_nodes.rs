@@ -176,7 +176,7 @@ fn open_mpi_is_sent_to_the_loopback_only_where_there_is_nothing_else() {
         return;
     };
     assert_eq!(alone.run().expect_quiet_success().out(), "lo\nlo\n");
-    // Whoever has chosen keeps what he has chosen.
+    // The user's choice stays.
     let Some(alone) = without_network(run()) else {
         return;
     };

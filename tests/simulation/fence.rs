@@ -243,7 +243,7 @@ impl World {
     fn is_vacant(&mut self, at: NodeId, id: &FenceId) -> bool {
         let groups = self.groups.iter_mut();
         let mut group = groups.filter(|group| group.participants == id.series.participants);
-        let group = group.next().expect("somebody waits in it");
+        let group = group.next().expect("a process waits in it");
         let vacant = group.vacant.contains_key(&at);
         if vacant {
             let entered = group.entered.get_mut(&at).expect("a member");
@@ -256,7 +256,7 @@ impl World {
     /// A node that will never come is overdue; the others are only late.
     fn describe(&self, at: NodeId, who: &Participants, round: usize) -> Absences {
         let group = self.groups.iter().find(|group| group.participants == *who);
-        let group = group.expect("somebody waits in it");
+        let group = group.expect("a process waits in it");
         let mut absences = Absences::default();
         let absent = Absent {
             rank: GlobalRank(at.0),

@@ -305,7 +305,11 @@ impl World {
     fn finish(self) {
         for (ticket, asked) in self.asked.iter().enumerate() {
             let over = self.killed.contains(&asked.node) || self.answers.contains_key(&ticket);
-            assert!(over, "{} asked for {} in vain", asked.node, asked.proc);
+            assert!(
+                over,
+                "{} asked for {} and got no answer",
+                asked.node, asked.proc
+            );
         }
         for node in self.alive() {
             let engine = &self.engines[node.index()];

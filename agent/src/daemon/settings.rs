@@ -57,7 +57,6 @@ pub struct Settings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSettings {
     pub filter: String,
-    /// How.
     pub format: LogFormat,
 }
 

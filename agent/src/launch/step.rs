@@ -200,7 +200,6 @@ pub struct StepEvents {
 }
 
 impl StepEvents {
-    /// Its process.
     pub fn process(&self) -> StepProcess {
         self.process.clone()
     }

@@ -57,7 +57,6 @@ enum LineError {
 /// A process that was just started.
 #[derive(Debug)]
 pub struct ScheduledLauncher {
-    /// It.
     pub process: WatchedProcess,
     /// Where it takes orders; it ends with this.
     pub control: pipe::Sender,

@@ -17,7 +17,6 @@ pub enum PeerError {
         name: String,
         /// Where it should be.
         address: String,
-        /// Why.
         error: Arc<ConnectError>,
     },
     /// Connections are made and lost.
@@ -44,11 +43,7 @@ pub enum PeerError {
     Ended(String),
     /// It said something that this agent does not accept.
     #[error("the agent of {name} {error}")]
-    Message {
-        name: String,
-        /// What.
-        error: MessageError,
-    },
+    Message { name: String, error: MessageError },
     #[error("this agent ends")]
     Ends,
 }

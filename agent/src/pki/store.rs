@@ -21,14 +21,12 @@ pub enum StoreError {
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
         what: &'static str,
-        /// With what.
         path: PathBuf,
         error: io::Error,
     },
     /// Not a directory, or not a file.
     #[error("{} is not a {wanted}", .path.display())]
     Kind {
-        /// Which.
         path: PathBuf,
         /// What it should be.
         wanted: &'static str,
@@ -36,7 +34,6 @@ pub enum StoreError {
     /// Others may do with it what only its owner may.
     #[error("{} may be {how} by others (mode {mode:04o}); write: chmod {remedy:o} {}", .path.display(), .path.display())]
     Open {
-        /// Which.
         path: PathBuf,
         /// "read" or "changed".
         how: &'static str,
@@ -45,12 +42,7 @@ pub enum StoreError {
         remedy: u32,
     },
     #[error("{} belongs to user {owner}, not to this one ({me}) or root", .path.display())]
-    Owner {
-        /// Which.
-        path: PathBuf,
-        owner: u32,
-        me: u32,
-    },
+    Owner { path: PathBuf, owner: u32, me: u32 },
     /// More than anything of the kind has.
     #[error("{} is larger than {FILE_MAX} bytes", .0.display())]
     Size(PathBuf),

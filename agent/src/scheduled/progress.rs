@@ -119,7 +119,7 @@ impl Progress {
             .collect()
     }
 
-    /// Remembers why it is about to be ended.
+    /// Remembers why its launcher is about to end it.
     pub fn abort(&mut self, reason: &str) {
         self.abort.get_or_insert_with(|| reason.into());
     }

@@ -56,11 +56,7 @@ pub enum CredentialsError {
     Helper(io::Error),
     /// A file has wrong contents.
     #[error("{}: {reason}", path.display())]
-    Content {
-        /// Which.
-        path: PathBuf,
-        reason: String,
-    },
+    Content { path: PathBuf, reason: String },
 }
 
 /// The loaded credentials, ready for use.

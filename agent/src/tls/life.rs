@@ -40,7 +40,7 @@ impl ConnectionLife {
         let own = self.chain.first().map(|own| Identity::of_der(own));
         let whose = match own {
             Some(Ok(identity)) => identity.to_string(),
-            _ => "somebody".to_owned(),
+            _ => "a client".to_owned(),
         };
         warn!("ended a connection with {whose}: its certificate was revoked");
         self.reader.wake();

@@ -201,7 +201,7 @@ fn nodes_are_asked_how_they_are() {
         "{}",
         problem(3)
     );
-    // Whoever names nobody learns of this agent.
+    // A request that names no agent gets the name of this one.
     let own = nodes(&cluster.agents[1], Vec::new());
     assert_eq!((own.len(), own[0].name.as_str()), (1, "n1"));
 }

@@ -1,4 +1,4 @@
-//! What is refused, with one line for whoever asked and one in the log.
+//! What is refused, with one line for the client and one in the log.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -451,7 +451,7 @@ fn a_user_has_so_many_connections_and_no_more() {
     let until = std::time::Instant::now() + super::cluster::DEADLINE;
     loop {
         let mut launcher = Launcher::connect(agent);
-        // Whoever is refused may hear of it before it has spoken.
+        // A client may be refused before it has sent anything.
         let garbage = launcher.raw(&[0xff; 64]);
         match launcher.refused() {
             reason if garbage.is_ok() && reason.contains("a frame of") => break,

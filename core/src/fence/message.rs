@@ -124,17 +124,12 @@ pub enum FenceInput<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum FenceOutput<T> {
     /// Deliver a message; `to` is never this node.
-    Send {
-        /// Destination.
-        to: NodeId,
-        message: FenceMessage,
-    },
+    Send { to: NodeId, message: FenceMessage },
     /// Deliver a message to all other nodes of the launch: what carries it passes it on as it comes,
     /// where a node that passes it on has to have all of it.
     SendAll(FenceMessage),
     /// Answer a local requester; happens once per ticket.
     Complete {
-        /// Whom.
         ticket: T,
         /// How the fence ended.
         result: FenceResult,
@@ -213,7 +208,6 @@ pub enum FenceMessage {
     Fail {
         id: FenceId,
         nodes: Nodes,
-        /// Why.
         failure: FenceFailure,
     },
     /// To the parent, and on to the root: the time is over.

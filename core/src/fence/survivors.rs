@@ -7,7 +7,7 @@
 //! drops the report, since the sender will hear of them and report again.
 //!
 //! The lost node may have released some before it went. Each node therefore keeps how the last fences of
-//! a series ended: it tells its parent in the new tree, and whoever reports what is over here. No node
+//! a series ended: it reports that to its parent in the new tree, and to nodes that report a fence that is over here. No node
 //! is farther behind than its processes have fences under way at once, since a fence needs all that live.
 //!
 //! A node none of whose participants lives would never arrive. It is asked ([`FenceMessage::Look`]) by the

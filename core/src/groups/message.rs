@@ -109,21 +109,17 @@ pub enum GroupMessage {
     /// To the hub: the sender's members cannot all take part.
     Refuse {
         key: GroupKey,
-        /// Why.
         failure: GroupFailure,
     },
     /// From the hub: it is done.
     Release {
-        /// What.
         key: GroupKey,
         /// What it led to.
         released: Released,
     },
     /// From the hub: it failed, for nodes that have arrived and for those that have not.
     Fail {
-        /// What.
         key: GroupKey,
-        /// Why.
         failure: GroupFailure,
     },
 }

@@ -12,7 +12,6 @@ pub const NAMED_MAX: usize = 10;
 /// A rank that has not come.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Absent {
-    /// Which.
     pub rank: GlobalRank,
     /// Its last request, as text.
     pub last: String,

@@ -166,7 +166,6 @@ pub enum Problem {
     TwoAddresses {
         name: String,
         one: String,
-        /// Another.
         other: String,
     },
     /// Different names of one address.
@@ -175,7 +174,6 @@ pub enum Problem {
     )]
     TwoNames {
         one: String,
-        /// Another.
         other: String,
         address: String,
     },

@@ -122,39 +122,23 @@ pub struct LateFence {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// A rank ended with a code other than 0, or by a signal.
-    RankFailed {
-        /// Which.
-        rank: GlobalRank,
-        /// How.
-        end: RankEnd,
-    },
+    RankFailed { rank: GlobalRank, end: RankEnd },
     /// A rank exited with code 0 between init and finalize.
-    NotFinalized {
-        /// Which.
-        rank: GlobalRank,
-    },
+    NotFinalized { rank: GlobalRank },
     /// A rank exited without joining while others wait for all ranks.
-    NeverJoined {
-        /// Which.
-        rank: GlobalRank,
-    },
+    NeverJoined { rank: GlobalRank },
     /// A rank left in order while others wait for it: in a barrier, or for an attribute of their
     /// node that no other rank is left to put.
-    LeftOthers {
-        /// Which.
-        rank: GlobalRank,
-    },
+    LeftOthers { rank: GlobalRank },
     /// A rank of a program that loads an MPI never used the offered interface, and the user asked
     /// to make that a failure.
     RanAlone {
-        /// Which.
         rank: GlobalRank,
         /// Why, with the remedy.
         why: String,
     },
     /// A rank called abort.
     Aborted {
-        /// Which.
         rank: GlobalRank,
         /// The code it gave.
         code: i32,
@@ -168,15 +152,9 @@ pub enum Cause {
         signal: i32,
     },
     /// A rank broke its protocol.
-    Misbehaved {
-        /// Which.
-        rank: GlobalRank,
-        /// How.
-        error: String,
-    },
+    Misbehaved { rank: GlobalRank, error: String },
     /// A rank's process could not be started.
     NotStarted {
-        /// Which.
         rank: GlobalRank,
         /// Why, with the remedy.
         error: String,
@@ -185,14 +163,12 @@ pub enum Cause {
     },
     /// The PMIx server of a node could not be started or was lost.
     SidecarFailed {
-        /// Where.
         node: NodeId,
         /// Why, with the remedy.
         error: String,
     },
     /// A node cannot go on with its part of the job, or was lost.
     NodeFailed {
-        /// Which.
         node: NodeId,
         /// Why, with the remedy.
         error: String,

@@ -19,7 +19,6 @@ pub enum Spawner {
 /// The tool that has requested a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnedByTool {
-    /// Its name.
     pub name: Proc,
     /// The node to whose server it is attached.
     pub node: NodeId,

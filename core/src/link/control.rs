@@ -130,7 +130,6 @@ pub enum FromAgent {
     },
     /// Nodes that take no part in the launch, or no longer do. Frames to them are dropped.
     Unreachable {
-        /// Which.
         nodes: Vec<NodeId>,
         /// The first of them is the one that failed; the others are behind it in the tree.
         reason: String,

@@ -38,7 +38,6 @@ pub enum Address {
     /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its
     /// agent makes a frame for each of them, and the body is there once.
     Children,
-    /// The launcher.
     Launcher,
 }
 

@@ -107,7 +107,6 @@ pub enum Event<B> {
     Reported(NodeId, Loss),
     /// The link to a child could not be made, or has ended.
     ChildGone {
-        /// Which.
         child: NodeId,
         /// One line for people.
         reason: String,
@@ -116,9 +115,9 @@ pub enum Event<B> {
     StepGone { reason: String },
     /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
     Signed(Neighbour, Sign),
-    /// Whoever is above wants nodes to join.
+    /// The launcher, or the agent above, wants nodes to join.
     Grow(Growth<B>),
-    /// The link to whoever is above has ended.
+    /// The link to the launcher or the agent above has ended.
     UpGone { reason: String },
 }
 
@@ -129,7 +128,7 @@ pub enum Action<B> {
     Send(Neighbour, Packet<B>),
     /// Tell a local neighbour that this agent lives.
     Answer(Neighbour),
-    /// Tell whoever is above.
+    /// To the launcher or the agent above.
     Report(Loss),
     /// Tell the step that nobody is above any more.
     Orphan(String),

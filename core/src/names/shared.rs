@@ -41,7 +41,6 @@ pub enum ToShared {
     Ask {
         ticket: Ticket,
         who: Requester,
-        /// What.
         request: NameRequest,
     },
     /// A value that a process published before its launch used the shared store. No process waits

@@ -33,11 +33,7 @@ pub enum Event<'a> {
         bytes: &'a [u8],
     },
     /// A rank's process was started.
-    RankStarted {
-        /// Which.
-        rank: NodeRank,
-        pid: u32,
-    },
+    RankStarted { rank: NodeRank, pid: u32 },
     /// Something was read of a rank's output.
     Printed {
         rank: NodeRank,
@@ -54,12 +50,7 @@ pub enum Event<'a> {
         fed: Fed,
     },
     /// A rank's process ended; everything it had sent was handed in before.
-    RankEnded {
-        /// Which.
-        rank: NodeRank,
-        /// How.
-        end: RankEnd,
-    },
+    RankEnded { rank: NodeRank, end: RankEnd },
     /// Bytes of the sidecar's control socket.
     ControlReceived(&'a [u8]),
     /// Bytes of the sidecar's upcall socket.
@@ -78,7 +69,6 @@ pub enum Event<'a> {
     Peer { from: NodeId, message: PeerMessage },
     /// Nodes are lost. All remaining nodes get this event.
     NodesLost {
-        /// Which.
         nodes: &'a [NodeId],
         reason: Arc<str>,
     },
@@ -240,31 +230,17 @@ pub enum Report {
     /// The sidecar has loaded its libraries.
     SidecarLoaded(Hello),
     /// The sidecar knows a job: its ranks may start with these variables.
-    SidecarReady {
-        /// Which.
-        job: JobNumber,
-        env: ForkEnv,
-    },
+    SidecarReady { job: JobNumber, env: ForkEnv },
     /// The sidecar cannot serve a spawned job, and continues.
-    JobRefused {
-        /// Which.
-        job: JobNumber,
-        error: String,
-    },
+    JobRefused { job: JobNumber, error: String },
     /// The sidecar failed, or ended without being asked to.
     SidecarLost { error: String },
     /// A warning of the sidecar for the user; the sidecar continues.
     SidecarWarning { text: String },
     /// A rank made contact with a process-management interface.
-    RankConnected {
-        /// Which.
-        rank: NodeRank,
-    },
+    RankConnected { rank: NodeRank },
     /// A rank has left its process-management interface in order. It may come back.
-    RankFinalized {
-        /// Which.
-        rank: NodeRank,
-    },
+    RankFinalized { rank: NodeRank },
     /// The job has failed.
     Failed(Cause),
 }
@@ -288,7 +264,6 @@ pub enum FromNode {
         /// Which name server: the number of those that were lost before. A message for one that is
         /// lost is dropped.
         epoch: u32,
-        /// What.
         message: ToRendezvous,
     },
     /// A spawn request; answered by [`ToNode::Spawned`].

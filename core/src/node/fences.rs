@@ -154,7 +154,7 @@ impl NodeCore {
             } => Nodes::new([self.node]),
             _ => Some(member.world.1.clone()),
         };
-        let nodes = nodes.expect("whoever entered it lives somewhere");
+        let nodes = nodes.expect("a process that entered it has a node");
         (series(&member.context.nspace, collective), nodes)
     }
 

@@ -16,10 +16,7 @@ pub enum Effect {
     /// end the wait.
     Begun { collective: Collective },
     /// A barrier that had begun has ended; it was of ranks of this node only.
-    Ended {
-        /// Which.
-        collective: Collective,
-    },
+    Ended { collective: Collective },
     /// Every local rank that takes part has entered: exchange the contribution with the other
     /// nodes that host participants, then call [`Server::released`] with all contributions, this
     /// one included, in one order for all nodes.
@@ -37,15 +34,9 @@ pub enum Effect {
         message: String,
     },
     /// A rank passed init: from now on its exit without finalize is a failure.
-    Initialized {
-        /// Who.
-        rank: LocalRank,
-    },
+    Initialized { rank: LocalRank },
     /// A rank finalized. Its connection stays open until the process exits.
-    Finalized {
-        /// Who.
-        rank: LocalRank,
-    },
+    Finalized { rank: LocalRank },
     /// Publish a name; then [`Server::name_answer`].
     Publish {
         rank: LocalRank,
@@ -80,11 +71,7 @@ pub enum Effect {
     },
     /// A rank broke the protocol: fail the job, and do not close the connection before the process
     /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
-    Misbehaved {
-        /// Who.
-        rank: LocalRank,
-        error: String,
-    },
+    Misbehaved { rank: LocalRank, error: String },
 }
 
 /// Answer of the name service.

@@ -43,7 +43,6 @@ pub enum SidecarEvent {
     Request {
         /// Where to [`answer`](SidecarLink::answer).
         id: UpcallId,
-        /// What.
         request: UpcallRequest,
     },
 }

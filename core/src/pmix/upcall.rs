@@ -41,16 +41,12 @@ pub enum Upcall {
 pub enum Notice {
     /// A process completed `PMIx_Init`. libpmix already has its answer.
     ClientConnected {
-        /// Who.
         proc: Proc,
         /// User and group id, from libpmix 5 on.
         infos: Vec<Info>,
     },
     /// A process called `PMIx_Finalize`; a later exit is no abort.
-    ClientFinalized {
-        /// Who.
-        proc: Proc,
-    },
+    ClientFinalized { proc: Proc },
     /// Local processes register for these events.
     RegisterEvents {
         /// Empty for all events.
@@ -100,7 +96,6 @@ pub enum Notice {
 pub enum UpcallRequest {
     /// A process called `PMIx_Abort`.
     Abort {
-        /// Who.
         proc: Proc,
         /// Status given by the program; MPI's abort code.
         status: i32,
@@ -131,16 +126,13 @@ pub enum UpcallRequest {
     },
     /// Text for the user.
     Log {
-        /// Who.
         proc: Proc,
         /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
         data: Vec<Info>,
-        /// How.
         directives: Vec<Info>,
     },
     /// Values to be made known.
     Publish {
-        /// Who.
         proc: Proc,
         /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
         infos: Vec<Info>,
@@ -171,7 +163,6 @@ pub enum UpcallRequest {
     },
     /// A process requests an action on processes.
     JobControl {
-        /// Who.
         proc: Proc,
         /// With whom; empty for the whole nspace of `proc`.
         targets: Vec<Proc>,
@@ -180,7 +171,6 @@ pub enum UpcallRequest {
     },
     /// A spawn request.
     Spawn {
-        /// Who.
         proc: Proc,
         /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
         infos: Vec<Info>,
@@ -202,7 +192,6 @@ pub enum UpcallRequest {
     },
     /// A process has input for others.
     PushStdin {
-        /// Who.
         source: Proc,
         /// The targets; empty if the process names none.
         targets: Vec<Proc>,
@@ -213,7 +202,6 @@ pub enum UpcallRequest {
     },
     /// A process requests a credential. Munge's credentials never come here.
     GetCredential {
-        /// Who.
         proc: Proc,
         /// `CRED_TYPE`, `TIMEOUT`.
         directives: Vec<Info>,
@@ -228,7 +216,6 @@ pub enum UpcallRequest {
     },
     /// A process requests or releases nodes or slots.
     Allocate {
-        /// Who.
         proc: Proc,
         /// What to do: a `pmix_alloc_directive_t`.
         directive: u8,
@@ -237,7 +224,6 @@ pub enum UpcallRequest {
     },
     /// A process requests an action on all jobs of a session. From libpmix 6 on.
     SessionControl {
-        /// Who.
         proc: Proc,
         /// Which; the caller's if `u32::MAX`.
         session: u32,

@@ -45,7 +45,6 @@ pub struct FenceRecord<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LateNode<'a> {
     pub node: u32,
-    /// Its name.
     pub host: Cow<'a, str>,
     /// Microseconds by which it entered after the first node.
     pub behind_us: u64,

@@ -8,7 +8,6 @@ use crate::job::ids::GlobalRank;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignalOrder {
-    /// Its number.
     pub signal: i32,
     /// For these ranks; for the job if absent.
     #[serde(skip_serializing_if = "Option::is_none")]

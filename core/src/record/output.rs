@@ -24,7 +24,6 @@ pub enum Stream {
 pub struct OutputRecord<'a> {
     #[serde(flatten)]
     pub speaker: SpeakerFields,
-    /// Where.
     pub stream: Stream,
     #[serde(flatten)]
     content: Content<'a>,

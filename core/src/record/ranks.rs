@@ -135,7 +135,6 @@ pub struct RankResult<'a> {
     pub end: Option<String>,
     /// The same in milliseconds since the start of the run.
     pub end_ms: Option<u64>,
-    /// How.
     #[serde(flatten)]
     pub how: EndRecord,
     /// The kind of failure that this was, as a [`CauseRecord`](super::CauseRecord) has it, or `job_ended`; `null` for an end

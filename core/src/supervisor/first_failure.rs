@@ -63,22 +63,13 @@ pub trait Host {
 pub enum Event {
     /// A rank's process ended. Everything that it sent was read, and what its sidecar sent; after an exit code
     /// also what other ranks had sent.
-    RankEnded {
-        /// Which.
-        rank: GlobalRank,
-        /// How.
-        end: RankEnd,
-    },
+    RankEnded { rank: GlobalRank, end: RankEnd },
     /// A rank closed its PMI connection, or has begun to end.
-    Closed {
-        /// Which.
-        rank: GlobalRank,
-    },
+    Closed { rank: GlobalRank },
     /// Ranks or their nodes report a failure: an abort, a broken protocol, a fence that failed.
     Failed(Cause),
     /// A sidecar has ended without being asked to, or does not answer.
     SidecarLost {
-        /// Where.
         node: NodeId,
         /// Why, for people.
         error: String,
@@ -94,7 +85,6 @@ pub enum Event {
 pub enum Decision {
     /// Nothing that explains the end of this rank otherwise is to come.
     Judge {
-        /// Which.
         rank: GlobalRank,
         /// How it ended.
         end: RankEnd,
@@ -112,7 +102,6 @@ pub enum Decision {
     ProbeSidecars,
     /// A sidecar was lost that no rank needs.
     SidecarUnneeded {
-        /// Where.
         node: NodeId,
         /// Why, for people.
         error: String,

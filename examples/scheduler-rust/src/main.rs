@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What the ranks print and read is this program's own output and input. Changes of the job's state
-//! are told on standard error. SIGINT and SIGUSR1 go to the ranks, SIGTERM ends the job, and the exit
+//! are printed on standard error. SIGINT and SIGUSR1 go to the ranks, SIGTERM ends the job, and the exit
 //! code is the job's. docs/scheduler.md explains the calls.
 
 mod agents;

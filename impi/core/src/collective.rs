@@ -68,7 +68,6 @@ pub enum Step {
     Send {
         /// Rank in the world.
         to: usize,
-        /// Its tag.
         tag: i32,
         /// Where it goes.
         channel: Channel,
@@ -79,7 +78,6 @@ pub enum Step {
     Receive {
         /// Rank in the world.
         from: usize,
-        /// Its tag.
         tag: i32,
         /// Where it comes.
         channel: Channel,
@@ -92,14 +90,12 @@ pub enum Step {
     Copy {
         /// The other.
         from: usize,
-        /// The block.
         to: usize,
     },
     /// A block becomes `other op block`.
     Combine {
         /// The other.
         from: usize,
-        /// The block.
         to: usize,
     },
 }

@@ -44,7 +44,6 @@ pub struct Match {
 pub struct Status {
     /// Rank in the world of its sender.
     pub source: usize,
-    /// Its tag.
     pub tag: i32,
     /// Its length in bytes, also where the receiver takes less.
     pub length: u64,

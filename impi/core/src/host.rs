@@ -55,7 +55,6 @@ struct Channel {
     got_fini: bool,
 }
 
-/// The machine.
 #[derive(Debug)]
 pub struct Host {
     me: usize,

@@ -191,7 +191,6 @@ impl Header {
 pub struct Packet {
     /// The header; its length is that of the data.
     pub header: Header,
-    /// The data.
     pub data: Vec<u8>,
 }
 

@@ -85,23 +85,19 @@ pub enum Report {
     Refused {
         /// Address of the client.
         peer: String,
-        /// Why.
         why: Violation,
     },
     /// A session is over because of one of its clients, or goes on without it.
     Broken {
-        /// The session.
         session: SessionId,
         /// The client's rank.
         rank: u32,
         /// Address of the client.
         peer: String,
-        /// Why.
         why: Violation,
     },
     /// Not all clients came in time.
     TimedOut {
-        /// The session.
         session: SessionId,
         /// Ranks that have not come, or are not done.
         missing: Vec<u32>,
@@ -137,7 +133,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// The machine.
 #[derive(Debug)]
 pub struct Server {
     settings: Settings,

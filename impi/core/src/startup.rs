@@ -59,7 +59,6 @@ enum State {
     Started,
 }
 
-/// The machine.
 #[derive(Debug)]
 pub struct Startup {
     secrets: Secrets,

@@ -87,7 +87,6 @@ pub const MAX_PROCS: u64 = 1 << 20;
 pub struct HostOffer {
     /// Where it listens.
     pub address: [u8; 16],
-    /// The port.
     pub port: u16,
     /// Packets between acks.
     pub ack_mark: u32,
@@ -169,7 +168,6 @@ pub struct Host {
     pub client: usize,
     /// Where it listens.
     pub address: [u8; 16],
-    /// The port.
     pub port: u16,
     /// Its first process, as rank in the world.
     pub first: usize,
@@ -237,7 +235,6 @@ pub enum WorldError {
         label: &'static str,
         /// Whose value.
         index: usize,
-        /// The value.
         value: i64,
     },
     /// Values that must be equal.

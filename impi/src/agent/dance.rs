@@ -51,7 +51,7 @@ pub fn connect_all(
     while !missing.is_empty() {
         let stream = accept_until(listener, until)
             .map_err(AgentError::io(format!("waiting for hosts {missing:?}")))?;
-        // Whoever else connects here is no host of this job.
+        // Any other connection is no host of this job.
         if let Ok((stream, host)) = greeted(stream)
             && let Some(at) = missing.iter().position(|known| *known == host)
         {

@@ -91,7 +91,7 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
         tls: args.tls_ca.as_deref().map(tls::client).transpose()?,
     };
     if args.command.is_empty() {
-        // Before anything is waited for: whoever started the agent may be killed meanwhile.
+        // Before the first wait, in which the process that started the agent may be killed.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     let joined = join(settings)?;

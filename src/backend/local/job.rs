@@ -101,7 +101,6 @@ impl LocalJob {
         self.envs[node].as_ref().filter(|_| self.uses_pmix())
     }
 
-    /// Its name.
     pub(super) fn nspace(&self) -> &Nspace {
         &self.context.nspace
     }

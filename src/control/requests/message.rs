@@ -35,7 +35,6 @@ pub(crate) enum Wish {
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct JobQuery {
-    /// What for.
     pub(crate) wish: Wish,
     /// Ranks of the first job; all processes when absent.
     pub(crate) ranks: Option<RankSet>,
@@ -48,7 +47,6 @@ pub(crate) struct ProcessRecord {
     pub(crate) job: u32,
     /// Its number there.
     pub(crate) rank: u32,
-    /// Its host.
     pub(crate) host: String,
     /// Its process, once it was started.
     pub(crate) pid: Option<i32>,
@@ -94,7 +92,6 @@ impl ProcessRecord {
     }
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JobAnswer {

@@ -28,7 +28,7 @@ pub(super) fn prepare(
 ) -> Result<Controller, RunFailure> {
     let plan = Arc::new(plan);
     let show = show(&plan, since, status.as_ref());
-    // There is nothing to be ended in order yet: a signal ends the process, whatever it waits for.
+    // Nothing needs an orderly end yet: a signal ends the process, whatever it waits for.
     let mut remote = RemoteBackend::connect(&plan, started)?;
     let signals = Signals::take(&surroundings.ignored, false);
     let wake = Arc::clone(remote.wake());

@@ -91,7 +91,10 @@ fn read(pid: i32) -> Option<Process> {
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "in vain: {what}");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "timed out: {what}"
+        );
         let moment = rustix::time::Timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,

@@ -64,7 +64,7 @@ impl Lab {
 
     fn answer(&self, mut connection: UnixStream) {
         let code = self.serve(&mut connection).unwrap_or(UNREACHABLE);
-        // Whoever asked may be gone.
+        // The caller may be gone.
         let _ = connection.write_all(&[code]);
     }
 

@@ -25,7 +25,7 @@ const LONGEST: usize = 1 << 17;
 /// Room for frames that arrive while others are passed on.
 const BUFFER: libc::c_int = 8 << 20;
 
-/// `struct virtio_net_hdr`: tells of checksums and segments that are left to the interface. Passed on as it is.
+/// `struct virtio_net_hdr`: describes checksums and segments that are left to the interface. Passed on as it is.
 const HEADER: usize = 10;
 
 /// What the network does to each frame.

@@ -43,7 +43,6 @@ pub(crate) enum Wish {
     Finalize,
 }
 
-/// The answer.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Reply {
     pub(crate) status: Status,

@@ -222,7 +222,7 @@ impl Run {
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
-            // Defaults of this machine and of whoever tests do not count.
+            // Defaults of this machine and of its user do not count.
             .env("WIREUP_SITE_CONFIG", "")
             .env("XDG_CONFIG_HOME", self.sandbox.work())
             .env(MARK, &id)

@@ -20,7 +20,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
         if let Some(value) = condition() {
             return value;
         }
-        assert!(start.elapsed() < DEADLINE, "in vain: {what}");
+        assert!(start.elapsed() < DEADLINE, "timed out: {what}");
         look_again_soon();
     }
 }

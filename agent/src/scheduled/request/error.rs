@@ -91,7 +91,6 @@ pub enum RequestError {
     /// An address that cannot be one.
     #[error("peers[{index}].grpc_address {address:?}: give HOST:PORT or [ADDRESS]:PORT")]
     Address {
-        /// Which.
         index: usize,
         /// As it was given.
         address: String,

@@ -59,7 +59,6 @@ pub struct SignalHandle(Option<(Arc<Steps>, u64)>);
 /// A process that was started.
 #[derive(Debug)]
 pub struct Started {
-    /// It.
     pub child: Child,
     /// How to signal it.
     pub signal_handle: SignalHandle,

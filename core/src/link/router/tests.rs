@@ -182,7 +182,7 @@ fn an_entry_without_a_node_ends_with_its_launcher() {
     assert_eq!(handle(&mut entry, gone), [Action::End]);
 }
 
-/// Whoever has a queue.
+/// The ends of links that have a queue.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Party {
     Launcher,

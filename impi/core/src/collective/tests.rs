@@ -35,7 +35,7 @@ fn run(
     let mut crossing = 0;
     loop {
         let mut moved = false;
-        // The last processes first: whoever relies on the order of processes is found out.
+        // The last processes first: an operation that relies on the order of processes fails.
         for me in (0..size).rev() {
             while let Some(step) = left[me].front() {
                 if !execute(step, me, &mut values[me], &mut wires) {

@@ -34,7 +34,6 @@ pub enum Violation {
     Length {
         /// The command's name.
         command: &'static str,
-        /// As sent.
         length: i32,
     },
     /// Masks have nothing in common.
@@ -52,7 +51,6 @@ pub enum Violation {
     /// Two clients with one rank.
     #[error("rank {rank} is taken by {holder}")]
     Taken {
-        /// The rank.
         rank: u32,
         /// Address of the first.
         holder: String,
@@ -63,7 +61,6 @@ pub enum Violation {
     /// Labels ascend.
     #[error("label {label:#x} after {before:#x}: labels must ascend")]
     Order {
-        /// As sent.
         label: i32,
         /// The last before it.
         before: i32,
