@@ -29,6 +29,7 @@ mod report;
 mod requeue;
 mod run;
 pub mod table;
+mod topo;
 pub(crate) mod usage_errors;
 mod value_error;
 
@@ -63,6 +64,8 @@ enum Other {
     Debug(debug::DebugArgs),
     /// Write cores of the ranks of a job, which go on
     Core(look::CoreArgs),
+    /// Show what a host is made of: packages, NUMA nodes, cores, GPUs and NICs
+    Topo(topo::TopoArgs),
     /// Attach to a job that was started with --detach
     Attach(attach::AttachArgs),
     /// Wait for jobs that were started with --detach
@@ -155,6 +158,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Stacks(args)) => look::show_stacks(args),
         Ok(Other::Debug(args)) => debug::execute(args),
         Ok(Other::Core(args)) => look::write_cores(args),
+        Ok(Other::Topo(args)) => topo::execute(&args),
         Ok(Other::Attach(args)) => attach::attach(&args),
         Ok(Other::Wait(args)) => attach::wait(&args),
         Ok(Other::Report(args)) => report::execute(&args),

@@ -18,7 +18,7 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{accounts, interfaces, mpir, namespace, privileges, signals, spawn, time_zone, zombie}`,
+// `sys::{accounts, hwloc, interfaces, mpir, namespace, privileges, signals, spawn, time_zone, zombie}`,
 // `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 

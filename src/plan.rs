@@ -32,6 +32,7 @@ use crate::plan::reasons::{CountWhy, Offer, OfferWhy};
 use crate::plan::slots::Slots;
 use crate::plan::wrap::Wrapper;
 use crate::sys::limits::RawLimit;
+use wireup_core::binding::HostBinding;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank, UserId};
@@ -43,6 +44,7 @@ use wireup_core::node::JobContext;
 
 pub mod allocations;
 mod app;
+pub(crate) mod binding;
 pub mod direction;
 pub mod directory;
 pub(crate) mod engines;
@@ -160,6 +162,8 @@ pub struct Plan {
     pub host: Option<HostParts>,
     /// Why there is none, on a node whose ranks do not need it.
     pub without_host: Option<String>,
+    /// The CPUs of the ranks here, if they are bound. The launcher of several hosts does not know it.
+    pub binding: Option<Arc<HostBinding>>,
     /// What limits the number of ranks here.
     pub slots: Slots,
     /// Remarks about the origin of the job's settings, for `-v`.
@@ -321,24 +325,30 @@ impl Plan {
             offset: GlobalRank(0),
             preputs: Vec::new(),
         };
+        let decided = Decided {
+            job: Arc::new(job),
+            counts: sizes.into_iter().map(|(_, why)| why).collect(),
+            node_names,
+            absent: BTreeSet::new(),
+            offer,
+            oversubscribed,
+            names,
+            launcher: LauncherProcess::this(),
+            origin: None,
+            key,
+            variables,
+        };
+        let binding = match across {
+            true => None,
+            false => binding::bind(&spec, &decided, None, (None, libpmix(host.as_ref())))?,
+        };
         Ok(Self {
-            decided: Decided {
-                job: Arc::new(job),
-                counts: sizes.into_iter().map(|(_, why)| why).collect(),
-                node_names,
-                absent: BTreeSet::new(),
-                offer,
-                oversubscribed,
-                names,
-                launcher: LauncherProcess::this(),
-                origin: None,
-                key,
-                variables,
-            },
+            decided,
             inheritance: Arc::new(inheritance),
             apps,
             host,
             without_host: None,
+            binding,
             slots,
             notes: spec.notes.clone(),
             warnings,
@@ -403,12 +413,15 @@ impl Plan {
             Some(Err(failure)) => return Err(failure),
             None => (None, None),
         };
+        let known = (None, libpmix(host.as_ref()));
+        let binding = binding::bind(&spec, &decided, Some(node), known)?;
         Ok(Self {
             decided,
             inheritance: Arc::new(inheritance),
             apps,
             host,
             without_host,
+            binding,
             slots,
             notes: Vec::new(),
             warnings: Vec::new(),
@@ -475,6 +488,11 @@ impl Decided {
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+/// The library of a server's.
+fn libpmix(host: Option<&HostParts>) -> Option<&Path> {
+    host.map(|host| host.libpmix.path.as_path())
+}
 
 /// Whether an allocator may listen there.
 fn check_allocator(path: &Path) -> Result<(), OptionError> {

@@ -1,5 +1,6 @@
 //! Output to the user: the plan, the state, failures.
 
+pub(crate) mod bindings;
 pub(crate) mod dry_run;
 pub mod explain;
 pub mod failures;

@@ -9,6 +9,8 @@ pub mod core_dump;
 pub mod descriptors;
 pub mod devices;
 pub mod fd_passing;
+#[allow(unsafe_code, reason = "the C library hwloc")]
+pub mod hwloc;
 #[allow(unsafe_code, reason = "getifaddrs(3)")]
 pub mod interfaces;
 pub mod leftovers;

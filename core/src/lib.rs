@@ -2,7 +2,9 @@
 //! argument.
 //!
 //! Map, from the vocabulary up; a module uses only those above it:
+//! - [`topology`]: what a host is made of
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
+//! - [`binding`]: which CPUs each rank of a host gets
 //! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
@@ -12,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod binding;
 pub mod collective;
 pub mod direct_modex;
 pub mod fence;
@@ -34,3 +37,4 @@ pub mod stdio_flow_control;
 pub mod step;
 pub mod supervisor;
 pub mod timeline;
+pub mod topology;

@@ -76,6 +76,7 @@ fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, EntryAg
         terminal: false,
         limits: &[],
         umask: None,
+        cpus: &[],
         reset_signals: &[libc::SIGPIPE],
         namespaces: None,
         group: None,

@@ -180,6 +180,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         terminal: false,
         limits: &[],
         umask: None,
+        cpus: &[],
         reset_signals: &[],
         namespaces: None,
         group: None,

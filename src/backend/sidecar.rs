@@ -123,6 +123,7 @@ impl Sidecar {
             terminal: false,
             limits: &[],
             umask: None,
+            cpus: &[],
             reset_signals: spec.reset_signals,
             namespaces,
             group: spec.group,

@@ -1,5 +1,6 @@
 //! Options of `wireup run`, by topic: one file for each group of its help.
 
+mod binding;
 mod debug;
 mod ending;
 mod hosts;
@@ -9,6 +10,7 @@ mod status;
 mod stdio;
 mod surroundings;
 
+pub(super) use binding::BindingArgs;
 pub(super) use debug::DebugArgs;
 pub(super) use ending::{EndingArgs, OnLoss, parse_seconds};
 pub(super) use hosts::{HostsArgs, listed};

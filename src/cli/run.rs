@@ -13,7 +13,8 @@ use super::impi::Link;
 use super::line::{Own, Word};
 use super::negation::with_negations;
 use super::options::{
-    DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, OnLoss, StatusArgs, StdioArgs,
+    BindingArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, OnLoss, StatusArgs,
+    StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
 use crate::cli::{foreign_options, usage_errors};
@@ -116,6 +117,9 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     layout: LayoutArgs,
+
+    #[command(flatten)]
+    binding: BindingArgs,
 
     #[command(flatten)]
     hosts: HostsArgs,
@@ -285,6 +289,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
     let ranks = apps.iter().map(|app| app.count).sum::<Option<u32>>();
+    let binding = args.binding.resolve(&args.layout).inspect_err(told)?;
     let layout = args.layout.resolve(args.hosts, ranks);
     let layout = layout.inspect_err(told)?;
     if says
@@ -306,6 +311,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         apps,
         psets,
         layout,
+        binding,
         stdio,
         ending: args.ending.into(),
         status,

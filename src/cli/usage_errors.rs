@@ -36,10 +36,6 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::UnknownArgument && !tipped {
         line.push_str("; --help lists the options");
     }
-    if let Some(hint) = hint(error) {
-        line.push_str("; ");
-        line.push_str(&hint);
-    }
     line
 }
 
@@ -60,30 +56,6 @@ fn is_guess(error: &clap::Error) -> bool {
 pub(super) fn is_near(word: &str, name: &str) -> bool {
     let wrong = strsim::osa_distance(word, name);
     wrong <= (word.len() / 3).max(1) || word.len() >= 3 && name.starts_with(word)
-}
-
-/// What to write for a value that another launcher takes for an option of the same name.
-fn hint(error: &clap::Error) -> Option<String> {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    let (option, value) = (
-        text(ContextKind::InvalidArg)?,
-        text(ContextKind::InvalidValue)?,
-    );
-    if !option.starts_with("--map-by") {
-        return None;
-    }
-    let mut parts = value.split(':');
-    Some(match (parts.next(), parts.next()) {
-        (Some("ppr"), Some(number)) => format!("write --ppn {number} for {number} ranks on a node"),
-        _ => {
-            "ranks are not mapped to cores or sockets: write slot to fill node after node, node to \
-              take them in turn"
-                .to_owned()
-        }
-    })
 }
 
 /// Words for `wireup run`, whose programs are positional and whose files may have set anything.

@@ -31,6 +31,16 @@ pub(crate) enum ValueError {
     NoTarget,
     #[error("the ranks use the descriptors 0 to 2; give another one, or - for standard output")]
     TakenDescriptor,
+    #[error(
+        "give slot, node, hwthread, core, l2, l3, numa, package, or ppr:N: and one of these for N ranks on each"
+    )]
+    Mapping,
+    #[error("give none, hwthread, core, l2, l3, numa, package, or cpu-list: and a list of CPUs")]
+    BindTo,
+    #[error(
+        "give the CPUs of each rank with commas between them, such as 0,1 or 0-3,4-7 or 0+2,1+3"
+    )]
+    CpuList,
     #[error("give the number of a descriptor after fd:, or write ./fd:… for a file")]
     NoDescriptor,
 }

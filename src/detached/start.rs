@@ -44,6 +44,7 @@ pub(super) fn start(
         terminal: false,
         limits: &[],
         umask: None,
+        cpus: &[],
         reset_signals: &RESET,
         namespaces: None,
         group: None,

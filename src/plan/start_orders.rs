@@ -61,6 +61,12 @@ pub(crate) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
     })
 }
 
+/// The CPUs that a rank is bound to, 64 in each word; none if it is not.
+pub(crate) fn cpus(plan: &Plan, rank: Rank) -> Vec<u64> {
+    let bound = plan.binding.as_ref().and_then(|binding| binding.of(rank));
+    bound.map_or_else(Vec::new, |cpus| cpus.words().to_vec())
+}
+
 /// The name of a node's PMIx server.
 pub(crate) fn server_name(plan: &Plan, node: NodeId) -> (Nspace, Rank) {
     let name = format!("{}-host", plan.job.nspace);

@@ -145,6 +145,12 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
     for place in explain::places(plan) {
         sheet.add("placement", &place);
     }
+    let mut name = "binding";
+    if plan.spec.binding.binds() {
+        for line in explain::binding(plan, true) {
+            sheet.add(std::mem::take(&mut name), &line);
+        }
+    }
     let across_hosts = plan.spec.layout.across_hosts();
     if across_hosts {
         sheet.add("contacts", &nodes::reach(plan));

@@ -4,8 +4,9 @@ use crate::inspect::sidecar_files;
 use crate::plan::reasons::{CountWhy, plural};
 use crate::plan::slots::online;
 use crate::plan::{App, Plan, directory, rank_env};
-use crate::report::nodes;
+use crate::report::{bindings, nodes};
 use wireup_core::job::ids::Rank;
+use wireup_core::topology;
 
 /// Nodes whose ranks [`short`] shows.
 const NODES_SHOWN: usize = 8;
@@ -43,6 +44,8 @@ pub fn long(plan: &Plan) -> Vec<String> {
     }
     lines.push(slots(plan));
     lines.extend(places(plan).map(|place| format!("placement: {place}")));
+    let bound = binding(plan, false).into_iter();
+    lines.extend(bound.map(|line| format!("binding: {line}")));
     if plan.spec.layout.across_hosts() {
         lines.push(format!("contacts: {}", nodes::reach(plan)));
         lines.push(format!("agent: {}", nodes::agent(plan)));
@@ -188,20 +191,29 @@ pub(crate) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
     })
 }
 
+/// The binding of the ranks: why they have which CPUs, and with a `picture` of the host.
+pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
+    let spec = &plan.spec.binding;
+    if !spec.binds() {
+        return vec!["none: the system chooses the CPUs of the ranks (--bind-to)".to_owned()];
+    }
+    let Some(binding) = &plan.binding else {
+        return vec![format!(
+            "to {} (--bind-to): each host binds its own ranks, by its topology and its limits",
+            spec.to
+        )];
+    };
+    let mut lines = binding.reasons.clone();
+    if picture {
+        lines.extend(binding.picture());
+    }
+    lines.extend(bindings::ranks(binding));
+    lines
+}
+
 /// Ascending ranks as `0-3,6`.
 fn ranges(ranks: &[Rank]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for rank in ranks {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == rank.0 => *last = rank.0,
-            _ => runs.push((rank.0, rank.0)),
-        }
-    }
-    let text = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    runs.iter().map(text).collect::<Vec<_>>().join(",")
+    topology::ranges(ranks.iter().map(|rank| rank.0))
 }
 
 /// Where the ranks of a program start, and why there.

@@ -67,6 +67,12 @@ pub fn start_failure(
                 EXIT_WIREUP,
             )
         }
+        RankStartError::Spawn(SpawnStage::Binding, errno) => (
+            format!(
+                "cannot be bound to its CPUs: {errno}; they have been taken from this host's control group or switched off since the start"
+            ),
+            EXIT_WIREUP,
+        ),
         RankStartError::Spawn(SpawnStage::Stop, errno) => (
             format!(
                 "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"

@@ -58,6 +58,8 @@ pub struct ChildCommand<'a> {
     pub limits: &'a [(c_int, libc::rlimit)],
     /// File mode creation mask of the program; the launcher's own when absent.
     pub umask: Option<u32>,
+    /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
+    pub cpus: &'a [u64],
     /// Signals whose disposition goes back to the default; all others are already at it.
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
@@ -101,6 +103,8 @@ pub enum SpawnStage {
     Descriptors,
     /// Taking the terminal.
     Terminal,
+    /// Being bound to CPUs.
+    Binding,
     /// Being stopped when the program has been executed.
     Stop,
     /// Executing the program.
@@ -132,6 +136,8 @@ struct Shared {
     limit_count: usize,
     /// Negative to leave it.
     umask: c_int,
+    cpus: *const u64,
+    cpu_words: usize,
     reset_signals: *const c_int,
     reset_count: usize,
     user_ns: RawFd,
@@ -224,6 +230,8 @@ impl Spawner {
             limits: command.limits.as_ptr(),
             limit_count: command.limits.len(),
             umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
+            cpus: command.cpus.as_ptr(),
+            cpu_words: command.cpus.len(),
             reset_signals: command.reset_signals.as_ptr(),
             reset_count: command.reset_signals.len(),
             user_ns: user_ns.unwrap_or(-1),
@@ -447,6 +455,19 @@ unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
         if shared.umask >= 0 {
             // Not shared with the launcher: the child was cloned without CLONE_FS.
             libc::umask(shared.umask as libc::mode_t);
+        }
+        if shared.cpu_words > 0 {
+            // The system call rather than the wrapper, whose type has room for 1024 CPUs. Its words are of 64 bits on
+            // the machines that wireup is for.
+            check(
+                libc::syscall(
+                    libc::SYS_sched_setaffinity,
+                    0,
+                    shared.cpu_words * size_of::<u64>(),
+                    shared.cpus,
+                ) as c_int,
+                SpawnStage::Binding,
+            )?;
         }
         // After the descriptors, whose numbers may be beyond the new limit.
         for index in 0..shared.limit_count {

@@ -105,6 +105,8 @@ pub struct RankPlan {
     pub wrapper: Option<Executed>,
     /// Variables of this rank alone.
     pub env: Vec<CString>,
+    /// The CPUs that it is bound to, 64 in each word; empty if it is not.
+    pub cpus: Vec<u64>,
     /// Standard input.
     pub stdin: StdinPlan,
     /// Standard output and error.
@@ -342,6 +344,7 @@ fn start_one(
         terminal,
         limits: &app.limits,
         umask: app.umask,
+        cpus: &plan.cpus,
         reset_signals: &shared.reset_signals,
         group: shared.group.as_ref().map(|group| group.as_fd()),
         namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),

@@ -11,6 +11,7 @@ extern crate wireup_test_support;
 mod abandoned;
 mod agents;
 mod allocations;
+mod binding;
 mod bystanders;
 mod cluster;
 mod debuggers;

@@ -260,16 +260,12 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
             "--rank-by: ranks are numbered as",
         ),
         (
-            &["--bind-to", "core", "true"],
-            "--bind-to: wireup does not bind",
+            &["--cpu-bind", "cores", "true"],
+            "--cpu-bind: write --bind-to core,",
         ),
         (
-            &["--map-by", "core", "true"],
-            "'core' for '--map-by <slot|node>' [possible values: slot, node]; ranks are not mapped to cores",
-        ),
-        (
-            &["--map-by", "ppr:2:node", "true"],
-            "write --ppn 2 for 2 ranks on a node",
+            &["--map-by", "board", "true"],
+            "give slot, node, hwthread, core, l2, l3, numa, package, or ppr:N:",
         ),
         (
             &["-c", "2", "-n", "2", "true"],

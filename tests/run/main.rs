@@ -10,6 +10,7 @@ extern crate wireup_test_support;
 
 mod allocations;
 mod auto;
+mod binding;
 mod children;
 mod config;
 mod control;

@@ -18,11 +18,12 @@ use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
-    AgentStarter, AppSpec, Children, DebugSpec, EndingSpec, FenceLimit, Inherited, InterfaceSpec,
-    JobSpec, LayoutSpec, MapBy, OnFailure, PmiChoice, Preload, RankChoice, SpreadSpec, StatusSpec,
-    StatusTarget, StdinTarget, StdioSpec, WrapSpec,
+    AgentStarter, AppSpec, BindTo, BindingSpec, Children, DebugSpec, EndingSpec, FenceLimit,
+    Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy, MapWithin, OnFailure, PmiChoice, Preload,
+    RankChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
+use crate::topology::{CPUS_MAX, CpuSet, Level};
 
 /// Any bytes, as the system allows them.
 fn word() -> BoxedStrategy<OsString> {
@@ -230,6 +231,29 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
         .boxed()
 }
 
+fn binding() -> BoxedStrategy<BindingSpec> {
+    let level = || (0..Level::ALL.len()).prop_map(|at| Level::ALL[at]);
+    let cpus = vec(0..CPUS_MAX, 1..4).prop_map(|cpus| cpus.into_iter().collect::<CpuSet>());
+    let to = prop_oneof![
+        Just(BindTo::None),
+        level().prop_map(BindTo::Level),
+        vec(cpus, 1..3).prop_map(BindTo::List),
+    ];
+    let map = prop_oneof![
+        Just(MapWithin::InOrder),
+        level().prop_map(MapWithin::Over),
+        (any::<u32>(), level()).prop_map(|(each, level)| MapWithin::Each(each, level)),
+    ];
+    (to, map, 1_u32.., any::<bool>())
+        .prop_map(|(to, map, cpus_per_rank, report)| BindingSpec {
+            to,
+            map,
+            cpus_per_rank,
+            report,
+        })
+        .boxed()
+}
+
 fn stdio() -> BoxedStrategy<StdioSpec> {
     let stdin = prop_oneof![
         Just(StdinTarget::None),
@@ -339,13 +363,16 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
             any::<(bool, bool, u8)>(),
             vec("\\PC{0,9}", 0..3),
             of("\\PC{0,9}"),
+            binding(),
         ),
     )
         .prop_map(
-            |(apps, layout, psets, stdio, ending, status, interface, debug, (told, notes, log))| {
+            |(apps, layout, psets, stdio, ending, status, interface, debug, rest)| {
+                let (told, notes, log, binding) = rest;
                 JobSpec {
                     apps,
                     layout,
+                    binding,
                     psets,
                     stdio,
                     ending,

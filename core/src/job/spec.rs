@@ -1,5 +1,6 @@
 //! What the user asked for, as a plain value: flags end here.
 
+mod binding;
 mod layout;
 
 use std::ffi::OsString;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use binding::{BindTo, BindingSpec, MapWithin};
 pub use layout::{AgentStarter, LayoutSpec, MapBy, STAR_LIMIT, SpreadSpec, TREE_WIDTH};
 
 use super::debug::{Director, OnToolLoss};
@@ -363,6 +365,8 @@ pub struct JobSpec {
     pub apps: Vec<AppSpec>,
     /// Placement of the ranks.
     pub layout: LayoutSpec,
+    /// CPUs of the ranks.
+    pub binding: BindingSpec,
     /// Process sets beside those of the applications.
     pub psets: Vec<ProcessSet>,
     /// Input and output.
@@ -394,6 +398,7 @@ impl JobSpec {
         Self {
             apps,
             layout: LayoutSpec::default(),
+            binding: BindingSpec::default(),
             psets: Vec::new(),
             stdio: StdioSpec::default(),
             ending: EndingSpec::default(),

@@ -22,7 +22,7 @@ use crate::job::octets;
 use crate::link::spawn_tree::{Shape, Tree};
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "there is no sign of life";

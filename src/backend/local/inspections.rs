@@ -268,6 +268,7 @@ impl LocalBackend {
             terminal: false,
             limits: &[],
             umask: None,
+            cpus: &[],
             reset_signals: &reset,
             namespaces: None,
             group: None,

@@ -15,6 +15,7 @@ use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::jobs::Planned;
 use crate::plan::start_orders::{self, app_start, host_requests};
 use crate::plan::{Plan, rank_env};
+use crate::report::bindings;
 use crate::report::failures::NotStarted;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::descriptors;
@@ -186,6 +187,7 @@ impl LocalBackend {
         let job = self.jobs.get(number).expect("only known jobs are started");
         let plan = Arc::clone(job.plan());
         let shared = self.shared(number, job, surroundings)?;
+        self.report_bindings(&plan);
         let plans = self.rank_plans(number, io);
         if plans.is_empty() {
             return self
@@ -210,6 +212,21 @@ impl LocalBackend {
         }
         self.look = Some(self.now() + PACE);
         Ok(())
+    }
+
+    /// Shows the user where the ranks of a job are bound here, if that is wanted.
+    fn report_bindings(&mut self, plan: &Plan) {
+        let Some(binding) = plan.binding.as_ref().filter(|_| plan.spec.binding.report) else {
+            return;
+        };
+        let host = match (self.part, &plan.node_names[..]) {
+            (Part::Node(node), names) => names[node.index()].as_str(),
+            (Part::Whole, [name]) => name,
+            (Part::Whole, _) => "this machine",
+        };
+        for text in bindings::report(host, binding) {
+            self.tell(FromBackend::Tell { text });
+        }
     }
 
     fn shared(
@@ -288,6 +305,7 @@ impl LocalBackend {
                     app: plan.app_of(rank),
                     wrapper: start_orders::wrapper(plan, rank),
                     env: rank_env::of_rank(plan, rank, job.env(node)),
+                    cpus: start_orders::cpus(plan, rank),
                     stdin,
                     output,
                     pmi: plan.offer.pmi,

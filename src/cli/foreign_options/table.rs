@@ -34,7 +34,7 @@ pub(in crate::cli) enum Meaning {
     Instead(&'static str),
 }
 
-use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere};
+use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere, Words};
 
 pub(in crate::cli) const fn habit(
     words: &'static [&'static str],
@@ -52,8 +52,8 @@ const NODES: &str = "to srun it is a number of nodes, to mpirun of ranks on each
     (--virtual-nodes K makes this machine act as K nodes)";
 const LIST_ONLY: &str = "wireup runs on this machine only if it is in the list; leave it out, and \
     name the hosts with --hosts or --hostfile";
-const NO_BINDING: &str = "wireup does not bind ranks to cores; leave it out, or write --wrap \
-    'taskset -c %l', which binds each rank to the CPU with the number of its local rank";
+const BINDING: &str =
+    "write --bind-to core, hwthread, numa, package or cpu-list:LIST with the CPUs of each rank";
 const NO_GPUS: &str = "wireup assigns no GPUs; leave it out, or write --wrap 'env \
     CUDA_VISIBLE_DEVICES=%l', which gives each rank the GPU with the number of its local rank";
 const NO_MEMORY: &str = "wireup reserves no memory, the batch system does; leave it out, or write \
@@ -76,7 +76,7 @@ pub(super) const HABITS: &[Habit] = &[
         1,
         Instead(
             "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks, or \
-             --cpus-per-rank {1}, which counts CPUs and binds nothing",
+             --cpus-per-rank {1} for {1} CPUs of each",
         ),
     ),
     habit(&["--ntasks"], 1, Instead("write -n {1}")),
@@ -128,47 +128,39 @@ pub(super) const HABITS: &[Habit] = &[
         1,
         Instead(NO_MAPPING),
     ),
-    habit(
-        &["-bind-to", "--bind-to", "--cpu-bind"],
-        1,
-        Only("none", NO_BINDING),
-    ),
+    habit(&["--cpu-bind"], 1, Only("none", BINDING)),
     habit(&["-bind-to-none", "--bind-to-none"], 0, Nothing),
     habit(
-        &[
-            "-bind-to-core",
-            "--bind-to-core",
-            "-bind-to-socket",
-            "--bind-to-socket",
-            "-bycore",
-            "-bysocket",
-        ],
+        &["-bind-to-core", "--bind-to-core"],
         0,
-        Instead(NO_BINDING),
+        Words(&["--bind-to", "core"]),
     ),
     habit(
-        &[
-            "-cpu-set",
-            "--cpu-set",
-            "-rankfile",
-            "--rankfile",
-            "-cpus-per-proc",
-            "--cpus-per-proc",
-        ],
+        &["-bind-to-socket", "--bind-to-socket"],
+        0,
+        Words(&["--bind-to", "package"]),
+    ),
+    habit(&["-bycore"], 0, Words(&["--map-by", "core"])),
+    habit(&["-bysocket"], 0, Words(&["--map-by", "package"])),
+    habit(
+        &["-cpu-set", "--cpu-set", "-rankfile", "--rankfile"],
         1,
-        Instead(NO_BINDING),
+        Instead(BINDING),
+    ),
+    habit(
+        &["-cpus-per-proc", "--cpus-per-proc"],
+        1,
+        Option("--cpus-per-rank"),
     ),
     habit(
         &[
-            "-report-bindings",
-            "--report-bindings",
             "-display-map",
             "--display-map",
             "-display-allocation",
             "--display-allocation",
         ],
         0,
-        Instead("write -v, which shows where the ranks run; wireup does not bind them to cores"),
+        Instead("write -v, which shows where the ranks run, or --report-bindings"),
     ),
     // Variables.
     habit(&["-env"], 2, Variable),

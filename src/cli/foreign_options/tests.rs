@@ -30,8 +30,13 @@ fn options_that_mean_the_same_are_taken() {
     becomes("--kill-on-bad-exit=0 a", "--no-kill-on-bad-exit a");
     becomes("--tasks-per-node=2 a", "--ppn 2 a");
     becomes("-tag-output -wd d a", "--label --wdir d a");
-    becomes("--bind-to none --allow-run-as-root -genvall a", "a");
-    becomes("--bind-to=none a -genvall", "a -genvall");
+    becomes("--cpu-bind none --allow-run-as-root -genvall a", "a");
+    becomes("--cpu-bind=none a -genvall", "a -genvall");
+    becomes(
+        "-bind-to core -report-bindings a",
+        "--bind-to core --report-bindings a",
+    );
+    becomes("-bind-to-socket a", "--bind-to package a");
     becomes("-ppn 2 a", "--ppn 2 a");
     becomes("-perhost 2 -map-by node a", "--ppn 2 --map-by node a");
     becomes("-host b,c:2 a", "--hosts b,c:2 a");
@@ -69,7 +74,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ),
         ("-l -mca btl tcp a", "-mca: write -x OMPI_MCA_btl=tcp"),
         ("--rank-by=core a", "--rank-by=core: ranks are numbered as"),
-        ("--bind-to core a", "--wrap 'taskset -c %l'"),
+        ("--cpu-bind=cores a", "write --bind-to core,"),
         ("-c 2 -n 4 a", "write -n 2 for 2 ranks"),
         ("--pernode a", "write --ppn 1"),
         ("--gpus-per-task=1 a", "CUDA_VISIBLE_DEVICES=%l"),

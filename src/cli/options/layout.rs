@@ -1,23 +1,16 @@
 //! Placement of the ranks.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::HostsArgs;
+use super::binding::Mapping;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use crate::plan::slots::Slots;
 use wireup_core::job::hosts::lookup::needed;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::spec::{LayoutSpec, MapBy};
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Order {
-    /// one node after the other
-    Slot,
-    /// one rank on each node in turn
-    Node,
-}
+use wireup_core::job::spec::{LayoutSpec, MapWithin};
 
 /// Nodes and numbers of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,13 +46,16 @@ pub(crate) struct LayoutArgs {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ppn: Option<u32>,
 
-    /// Count N CPUs for each rank: slots that are given, or this machine's CPUs, are divided by N. Nothing is bound
+    /// Count N CPUs for each rank: slots that are given, or this machine's CPUs, are divided by N; and where ranks are
+    /// bound, each gets N cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true)]
     cpus_per_rank: Option<u32>,
 
-    /// Order in which nodes get ranks
-    #[arg(long, value_enum, value_name = "slot|node", default_value_t = Order::Slot)]
-    map_by: Order,
+    /// Order in which ranks are placed: slot fills node after node, node takes nodes in turn; and within a host, which
+    /// binds them (--bind-to): core, hwthread, l2, l3, numa or package spreads them evenly over these, ppr:N:UNIT puts N
+    /// on each (ppr:N:node is --ppn N)
+    #[arg(long, value_name = "slot|node|UNIT|ppr:N:UNIT", default_value = "slot")]
+    map_by: Mapping,
 
     /// Give these numbers of ranks to these nodes, in the order of ranks: 0*2,1*2,0*1 are two ranks
     /// on the first node, two on the second, one more on the first
@@ -73,6 +69,11 @@ pub(crate) struct LayoutArgs {
 }
 
 impl LayoutArgs {
+    /// Where ranks are mapped within a host, and how many CPUs each gets.
+    pub(super) fn within(&self) -> (MapWithin, u32) {
+        (self.map_by.within, self.cpus_per_rank.unwrap_or(1))
+    }
+
     /// Whether this machine is to act as several nodes.
     pub(crate) fn is_virtual(&self) -> bool {
         self.virtual_nodes > 1
@@ -88,8 +89,16 @@ impl LayoutArgs {
         ranks: Option<u32>,
     ) -> Result<LayoutSpec, RunFailure> {
         let each = self.cpus_per_rank.unwrap_or(1);
+        let ppn = match (self.map_by.per_node, self.ppn) {
+            (Some(_), Some(_)) => {
+                return Err(RunFailure::request(
+                    "--map-by ppr:N:node and --ppn say the same; write one of them",
+                ));
+            }
+            (given, ppn) => given.or(ppn),
+        };
         let divided = |slots: u32| (slots / each).max(1);
-        let needed = |slots: Option<u32>| needed(ranks, slots.map(divided), self.ppn);
+        let needed = |slots: Option<u32>| needed(ranks, slots.map(divided), ppn);
         let (mut hosts, spread) = hosts.resolve(self.is_virtual(), needed)?;
         for host in &mut hosts {
             host.slots = host
@@ -112,11 +121,8 @@ impl LayoutArgs {
             hosts,
             spread,
             virtual_nodes: self.virtual_nodes,
-            ppn: self.ppn,
-            map_by: match self.map_by {
-                Order::Slot => MapBy::Slot,
-                Order::Node => MapBy::Node,
-            },
+            ppn,
+            map_by: self.map_by.nodes,
             runs: self.layout.map_or_else(Vec::new, |runs| runs.0),
             slots,
             oversubscribe: self.oversubscribe,

@@ -18,8 +18,21 @@ pub(super) const HABITS: &[Habit] = &[
         1,
         Computed(
             values::mapping,
-            "wireup knows slots and nodes; write --map-by slot, node or ppr:K:node",
+            "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
         ),
+    ),
+    habit(
+        &["-bind-to", "--bind-to"],
+        1,
+        Computed(
+            values::binding,
+            "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
+        ),
+    ),
+    habit(
+        &["-report-bindings", "--report-bindings"],
+        0,
+        Words(&["--report-bindings"]),
     ),
     habit(
         &["-mca", "--mca", "-gmca", "--gmca"],
@@ -43,8 +56,6 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(
         &[
-            "-report-bindings",
-            "--report-bindings",
             "-display-map",
             "--display-map",
             "-display-allocation",
@@ -110,7 +121,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["-rf"],
         1,
         Instead(
-            "wireup does not bind ranks; write --layout NODE*RANKS,... for which nodes get which ranks",
+            "write --layout NODE*RANKS,... for which nodes get which ranks, and --bind-to cpu-list:LIST for their CPUs",
         ),
     ),
     // How processes are started, which programs do not notice.

@@ -84,6 +84,14 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(values::interface, "write none, pmi2 or pmix"),
     ),
     habit(
+        &["--cpu-bind"],
+        1,
+        Computed(
+            values::cpu_bind,
+            "write --cpu-bind none, threads, cores, sockets, ldoms, map_cpu:LIST or mask_cpu:LIST",
+        ),
+    ),
+    habit(
         &["--gpus-per-task"],
         1,
         Computed(
@@ -123,7 +131,7 @@ pub(super) const HABITS: &[Habit] = &[
             "--mem-bind",
         ],
         1,
-        Instead("wireup does not bind ranks; leave it out"),
+        Instead("write --cpu-bind cores or threads, and -c for the CPUs of each task"),
     ),
 ];
 

@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use wireup_core::topology::CpuSet;
+
 fn words(words: &[&str]) -> Option<Vec<OsString>> {
     Some(words.iter().map(OsString::from).collect())
 }
@@ -131,22 +133,111 @@ pub(super) fn distribution(text: &str) -> Option<Vec<OsString>> {
     }
 }
 
-/// Where Open MPI and Hydra place ranks.
+/// A part of a host, as Open MPI, Hydra and Slurm call it.
+fn unit(text: &str) -> Option<&'static str> {
+    Some(match text {
+        "hwthread" | "hwt" | "thread" | "threads" => "hwthread",
+        "core" | "cores" => "core",
+        "l2" | "l2cache" => "l2",
+        "l3" | "l3cache" => "l3",
+        "numa" | "ldoms" => "numa",
+        "package" | "socket" | "sockets" => "package",
+        _ => return None,
+    })
+}
+
+/// Where Open MPI and Hydra place ranks: `UNIT[:MODIFIER]…` and `ppr:N:UNIT[:MODIFIER]…`.
 pub(super) fn mapping(text: &str) -> Option<Vec<OsString>> {
-    if let Some(rest) = text.strip_prefix("ppr:") {
-        let (count, of) = rest.split_once(':')?;
-        return match of {
-            "node" => words(&["--ppn", count]),
-            _ => None,
-        };
+    let lower = text.to_ascii_lowercase();
+    let mut parts = lower.split(':');
+    let mut result = Vec::new();
+    let mut add = |option: &str, value: Option<&str>| {
+        result.push(option.into());
+        result.extend(value.map(OsString::from));
+    };
+    match parts.next()? {
+        "" => {}
+        "ppr" => {
+            let (count, of) = (parts.next()?, parts.next()?);
+            match of {
+                "node" => add("--ppn", Some(count)),
+                _ => add("--map-by", Some(&format!("ppr:{count}:{}", unit(of)?))),
+            }
+        }
+        "slot" | "byslot" => add("--map-by", Some("slot")),
+        "node" | "bynode" => add("--map-by", Some("node")),
+        part => add("--map-by", Some(unit(part)?)),
     }
-    match text {
-        "slot" | "core" | "hwthread" | "byslot" => words(&["--map-by", "slot"]),
-        "node" | "bynode" => words(&["--map-by", "node"]),
-        "slot:OVERSUBSCRIBE" | ":OVERSUBSCRIBE" => words(&["--oversubscribe"]),
-        "node:OVERSUBSCRIBE" => words(&["--map-by", "node", "--oversubscribe"]),
+    for modifier in parts {
+        match modifier.split_once('=') {
+            Some(("pe", count)) => add("--cpus-per-rank", Some(count)),
+            None if modifier == "oversubscribe" => add("--oversubscribe", None),
+            None if modifier == "nooversubscribe" => add("--no-oversubscribe", None),
+            _ => return None,
+        }
+    }
+    Some(result)
+}
+
+/// What Open MPI and Hydra bind ranks to.
+pub(super) fn binding(text: &str) -> Option<Vec<OsString>> {
+    let lower = text.to_ascii_lowercase();
+    let (what, modifier) = lower.split_once(':').unwrap_or((&lower, ""));
+    match (what, modifier) {
+        ("none" | "machine" | "board", "") => words(&["--bind-to", "none"]),
+        // Hydra's list of each rank's CPUs.
+        ("user", list) if !list.is_empty() => words(&["--bind-to", &format!("cpu-list:{list}")]),
+        ("cpu-list", list) if !list.is_empty() => words(&["--bind-to", text]),
+        (what, "overload-allowed") => words(&["--bind-to", unit(what)?, "--oversubscribe"]),
+        (what, "" | "if-supported") => words(&["--bind-to", unit(what)?]),
         _ => None,
     }
+}
+
+/// The CPUs of a hexadecimal mask of any length.
+fn mask_of(text: &str) -> Option<CpuSet> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let mut cpus = CpuSet::default();
+    for (at, digit) in (0_u32..).zip(digits.chars().rev()) {
+        let digit = digit.to_digit(16)?;
+        let bits = (0..4).filter(|bit| digit & 1 << bit != 0);
+        bits.for_each(|bit| cpus.insert(at.saturating_mul(4) + bit));
+    }
+    Some(cpus)
+}
+
+/// What srun binds tasks to; `q` and `v` say whether that is shown. Source: srun(1), --cpu-bind.
+pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
+    let mut result = Vec::new();
+    let mut rest = text;
+    while let Some(next) = ["verbose", "quiet", "v", "q"]
+        .into_iter()
+        .find_map(|word| Some((word, rest.strip_prefix(word)?)))
+        .filter(|(_, next)| next.is_empty() || next.starts_with(','))
+    {
+        if next.0.starts_with('v') {
+            result.push("--report-bindings".into());
+        }
+        rest = next.1.trim_start_matches(',');
+    }
+    let (what, list) = rest.split_once(':').unwrap_or((rest, ""));
+    let to = match (what, list) {
+        ("", "") => return Some(result),
+        ("no" | "none", "") => "none".to_owned(),
+        ("map_cpu", list) if !list.is_empty() => format!("cpu-list:{list}"),
+        ("mask_cpu", list) => {
+            let masks = list.split(',').map(|mask| {
+                let mask = mask_of(mask)?;
+                let cpus: Vec<String> = mask.iter().map(|cpu| cpu.to_string()).collect();
+                (!cpus.is_empty()).then(|| cpus.join("+"))
+            });
+            format!("cpu-list:{}", masks.collect::<Option<Vec<_>>>()?.join(","))
+        }
+        (what, "") => unit(what)?.to_owned(),
+        _ => return None,
+    };
+    result.extend(["--bind-to".into(), to.into()]);
+    Some(result)
 }
 
 /// What Open MPI 5 does with output: `tag`, `rank` or `dir=DIR`; a pattern of ours is one too.

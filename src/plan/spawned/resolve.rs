@@ -11,7 +11,7 @@ use crate::inspect::Wants;
 use crate::plan::app::{self, Stand, app_plan};
 use crate::plan::reasons::{CountWhy, Offer};
 use crate::plan::size::SizeError;
-use crate::plan::{App, Contradiction, Decided, Plan, pattern, size};
+use crate::plan::{App, Contradiction, Decided, Plan, binding, libpmix, pattern, size};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
@@ -103,7 +103,11 @@ impl SpawnedJob {
         };
         let apps = self.look(first, node, stand)?;
         self.check_server(first, node, &apps)?;
-        Ok(self.plan(first, decided, spec, apps))
+        let mut plan = self.plan(first, decided, spec, apps);
+        let known = (Some(first), libpmix(first.host.as_ref()));
+        plan.binding = binding::bind(&plan.spec, &plan.decided, node, known)
+            .map_err(|error| refuse(SpawnFailureKind::NoSlots, error.to_string()))?;
+        Ok(plan)
     }
 
     /// Refuses ranks that need a PMIx server where there is none.
@@ -176,6 +180,7 @@ impl SpawnedJob {
             apps,
             host: first.host.clone(),
             without_host: first.without_host.clone(),
+            binding: None,
             slots: first.slots.clone(),
             notes: Vec::new(),
             warnings: Vec::new(),

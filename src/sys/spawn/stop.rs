@@ -79,6 +79,7 @@ mod tests {
             terminal: false,
             limits: &[],
             umask: None,
+            cpus: &[],
             reset_signals: &[],
             namespaces: None,
             group: None,

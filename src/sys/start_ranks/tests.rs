@@ -40,6 +40,7 @@ fn plans(count: u32) -> Vec<RankPlan> {
         app: 0,
         wrapper: None,
         env: Vec::new(),
+        cpus: Vec::new(),
         stdin: StdinPlan::Empty,
         output: OutputPlan::Pipes,
         pmi: false,

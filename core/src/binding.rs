@@ -1,0 +1,218 @@
+//! Which CPUs each rank of a host gets.
+//!
+//! ```text
+//! topology, CPUs that may be used ──▶ units (cores or hardware threads, fast ones first)
+//!   units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
+//!   groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
+//! ```
+//! Nothing else than the host's topology, its limits and the number of its ranks decides: each host does it by itself.
+
+mod error;
+mod map;
+mod picture;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use error::BindingError;
+pub use picture::rows;
+
+use crate::job::ids::Rank;
+use crate::job::spec::{BindTo, BindingSpec, MapWithin};
+use crate::topology::{CpuSet, Level, Topology, ranges};
+
+/// The ranks of a host that are bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    /// How many.
+    pub ranks: u32,
+    /// Processes of the launch there before them: they come behind these.
+    pub before: u32,
+    /// Ranks may share what is one rank's otherwise.
+    pub share: bool,
+}
+
+/// The bindings of the ranks of a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostBinding {
+    pub topology: Arc<Topology>,
+    /// CPUs that ranks may use.
+    pub usable: CpuSet,
+    /// In the order in which ranks were bound.
+    ranks: Vec<(Rank, CpuSet)>,
+    /// How it came to that.
+    pub reasons: Vec<String>,
+}
+
+impl HostBinding {
+    /// Binds the ranks of a host, in this order. `limit` are the CPUs that its processes may use.
+    ///
+    /// # Errors
+    /// [`BindingError`] when the host has not what is asked for.
+    pub fn new(
+        topology: Arc<Topology>,
+        limit: Option<&CpuSet>,
+        spec: &BindingSpec,
+        ranks: &[Rank],
+        (before, share): (u32, bool),
+    ) -> Result<Self, BindingError> {
+        let usable = match limit {
+            Some(limit) => topology.allowed.and(limit),
+            None => topology.allowed.clone(),
+        };
+        let demand = Demand {
+            ranks: u32::try_from(ranks.len()).expect("the ranks of a job are bounded"),
+            before,
+            share,
+        };
+        let (sets, reasons) = cpus(&topology, &usable, spec, demand)?;
+        Ok(Self {
+            topology,
+            usable,
+            ranks: ranks.iter().copied().zip(sets).collect(),
+            reasons,
+        })
+    }
+
+    /// The CPUs of a rank of this host.
+    pub fn of(&self, rank: Rank) -> Option<&CpuSet> {
+        let mut ranks = self.ranks.iter();
+        ranks
+            .find(|(known, _)| *known == rank)
+            .map(|(_, cpus)| cpus)
+    }
+
+    /// All of them, in the order in which ranks were bound.
+    pub fn ranks(&self) -> &[(Rank, CpuSet)] {
+        &self.ranks
+    }
+
+    /// The CPUs of some rank as parts of the host: `core 3 of package 0 (CPUs 6-7)`.
+    pub fn place(&self, cpus: &CpuSet) -> String {
+        let topology = &self.topology;
+        let numbers = |level: Level| topology.numbers_of(level, cpus);
+        let whole = |level: Level, numbers: &[u32]| {
+            let parts = numbers
+                .iter()
+                .map(|at| &topology.parts(level)[*at as usize]);
+            let all = parts.fold(CpuSet::default(), |all, part| all.or(&part.cpus));
+            all.and(&self.usable) == *cpus
+        };
+        let threads = |level| {
+            let of: Vec<u32> = numbers(level);
+            let count = u32::try_from(of.len()).unwrap_or(u32::MAX);
+            format!("{} {}", level.noun(count), ranges(of))
+        };
+        let cores = numbers(Level::Core);
+        let mut text = match whole(Level::Core, &cores) {
+            true => threads(Level::Core),
+            false => threads(Level::Hwthread),
+        };
+        for level in [Level::Numa, Level::Package] {
+            if topology.parts(level).len() > 1 {
+                text.push_str(match text.contains(" of ") {
+                    true => ", ",
+                    false => " of ",
+                });
+                text.push_str(&threads(level));
+            }
+        }
+        let plural = if cpus.len() == 1 { "" } else { "s" };
+        format!("{text} (CPU{plural} {cpus})")
+    }
+
+    /// The host with its ranks, a line for each row.
+    pub fn picture(&self) -> Vec<String> {
+        picture::picture(self)
+    }
+}
+
+/// The CPUs of each rank, and why.
+fn cpus(
+    topology: &Topology,
+    usable: &CpuSet,
+    spec: &BindingSpec,
+    demand: Demand,
+) -> Result<(Vec<CpuSet>, Vec<String>), BindingError> {
+    if usable.is_empty() {
+        return Err(BindingError::NoCpus);
+    }
+    let mut reasons = vec![format!(
+        "{}; ranks may use the CPUs {usable}",
+        topology.summary()
+    )];
+    let level = match &spec.to {
+        BindTo::None => return Ok((vec![usable.clone(); demand.ranks as usize], reasons)),
+        BindTo::List(list) => return Ok((listed(topology, usable, list, demand)?, reasons)),
+        BindTo::Level(level) => *level,
+    };
+    for asked in [Some(level), mapped_over(spec.map)].into_iter().flatten() {
+        if topology.parts(asked).is_empty() {
+            return Err(BindingError::NoSuchPart(asked));
+        }
+    }
+    let units = map::Units::choose(topology, usable, spec, level, demand);
+    reasons.extend(units.reason(topology));
+    let groups = map::groups(topology, usable, spec, &units, demand)?;
+    let count = spec.cpus_per_rank;
+    let each = format!("{count} {}", units.level.noun(count));
+    reasons.push(match spec.map {
+        MapWithin::InOrder => format!("each rank gets {each}, in order (--map-by slot)"),
+        MapWithin::Over(part) => format!(
+            "each rank gets {each}; the ranks are spread evenly over {} (--map-by {part})",
+            part.noun(2)
+        ),
+        MapWithin::Each(ranks, part) => format!(
+            "each rank gets {each}; {ranks} on each {} (--map-by ppr:{ranks}:{part})",
+            part.noun(1)
+        ),
+    });
+    if level > units.level {
+        reasons.push(format!(
+            "each rank is bound to the whole {} around that (--bind-to {level})",
+            level.noun(1)
+        ));
+    }
+    let around = |group: CpuSet| {
+        let parts = topology.parts(level).iter();
+        let parts = parts.filter(|part| part.cpus.meets(&group));
+        let all = parts.fold(group.clone(), |all, part| all.or(&part.cpus));
+        match level > units.level {
+            true => all.and(usable),
+            false => group,
+        }
+    };
+    Ok((groups.into_iter().map(around).collect(), reasons))
+}
+
+/// The level over which ranks are mapped.
+fn mapped_over(map: MapWithin) -> Option<Level> {
+    match map {
+        MapWithin::InOrder => None,
+        MapWithin::Over(level) | MapWithin::Each(_, level) => Some(level),
+    }
+}
+
+/// The sets of a list, in turn.
+fn listed(
+    topology: &Topology,
+    usable: &CpuSet,
+    list: &[CpuSet],
+    demand: Demand,
+) -> Result<Vec<CpuSet>, BindingError> {
+    let mut all = list.iter().flat_map(CpuSet::iter);
+    if let Some(cpu) = all.find(|cpu| !usable.contains(*cpu)) {
+        let usable = usable.clone();
+        return Err(match topology.cpus.contains(cpu) {
+            true => BindingError::NotAllowed { cpu, usable },
+            false => BindingError::NoSuchCpu { cpu, usable },
+        });
+    }
+    let turns = list
+        .iter()
+        .cycle()
+        .skip(demand.before as usize % list.len());
+    Ok(turns.take(demand.ranks as usize).cloned().collect())
+}

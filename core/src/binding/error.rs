@@ -1,0 +1,61 @@
+//! Why ranks cannot be bound as asked.
+
+use crate::topology::{CpuSet, Level};
+
+/// A host has not what is asked for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BindingError {
+    #[error(
+        "there is no CPU that ranks may use: the affinity mask and the control group have none in common"
+    )]
+    NoCpus,
+    #[error("this host shows no {}; bind and map to another part (wireup topo shows them)", .0.noun(1))]
+    NoSuchPart(Level),
+    #[error(
+        "{ranks} ranks with {each} {} each need {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
+        unit.noun(*each), of_level(*over, *unit), advice(*unit, *threads, *needed)
+    )]
+    TooFew {
+        ranks: u32,
+        each: u32,
+        unit: Level,
+        needed: u64,
+        have: u64,
+        /// The level over which ranks are mapped.
+        over: Option<Level>,
+        /// Hardware threads that may be used.
+        threads: u64,
+    },
+    #[error(
+        "{ranks} ranks are more than {each} on each {} (--map-by ppr:{each}:{level}): {parts} may be used; use fewer ranks, or a larger number",
+        level.noun(1)
+    )]
+    PartsFull {
+        ranks: u32,
+        each: u32,
+        level: Level,
+        parts: u32,
+    },
+    #[error(
+        "CPU {cpu} does not run on this host or does not exist; ranks may use the CPUs {usable}"
+    )]
+    NoSuchCpu { cpu: u32, usable: CpuSet },
+    #[error(
+        "CPU {cpu} is not in the affinity mask or the control group here; ranks may use the CPUs {usable}"
+    )]
+    NotAllowed { cpu: u32, usable: CpuSet },
+}
+
+fn of_level(over: Option<Level>, unit: Level) -> String {
+    match over.filter(|over| *over > unit) {
+        Some(over) => format!(" where {} have them", over.noun(2)),
+        None => String::new(),
+    }
+}
+
+fn advice(unit: Level, threads: u64, needed: u64) -> &'static str {
+    match unit == Level::Core && threads >= needed {
+        true => "use --bind-to hwthread, ",
+        false => "",
+    }
+}

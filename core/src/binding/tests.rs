@@ -1,0 +1,281 @@
+use super::*;
+use crate::topology::tests::machine;
+
+fn spec(to: Level, map: MapWithin) -> BindingSpec {
+    BindingSpec {
+        to: BindTo::Level(to),
+        map,
+        ..BindingSpec::default()
+    }
+}
+
+fn ranks(count: u32) -> Vec<Rank> {
+    (0..count).map(Rank).collect()
+}
+
+fn bound(name: &str, spec: &BindingSpec, count: u32) -> Result<HostBinding, BindingError> {
+    HostBinding::new(
+        Arc::new(machine(name)),
+        None,
+        spec,
+        &ranks(count),
+        (0, false),
+    )
+}
+
+/// The parts of a level of each rank.
+fn parts(binding: &HostBinding, level: Level) -> Vec<String> {
+    let numbers = |cpus| ranges(binding.topology.numbers_of(level, cpus));
+    binding
+        .ranks()
+        .iter()
+        .map(|(_, cpus)| numbers(cpus))
+        .collect()
+}
+
+const ORDER: MapWithin = MapWithin::InOrder;
+
+#[test]
+fn ranks_get_one_core_after_the_other() {
+    let binding = bound("gpu8", &spec(Level::Core, ORDER), 3).unwrap();
+    // A core has two CPUs, whose numbers are far apart.
+    let cpus = |rank| binding.of(Rank(rank)).unwrap().to_string();
+    assert_eq!([cpus(0), cpus(1), cpus(2)], ["0,128", "1,129", "2,130"]);
+    let binding = bound("gpu8", &spec(Level::Hwthread, ORDER), 3).unwrap();
+    let cpus = |rank| binding.of(Rank(rank)).unwrap().to_string();
+    assert_eq!([cpus(0), cpus(1), cpus(2)], ["0", "128", "1"]);
+    assert_eq!(
+        binding.place(binding.of(Rank(1)).unwrap()),
+        "hardware thread 1 of NUMA node 0, package 0 (CPU 128)"
+    );
+}
+
+#[test]
+fn neighbours_share_a_part_and_all_parts_have_as_many() {
+    let over_numa = MapWithin::Over(Level::Numa);
+    let binding = bound("numa4", &spec(Level::Core, over_numa), 10).unwrap();
+    let numa = parts(&binding, Level::Numa);
+    assert_eq!(numa, ["0", "0", "1", "1", "2", "3", "4", "5", "6", "7"]);
+    let cores = parts(&binding, Level::Core);
+    assert_eq!(cores[..4], ["0", "1", "8", "9"]);
+    let binding = bound("numa4", &spec(Level::Numa, over_numa), 10).unwrap();
+    assert_eq!(parts(&binding, Level::Core)[2], "8-15");
+    let each = MapWithin::Each(2, Level::Package);
+    let binding = bound("numa4", &spec(Level::L3, each), 4).unwrap();
+    assert_eq!(
+        parts(&binding, Level::Core),
+        ["0-3", "0-3", "32-35", "32-35"]
+    );
+}
+
+#[test]
+fn a_rank_with_several_cores_stays_in_one_numa_node() {
+    let mut three = spec(Level::Core, ORDER);
+    three.cpus_per_rank = 3;
+    let binding = bound("numa4", &three, 4).unwrap();
+    assert_eq!(
+        parts(&binding, Level::Core),
+        ["0-2", "3-5", "8-10", "11-13"]
+    );
+    // Two fit into each NUMA node; with more the packages count, and then nothing.
+    let binding = bound("numa4", &three, 17).unwrap();
+    assert_eq!(parts(&binding, Level::Core)[2], "6-8");
+    assert_eq!(parts(&binding, Level::Package)[10], "1");
+    let binding = bound("numa4", &three, 21).unwrap();
+    assert_eq!(parts(&binding, Level::Package)[10], "0-1");
+}
+
+#[test]
+fn fast_cores_are_given_first() {
+    let binding = bound("hybrid", &spec(Level::Core, ORDER), 14).unwrap();
+    assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "0-1");
+    assert_eq!(binding.of(Rank(6)).unwrap().to_string(), "12");
+    let why = binding.reasons.join("\n");
+    assert!(why.contains("IntelCore (CPUs 0-11)"), "{why}");
+    // Where slow ones come first in the host, the ranks begin with the others.
+    let mut turned = machine("hybrid");
+    for kind in &mut turned.kinds {
+        kind.efficiency = kind.efficiency.map(|speed| 1 - speed);
+    }
+    let spec = spec(Level::Core, ORDER);
+    let binding = HostBinding::new(Arc::new(turned), None, &spec, &ranks(9), (0, false)).unwrap();
+    assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "12");
+    assert_eq!(binding.of(Rank(8)).unwrap().to_string(), "0-1");
+}
+
+#[test]
+fn memory_of_a_gpu_is_no_place_for_ranks() {
+    let map = MapWithin::Over(Level::Numa);
+    let binding = bound("gracehopper", &spec(Level::Numa, map), 4).unwrap();
+    assert_eq!(binding.topology.parts(Level::Numa).len(), 4);
+    assert_eq!(parts(&binding, Level::Package), ["0", "1", "2", "3"]);
+    let gpus = binding.topology.devices.iter();
+    let near: Vec<_> = gpus.map(|device| device.near.to_string()).collect();
+    assert_eq!(near[..3], ["0-71", "0-71", "72-143"]);
+}
+
+#[test]
+fn what_the_host_does_not_allow_is_not_given() {
+    let limit: CpuSet = "2-3,66-69,72".parse().unwrap();
+    let topology = Arc::new(machine("numa4"));
+    let bind = |spec: &BindingSpec, count| {
+        let topology = Arc::clone(&topology);
+        HostBinding::new(topology, Some(&limit), spec, &ranks(count), (0, false))
+    };
+    let binding = bind(&spec(Level::Core, ORDER), 5).unwrap();
+    let cpus: Vec<_> = binding
+        .ranks()
+        .iter()
+        .map(|(_, cpus)| cpus.to_string())
+        .collect();
+    assert_eq!(cpus, ["2,66", "3,67", "68", "69", "72"]);
+    let binding = bind(&spec(Level::Numa, MapWithin::Over(Level::Numa)), 2).unwrap();
+    let cpus: Vec<_> = binding
+        .ranks()
+        .iter()
+        .map(|(_, cpus)| cpus.to_string())
+        .collect();
+    assert_eq!(cpus, ["2-3,66-69", "72"]);
+    assert!(matches!(
+        bind(&spec(Level::Core, ORDER), 6),
+        Err(BindingError::TooFew { have: 5, .. })
+    ));
+    let list = |cpus: &str| BindingSpec {
+        to: BindTo::List(vec![cpus.parse().unwrap()]),
+        ..BindingSpec::default()
+    };
+    let absent = bind(&list("2,400"), 1).unwrap_err();
+    assert!(matches!(absent, BindingError::NoSuchCpu { cpu: 400, .. }));
+    let barred = bind(&list("2,5"), 1).unwrap_err();
+    assert!(matches!(barred, BindingError::NotAllowed { cpu: 5, .. }));
+    let nothing: CpuSet = "500".parse().unwrap();
+    let spec = spec(Level::Core, ORDER);
+    let none = HostBinding::new(
+        topology.clone(),
+        Some(&nothing),
+        &spec,
+        &ranks(1),
+        (0, false),
+    );
+    assert_eq!(none, Err(BindingError::NoCpus));
+}
+
+#[test]
+fn refusals_say_what_there_is_and_what_to_do() {
+    let text = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
+    let many = text(bound("numa4", &spec(Level::Core, ORDER), 65));
+    assert!(
+        many.contains("65 ranks with 1 core each need 65, and 64 may be used"),
+        "{many}"
+    );
+    assert!(many.contains("--bind-to hwthread"), "{many}");
+    let full = text(bound(
+        "numa4",
+        &spec(Level::Core, MapWithin::Each(1, Level::Package)),
+        3,
+    ));
+    assert!(full.contains("more than 1 on each package"), "{full}");
+    let none = text(bound("gpu8", &spec(Level::L2, ORDER), 1));
+    assert!(none.contains("no L2 cache"), "{none}");
+    let mut wide = spec(Level::Core, MapWithin::Over(Level::L3));
+    wide.cpus_per_rank = 5;
+    let wide = text(bound("numa4", &wide, 1));
+    assert!(wide.contains("5 cores each"), "{wide}");
+}
+
+#[test]
+fn ranks_that_may_share_begin_again() {
+    let topology = Arc::new(machine("hybrid"));
+    let spec = spec(Level::Core, ORDER);
+    let bind = |before, share, count| {
+        let topology = Arc::clone(&topology);
+        let binding = HostBinding::new(topology, None, &spec, &ranks(count), (before, share));
+        parts(&binding.unwrap(), Level::Core)
+    };
+    assert_eq!(bind(0, true, 16)[13..], ["13", "0", "1"]);
+    // Spawned ranks come behind those before them.
+    assert_eq!(bind(2, false, 2), ["2", "3"]);
+    assert_eq!(bind(13, false, 2), ["13", "0"]);
+}
+
+#[test]
+fn more_ranks_than_cores_in_wide_parts_take_a_hardware_thread_each() {
+    let binding = bound("numa4", &spec(Level::Package, ORDER), 66).unwrap();
+    assert_eq!(parts(&binding, Level::Package)[63..], ["0", "1", "1"]);
+    let two = spec(Level::Hwthread, MapWithin::Each(2, Level::Core));
+    let binding = bound("numa4", &two, 4).unwrap();
+    let cpus: Vec<_> = binding
+        .ranks()
+        .iter()
+        .map(|(_, cpus)| cpus.to_string())
+        .collect();
+    assert_eq!(cpus, ["0", "64", "1", "65"]);
+}
+
+#[test]
+fn a_list_gives_each_rank_its_entry_in_turn() {
+    let list = BindingSpec {
+        to: BindTo::List(vec!["0-1".parse().unwrap(), "5".parse().unwrap()]),
+        ..BindingSpec::default()
+    };
+    let binding = bound("hybrid", &list, 3).unwrap();
+    let cpus: Vec<_> = binding
+        .ranks()
+        .iter()
+        .map(|(_, cpus)| cpus.to_string())
+        .collect();
+    assert_eq!(cpus, ["0-1", "5", "0-1"]);
+}
+
+#[test]
+fn every_mapping_on_every_machine_gives_each_rank_cpus_of_its_own() {
+    for name in ["gpu8", "hybrid", "gracehopper", "numa4"] {
+        let cores = machine(name).parts(Level::Core).len() as u32;
+        for level in Level::ALL {
+            for count in [1, 2, 3, 7, cores] {
+                let spec = spec(Level::Core, MapWithin::Over(level));
+                let binding = match bound(name, &spec, count) {
+                    Ok(binding) => binding,
+                    Err(BindingError::NoSuchPart(_)) => continue,
+                    Err(error) => panic!("{name} {level} {count}: {error}"),
+                };
+                if level == Level::Hwthread {
+                    // Two of these are in one core.
+                    continue;
+                }
+                let all = binding.ranks().iter();
+                let sum: u32 = all.clone().map(|(_, cpus)| cpus.len()).sum();
+                let union = all.fold(CpuSet::default(), |all, (_, cpus)| all.or(cpus));
+                assert_eq!(union.len(), sum, "{name} {level} {count}");
+                assert_eq!(binding.ranks().len(), count as usize);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_picture_has_a_row_for_each_numa_node() {
+    let over = MapWithin::Over(Level::Package);
+    let binding = bound("hybrid", &spec(Level::Core, ORDER), 3).unwrap();
+    assert_eq!(
+        binding.picture(),
+        ["package 0, NUMA node 0: [0][1][2][.][.][.][.][.][.][.][.][.][.][.]"]
+    );
+    let binding = bound("numa4", &spec(Level::Package, over), 4).unwrap();
+    let picture = binding.picture();
+    assert_eq!(picture.len(), 8);
+    assert_eq!(picture[0], "package 0, NUMA node 0: 8 cores [0-1]");
+    assert_eq!(picture[7], "package 1, NUMA node 7: 8 cores [2-3]");
+    let threads = bound("numa4", &spec(Level::Hwthread, ORDER), 3).unwrap();
+    let row = "package 0, NUMA node 0: [0|1][2|.][.]  [.]  [.]  [.]  [.]  [.]";
+    assert_eq!(threads.picture()[0], row);
+    let first = "0".parse().unwrap();
+    let limited = HostBinding::new(
+        Arc::new(machine("hybrid")),
+        Some(&first),
+        &spec(Level::Core, ORDER),
+        &ranks(1),
+        (0, false),
+    );
+    assert!(limited.unwrap().picture()[0].starts_with("package 0, NUMA node 0: [0|-][-]  [-]"));
+}

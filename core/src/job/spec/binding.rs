@@ -1,0 +1,80 @@
+//! Which CPUs ranks are to have.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::topology::{CpuSet, Level};
+
+/// What the ranks of a host are bound to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum BindTo {
+    /// They run where the system lets the launcher or its step run.
+    #[default]
+    None,
+    /// The part of the host in which they are mapped.
+    Level(Level),
+    /// These, each a rank's in turn; never empty.
+    List(Vec<CpuSet>),
+}
+
+/// Where the ranks of a host are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MapWithin {
+    /// To one core after the other, or to hardware threads where these are bound to.
+    #[default]
+    InOrder,
+    /// Spread evenly over the parts of this level, neighbours in the same part.
+    Over(Level),
+    /// This number to each part of this level.
+    Each(u32, Level),
+}
+
+/// The binding of ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BindingSpec {
+    pub to: BindTo,
+    pub map: MapWithin,
+    /// Cores of each rank, or hardware threads where these are bound to; at least 1.
+    pub cpus_per_rank: u32,
+    /// Whether the user is shown the bindings.
+    pub report: bool,
+}
+
+impl Default for BindingSpec {
+    fn default() -> Self {
+        Self {
+            to: BindTo::None,
+            map: MapWithin::InOrder,
+            cpus_per_rank: 1,
+            report: false,
+        }
+    }
+}
+
+impl BindingSpec {
+    /// Whether ranks are bound to anything.
+    pub fn binds(&self) -> bool {
+        self.to != BindTo::None
+    }
+}
+
+impl fmt::Display for BindTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Level(level) => level.fmt(f),
+            Self::List(_) => f.write_str("cpu-list"),
+        }
+    }
+}
+
+impl fmt::Display for MapWithin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InOrder => f.write_str("slot"),
+            Self::Over(level) => level.fmt(f),
+            Self::Each(count, level) => write!(f, "ppr:{count}:{level}"),
+        }
+    }
+}

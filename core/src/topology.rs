@@ -1,0 +1,198 @@
+//! What a host is made of: packages, NUMA nodes, caches, cores and hardware threads, with the CPUs of each, and the
+//! devices that are near some of them. Read from the XML in which hwloc describes a host ([`xml`]).
+//!
+//! Does not decide which CPUs a rank gets: see [`binding`](crate::binding).
+
+mod cpuset;
+pub mod xml;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use cpuset::{CPUS_MAX, CpuSet, CpuSetError, ranges};
+
+/// Kinds of parts of a host, the smallest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Level {
+    Hwthread,
+    Core,
+    L2,
+    L3,
+    Numa,
+    Package,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Hwthread,
+        Self::Core,
+        Self::L2,
+        Self::L3,
+        Self::Numa,
+        Self::Package,
+    ];
+
+    /// As options spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hwthread => "hwthread",
+            Self::Core => "core",
+            Self::L2 => "l2",
+            Self::L3 => "l3",
+            Self::Numa => "numa",
+            Self::Package => "package",
+        }
+    }
+
+    /// The level of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == name)
+    }
+
+    /// In a text, of so many.
+    pub fn noun(self, count: u32) -> &'static str {
+        match (self, count) {
+            (Self::Hwthread, 1) => "hardware thread",
+            (Self::Hwthread, _) => "hardware threads",
+            (Self::Core, 1) => "core",
+            (Self::Core, _) => "cores",
+            (Self::L2, 1) => "L2 cache",
+            (Self::L2, _) => "L2 caches",
+            (Self::L3, 1) => "L3 cache",
+            (Self::L3, _) => "L3 caches",
+            (Self::Numa, 1) => "NUMA node",
+            (Self::Numa, _) => "NUMA nodes",
+            (Self::Package, 1) => "package",
+            (Self::Package, _) => "packages",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A part of a host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Its number, where the system gives it one.
+    pub os_index: Option<u32>,
+    /// Its CPUs; for a NUMA node those that are nearest to it.
+    pub cpus: CpuSet,
+    /// Bytes of a NUMA node's memory or of a cache; 0 for others.
+    pub bytes: u64,
+}
+
+/// CPUs of one kind, on a host that has several.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CpuKind {
+    pub cpus: CpuSet,
+    /// What the system calls them.
+    pub name: Option<String>,
+    /// The higher, the faster they are; nothing where that is not known.
+    pub efficiency: Option<u32>,
+}
+
+/// What a device is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum DeviceKind {
+    Gpu,
+    Nic,
+}
+
+/// A device that is near some CPUs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    pub kind: DeviceKind,
+    /// Its place on the PCI bus.
+    pub bus: String,
+    /// What the system calls it, each of its functions.
+    pub names: Vec<String>,
+    /// The maker and the type in PCI's numbers.
+    pub ids: (u16, u16),
+    /// The CPUs that are nearest to it.
+    pub near: CpuSet,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let maker = match self.ids.0 {
+            0x10de => "NVIDIA ",
+            0x1002 => "AMD ",
+            0x8086 => "Intel ",
+            0x15b3 => "Mellanox ",
+            0x17db | 0x1590 => "HPE ",
+            _ => "",
+        };
+        let kind = match self.kind {
+            DeviceKind::Gpu => "GPU",
+            DeviceKind::Nic => "NIC",
+        };
+        write!(f, "{maker}{kind} {}", self.bus)?;
+        match self.names.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", self.names.join(", ")),
+        }
+    }
+}
+
+/// A host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Topology {
+    /// Its name, if it is known.
+    pub host: Option<String>,
+    /// CPUs that run.
+    pub cpus: CpuSet,
+    /// Those of them that the control group of the process that looked admits.
+    pub allowed: CpuSet,
+    parts: BTreeMap<Level, Vec<Part>>,
+    /// Empty where all CPUs are alike.
+    pub kinds: Vec<CpuKind>,
+    pub devices: Vec<Device>,
+}
+
+impl Topology {
+    /// The parts of a level that have CPUs, in the order in which they are in the host.
+    pub fn parts(&self, level: Level) -> &[Part] {
+        self.parts.get(&level).map_or(&[], Vec::as_slice)
+    }
+
+    /// The number of each part of a level that has one of these CPUs, from 0.
+    pub fn numbers_of(&self, level: Level, cpus: &CpuSet) -> Vec<u32> {
+        let parts = (0..).zip(self.parts(level));
+        let meeting = parts.filter(|(_, part)| part.cpus.meets(cpus));
+        meeting.map(|(number, _)| number).collect()
+    }
+
+    /// How many of each level, the largest first: `2 packages, 4 NUMA nodes, 16 cores, 32 hardware threads`.
+    pub fn summary(&self) -> String {
+        let counted = Level::ALL.into_iter().rev().filter_map(|level| {
+            let count = u32::try_from(self.parts(level).len()).unwrap_or(u32::MAX);
+            (count > 0).then(|| format!("{count} {}", level.noun(count)))
+        });
+        counted.collect::<Vec<_>>().join(", ")
+    }
+
+    /// How fast a CPU is among those of the host; the same for all where that is not known.
+    pub fn efficiency(&self, cpu: u32) -> u32 {
+        let kind = self.kinds.iter().find(|kind| kind.cpus.contains(cpu));
+        kind.and_then(|kind| kind.efficiency).unwrap_or(0)
+    }
+
+    /// Adds a part. Memory without CPUs, and a second memory of the same CPUs, are no place for ranks.
+    fn add(&mut self, level: Level, part: Part) {
+        let parts = self.parts.entry(level).or_default();
+        let known = level == Level::Numa && parts.iter().any(|known| known.cpus == part.cpus);
+        if !part.cpus.is_empty() && !known {
+            parts.push(part);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Which CPUs ranks are bound to.
+
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::LayoutArgs;
+use crate::cli::value_error::ValueError;
+use crate::failure::RunFailure;
+use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithin};
+use wireup_core::topology::{CPUS_MAX, CpuSet, Level};
+
+/// `--map-by`: over nodes and within a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Mapping {
+    pub(super) nodes: MapBy,
+    pub(super) within: MapWithin,
+    pub(super) per_node: Option<u32>,
+}
+
+/// The level of a name, ours or that of other launchers.
+fn level(name: &str) -> Option<Level> {
+    match name {
+        "socket" => Some(Level::Package),
+        "l2cache" => Some(Level::L2),
+        "l3cache" => Some(Level::L3),
+        _ => Level::named(name),
+    }
+}
+
+impl FromStr for Mapping {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let within = |within| Self {
+            within,
+            ..Self::default()
+        };
+        if let Some(rest) = text.strip_prefix("ppr:") {
+            let (count, unit) = rest.split_once(':').ok_or(ValueError::Mapping)?;
+            let count: u32 = count.parse().map_err(|_| ValueError::Mapping)?;
+            return match (count, unit, level(unit)) {
+                (0, ..) => Err(ValueError::Mapping),
+                (_, "node", _) => Ok(Self {
+                    per_node: Some(count),
+                    ..Self::default()
+                }),
+                (_, _, Some(level)) => Ok(within(MapWithin::Each(count, level))),
+                _ => Err(ValueError::Mapping),
+            };
+        }
+        match (text, level(text)) {
+            ("slot", _) => Ok(Self::default()),
+            ("node", _) => Ok(Self {
+                nodes: MapBy::Node,
+                ..Self::default()
+            }),
+            (_, Some(level)) => Ok(within(MapWithin::Over(level))),
+            _ => Err(ValueError::Mapping),
+        }
+    }
+}
+
+/// `--bind-to`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct To(BindTo);
+
+impl FromStr for To {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if let Some(list) = text.strip_prefix("cpu-list:") {
+            let sets = list.split(',').map(cpus).collect::<Option<Vec<_>>>();
+            let sets = sets.map(|sets| Self(BindTo::List(sets)));
+            return sets.ok_or(ValueError::CpuList);
+        }
+        match (text, level(text)) {
+            ("none", _) => Ok(Self(BindTo::None)),
+            (_, Some(level)) => Ok(Self(BindTo::Level(level))),
+            _ => Err(ValueError::BindTo),
+        }
+    }
+}
+
+/// The CPUs of one rank: `3`, `0-3`, `0+2+4-5`.
+fn cpus(text: &str) -> Option<CpuSet> {
+    let mut all = CpuSet::default();
+    for part in text.split('+') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= CPUS_MAX {
+            return None;
+        }
+        (first..=last).for_each(|cpu| all.insert(cpu));
+    }
+    Some(all)
+}
+
+/// Binding of the ranks.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Binding")]
+pub(crate) struct BindingArgs {
+    /// Bind each rank to a part of its host: hwthread, core, l2, l3, numa or package; or to the CPUs of a list, the first
+    /// entry for the first rank of a host: cpu-list:0-3,4-7,8+10. hwloc has to be installed on the hosts [default: none,
+    /// or what --map-by spreads ranks over; docs/binding.md]
+    #[arg(long, value_name = "none|UNIT|cpu-list:LIST")]
+    bind_to: Option<To>,
+
+    /// Show each host as a picture with its ranks, and the CPUs of each
+    #[arg(long)]
+    report_bindings: bool,
+}
+
+impl BindingArgs {
+    /// Together with the placement.
+    ///
+    /// # Errors
+    /// [`RunFailure`] for options that contradict each other.
+    pub(crate) fn resolve(self, layout: &LayoutArgs) -> Result<BindingSpec, RunFailure> {
+        let (map, cpus_per_rank) = layout.within();
+        let mapped = match map {
+            MapWithin::InOrder => None,
+            MapWithin::Over(level) | MapWithin::Each(_, level) => Some(level),
+        };
+        let to = match (self.bind_to, mapped) {
+            (Some(To(BindTo::List(_))), Some(_)) => {
+                return Err(RunFailure::request(
+                    "--bind-to cpu-list says which rank gets which CPUs; leave --map-by out",
+                ));
+            }
+            (Some(To(to)), _) => to,
+            // Several cores of a part are not the whole part.
+            (None, Some(level)) if cpus_per_rank > 1 => BindTo::Level(level.min(Level::Core)),
+            (None, Some(level)) => BindTo::Level(level),
+            (None, None) => BindTo::None,
+        };
+        Ok(BindingSpec {
+            to,
+            map,
+            cpus_per_rank,
+            report: self.report_bindings,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_over_nodes_and_within_them() {
+        let mapping = |text: &str| text.parse::<Mapping>();
+        let within = |within| Mapping {
+            within,
+            ..Mapping::default()
+        };
+        assert_eq!(mapping("slot"), Ok(Mapping::default()));
+        assert_eq!(mapping("node").map(|map| map.nodes), Ok(MapBy::Node));
+        assert_eq!(mapping("ppr:3:node").map(|map| map.per_node), Ok(Some(3)));
+        let over = |level| Ok(within(MapWithin::Over(level)));
+        assert_eq!(mapping("numa"), over(Level::Numa));
+        assert_eq!(mapping("socket"), over(Level::Package));
+        let each = within(MapWithin::Each(2, Level::L3));
+        assert_eq!(mapping("ppr:2:l3cache"), Ok(each));
+        for bad in [
+            "",
+            "ppr",
+            "ppr:2",
+            "ppr:0:core",
+            "ppr:x:core",
+            "board",
+            "ppr:1:board",
+        ] {
+            assert_eq!(mapping(bad), Err(ValueError::Mapping), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_has_the_cpus_of_each_rank() {
+        let to = |text: &str| text.parse::<To>().map(|To(to)| to);
+        let sets = ["0-3", "4", "5,7-8"].map(|set| set.parse().unwrap());
+        assert_eq!(to("cpu-list:0-3,4,5+7-8"), Ok(BindTo::List(sets.to_vec())));
+        assert_eq!(to("package"), Ok(BindTo::Level(Level::Package)));
+        for bad in [
+            "cpu-list:",
+            "cpu-list:1,,2",
+            "cpu-list:3-1",
+            "cpu-list:99999",
+        ] {
+            assert_eq!(to(bad), Err(ValueError::CpuList), "{bad}");
+        }
+        assert_eq!(to("board"), Err(ValueError::BindTo));
+    }
+}

@@ -1,0 +1,194 @@
+//! This host's topology, as hwloc describes it. The library is opened when it is asked for, so that a launch that binds
+//! nothing pays nothing for it; what crosses is hwloc's XML, so no struct of its is known here.
+//!
+//! Rule: the buffer of an export is freed by hwloc, before its topology. Source: hwloc/export.h.
+
+use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_ulong, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
+
+/// Where hwloc is looked for first.
+pub const VARIABLE: &str = "WIREUP_LIBHWLOC";
+
+/// The name of hwloc 2.
+const LIBRARY: &str = "libhwloc.so.15";
+
+/// Parts that open drivers of graphics cards, start threads and take long, for what the PCI bus tells as well.
+const UNWANTED: [&CStr; 5] = [c"opencl", c"cuda", c"gl", c"levelzero", c"rsmi"];
+
+/// `HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED`: CPUs that our control group excludes are shown as such.
+const INCLUDE_DISALLOWED: c_ulong = 1 << 0;
+/// `HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST`.
+const BLACKLIST: c_ulong = 1 << 0;
+/// `HWLOC_TYPE_FILTER_KEEP_IMPORTANT`.
+const KEEP_IMPORTANT: c_int = 3;
+/// `HWLOC_API_VERSION` of the first release whose functions all exist, 2.1, and of the first that may differ.
+const VERSIONS: std::ops::Range<c_uint> = 0x0002_0100..0x0003_0000;
+
+/// Why the topology is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum HwlocError {
+    #[error(
+        "hwloc cannot be loaded ({0}); install it (libhwloc15, hwloc-libs), or name its library in {VARIABLE}"
+    )]
+    Library(String),
+    #[error("{path} is of the hwloc API {found:#x}; it must be 2.1 or later, and not 3")]
+    Version { path: String, found: c_uint },
+    #[error("hwloc cannot describe this host ({0})")]
+    Discovery(&'static str),
+}
+
+/// What hwloc says.
+#[derive(Debug)]
+pub struct Description {
+    pub xml: String,
+    /// It is this host, and not one that a variable of hwloc's names.
+    pub this_host: bool,
+}
+
+type Topology = *mut c_void;
+
+type Export = unsafe extern "C" fn(Topology, *mut *mut c_char, *mut c_int, c_ulong) -> c_int;
+
+/// The functions that are used.
+struct Hwloc {
+    version: Symbol<unsafe extern "C" fn() -> c_uint>,
+    init: Symbol<unsafe extern "C" fn(*mut Topology) -> c_int>,
+    set_flags: Symbol<unsafe extern "C" fn(Topology, c_ulong) -> c_int>,
+    set_components: Symbol<unsafe extern "C" fn(Topology, c_ulong, *const c_char) -> c_int>,
+    filter_devices: Symbol<unsafe extern "C" fn(Topology, c_int) -> c_int>,
+    load: Symbol<unsafe extern "C" fn(Topology) -> c_int>,
+    is_this_host: Symbol<unsafe extern "C" fn(Topology) -> c_int>,
+    export: Symbol<Export>,
+    free: Symbol<unsafe extern "C" fn(Topology, *mut c_char)>,
+    destroy: Symbol<unsafe extern "C" fn(Topology)>,
+    /// Where it comes from. Never closed: its plugins may not bear it.
+    path: PathBuf,
+}
+
+/// Asks hwloc, for `devices` too, which takes longer. `beside` is a directory in which its library may be.
+///
+/// # Errors
+/// [`HwlocError`] with the remedy.
+pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, HwlocError> {
+    let hwloc = Hwloc::open(beside)?;
+    let mut topology: Topology = ptr::null_mut();
+    // SAFETY: the version of the library was checked, so the functions have these signatures. `init` stores a topology,
+    // which is destroyed once, after its last use.
+    unsafe {
+        if (hwloc.init)(&mut topology) < 0 {
+            return Err(HwlocError::Discovery("it has no memory"));
+        }
+        let described = hwloc.read(topology, devices);
+        (hwloc.destroy)(topology);
+        described
+    }
+}
+
+impl Hwloc {
+    fn open(beside: Option<&Path>) -> Result<Self, HwlocError> {
+        let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+        let candidates: Vec<OsString> = match named {
+            Some(named) => vec![named],
+            None => std::iter::once(LIBRARY.into())
+                .chain(beside.map(|directory| directory.join(LIBRARY).into()))
+                .collect(),
+        };
+        let mut problem = String::new();
+        for candidate in candidates {
+            // SAFETY: the library is hwloc by its name, whose initialisers do nothing that could harm this process.
+            match unsafe { Library::open(Some(&candidate), RTLD_NOW | RTLD_LOCAL) } {
+                Ok(library) => return Self::of(library, candidate.into()),
+                Err(error) if problem.is_empty() => problem = error.to_string(),
+                Err(_) => {}
+            }
+        }
+        Err(HwlocError::Library(problem))
+    }
+
+    fn of(library: Library, path: PathBuf) -> Result<Self, HwlocError> {
+        /// A function of the library.
+        ///
+        /// # Safety
+        /// It has this type.
+        unsafe fn function<T>(library: &Library, name: &str) -> Result<Symbol<T>, HwlocError> {
+            // SAFETY: as the caller promises.
+            let found = unsafe { library.get(name.as_bytes()) };
+            found.map_err(|error| HwlocError::Library(error.to_string()))
+        }
+        // SAFETY: these are the types of hwloc 2.1 and later versions of 2. Nothing but `version` is called before it has
+        // confirmed that.
+        let hwloc = unsafe {
+            Self {
+                version: function(&library, "hwloc_get_api_version")?,
+                init: function(&library, "hwloc_topology_init")?,
+                set_flags: function(&library, "hwloc_topology_set_flags")?,
+                set_components: function(&library, "hwloc_topology_set_components")?,
+                filter_devices: function(&library, "hwloc_topology_set_io_types_filter")?,
+                load: function(&library, "hwloc_topology_load")?,
+                is_this_host: function(&library, "hwloc_topology_is_thissystem")?,
+                export: function(&library, "hwloc_topology_export_xmlbuffer")?,
+                free: function(&library, "hwloc_free_xmlbuffer")?,
+                destroy: function(&library, "hwloc_topology_destroy")?,
+                path,
+            }
+        };
+        std::mem::forget(library);
+        // SAFETY: it takes nothing and has had this signature since hwloc 1.0.
+        let found = unsafe { (hwloc.version)() };
+        match VERSIONS.contains(&found) {
+            true => Ok(hwloc),
+            false => Err(HwlocError::Version {
+                path: hwloc.path.display().to_string(),
+                found,
+            }),
+        }
+    }
+
+    /// Loads a topology and exports it.
+    ///
+    /// # Safety
+    /// The topology was made by `init`, and is neither loaded nor destroyed.
+    unsafe fn read(&self, topology: Topology, devices: bool) -> Result<Description, HwlocError> {
+        // SAFETY: `topology` as the caller promises; the strings end with NUL, and the buffer is copied before it is freed.
+        unsafe {
+            if (self.set_flags)(topology, INCLUDE_DISALLOWED) < 0 {
+                return Err(HwlocError::Discovery("it refuses its flags"));
+            }
+            for component in UNWANTED {
+                // One that it has not need not be left out.
+                (self.set_components)(topology, BLACKLIST, component.as_ptr());
+            }
+            if devices {
+                (self.filter_devices)(topology, KEEP_IMPORTANT);
+            }
+            if (self.load)(topology) < 0 {
+                return Err(HwlocError::Discovery("its discovery fails"));
+            }
+            let (mut text, mut length) = (ptr::null_mut(), 0);
+            if (self.export)(topology, &mut text, &mut length, 0) < 0 || text.is_null() {
+                return Err(HwlocError::Discovery("its export fails"));
+            }
+            let xml = CStr::from_ptr(text).to_string_lossy().into_owned();
+            (self.free)(topology, text);
+            let this_host = (self.is_this_host)(topology) == 1;
+            Ok(Description { xml, this_host })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wireup_core::topology::{Level, xml};
+
+    #[test]
+    fn this_host_is_described() {
+        let described = describe(None, true).unwrap();
+        let topology = xml::parse(&described.xml).unwrap();
+        assert!(described.this_host && !topology.parts(Level::Core).is_empty());
+        assert!(topology.cpus.contains(0) && topology.allowed.is_within(&topology.cpus));
+    }
+}

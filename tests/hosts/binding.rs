@@ -1,0 +1,105 @@
+//! Binding of ranks on several hosts: each binds its own, by its topology and its limits. All hosts of these tests have
+//! the CPUs of this machine.
+
+use crate::cluster::Cluster;
+use crate::common::{Run, mpi, wireup};
+
+/// Prints the rank, its host and the CPUs that it may use.
+const SHOW: [&str; 3] = [
+    "sh",
+    "-c",
+    "echo $WIREUP_RANK $(uname -n) $(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)",
+];
+
+/// The CPUs of each core, as `wireup topo` shows them.
+fn cores() -> Vec<String> {
+    let program = wireup();
+    let words = [program.as_os_str(), "topo".as_ref(), "--json".as_ref()];
+    let shown = Run::command(words).run().expect_quiet_success().out();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let cores = shown["parts"]["core"].as_array().unwrap().iter();
+    cores
+        .map(|core| core["cpus"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn each_host_binds_its_own_ranks() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let cores = cores();
+    let core = |local: usize| &cores[local % cores.len()];
+    let bind = ["--oversubscribe", "--bind-to", "core"];
+    let list = ["--hosts", "node01:2,node02:1,node03:2", "-n", "5"];
+    let run = cluster.run(0, list).more(bind);
+    let outcome = run.more(["--report-bindings"]).more(SHOW).run().expect(0);
+    let places = [
+        ("node01", 0),
+        ("node01", 1),
+        ("node02", 0),
+        ("node03", 0),
+        ("node03", 1),
+    ];
+    let line =
+        |(rank, (host, local)): (usize, &(&str, usize))| format!("{rank} {host} {}", core(*local));
+    let expected: Vec<String> = places.iter().enumerate().map(line).collect();
+    assert_eq!(outcome.sorted_lines(), expected);
+    for (rank, (host, local)) in places.iter().enumerate() {
+        let told = format!("{host}: rank {rank}: core {}", local % cores.len());
+        assert!(outcome.err().contains(&told), "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_host_that_cannot_bind_so_is_named() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let list = [
+        "--hosts",
+        "node01:1,node02:2",
+        "-n",
+        "3",
+        "--bind-to",
+        "cpu-list:60000",
+    ];
+    let outcome = cluster.run(0, list).more(["true"]).run().expect(125);
+    let told = outcome.err();
+    for word in ["node01", "node02", "CPU 60000 does not run on this host"] {
+        assert!(told.contains(word), "{told}");
+    }
+}
+
+#[test]
+fn spawned_ranks_are_bound_on_their_hosts() {
+    let (Some(cluster), Some(mpi)) = (Cluster::new(2), mpi("mpich5")) else {
+        return;
+    };
+    let mpi = mpi.able_to_spawn();
+    let cores = cores();
+    let list = [
+        "--hosts",
+        "node01:2,node02:2",
+        "-n",
+        "2",
+        "--map-by",
+        "node",
+    ];
+    let run = cluster
+        .run(0, list)
+        .more(["--bind-to", "core", "--report-bindings"]);
+    let run = run
+        .more([mpi.program("spawn")])
+        .more(["children=1", "from=self"]);
+    let env = mpi.env.iter();
+    let run = env.fold(run, |run, (name, value)| run.env(name, value));
+    let outcome = run.run().expect(0);
+    for (host, rank) in [("node01", 0), ("node02", 1)] {
+        let first = format!("{host}: rank {rank}: core 0 ");
+        assert!(outcome.err().contains(&first), "{outcome:?}");
+    }
+    // The children of the two come behind them, wherever they are.
+    let second = format!(": core {} ", 1 % cores.len());
+    assert!(outcome.err().contains(&second), "{outcome:?}");
+}

@@ -1,0 +1,255 @@
+//! Binding of ranks to CPUs: what ranks find in `/proc/self/status`, and plans for other machines, which are compared
+//! with those of other launchers.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Outcome, Run, mpi, node_name, skip, wireup};
+use wireup_core::topology::ranges;
+
+/// Prints the rank and the CPUs that it may use.
+const SHOW: [&str; 3] = [
+    "sh",
+    "-c",
+    "echo $WIREUP_RANK $(sed -n 's/^Cpus_allowed_list:[^0-9]*//p' /proc/self/status)",
+];
+
+/// This machine, as `wireup topo` shows it: the CPUs of each part of a level that ranks may use.
+fn parts(level: &str) -> Vec<String> {
+    let shown = Run::command([wireup().as_os_str(), "topo".as_ref(), "--json".as_ref()]).run();
+    let shown: Value = serde_json::from_str(&shown.expect_quiet_success().out()).unwrap();
+    let parts = shown["parts"][level].as_array().unwrap().iter();
+    parts
+        .map(|part| part["cpus"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// What two ranks print with these options; they may share CPUs where there are not enough.
+fn shown(options: &[&str]) -> Outcome {
+    let words = [&["--oversubscribe"], options, &SHOW].concat();
+    Run::ranks(2, words).run().expect(0)
+}
+
+#[test]
+fn ranks_are_bound_as_planned() {
+    let cores = parts("core");
+    let second = &cores[1 % cores.len()];
+    for (options, expected) in [
+        (&["--bind-to", "core"][..], [&cores[0], second]),
+        (&["--map-by", "core"], [&cores[0], second]),
+        (
+            &["--map-by", "ppr:2:package", "--bind-to", "core"],
+            [&cores[0], second],
+        ),
+    ] {
+        let outcome = shown(options);
+        let lines = [format!("0 {}", expected[0]), format!("1 {}", expected[1])];
+        assert_eq!(outcome.sorted_lines(), lines, "{options:?}");
+    }
+    let package = &parts("package")[0];
+    let outcome = shown(&["--bind-to", "package", "--report-bindings"]);
+    let lines = outcome.sorted_lines();
+    assert_eq!(lines, [format!("0 {package}"), format!("1 {package}")]);
+    let host = node_name();
+    for rank in 0..2 {
+        let line = format!("wireup: {host}: rank {rank}: core");
+        assert!(outcome.err().contains(&line), "{}", outcome.err());
+    }
+    let first = cores[0].split(['-', ',']).next().unwrap();
+    let list = format!("cpu-list:{first}");
+    let outcome = shown(&["--bind-to", &list]);
+    assert_eq!(
+        outcome.sorted_lines(),
+        [format!("0 {first}"), format!("1 {first}")]
+    );
+}
+
+#[test]
+fn nothing_is_bound_unless_asked() {
+    let here = Command::new("sh").args(["-c", SHOW[2]]).output().unwrap();
+    let here = String::from_utf8(here.stdout).unwrap();
+    for options in [&[][..], &["--bind-to", "none", "--map-by", "core"]] {
+        let lines = shown(options).sorted_lines();
+        assert_eq!(lines[1], format!("1 {}", here.trim()), "{options:?}");
+    }
+}
+
+#[test]
+fn the_affinity_mask_is_the_limit() {
+    let last = parts("hwthread").pop().unwrap();
+    let limited = |words: &[&str]| Run::new(words).under(["taskset", "-c", &last]).run();
+    let words = [&["-n", "1", "--bind-to", "core"], &SHOW[..]].concat();
+    let outcome = limited(&words).expect_quiet_success();
+    assert_eq!(outcome.out(), format!("0 {last}\n"));
+    let words = ["-n", "1", "--bind-to", "cpu-list:60000", "true"];
+    limited(&words).expect_one_line(&["CPU 60000 does not run on this host", &last]);
+}
+
+#[test]
+fn virtual_nodes_share_the_machine() {
+    let cores = parts("core");
+    let second = &cores[1 % cores.len()];
+    let outcome = shown(&["--virtual-nodes", "2", "--bind-to", "core"]);
+    let lines = [format!("0 {}", cores[0]), format!("1 {second}")];
+    assert_eq!(outcome.sorted_lines(), lines);
+}
+
+#[test]
+fn spawned_ranks_come_behind_those_before() {
+    let cores = parts("core");
+    let Some(mpi) = mpi("mpich5") else { return };
+    let options = ["--oversubscribe", "--bind-to", "core", "--report-bindings"];
+    let run = mpi
+        .able_to_spawn()
+        .run(1, &options, "spawn", &["children=1"]);
+    let told = run.run().expect(0).err();
+    let host = node_name();
+    let bound = |core: usize| format!("{host}: rank 0: core {}", core % cores.len());
+    for core in [0, 1] {
+        assert!(told.contains(&bound(core)), "{told}");
+    }
+}
+
+#[test]
+fn hosts_that_cannot_bind_so_refuse_in_one_line() {
+    let refused = |words: &[&str], needed: &[&str]| {
+        let words = [&["-n", "1"], words, &["true"]].concat();
+        Run::new(words).run().expect_one_line(needed);
+    };
+    refused(&["--bind-to", "board"], &["give none, hwthread, core"]);
+    refused(
+        &["--bind-to", "cpu-list:0", "--map-by", "numa"],
+        &["leave --map-by out"],
+    );
+    refused(
+        &["--map-by", "ppr:1:node", "--ppn", "1"],
+        &["write one of them"],
+    );
+    let library = "/nonexistent/libhwloc.so";
+    Run::new(["-n", "1", "--bind-to", "core", "true"])
+        .env("WIREUP_LIBHWLOC", library)
+        .run()
+        .expect_one_line(&["hwloc cannot be loaded", library, "install it"]);
+    Run::new(["-n", "1", "--bind-to", "core", "true"])
+        .env("HWLOC_XMLFILE", machine("numa4"))
+        .run()
+        .expect_one_line(&["another host's topology", "--dry-run"]);
+}
+
+/// A machine that hwloc has described.
+fn machine(name: &str) -> PathBuf {
+    let root = env!("CARGO_MANIFEST_DIR");
+    PathBuf::from(format!("{root}/core/topologies/{name}.xml"))
+}
+
+/// The plan for so many ranks on a machine: of each rank its cores or hardware threads, and its CPUs.
+fn planned(name: &str, (ranks, slots): (u32, u32), options: &[&str]) -> Vec<(String, String)> {
+    let (hosts, ranks) = (format!("localhost:{slots}"), ranks.to_string());
+    let words = [
+        &["--hosts", &hosts, "-n", &ranks, "--dry-run"],
+        options,
+        &["true"],
+    ]
+    .concat();
+    let run = Run::new(words).env("HWLOC_XMLFILE", machine(name));
+    let out = run.run().expect(0).out();
+    // `rank 3: cores 6-7 of NUMA node 0, package 0 (CPUs 12-15)`.
+    let of_rank = |line: &str| {
+        let (_, place) = line.trim().strip_prefix("rank ")?.split_once(": ")?;
+        let (place, cpus) = place.strip_suffix(')')?.split_once(" (CPU")?;
+        let units = place.split(" of ").next()?.split(' ').next_back()?;
+        Some((
+            units.to_owned(),
+            cpus.trim_start_matches(['s', ' ']).to_owned(),
+        ))
+    };
+    out.lines().filter_map(of_rank).collect()
+}
+
+#[test]
+fn plans_equal_those_of_prterun_on_the_same_topology() {
+    let Some(open) = mpi("openmpi5") else { return };
+    let prterun = open.launcher.with_file_name("prterun");
+    if !prterun.is_file() {
+        return skip("prterun is not beside mpirun of Open MPI 5");
+    }
+    for (name, ranks, map, to, modifier) in [
+        ("gpu8", "5", "core", "core", ""),
+        ("gpu8", "6", "numa", "core", ""),
+        ("gpu8", "6", "l3", "l3", ""),
+        ("gpu8", "4", "ppr:2:package", "core", ""),
+        ("gpu8", "3", "slot", "core", ":pe=4"),
+        ("hybrid", "9", "core", "core", ""),
+        ("gracehopper", "5", "package", "core", ""),
+        ("numa4", "10", "numa", "core", ""),
+        ("numa4", "10", "numa", "numa", ""),
+        ("numa4", "6", "package", "package", ""),
+        ("numa4", "4", "numa", "core", ":pe=2"),
+        ("numa4", "4", "ppr:2:package", "l3", ""),
+    ] {
+        let theirs = |unit: &str| unit.replace("l3", "l3cache");
+        let told = Command::new(&prterun)
+            .args(["--allow-run-as-root", "--prtemca", "hwloc_use_topo_file"])
+            .arg(machine(name))
+            .args(["--host", "localhost:512", "-n", ranks])
+            .args([
+                "--map-by",
+                &(theirs(map) + modifier),
+                "--bind-to",
+                &theirs(to),
+            ])
+            .args(["--display", "map", "--do-not-launch", "true"])
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let theirs = told.lines().filter_map(|line| {
+            let (_, set) = line.split_once("Binding: ")?;
+            let (_, numbers) = set.rsplit_once(":L")?;
+            Some(numbers.trim_end_matches(']').to_owned())
+        });
+        let theirs: Vec<String> = theirs.collect();
+        let each = modifier.strip_prefix(":pe=").unwrap_or("1");
+        let ours = ["--map-by", map, "--bind-to", to, "--cpus-per-rank", each];
+        let ranks = theirs.len() as u32;
+        let slots = ranks * each.parse::<u32>().unwrap();
+        let ours = planned(name, (ranks, slots), &ours);
+        let ours: Vec<String> = ours.into_iter().map(|(units, _)| units).collect();
+        assert!(!theirs.is_empty(), "{told}");
+        assert_eq!(ours, theirs, "{name} {map} {to}");
+    }
+}
+
+#[test]
+fn plans_equal_those_of_hydra_on_the_same_topology() {
+    let Some(mpich) = mpi("mpich5") else { return };
+    for (name, to) in [
+        ("gpu8", "core"),
+        ("hybrid", "core"),
+        ("numa4", "core"),
+        ("numa4", "hwthread"),
+        ("gracehopper", "hwthread"),
+    ] {
+        let told = Command::new(mpich.launcher.with_file_name("mpiexec.hydra"))
+            .args(["-n", "5", "-bind-to", to, "true"])
+            .env("HYDRA_TOPO_DEBUG", "1")
+            .env("HWLOC_XMLFILE", machine(name))
+            .output()
+            .unwrap();
+        let told = [told.stdout, told.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        // A digit for each CPU, in the system's order.
+        let theirs = told.lines().filter_map(|line| {
+            let (rank, bits) = line.strip_prefix("process ")?.split_once(" binding: ")?;
+            let bound = bits.char_indices().filter(|(_, bit)| *bit == '1');
+            let cpus = bound.map(|(cpu, _)| cpu as u32).collect::<Vec<_>>();
+            Some((rank.parse::<usize>().ok()?, ranges(cpus)))
+        });
+        let mut theirs: Vec<_> = theirs.collect();
+        theirs.sort();
+        let ours = planned(name, (5, 5), &["--bind-to", to]);
+        let ours: Vec<_> = ours.into_iter().map(|(_, cpus)| cpus).enumerate().collect();
+        assert_eq!(ours, theirs, "{name} {to}: {told}");
+    }
+}
