@@ -41,6 +41,7 @@ Examples:
 const SURROUNDINGS: &str = "\
 Environment:
   WIREUP_LIBPMIX      libpmix for programs that do not bring a suitable one of their own
+  WIREUP_LIBHWLOC     hwloc's library for --bind-to, where the loader finds none
   WIREUP_LOG          what to log, where --log does not tell
   WIREUP_MEET         with which of your launches this one meets, where --meet does not tell
   WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none

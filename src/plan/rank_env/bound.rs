@@ -1,0 +1,56 @@
+//! Variables that follow from the CPUs and GPUs of a rank.
+
+use crate::plan::Plan;
+use wireup_core::binding::Maker;
+use wireup_core::job::ids::Rank;
+use wireup_core::topology::CpuSet;
+
+/// Names of these that users may set otherwise.
+pub(super) const NAMES: [&str; 9] = [
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+    "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
+];
+
+/// The variables of a rank. What its user has set of one kind is left alone.
+pub(super) fn of_rank(plan: &Plan, rank: Rank) -> Vec<(&'static str, String)> {
+    let Some(binding) = &plan.binding else {
+        return Vec::new();
+    };
+    let variables = &plan.apps[plan.app_of(rank)].env;
+    let given = |names: &[&str]| {
+        variables
+            .iter()
+            .any(|(known, _)| names.iter().any(|name| known == name))
+    };
+    let mut env = Vec::new();
+    if plan.spec.binding.openmp
+        && let Some(cpus) = binding.of(rank)
+        && !given(&["OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND"])
+    {
+        let cores = binding.cores_within(cpus);
+        let place = |core: &CpuSet| {
+            let cpus: Vec<String> = core.iter().map(|cpu| cpu.to_string()).collect();
+            format!("{{{}}}", cpus.join(","))
+        };
+        let places: Vec<String> = cores.iter().map(place).collect();
+        env.push(("OMP_NUM_THREADS", cores.len().to_string()));
+        env.push(("OMP_PLACES", places.join(",")));
+        env.push(("OMP_PROC_BIND", "close".to_owned()));
+    }
+    if let Some(gpus @ [first, ..]) = binding.gpus_of(rank) {
+        let numbers: Vec<String> = gpus.iter().map(|gpu| gpu.number.to_string()).collect();
+        let variables = first.maker.variables(&numbers.join(","));
+        let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
+        if !given(&names) && !(first.maker == Maker::Amd && given(&["HIP_VISIBLE_DEVICES"])) {
+            env.extend(variables);
+        }
+    }
+    env
+}
