@@ -90,7 +90,11 @@ fn caught(fault: Fault, interfaces: &[bool]) {
             .find(|plan| run(plan, Some(fault)).is_err());
         let plan = found.unwrap_or_else(|| panic!("no seed finds {fault:?}, PMIx: {pmix}"));
         let smallest = shrink(plan, Some(fault));
-        assert!(run(&smallest, Some(fault)).is_err());
+        let end = run(&smallest, Some(fault));
+        assert!(end.is_err());
+        let shown = trace(&smallest, Some(fault));
+        assert!(shown.ends_with(&format!("{end:?}")), "{shown}");
+        assert!(shown.lines().count() > 20, "{shown}");
         assert!(run(&smallest, None).is_ok(), "{fault:?} is not what fails");
     }
 }

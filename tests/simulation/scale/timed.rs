@@ -94,10 +94,11 @@ pub(super) fn launch(nodes: u32, ranks: u32, shape: Shape, costs: Costs) -> Meas
         let (begun, done) = timed.times[&deed];
         done.saturating_sub(begun)
     };
-    let fences: Duration = (0..FENCES).map(|n| span(Deed::Fence(n))).sum();
+    let later: Duration = (1..FENCES).map(|n| span(Deed::Fence(n))).sum();
     Measured {
         fan_out: timed.started,
-        fence: fences / FENCES,
+        first_fence: span(Deed::Fence(0)),
+        fence: later / (FENCES - 1),
         spawn: span(Deed::Spawn),
         group: span(Deed::Group),
         end: timed.now.saturating_sub(timed.ended.unwrap_or_default()),

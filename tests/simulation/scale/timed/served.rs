@@ -93,7 +93,7 @@ impl Timed {
         };
         let all = vec![proc(ProcRank::WILDCARD)];
         let map = &self.job.ranks;
-        let members = match map.nodes() > GROUP {
+        let members = || match map.nodes() > GROUP {
             true => {
                 let each = map.local_size(node);
                 (0..GROUP * each).map(|rank| proc(ProcRank(rank))).collect()
@@ -102,14 +102,14 @@ impl Timed {
         };
         let request = match deed {
             Deed::Fence(_) => Request::Fence {
-                procs: all,
+                procs: all.clone(),
                 infos: vec![Info::new(keys::COLLECT_DATA, Value::Bool(false))],
                 data: Vec::new(),
             },
             Deed::Group => Request::Group {
                 op: GroupOp::Construct,
                 name: "all".into(),
-                procs: members,
+                procs: members(),
                 infos: vec![Info::new(keys::GROUP_ASSIGN_CONTEXT_ID, Value::Bool(true))],
             },
             Deed::Spawn => Request::Spawn {
