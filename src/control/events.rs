@@ -6,6 +6,7 @@ use crate::backend::message::FromBackend;
 use crate::control::{Controller, Loaded, RankLife};
 use crate::report::{failures, missing_ranks};
 use crate::sys::poll::Source;
+use wireup_core::job::demand::Wish;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
@@ -131,7 +132,11 @@ impl Controller {
 
     fn node_said(&mut self, node: NodeId, said: FromNode) {
         match said {
-            FromNode::Demanded(demand) => {
+            FromNode::Demanded(mut demand) => {
+                let ends = !matches!(demand.what, Wish::Signal(_));
+                demand.ranks = demand
+                    .ranks
+                    .filter(|ranks| !(ends && self.is_everybody(ranks)));
                 let mut orders = Vec::new();
                 let now = self.now();
                 self.supervisor.demanded(demand, now, &mut orders);

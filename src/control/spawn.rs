@@ -3,6 +3,7 @@
 
 mod family;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,17 @@ impl Controller {
     /// Whether a process is a debugger's daemon.
     pub(super) fn is_daemon(&self, process: GlobalRank) -> bool {
         self.jobs.plan_of(process).0.job.debug.daemons
+    }
+
+    /// Whether these are all processes of every job that has not ended, but for daemons of debuggers.
+    pub(super) fn is_everybody(&self, processes: &[GlobalRank]) -> bool {
+        let members = (0..).map(JobNumber).zip(&self.family.members);
+        let living = members.filter(|(_, member)| member.remaining > 0);
+        let mut others = living
+            .flat_map(|(job, _)| self.jobs.processes_of(job))
+            .filter(|process| !self.is_daemon(*process));
+        let meant: BTreeSet<GlobalRank> = processes.iter().copied().collect();
+        others.all(|process| meant.contains(&process))
     }
 
     /// The requester, as plans know it.

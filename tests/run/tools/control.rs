@@ -81,3 +81,27 @@ fn a_tool_ends_the_whole_job_and_is_named_for_it() {
         }
     }
 }
+
+#[test]
+fn a_tool_that_has_daemons_and_ended_jobs_ends_the_whole_job_all_the_same() {
+    for library in versions() {
+        for nodes in NODES {
+            for (directive, signal) in [("pmix.jctrl.term", 15), ("pmix.jctrl.kill", 9)] {
+                let job = job(&library, nodes);
+                let mut tool = Debugger::attach(&job);
+                let name = job.nspace();
+                let brief = tool.spawns("-- 1 true");
+                tool.hears(&format!("ended={brief}"));
+                let daemon = library.dir.join("pmix_daemon");
+                let wants = format!("pmix.debugger pmix.dbg.tgt={name}:-2 pmix.dbg.dpnd=#1");
+                tool.spawns(&format!("{wants} -- 0 {}", daemon.display()));
+                tool.hears_many(" lrank=0 ", nodes.len().max(1));
+                tool.order(&format!("control {name} -2 {directive}"));
+                let outcome = job.running.finish().expect(128 + signal);
+                let text = format!("a tool had the job ended by signal {signal} through PMIx");
+                outcome.expect_one_line(&[&text]);
+                tool.kill();
+            }
+        }
+    }
+}
