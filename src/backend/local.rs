@@ -117,6 +117,8 @@ pub(crate) struct LocalBackend {
     tool_listener: Option<OwnedFd>,
     /// When there will be that.
     tools_from: Option<Duration>,
+    /// Nodes here that get a sidecar with the next tool.
+    unserved: BTreeSet<NodeId>,
     /// Time of the next check, while threads start ranks.
     look: Option<Duration>,
     /// Writing ends of pipes that feed ranks' standard input.
@@ -221,6 +223,7 @@ impl LocalBackend {
             results,
             tool_listener: None,
             tools_from: None,
+            unserved: BTreeSet::new(),
             look: None,
             stdin_pipes: Vec::new(),
             pushed: Pushed::default(),

@@ -155,7 +155,7 @@ pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
     text
 }
 
-/// A sidecar that was lost when its ranks had finished: no failure of the job.
+/// A sidecar that was lost when its ranks had finished, or had never used it: no failure of the job.
 pub fn sidecar_lost_late(name: &str, error: &str) -> String {
     let error: String = plain(error).collect();
     format!("warning: the PMIx server of {name} failed when no rank needed it: {error}")

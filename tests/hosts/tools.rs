@@ -117,36 +117,35 @@ fn a_tool_on_another_host_than_the_first_rank_pauses_and_ends_the_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let Some(library) = versions().next() else {
-        return;
-    };
-    let hosts = ["--hosts", "node01:1,node02:1", "-n", "2", "--pmi", "pmix"];
-    let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
-    let job = job.more(["sh", "-c", "echo of $PMIX_NAMESPACE end; exec sleep 1000"]);
-    let job = job.start();
-    let told = job.wait_for_many(Output::Stdout, " end\n", 2);
-    let name = told.split_whitespace().nth(1).unwrap().to_owned();
-    let (tool, mut orders) = debugger(&cluster, &library, 1);
-    // It comes late, and gets what they have printed all the same.
-    writeln!(orders, "pull {name}").unwrap();
-    for rank in [0, 1] {
-        tool.wait_for(
-            Output::Stdout,
-            &format!("got rank={rank} channel=2 text=of {name} end"),
-        );
+    for library in versions() {
+        let hosts = ["--hosts", "node01:1,node02:1", "-n", "2", "--pmi", "pmix"];
+        let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
+        let job = job.more(["sh", "-c", "echo of $PMIX_NAMESPACE end; exec sleep 1000"]);
+        let job = job.start();
+        let told = job.wait_for_many(Output::Stdout, " end\n", 2);
+        let name = told.split_whitespace().nth(1).unwrap().to_owned();
+        let (tool, mut orders) = debugger(&cluster, &library, 1);
+        // It comes late, and gets what they have printed all the same.
+        writeln!(orders, "pull {name}").unwrap();
+        for rank in [0, 1] {
+            tool.wait_for(
+                Output::Stdout,
+                &format!("got rank={rank} channel=2 text=of {name} end"),
+            );
+        }
+        writeln!(orders, "control {name} -2 pmix.jctrl.pause").unwrap();
+        tool.wait_for(Output::Stdout, "control=pmix.jctrl.pause status=0");
+        eventually("both ranks are stopped", || {
+            let processes = job.processes();
+            let stopped = processes.iter().filter(|one| one.state == 'T');
+            (stopped.count() == 2).then_some(())
+        });
+        writeln!(orders, "control {name} -2 pmix.jctrl.term").unwrap();
+        let outcome = job.finish().expect(143);
+        outcome.expect_one_line(&["a tool had the job ended by signal 15"]);
+        tool.signal(Signal::KILL);
+        tool.finish().expect(137);
     }
-    writeln!(orders, "control {name} -2 pmix.jctrl.pause").unwrap();
-    tool.wait_for(Output::Stdout, "control=pmix.jctrl.pause status=0");
-    eventually("both ranks are stopped", || {
-        let processes = job.processes();
-        let stopped = processes.iter().filter(|one| one.state == 'T');
-        (stopped.count() == 2).then_some(())
-    });
-    writeln!(orders, "control {name} -2 pmix.jctrl.term").unwrap();
-    let outcome = job.finish().expect(143);
-    outcome.expect_one_line(&["a tool had the job ended by signal 15"]);
-    tool.signal(Signal::KILL);
-    tool.finish().expect(137);
 }
 
 #[test]
@@ -154,29 +153,28 @@ fn ranks_on_all_hosts_go_on_or_end_when_the_tool_that_they_wait_for_is_lost() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let Some(library) = versions().next() else {
-        return;
-    };
-    for (policy, stops, code) in [
-        ("release", "--stop-in-init", 0),
-        ("release", "--stop-on-exec", 0),
-        ("end", "--stop-in-init", 143),
-    ] {
-        let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
-        let options = ["--on-tool-loss", policy, stops, "--libpmix", library.path()];
-        let program = library.dir.join("pmix_stop");
-        let job = cluster.run(0, hosts).more(options).more([program]).start();
-        let (tool, _orders) = debugger(&cluster, &library, 1);
-        tool.wait_for(Output::Stdout, "pmix_debugger ready=");
-        tool.signal(Signal::KILL);
-        tool.finish().expect(137);
-        let outcome = job.finish().expect(code);
-        let told = outcome.err();
-        assert_eq!(
-            told.contains("a debugger that is gone"),
-            code != 0,
-            "{told}"
-        );
+    for library in versions() {
+        for (policy, stops, code) in [
+            ("release", "--stop-in-init", 0),
+            ("release", "--stop-on-exec", 0),
+            ("end", "--stop-in-init", 143),
+        ] {
+            let hosts = ["--hosts", "node01:1,node02:1", "-n", "2"];
+            let options = ["--on-tool-loss", policy, stops, "--libpmix", library.path()];
+            let program = library.dir.join("pmix_stop");
+            let job = cluster.run(0, hosts).more(options).more([program]).start();
+            let (tool, _orders) = debugger(&cluster, &library, 1);
+            tool.wait_for(Output::Stdout, "pmix_debugger ready=");
+            tool.signal(Signal::KILL);
+            tool.finish().expect(137);
+            let outcome = job.finish().expect(code);
+            let told = outcome.err();
+            assert_eq!(
+                told.contains("a debugger that is gone"),
+                code != 0,
+                "{told}"
+            );
+        }
     }
 }
 
@@ -217,6 +215,75 @@ fn a_tool_on_any_host_makes_the_servers_of_a_job_without_pmix_start_on_all_hosts
         job.signal(Signal::TERM);
         job.finish().expect(143);
         tool.wait_for(Output::Stdout, "code=143");
+        drop(orders);
+        tool.finish().expect(0);
+    }
+}
+
+#[test]
+fn daemons_among_the_programs_of_a_spawn_are_on_the_hosts_of_its_ranks_and_the_spawner_gets_their_output()
+ {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for library in versions() {
+        let hosts = [
+            "--oversubscribe",
+            "--hosts",
+            "node01:2,node02:2",
+            "-n",
+            "4",
+            "--pmi",
+            "pmix",
+        ];
+        let job = cluster.run(0, hosts).more(["--libpmix", library.path()]);
+        let job = job.more(["sleep", "1000"]).start();
+        let program = |name: &str| library.dir.join(name).display().to_string();
+        let (tool, mut orders) = debugger(&cluster, &library, 1);
+        let ranks = format!(
+            "pmix.dbg.init pmix.mapby=node -- 2 {}",
+            program("pmix_stop")
+        );
+        let daemons = format!(
+            "pmix.debugger pmix.dbg.dpnd=#1 0 {}",
+            program("pmix_daemon")
+        );
+        writeln!(orders, "spawn {ranks} ++ {daemons}").unwrap();
+        let told = tool.wait_for(Output::Stdout, "pmix_debugger spawned=");
+        let line = told.lines().find(|line| line.contains("spawned=")).unwrap();
+        let child = field(line, "spawned").unwrap().to_owned();
+        // A daemon on each host, for the rank there.
+        let shown = job.wait_for_many(Output::Stdout, " lrank=0 ", 2);
+        let lines = shown.lines().filter(|line| line.contains(" lrank=0 "));
+        let mut nodes: Vec<u32> = lines
+            .map(|line| {
+                assert_eq!(number(line, "local"), 1, "{line}");
+                assert_eq!(
+                    field(line, "target"),
+                    Some(&*format!("{child}.-2")),
+                    "{line}"
+                );
+                number(line, "node")
+            })
+            .collect();
+        nodes.sort_unstable();
+        assert_eq!(nodes, [0, 1]);
+        tool.wait_for(Output::Stdout, &format!("ready={child} at=pmix-init"));
+        // The last of the names is theirs.
+        writeln!(orders, "ask pmix.qry.ns").unwrap();
+        let told = tool.wait_for(Output::Stdout, "pmix_debugger pmix.qry.ns=");
+        let names = told.lines().find(|line| line.contains("qry.ns=")).unwrap();
+        let beside = names.rsplit(',').next().unwrap();
+        writeln!(orders, "pull {beside}").unwrap();
+        for rank in [0, 1] {
+            let text = format!("got rank={rank} channel=2 text=pmix_daemon rank={rank} ");
+            tool.wait_for(Output::Stdout, &text);
+        }
+        writeln!(orders, "release {child}").unwrap();
+        tool.wait_for(Output::Stdout, &format!("ended={child} status=0"));
+        tool.wait_for_many(Output::Stdout, "text=pmix_daemon rank=", 4);
+        job.signal(Signal::TERM);
+        job.finish().expect(143);
         drop(orders);
         tool.finish().expect(0);
     }

@@ -30,7 +30,8 @@
  * It says what it hears:
  *     pmix_debugger ended=NSPACE status=S code=C proc=NSPACE.RANK
  *     pmix_debugger ready=NSPACE at=BREAKPOINT proc=NSPACE.RANK
- *     pmix_debugger launched=NSPACE, waits, lost    of the launcher
+ *     pmix_debugger launched=NSPACE, waits          of the launcher
+ *     pmix_debugger lost                            its server is gone
  */
 #include "client.h"
 #include <pmix.h>
@@ -423,7 +424,6 @@ int main(int argc, char **argv)
         fail(2, "pmix_debugger FILE, or launch ... -- LAUNCHER ...");
     if (strcmp(argv[1], "launch") == 0) {
         launch(argv + 2);
-        listen_for(PMIX_ERR_LOST_CONNECTION, on_loss);
     } else {
         PMIX_INFO_LOAD(&info[0], PMIX_TOOL_ATTACHMENT_FILE, argv[1], PMIX_STRING);
         /* What is forwarded to it comes out here. */
@@ -433,6 +433,7 @@ int main(int argc, char **argv)
         must(PMIx_Get(&me, PMIX_SERVER_NSPACE, NULL, 0, &value), PMIX_SERVER_NSPACE);
         PMIX_LOAD_PROCID(&launcher, value->data.string, 0);
     }
+    listen_for(PMIX_ERR_LOST_CONNECTION, on_loss);
     listen_for(PMIX_LAUNCHER_READY, on_launch);
     listen_for(PMIX_LAUNCH_COMPLETE, on_launch);
     listen_for(PMIX_EVENT_JOB_END, on_end);

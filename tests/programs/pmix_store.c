@@ -15,6 +15,7 @@
  *   app       as two programs, ranks 0 and 1 and the rest: what lives as long as the second one
  *   put       what a rank puts after a fence that has brought everything put before, from another
  *             rank, which may be late
+ *   shown     rank 0 publishes "shown", and everybody waits to be ended
  *   stuck     everybody waits for what nobody publishes, and for the end
  *   meet      with others that publish "pmi1" and "pmi2": publishes "pmix", waits until both have
  *             seen everything ("pmi1.done", "pmi2.done"), publishes "end"
@@ -360,6 +361,14 @@ static void meet(void)
     must(publish("end", "yes", NO_RANGE, NO_PERSISTENCE), "publish of the end");
 }
 
+static void shown(void)
+{
+    if (me.rank == 0)
+        must(publish("shown", "port#3", NO_RANGE, NO_PERSISTENCE), "publish");
+    for (;;)
+        pause();
+}
+
 static void put_text(const char *key)
 {
     pmix_value_t value;
@@ -399,13 +408,13 @@ int main(int argc, char **argv)
 {
     static const struct mode modes[] = {
         {"types", types}, {"wait", wait_mode}, {"once", once}, {"ranges", ranges}, {"partial", partial},
-        {"ended", ended}, {"app", app}, {"put", put}, {"stuck", stuck}, {"meet", meet}, {NULL, NULL}};
+        {"ended", ended}, {"app", app}, {"put", put}, {"stuck", stuck}, {"meet", meet}, {"shown", shown}, {NULL, NULL}};
     const struct mode *mode = find_mode(modes, argc > 1 ? argv[1] : "");
     alarm(LAST_RESORT_SECONDS);
     must(PMIx_Init(&me, NULL, 0), "PMIx_Init");
     size = size_of(me.nspace);
     if (mode == NULL)
-        fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|put|stuck|meet");
+        fail(2, "usage: pmix_store types|wait|once|ranges|partial|ended|app|put|stuck|meet|shown");
     mode->run();
     must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     report("pmix_store rank=%u size=%u mode=%s got=\"%s\"", me.rank, size, mode->name, got);

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::common::{Mpi, Run, number, shared_library, skip};
 use crate::pmix::pairs;
 
-const STRANGER: &str = "54322";
+pub(crate) const STRANGER: &str = "54322";
 
 /// A process that lies about its user.
-const LIAR: &str = "
+pub(crate) const LIAR: &str = "
 #include <sys/types.h>
 uid_t getuid(void) { return 0; }
 uid_t geteuid(void) { return 0; }
@@ -34,7 +34,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 ";
 
 #[track_caller]
-fn as_root() -> bool {
+pub(crate) fn as_root() -> bool {
     let root = rustix::process::getuid().is_root();
     if !root {
         skip("strangers at the PMIx server: to become another user needs root");
@@ -114,7 +114,7 @@ fn a_stranger_who_only_connects_does_not_disturb_the_job() {
 }
 
 /// Opens it for everybody.
-fn readable(path: PathBuf) -> PathBuf {
+pub(crate) fn readable(path: PathBuf) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     path

@@ -5,9 +5,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::common::{
-    Outcome, Output, Pmix, Run, Running, eventually, field, mpi, number, pmix, skip,
-};
+use crate::common::{Outcome, Output, Pmix, Run, Running, eventually, field, mpi, number, pmix};
 use crate::pmix::SERVERS;
 use rustix::process::Signal;
 
@@ -18,8 +16,11 @@ mod io;
 mod launchers;
 mod losses;
 mod on_demand;
+mod openpmix;
 mod spawns;
 mod stops;
+mod strangers;
+mod versions;
 
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
@@ -61,8 +62,7 @@ impl Job {
         };
         // The last of its files is there, and has its text.
         eventually("a tool can find the server", || {
-            let last = job.files().into_iter().find(|file| is_for_any(file))?;
-            let text = std::fs::read_to_string(last).unwrap_or_default();
+            let text = std::fs::read_to_string(job.found()?).unwrap_or_default();
             (text.lines().count() == 5).then_some(())
         });
         job
@@ -85,14 +85,15 @@ impl Job {
         files
     }
 
-    /// The file that names no certain server.
+    /// The file that names no certain server, if it is there.
+    fn found(&self) -> Option<PathBuf> {
+        self.files().into_iter().find(|file| is_for_any(file))
+    }
+
+    /// The same as text.
     fn file(&self) -> String {
-        let files = self.files();
-        let file = files.iter().find(|file| is_for_any(file));
-        file.expect("one for every tool")
-            .to_str()
-            .unwrap()
-            .to_owned()
+        let file = self.found().expect("one for every tool");
+        file.to_str().unwrap().to_owned()
     }
 
     fn uri(&self) -> String {
@@ -182,20 +183,19 @@ fn no_job_is_the_system_server_of_its_host() {
 
 #[test]
 fn the_files_are_for_the_jobs_user_alone_and_are_gone_with_the_job() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    let job = Job::start(library, &[]);
-    let files = job.files();
-    // Of the launcher, the server, the job, and any.
-    assert_eq!(files.len(), 4, "{files:?}");
-    for file in &files {
-        assert_eq!(std::fs::metadata(file).unwrap().mode() & 0o777, 0o600);
-        let directory = std::fs::metadata(file.parent().unwrap()).unwrap();
-        assert_eq!(directory.mode() & 0o777, 0o700);
+    for library in versions() {
+        let job = Job::start(library, &[]);
+        let files = job.files();
+        // Of the launcher, the server, the job, and any.
+        assert_eq!(files.len(), 4, "{files:?}");
+        for file in &files {
+            assert_eq!(std::fs::metadata(file).unwrap().mode() & 0o777, 0o600);
+            let directory = std::fs::metadata(file.parent().unwrap()).unwrap();
+            assert_eq!(directory.mode() & 0o777, 0o700);
+        }
+        job.end();
+        assert!(!files.iter().any(|file| file.exists()), "{files:?}");
     }
-    job.end();
-    assert!(!files.iter().any(|file| file.exists()), "{files:?}");
 }
 
 #[test]
@@ -385,63 +385,4 @@ fn a_job_of_mpich_can_be_attached_to_when_it_is_offered_everything() {
             .all(|row| field(row, "program").unwrap().ends_with("/exitcode"))
     );
     job.end();
-}
-
-#[test]
-fn tools_of_openpmix_work_with_a_job() {
-    let tool = |name: &str| {
-        let path = PathBuf::from("/usr/bin").join(name);
-        let there = path.exists();
-        if !there {
-            skip(&format!(
-                "{name}: libpmix-bin is not installed; scripts/setup does that"
-            ));
-        }
-        there.then_some(path)
-    };
-    let (Some(pps), Some(pevent), Some(library)) = (tool("pps"), tool("pevent"), pmix("pmix4"))
-    else {
-        return;
-    };
-    for nodes in NODES {
-        let job = Job::start(library.clone(), nodes);
-        let (pid, uri) = (job.running.pid().to_string(), job.uri());
-        for words in [
-            &["--pid", &pid][..],
-            &["--uri", &uri],
-            &["--namespace", &job.nspace()],
-            &[],
-        ] {
-            let words = [&[pps.to_str().unwrap()], words].concat();
-            let outcome = Run::command(words).beside(&job.place).run().expect(0);
-            let told = [outcome.out(), outcome.err()].concat();
-            let jobs = format!("Active nspaces: {}", job.nspace());
-            assert!(told.lines().any(|line| line == jobs), "{outcome:?}");
-        }
-        // As a test of the way of an event: `pmix_tool release` hears it and releases nobody.
-        let mut hears = job
-            .tool("file", &job.file(), &["release"])
-            .stdin_held()
-            .start();
-        hears.wait_for(Output::Stdout, "pmix_tool attached");
-        let words = [
-            pevent.to_str().unwrap(),
-            "--pid",
-            &pid,
-            "--event",
-            "-58",
-            "--range",
-            "session",
-        ];
-        eventually("the event is heard", || {
-            Run::command(words).beside(&job.place).run().expect(0);
-            let heard = hears.so_far(Output::Stdout);
-            String::from_utf8_lossy(&heard)
-                .contains("ready=")
-                .then_some(())
-        });
-        drop(hears.stdin());
-        hears.finish().expect(0);
-        job.end();
-    }
 }

@@ -11,7 +11,7 @@
 mod pmix;
 
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::job::ids::{AppNum, GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
 use crate::names::request::{
     Accepts, Data, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range, Removal,
@@ -153,12 +153,17 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        // libpmix names the process of the connection, and has only clients of this launch.
+        // libpmix names the process of the connection, and has only clients of this launch, and tools.
         let process = self.named(proc);
         let process = process.filter(|process| self.local(*process).is_some());
-        match (process, request) {
-            (Some(process), Ok(request)) => {
-                let who = self.requester(process);
+        let who = match (process, &request) {
+            (Some(process), _) => Some(self.requester(process)),
+            (None, Ok(NameRequest::Lookup(_))) => self.tool_as_requester(proc),
+            // What a tool has published nobody would withdraw: it may come again by the same name.
+            (None, _) => None,
+        };
+        match (who, request) {
+            (Some(who), Ok(request)) => {
                 self.store(now, actions, |store, out| {
                     store.ask(who, request, Asker::Pmix(id), now, out);
                 });
@@ -263,6 +268,17 @@ impl NodeCore {
             app,
             app_size: members.end - members.start,
         }
+    }
+
+    /// A tool that is attached here. It is one of the launch's session, and of no job.
+    fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
+        Some(Requester {
+            proc: self.tool_named(name)?,
+            node: self.node,
+            user: self.launch().user,
+            app: AppNum(0),
+            app_size: 1,
+        })
     }
 
     /// Does something with the store and carries out what follows.

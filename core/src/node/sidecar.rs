@@ -83,6 +83,8 @@ pub(super) struct SidecarLife {
     seen_stopped: u32,
     /// It was started for tools: no rank that was there before needs it.
     for_tools: bool,
+    /// It was ready once.
+    served: bool,
 }
 
 impl SidecarLife {
@@ -104,6 +106,7 @@ impl SidecarLife {
             doubt: None,
             seen_stopped: 0,
             for_tools: false,
+            served: false,
         }
     }
 
@@ -139,6 +142,7 @@ impl SidecarLife {
             state,
             silence: self.silence,
             for_tools: self.for_tools,
+            served: self.served,
             ..Self::new(true)
         };
     }
@@ -164,9 +168,26 @@ impl NodeCore {
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        self.host.settle(SidecarState::Starting);
-        self.host.for_tools = true;
+        self.host = SidecarLife {
+            for_tools: true,
+            silence: self.host.silence,
+            ..SidecarLife::new(true)
+        };
+        self.link.renew();
+        self.groups.engine.server_returned();
         self.start_sidecar(requests, now, actions);
+    }
+
+    /// Whether it was started for tools, has served, and is gone, without harm to any rank: tools that come later
+    /// may get another one. What fails at its start would fail again.
+    pub fn sidecar_may_follow(&self) -> bool {
+        let SidecarLife {
+            state,
+            for_tools,
+            served,
+            ..
+        } = self.host;
+        state == SidecarState::Ended && for_tools && served && self.ranks_are_done()
     }
 
     /// Gives up a sidecar that is silent for so long.
@@ -250,6 +271,7 @@ impl NodeCore {
                 self.note_server(&env);
                 if self.host.state == SidecarState::Starting {
                     self.host.state = SidecarState::Ready;
+                    self.host.served = true;
                     if !self.host.closed {
                         self.host.patience = None;
                         self.host.probe_at = Some(now + self.host.silence / 2);
@@ -443,6 +465,7 @@ impl NodeCore {
         self.host.settle(SidecarState::Broken);
         actions.push(Action::Report(Report::SidecarLost { error }));
         self.groups(actions, GroupEngine::server_lost);
+        self.tools_lost(actions);
         self.outputs_lost(now, actions);
         for (_, proc) in std::mem::take(&mut self.modex_requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);

@@ -17,7 +17,6 @@ use crate::collective::Act;
 use crate::fence::{Contribution, FenceInput, Kind, Series};
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeRank, Nspace};
-use crate::job::proc;
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
 };
@@ -87,10 +86,7 @@ impl NodeCore {
         if let Some(process) = self.named(name) {
             return Some(Spawner::Rank(process));
         }
-        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
-        let nspace = Nspace::new(nspace).ok()?;
-        let rank = name.rank.rank().filter(|_| self.tools.knows(name))?;
-        Some(Spawner::Tool(proc::Proc::new(nspace, rank)))
+        self.tool_named(name).map(Spawner::Tool)
     }
 
     /// A spawn request over PMI.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeCore;
 use crate::job::clock::Moment;
-use crate::job::ids::Rank;
+use crate::job::ids::{Nspace, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, FromNode};
 use crate::pmix::keys;
@@ -40,9 +40,8 @@ impl Tools {
 
     /// It is attached.
     pub(super) fn attach(&mut self, name: &Proc, actions: &mut Vec<Action>) {
-        if self.attached.is_empty() {
-            actions.push(Action::Tell(FromNode::Tools { attached: true }));
-        }
+        // Each time: a node may have lost its sidecar since another one came.
+        actions.push(Action::Tell(FromNode::Tools { attached: true }));
         *self.attached.entry(name.clone()).or_default() += 1;
     }
 
@@ -94,6 +93,14 @@ impl NodeCore {
         self.answer(id, &UpcallAnswer::Named(name), actions);
     }
 
+    /// The tool of that name, if it is attached here.
+    pub(super) fn tool_named(&self, name: &Proc) -> Option<proc::Proc> {
+        let rank = name.rank.rank().filter(|_| self.tools.knows(name))?;
+        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
+        let nspace = Nspace::new(nspace).ok()?;
+        Some(proc::Proc::new(nspace, rank))
+    }
+
     /// Whether a tool may have this name: that of no job, and of no server.
     fn is_free(&self, name: &Proc) -> bool {
         let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
@@ -117,6 +124,14 @@ impl NodeCore {
             if !self.tools.attached.contains_key(&name) {
                 return name;
             }
+        }
+    }
+
+    /// The sidecar is lost, and every tool with it.
+    pub(super) fn tools_lost(&mut self, actions: &mut Vec<Action>) {
+        self.tools.telling.clear();
+        if !std::mem::take(&mut self.tools.attached).is_empty() {
+            actions.push(Action::Tell(FromNode::Tools { attached: false }));
         }
     }
 

@@ -74,6 +74,9 @@ pub struct SidecarLink {
     control_in: FrameDecoder,
     upcall_in: FrameDecoder,
     last_request: u64,
+    /// The highest number of an upcall, and what it was when the sidecar was started.
+    last_upcall: u64,
+    upcalls_from: u64,
     controls: BTreeMap<RequestId, ControlKind>,
     upcalls: BTreeMap<UpcallId, Open>,
     counts: BTreeMap<UpcallKind, UpcallCount>,
@@ -85,6 +88,19 @@ impl SidecarLink {
     /// A link to a host that was just started.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A link to the next sidecar. Nothing is outstanding, and no number comes again: who still has one of an
+    /// earlier sidecar reaches nobody with it.
+    pub fn renew(&mut self) {
+        let counts = std::mem::take(&mut self.counts);
+        *self = Self {
+            last_request: self.last_request,
+            last_upcall: self.last_upcall,
+            upcalls_from: self.last_upcall,
+            counts,
+            ..Self::default()
+        };
     }
 
     /// Makes a request; the bytes go to the control socket.
@@ -159,9 +175,10 @@ impl SidecarLink {
     /// answer over the size limit becomes [`Status::ERR_OUT_OF_RESOURCE`].
     pub fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) -> Option<Vec<u8>> {
         let Open { kind, span } = self.upcalls.remove(&id)?;
+        let number = id.0 - self.upcalls_from;
         let bytes = answer
-            .encode(kind, id.0)
-            .or_else(|_| UpcallAnswer::Status(Status::ERR_OUT_OF_RESOURCE).encode(kind, id.0))
+            .encode(kind, number)
+            .or_else(|_| UpcallAnswer::Status(Status::ERR_OUT_OF_RESOURCE).encode(kind, number))
             .expect("a status fits into a frame");
         let count = self.counts.entry(kind).or_default();
         count.answered += 1;
@@ -239,7 +256,9 @@ impl SidecarLink {
                 SidecarEvent::Notice(notice)
             }
             (Upcall::Request(request), 1..) => {
-                let id = UpcallId(frame.id);
+                // No sidecar gets that far by counting.
+                let id = UpcallId(self.upcalls_from.saturating_add(frame.id));
+                self.last_upcall = self.last_upcall.max(id.0);
                 let span = debug_span!("upcall", id = frame.id, ?kind, bytes = frame.payload.len());
                 if self.upcalls.insert(id, Open { kind, span }).is_some() {
                     return Err(wrong);

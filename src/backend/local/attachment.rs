@@ -110,6 +110,13 @@ pub(super) fn write(directory: &Path, names: &[String], text: &str) -> io::Resul
     Ok(())
 }
 
+/// Removes them: nobody is there any more.
+pub(super) fn remove(directory: &Path, names: &[String]) {
+    for name in names {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "for tests")]
 mod tests {
@@ -140,5 +147,7 @@ mod tests {
         }
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
         write(place.path(), &["pmix.a.tool".to_owned()], "").unwrap_err();
+        remove(place.path(), &["pmix.a.tool".to_owned()]);
+        write(place.path(), &["pmix.a.tool".to_owned()], "").unwrap();
     }
 }

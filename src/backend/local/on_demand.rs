@@ -4,9 +4,12 @@
 //! ranks run ──`PATIENCE`──▶ a listener, and files that name it ──a tool connects──▶ sidecar, which takes it over
 //!                                             a tool is attached to another host ──▶ sidecar
 //! ```
+//! A sidecar that is lost later costs the launch nothing, and what is above begins again for its node.
+//!
 //! The files are those by which tools find a sidecar that is there from the beginning (`attachment`), so tools
 //! see no difference but the time that the sidecar takes to start.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
-use super::{LocalBackend, attachment, start};
+use super::{LocalBackend, LocalNode, attachment, start};
 use crate::backend::message::FromBackend;
 use crate::failure::RunFailure;
 use crate::plan::directory::DirectoryError;
@@ -53,6 +56,32 @@ impl LocalBackend {
         let offer = &self.plan.offer;
         if !offer.pmix && offer.without_pmix.is_none() {
             self.tools_from = Some(self.now() + PATIENCE);
+            let nodes = (0..self.nodes.len()).map(|index| self.part.node_at(index));
+            self.unserved = nodes.collect();
+        }
+    }
+
+    /// The sidecar of a node is gone: tools that come later get another one, if it was started for tools.
+    pub(super) fn await_later_tools(&mut self, node: NodeId) {
+        let index = self.part.index(node);
+        let LocalNode {
+            core,
+            sidecar,
+            hello,
+            printed,
+            ..
+        } = &mut self.nodes[index];
+        if self.ending || !core.sidecar_may_follow() {
+            return;
+        }
+        (*sidecar, *hello) = (None, None);
+        printed.clear();
+        self.unserved.insert(node);
+        if index == 0 {
+            if let Some(directories) = self.jobs.first().directories.first() {
+                attachment::remove(&directories.server, &attachment::names(&self.plan, None));
+            }
+            self.listen();
         }
     }
 
@@ -114,29 +143,36 @@ impl LocalBackend {
         if self.tools_from.is_some() {
             self.listen();
         }
-        let Some(listener) = self.tool_listener.take() else {
-            return;
-        };
-        // Fails for what is not watched any more.
-        let _ = self.poll.remove(&listener);
-        if self.ending {
+        let listener = self.tool_listener.take();
+        if let Some(listener) = &listener {
+            // Fails for what is not watched any more.
+            let _ = self.poll.remove(listener);
+        }
+        let nodes = std::mem::take(&mut self.unserved);
+        let deaf = listener.is_none() && nodes.contains(&self.first_node());
+        if self.ending || nodes.is_empty() || deaf {
             return;
         }
-        if let Err(failure) = self.start_sidecars_for_tools(&listener) {
+        let started = self.start_sidecars_for_tools(&nodes, listener.as_ref());
+        if let Err(failure) = started {
             let text = format!("PMIx tools cannot be served: {failure}");
             self.tell(FromBackend::Tell { text });
         }
     }
 
-    fn start_sidecars_for_tools(&mut self, listener: &OwnedFd) -> Result<(), RunFailure> {
+    fn start_sidecars_for_tools(
+        &mut self,
+        nodes: &BTreeSet<NodeId>,
+        listener: Option<&OwnedFd>,
+    ) -> Result<(), RunFailure> {
         let plan = Arc::clone(&self.plan);
         let parts = plan.server_for_tools()?;
         let env: Vec<CString> = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = self.surroundings.signals_to_reset();
-        for index in 0..self.nodes.len() {
-            let node = self.part.node_at(index);
+        for node in nodes.iter().copied() {
+            let index = self.part.index(node);
             let requests = self.requests_for_tools(&plan, node)?;
-            let listener = (index == 0).then(|| listener.as_fd());
+            let listener = listener.filter(|_| index == 0).map(AsFd::as_fd);
             self.start_sidecar(node, &parts, (&env, &reset), listener)?;
             let (mut actions, now): (Vec<Action>, _) = (Vec::new(), Moment(self.now()));
             let core = &mut self.nodes[index].core;
@@ -173,8 +209,12 @@ impl LocalBackend {
             places.push((number, made));
         }
         for (number, made) in places {
-            if let Some(job) = self.jobs.get_mut(number) {
-                job.directories.push(made);
+            let Some(job) = self.jobs.get_mut(number) else {
+                continue;
+            };
+            match job.directories.get_mut(index) {
+                Some(known) => *known = made,
+                None => job.directories.push(made),
             }
         }
         Ok(requests)

@@ -43,6 +43,7 @@ impl LocalBackend {
         let in_order = end == RankEnd::Code(0);
         self.feed(node, Event::SidecarEnded { how, in_order });
         self.reap_orphans();
+        self.await_later_tools(node);
         Ok(())
     }
 

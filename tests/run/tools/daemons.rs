@@ -2,7 +2,7 @@
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
-use crate::common::{Output, Run, eventually, field, number, program, repository, skip};
+use crate::common::{Output, Run, eventually, field, number};
 use crate::debuggers::{PATIENCE, gdb, shown};
 
 /// The lines of the daemons, and the order that spawns them.
@@ -113,86 +113,38 @@ fn daemons_among_the_programs_of_a_spawn_are_a_job_of_their_own() {
 
 #[test]
 fn a_daemon_that_fails_is_no_failure_of_the_launch() {
-    let (Some(library), Some(_)) = (versions().next(), program("stdin_sum")) else {
-        return;
-    };
-    let job = Job::start(library, &[]);
-    let mut tool = Debugger::attach(&job);
-    let name = job.nspace();
-    // Of a process, and of a job by its older name.
-    for target in [
-        format!("pmix.dbg.tgt={name}:0 pmix.dbg.dpproc=#1"),
-        format!("pmix.dbg.job={name} pmix.dbg.dpnd=#1"),
-    ] {
-        let child = tool.spawns(&format!("pmix.debugger {target} -- 0 sh: exit 3"));
-        let ended = tool.hears(&format!("ended={child}"));
-        assert_eq!(number(&ended, "code"), 3, "{ended}");
+    for library in versions() {
+        let job = Job::start(library, &[]);
+        let mut tool = Debugger::attach(&job);
+        let name = job.nspace();
+        // Of a process, and of a job by its older name.
+        for target in [
+            format!("pmix.dbg.tgt={name}:0 pmix.dbg.dpproc=#1"),
+            format!("pmix.dbg.job={name} pmix.dbg.dpnd=#1"),
+        ] {
+            let child = tool.spawns(&format!("pmix.debugger {target} -- 0 sh: exit 3"));
+            let ended = tool.hears(&format!("ended={child}"));
+            assert_eq!(number(&ended, "code"), 3, "{ended}");
+        }
+        for (wrong, why) in [
+            (
+                "pmix.debugger pmix.dbg.dpnd=#1 -- 0 sh: exit 0",
+                "needs PMIX_DEBUG_TARGET",
+            ),
+            (
+                "pmix.debugger pmix.dbg.tgt=nobody:-2 -- 1 sh: exit 0",
+                "nobody is no job",
+            ),
+            ("-- 0 sh: exit 0", "every program a process"),
+        ] {
+            let before = tool.printed().matches("refused").count();
+            tool.order(&format!("spawn {wrong}"));
+            tool.hears_many("refused", before + 1);
+            job.running.wait_for(Output::Stderr, why);
+        }
+        tool.leave();
+        job.end();
     }
-    for (wrong, why) in [
-        (
-            "pmix.debugger pmix.dbg.dpnd=#1 -- 0 sh: exit 0",
-            "needs PMIX_DEBUG_TARGET",
-        ),
-        (
-            "pmix.debugger pmix.dbg.tgt=nobody:-2 -- 1 sh: exit 0",
-            "nobody is no job",
-        ),
-        ("-- 0 sh: exit 0", "every program a process"),
-    ] {
-        let before = tool.printed().matches("refused").count();
-        tool.order(&format!("spawn {wrong}"));
-        tool.hears_many("refused", before + 1);
-        job.running.wait_for(Output::Stderr, why);
-    }
-    tool.leave();
-    job.end();
-}
-
-#[test]
-fn debuggers_that_know_mpir_do_not_see_daemons() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    if std::process::Command::new("gdb")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        return skip("gdb is not installed: run scripts/setup");
-    }
-    let job = Job::start(library.clone(), &[]);
-    let mut tool = Debugger::attach(&job);
-    let daemon = library.dir.join("pmix_daemon");
-    let target = job.nspace();
-    let how = format!("pmix.debugger pmix.dbg.tgt={target}:-2 pmix.dbg.dpnd=#1");
-    let daemons = tool.spawns(&format!("{how} -- 0 {}", daemon.display()));
-    lines(&tool, &daemons, 1);
-    tool.spawns("-- 1 sleep 1000");
-    let script = repository().join("tests/programs/mpir.py");
-    let gdb = [
-        "gdb",
-        "-nx",
-        "-q",
-        "-batch",
-        "-x",
-        script.to_str().unwrap(),
-        "-p",
-    ];
-    let gdb = Run::command(gdb).more([job.running.pid().to_string()]);
-    let outcome = gdb
-        .deadline(std::time::Duration::from_secs(180))
-        .run()
-        .expect(0);
-    let text = outcome.out();
-    let shown: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("process="))
-        .collect();
-    assert_eq!(shown.len(), 5, "{text}");
-    assert!(shown[4].contains("sleep"), "{text}");
-    assert!(!text.contains("pmix_daemon"), "{text}");
-    tool.kill();
-    job.end();
 }
 
 #[test]

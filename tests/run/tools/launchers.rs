@@ -58,29 +58,28 @@ fn the_tool_that_starts_the_launcher_says_where_its_ranks_stop() {
 
 #[test]
 fn a_directed_launch_of_programs_without_pmix_stops_before_main() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    let script = "echo began $WIREUP_RANK";
-    let options = ["--libpmix", library.path(), "sh", "-c", script];
-    let mut tool = start(&library, "pmix.dbg.exec", Run::ranks(2, options));
-    tool.order("go");
-    let launched = tool.hears("launched=");
-    let name = field(&launched, "launched").unwrap().to_owned();
-    let ready = tool.hears(&format!("ready={name}"));
-    assert_eq!(field(&ready, "at"), Some("exec"), "{ready}");
-    assert!(!tool.printed().contains("began"));
-    tool.order(&format!("table {name}"));
-    let told = tool.hears_many(" pid=", 2);
-    for line in told.lines().filter(|line| line.contains(" pid=")) {
-        let pid = crate::common::number(line, "pid") as i32;
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    for library in versions() {
+        let script = "echo began $WIREUP_RANK";
+        let options = ["--libpmix", library.path(), "sh", "-c", script];
+        let mut tool = start(&library, "pmix.dbg.exec", Run::ranks(2, options));
+        tool.order("go");
+        let launched = tool.hears("launched=");
+        let name = field(&launched, "launched").unwrap().to_owned();
+        let ready = tool.hears(&format!("ready={name}"));
+        assert_eq!(field(&ready, "at"), Some("exec"), "{ready}");
+        assert!(!tool.printed().contains("began"));
+        tool.order(&format!("table {name}"));
+        let told = tool.hears_many(" pid=", 2);
+        for line in told.lines().filter(|line| line.contains(" pid=")) {
+            let pid = crate::common::number(line, "pid") as i32;
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        }
+        tool.hears(&format!("ended={name} status=0"));
+        tool.hears("pmix_debugger lost");
+        let (out, _) = tool.leave();
+        assert_eq!(out.matches("began").count(), 2, "{out}");
     }
-    tool.hears(&format!("ended={name} status=0"));
-    tool.hears("pmix_debugger lost");
-    let (out, _) = tool.leave();
-    assert_eq!(out.matches("began").count(), 2, "{out}");
 }
 
 #[test]
@@ -136,16 +135,15 @@ fn a_launcher_ends_with_its_tool_that_has_not_said_how_to_launch() {
 
 #[test]
 fn mpi_programs_run_under_a_launcher_that_a_tool_has_started() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    for name in ["mpich4", "openmpi4"] {
-        let Some(mpi) = mpi(name) else { return };
-        let run = mpi.run(2, &["--libpmix", library.path()], "hello", &[]);
-        let mut tool = start(&library, "pmix.fwd.stdout", run);
-        tool.order("go");
-        tool.hears("pmix_debugger lost");
-        let (out, err) = tool.leave();
-        assert_eq!(out.matches(" size=2 ").count(), 2, "{out} {err}");
+    for library in versions() {
+        for name in ["mpich4", "openmpi4"] {
+            let Some(mpi) = mpi(name) else { return };
+            let run = mpi.run(2, &["--libpmix", library.path()], "hello", &[]);
+            let mut tool = start(&library, "pmix.fwd.stdout", run);
+            tool.order("go");
+            tool.hears("pmix_debugger lost");
+            let (out, err) = tool.leave();
+            assert_eq!(out.matches(" size=2 ").count(), 2, "{out} {err}");
+        }
     }
 }

@@ -52,27 +52,26 @@ fn ranks_that_wait_for_a_lost_tool_go_on_or_end_as_the_user_says() {
 
 #[test]
 fn ranks_wait_for_another_tool_while_one_is_there_or_unless_the_user_says_otherwise() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    // Another is there.
-    let options = ["--on-tool-loss", "end"];
-    let (job, tool) = waiting(&library, "--stop-in-init", &options);
-    let mut other = Debugger::attach(&job);
-    tool.kill();
-    other.hears_many("ready=", 1);
-    let name = job.nspace();
-    other.order(&format!("release {name}"));
-    job.running.wait_for_many(Output::Stdout, " begun\n", 4);
-    other.leave();
-    job.running.finish().expect(0);
-    // None is, and none has to be.
-    let (job, tool) = waiting(&library, "--stop-in-init", &[]);
-    tool.kill();
-    let mut other = Debugger::attach(&job);
-    other.order(&format!("release {}", job.nspace()));
-    job.running.finish().expect(0);
-    other.leave();
+    for library in versions() {
+        // Another is there.
+        let options = ["--on-tool-loss", "end"];
+        let (job, tool) = waiting(&library, "--stop-in-init", &options);
+        let mut other = Debugger::attach(&job);
+        tool.kill();
+        other.hears_many("ready=", 1);
+        let name = job.nspace();
+        other.order(&format!("release {name}"));
+        job.running.wait_for_many(Output::Stdout, " begun\n", 4);
+        other.leave();
+        job.running.finish().expect(0);
+        // None is, and none has to be.
+        let (job, tool) = waiting(&library, "--stop-in-init", &[]);
+        tool.kill();
+        let mut other = Debugger::attach(&job);
+        other.order(&format!("release {}", job.nspace()));
+        job.running.finish().expect(0);
+        other.leave();
+    }
 }
 
 #[test]

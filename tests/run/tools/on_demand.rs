@@ -13,13 +13,14 @@ use crate::common::{Output, Run, eventually, field, mpi, number};
 /// How long a guard may take to end and remove what is left.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// The sidecars of a launch. Some libpmix need another loader than the system's.
+/// Some libpmix need another loader than the system's.
+fn is_sidecar(name: &str) -> bool {
+    name.starts_with("wireup-pmix-hos") || name.starts_with("ld-linux")
+}
+
+/// How many sidecars a launch has.
 fn sidecars(job: &Job) -> usize {
-    let processes = job.running.processes();
-    let is_sidecar =
-        |name: &str| name.starts_with("wireup-pmix-hos") || name.starts_with("ld-linux");
-    let sidecars = processes.iter().filter(|process| is_sidecar(&process.name));
-    sidecars.count()
+    pids_of_sidecars(job).len()
 }
 
 /// The rows of the process tables that a tool is given.
@@ -155,25 +156,74 @@ fn ranks_that_stopped_before_main_are_told_to_a_tool_that_comes_later() {
     }
 }
 
+/// The sidecars of a launch, in the order of their nodes.
+fn pids_of_sidecars(job: &Job) -> Vec<i32> {
+    let processes = job.running.processes();
+    let sidecars = processes.iter().filter(|process| is_sidecar(&process.name));
+    let mut pids: Vec<i32> = sidecars.map(|process| process.pid).collect();
+    pids.sort_unstable();
+    pids
+}
+
+/// Waits until tools find another address than this one.
+fn another_address(job: &Job, old: &str) {
+    eventually("there is another address", || {
+        let text = std::fs::read_to_string(job.found()?).ok()?;
+        (text.lines().count() == 5 && !text.starts_with(old)).then_some(())
+    });
+}
+
 #[test]
-fn a_server_that_is_killed_costs_a_job_without_pmix_nothing() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    let options = ["--pmi", "pmi1", "--libpmix", library.path()];
-    let job = Run::ranks(2, options).more(["sh", "-c", "read go; echo went on"]);
-    let mut job = Job::from(library, job.stdin_held());
-    look(&job, "file", &job.file());
-    for process in job.running.processes() {
-        if process.name.starts_with("wireup-pmix-hos") {
-            kill(process.pid);
+fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_others() {
+    for library in versions() {
+        for nodes in NODES {
+            let options = ["--pmi", "pmi1", "--libpmix", library.path()];
+            let run = Run::ranks(4, [&options[..], nodes].concat());
+            let run = run.more(["sh", "-c", "read go; echo went on"]);
+            let mut job = Job::from(library.clone(), run.stdin_held());
+            let hosts = nodes.len().max(1);
+            let rows = look(&job, "file", &job.file());
+            // With no tool there, then with one that is cut off by it.
+            for attached in [false, true] {
+                let tool = attached.then(|| Debugger::attach(&job));
+                eventually("every node has its server", || {
+                    (sidecars(&job) == hosts).then_some(())
+                });
+                let uri = job.uri();
+                pids_of_sidecars(&job).into_iter().for_each(kill);
+                let text = "failed when no rank needed it";
+                let told = hosts * (1 + usize::from(attached));
+                job.running.wait_for_many(Output::Stderr, text, told);
+                another_address(&job, &uri);
+                assert_eq!(look(&job, "pid", &job.running.pid().to_string()), rows);
+                if let Some(tool) = tool {
+                    tool.hears("pmix_debugger lost");
+                    tool.kill();
+                }
+            }
+            // One for the ranks of another node, while the tool stays.
+            let mut tool = Debugger::attach(&job);
+            eventually("every node has its server", || {
+                (sidecars(&job) == hosts).then_some(())
+            });
+            if let [_, second] = pids_of_sidecars(&job)[..] {
+                kill(second);
+                let text = "failed when no rank needed it";
+                job.running.wait_for_many(Output::Stderr, text, 5);
+                let daemon = library.dir.join("pmix_daemon");
+                let wants = format!("pmix.debugger pmix.dbg.tgt={}:-2", job.nspace());
+                tool.spawns(&format!(
+                    "{wants} pmix.dbg.dpnd=#1 -- 0 {}",
+                    daemon.display()
+                ));
+                tool.hears_many(" lrank=0 ", 2);
+            }
+            tool.kill();
+            drop(job.running.stdin());
+            let outcome = job.running.finish().expect(0);
+            assert_eq!(outcome.out(), "went on\n".repeat(4));
         }
     }
-    job.running
-        .wait_for(Output::Stderr, "failed when no rank needed it");
-    drop(job.running.stdin());
-    let outcome = job.running.finish().expect(0);
-    assert_eq!(outcome.out(), "went on\n".repeat(2));
 }
 
 #[test]

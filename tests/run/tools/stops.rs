@@ -102,30 +102,29 @@ fn any_program_stops_before_it_begins() {
 
 #[test]
 fn what_debuggers_can_ask_for_is_named() {
-    let Some(library) = versions().next() else {
-        return;
-    };
-    let job = Job::start(library, &[]);
-    let mut tool = Debugger::attach(&job);
-    tool.order("ask pmix.qry.debug");
-    let told = tool.hears("pmix.qry.debug=");
-    let keys = field(&told, "pmix.qry.debug").unwrap().to_owned();
-    let mut keys: Vec<&str> = keys.split(',').collect();
-    keys.sort_unstable();
-    // What the tests of this directory do.
-    let expected = [
-        "pmix.dbg.dpnd",
-        "pmix.dbg.dpproc",
-        "pmix.dbg.exec",
-        "pmix.dbg.init",
-        "pmix.dbg.job",
-        "pmix.dbg.notify",
-        "pmix.dbg.tgt",
-        "pmix.debugger",
-    ];
-    assert_eq!(keys, expected);
-    tool.leave();
-    job.end();
+    for library in versions() {
+        let job = Job::start(library, &[]);
+        let mut tool = Debugger::attach(&job);
+        tool.order("ask pmix.qry.debug");
+        let told = tool.hears("pmix.qry.debug=");
+        let keys = field(&told, "pmix.qry.debug").unwrap().to_owned();
+        let mut keys: Vec<&str> = keys.split(',').collect();
+        keys.sort_unstable();
+        // What the tests of this directory do.
+        let expected = [
+            "pmix.dbg.dpnd",
+            "pmix.dbg.dpproc",
+            "pmix.dbg.exec",
+            "pmix.dbg.init",
+            "pmix.dbg.job",
+            "pmix.dbg.notify",
+            "pmix.dbg.tgt",
+            "pmix.debugger",
+        ];
+        assert_eq!(keys, expected);
+        tool.leave();
+        job.end();
+    }
 }
 
 #[test]

@@ -19,27 +19,31 @@ struct Node {
     doing: Doing,
 }
 
+/// The first requests of a sidecar.
+fn requests(nspace: &Nspace) -> [Control; 2] {
+    [
+        Control::Init(Init {
+            nspace: Nspace::new("job-host").unwrap(),
+            rank: Rank(0),
+            hostname: "here".into(),
+            tmpdir: "/tmp".into(),
+        }),
+        Control::RegisterJob {
+            nspace: nspace.clone(),
+            infos: Vec::new(),
+            clients: Vec::new(),
+        },
+    ]
+}
+
 impl Node {
     fn new() -> Self {
         let job = served::job(&[2]);
         let nspace = job.nspace.clone();
         let mut core =
             NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();
-        let requests = [
-            Control::Init(Init {
-                nspace: Nspace::new("job-host").unwrap(),
-                rank: Rank(0),
-                hostname: "here".into(),
-                tmpdir: "/tmp".into(),
-            }),
-            Control::RegisterJob {
-                nspace: nspace.clone(),
-                infos: Vec::new(),
-                clients: Vec::new(),
-            },
-        ];
         let mut actions = Vec::new();
-        core.start_sidecar(&requests, Moment::default(), &mut actions);
+        core.start_sidecar(&requests(&nspace), Moment::default(), &mut actions);
         assert_eq!(actions.len(), 2);
         Self {
             core,
@@ -272,6 +276,50 @@ fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
         actions[..],
         [Action::Report(Report::SidecarLost { .. })]
     ));
+}
+
+#[test]
+fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
+    let job = Arc::new(served::job(&[2]));
+    let mut node = Node {
+        core: NodeCore::new(NodeId(0), Arc::clone(&job), true, false, Terms::default()).unwrap(),
+        now: Moment::default(),
+        nspace: job.nspace.clone(),
+        doing: Doing::Waits,
+    };
+    let ended = || Event::SidecarEnded {
+        how: "killed".into(),
+        in_order: false,
+    };
+    // The numbers of requests go on with the next one.
+    for first in [1, 3] {
+        let mut actions = Vec::new();
+        let requests = requests(&node.nspace);
+        node.core
+            .start_sidecar_for_tools(&requests, node.now, &mut actions);
+        assert_eq!(actions.len(), 2);
+        node.reply(ControlKind::Init, first, Body::Done);
+        let env = ForkEnv::default();
+        node.reply(ControlKind::RegisterJob, first + 1, Body::ForkEnv(&env));
+        assert!(!node.core.sidecar_may_follow());
+        let actions = node.handle(ended());
+        assert!(matches!(
+            actions[..],
+            [Action::Report(Report::SidecarLost { .. })]
+        ));
+        assert!(node.core.sidecar_may_follow());
+    }
+    // One that fails at its start would fail again.
+    let requests = requests(&node.nspace);
+    let mut actions = Vec::new();
+    node.core
+        .start_sidecar_for_tools(&requests, node.now, &mut actions);
+    node.handle(ended());
+    assert!(!node.core.sidecar_may_follow());
+    // And the one that ranks need is not replaced.
+    let mut node = Node::ready();
+    node.handle(ended());
+    assert!(!node.core.sidecar_may_follow());
 }
 
 #[test]

@@ -65,6 +65,22 @@ fn an_upcall_is_answered_once() {
 }
 
 #[test]
+fn who_waited_for_a_lost_sidecar_does_not_answer_the_next_one() {
+    let mut link = SidecarLink::new();
+    let old = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
+    let (request, _) = link.control(&Control::Probe).unwrap();
+    link.renew();
+    assert_eq!(link.outstanding_controls().count(), 0);
+    // The next one counts from the beginning.
+    let new = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
+    let answer = UpcallAnswer::Data(vec![1]);
+    assert!(link.answer(old, &answer).is_none());
+    let bytes = link.answer(new, &answer).unwrap();
+    assert_eq!(bytes, answer.encode(UpcallKind::Fence, 5).unwrap());
+    assert_ne!(link.control(&Control::Probe).unwrap().0, request);
+}
+
+#[test]
 fn an_answer_over_the_limit_becomes_an_error_for_that_upcall() {
     let mut link = SidecarLink::new();
     let id = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
