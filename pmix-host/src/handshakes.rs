@@ -127,30 +127,72 @@ fn arrival(connection: BorrowedFd<'_>) -> Arrival {
     }
 }
 
-/// Whether a connection whose first message is there is that of a tool which nobody has started as a client.
-///
-/// Rule: behind the header come the name of the security in use with the zero byte that ends it, the length of a
-/// credential (32 bits, network order), the credential, and a byte that says what the peer is. Source:
-/// `pmix_ptl_base_connection_handler` and `ptl_base_handshake.h` of 4.2.2 and 5.0.11.
-pub(crate) fn is_of_tool(connection: BorrowedFd<'_>) -> bool {
-    /// Tools and launchers that have a name or need one, and those of older versions.
-    const TOOLS: [u8; 6] = [1, 2, 3, 4, 6, 7];
-    let mut bytes = vec![0; HEADER + LONGEST];
-    let Ok((_, there)) = recv(
-        connection,
-        &mut bytes[..],
-        RecvFlags::PEEK | RecvFlags::DONTWAIT,
-    ) else {
-        return false;
-    };
-    let kind = || {
-        let text = bytes[..there].get(HEADER..)?;
-        let security = text.iter().position(|byte| *byte == 0)?;
-        let (length, rest) = text.get(security + 1..)?.split_first_chunk::<4>()?;
-        rest.get(usize::try_from(u32::from_be_bytes(*length)).ok()?)
-            .copied()
-    };
-    kind().is_some_and(|kind| TOOLS.contains(&kind))
+/// What a peer says of itself in its first message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    kind: u8,
+    /// Its libpmix, and how that packs data, as far as it says.
+    pub(crate) library: Option<PeerLibrary>,
+}
+
+/// See [`Peer`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PeerLibrary {
+    pub(crate) version: String,
+    /// The name of libpmix's module for that.
+    pub(crate) packing: String,
+}
+
+impl Peer {
+    /// Whether it is a tool that nobody has started as a client.
+    pub(crate) fn is_tool(&self) -> bool {
+        /// Tools and launchers that have a name or need one, and those of older versions.
+        const TOOLS: [u8; 6] = [1, 2, 3, 4, 6, 7];
+        TOOLS.contains(&self.kind)
+    }
+
+    /// The peer of a connection whose first message is there.
+    pub(crate) fn of(connection: BorrowedFd<'_>) -> Option<Self> {
+        let mut bytes = vec![0; HEADER + LONGEST];
+        let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let (_, there) = recv(connection, &mut bytes[..], peek).ok()?;
+        Self::read(bytes[..there].get(HEADER..)?)
+    }
+
+    /// Rule: behind the header come the name of the security in use with the zero byte that ends it, the length of a
+    /// credential (32 bits, network order), the credential, and a byte that says what the peer is; then its user and
+    /// group (32 bits each) unless it is a client, its nspace with a zero byte and its rank (32 bits) if it has them, its
+    /// version, and the name of the module that packs data, both with a zero byte. Source:
+    /// `pmix_ptl_base_connection_handler` and `ptl_base_handshake.h` of 4.2.2 and 5.0.11.
+    fn read(text: &[u8]) -> Option<Self> {
+        const CLIENT: u8 = 0;
+        const UNNAMED: [u8; 4] = [1, 2, 3, 6];
+        let (_security, rest) = string(text)?;
+        let (length, rest) = rest.split_first_chunk::<4>()?;
+        let rest = rest.get(usize::try_from(u32::from_be_bytes(*length)).ok()?..)?;
+        let (kind, rest) = rest.split_first()?;
+        let library = || {
+            let users = if *kind == CLIENT { 0 } else { 8 };
+            let mut rest = rest.get(users..)?;
+            if !UNNAMED.contains(kind) {
+                rest = string(rest)?.1.get(4..)?;
+            }
+            let (version, rest) = string(rest)?;
+            let (packing, _) = string(rest)?;
+            Some(PeerLibrary { version, packing })
+        };
+        Some(Self {
+            kind: *kind,
+            library: library(),
+        })
+    }
+}
+
+/// A text that ends with a zero byte, and what comes behind it.
+fn string(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    Some((text, &bytes[end + 1..]))
 }
 
 impl Watch {
@@ -334,7 +376,27 @@ mod tests {
             (message(0), false),
         ] {
             let (_client, server) = sent(&bytes);
-            assert_eq!(is_of_tool(server.as_fd()), tool, "{bytes:?}");
+            let is_tool = Peer::of(server.as_fd()).is_some_and(|peer| peer.is_tool());
+            assert_eq!(is_tool, tool, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn peers_say_which_libpmix_they_have() {
+        let begin = |kind: u8| [b"native\0\0\0\0\0".as_slice(), &[kind]].concat();
+        let (users, name) = ([0; 8], b"job\0\0\0\0\x01");
+        let library = b"7.0.0rc1\0v61\0\x01hash\0";
+        for text in [
+            [&begin(0)[..], name, library].concat(),
+            [&begin(3)[..], &users, library].concat(),
+            [&begin(4)[..], &users, name, library].concat(),
+        ] {
+            let library = Peer::read(&text).unwrap().library.unwrap();
+            let said = (&*library.version, &*library.packing);
+            assert_eq!(said, ("7.0.0rc1", "v61"), "{text:?}");
+            // One that says less.
+            let less = Peer::read(&text[..text.len() - 7]).unwrap();
+            assert_eq!(less.library, None);
         }
     }
 

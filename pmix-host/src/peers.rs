@@ -8,11 +8,13 @@
 //! Where the kernel cannot be asked about one socket (it may be built without `tcp_diag`), its table
 //! of all of them is read, which is slower.
 //!
+//! Likewise it closes the connections of tools that are newer than libpmix, which would crash.
+//!
 //! Limits: users that can become the job's user or root are trusted, as is a process that such a
 //! process gave its socket to.
 
 use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -29,7 +31,7 @@ use rustix::net::{getpeername, getsockname};
 use tracing::debug;
 
 use crate::boundary::caught;
-use crate::handshakes::{self, Fate};
+use crate::handshakes::{self, Fate, Peer};
 use crate::replies::{Replies, lock};
 use crate::{Fatal, acks};
 use wireup_core::pmix::control::{SidecarNotice, StartupStage};
@@ -64,7 +66,8 @@ unsafe extern "C" fn accept(
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
         let _ = set_tcp_nodelay(&connection, true);
         let _ = caught(|| {
-            let tool = handshakes::is_of_tool(connection.as_fd());
+            let peer = Peer::of(connection.as_fd());
+            let tool = peer.is_some_and(|peer| peer.is_tool());
             acks::look_after(connection.as_fd(), tool);
         });
         return connection.into_raw_fd();
@@ -79,16 +82,31 @@ fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     let (Some(gate), Some((own, peer))) = (GATE.get(), ends(connection.as_fd())) else {
         return Some(connection);
     };
-    if let Some(waited) = handshakes::announced(peer) {
-        return waited;
-    }
-    if !lock(gate).admits(own, peer) {
-        return None;
-    }
-    match handshakes::receive(connection, own) {
-        Fate::Pass(connection) => Some(connection),
-        Fate::Nothing => None,
-    }
+    let complete = match handshakes::announced(peer) {
+        Some(waited) => waited,
+        None if !lock(gate).admits(own, peer) => None,
+        None => match handshakes::receive(connection, own) {
+            Fate::Pass(connection) => Some(connection),
+            Fate::Nothing => None,
+        },
+    };
+    complete.filter(|connection| lock(gate).understands(connection.as_fd()))
+}
+
+/// Whether the loaded libpmix has the module of this name that packs data.
+///
+/// Rule: libpmix exports the descriptions of modules that it was built with; where it does not, they are files
+/// beside it, of which nothing is known. Source: `pmix_mca_bfrops_v41_component` of 4.2.2, 5.0.11 and 7.
+fn packs(name: &str) -> bool {
+    const COMMON: &str = "v41";
+    let exports = |name: &str| {
+        let symbol = CString::new(format!("pmix_mca_bfrops_{name}_component"));
+        // SAFETY: a terminated name; nothing is called.
+        symbol.is_ok_and(|symbol| unsafe {
+            !libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()).is_null()
+        })
+    };
+    exports(name) || !exports(COMMON)
 }
 
 /// Whether a connection of another listener of this process may be let in.
@@ -137,6 +155,8 @@ struct Gate {
     kernel: Option<Kernel>,
     /// Strangers that were reported.
     reported: BTreeSet<u32>,
+    /// Likewise the versions of tools that libpmix cannot talk to.
+    foreign: BTreeSet<String>,
 }
 
 impl Gate {
@@ -147,6 +167,7 @@ impl Gate {
             user: rustix::process::geteuid().as_raw(),
             kernel: None,
             reported: BTreeSet::new(),
+            foreign: BTreeSet::new(),
         }
     }
 
@@ -173,6 +194,28 @@ impl Gate {
                 false
             }
         }
+    }
+
+    /// Whether libpmix can talk to a peer. 5.0.11 crashes when it refuses a tool that packs data as it cannot, such as
+    /// one of 7.
+    fn understands(&mut self, connection: BorrowedFd<'_>) -> bool {
+        let peer = Peer::of(connection).filter(Peer::is_tool);
+        let Some(library) = peer.and_then(|peer| peer.library) else {
+            return true;
+        };
+        let understood = packs(&library.packing);
+        let version: String = library
+            .version
+            .chars()
+            .filter(|c| !c.is_control())
+            .collect();
+        if !understood && self.foreign.insert(version.clone()) {
+            self.warn(format!(
+                "a tool with PMIx {version:?} connected and was refused: this libpmix is too old for it; use a later \
+                 one (--libpmix)"
+            ));
+        }
+        understood
     }
 
     fn owner(&mut self, own: SocketAddr, peer: SocketAddr) -> io::Result<Owner> {
