@@ -91,8 +91,8 @@ const REMOVED: &[&str] = &[
     "I_MPI_INTERNAL_MEM_POLICY",
 ];
 
-/// Users' settings among the removed prefixes: debugging, MCA parameters, and where a relocated
-/// library finds its parts.
+/// Users' settings among the removed prefixes: debugging, MCA parameters, where a relocated library finds its
+/// parts, and what identifies a batch job.
 const KEPT: &[&str] = &[
     "PMI_DEBUG",
     "PMI2_DEBUG",
@@ -109,6 +109,19 @@ const KEPT: &[&str] = &[
     "PRTE_PREFIX",
     "PRTE_ALLOW_RUN_AS_ROOT",
     "OMPI_MCA_orte_base_help_aggregate",
+    // What a job of Slurm's is, for scripts and for the names of their files: none says where a rank is, and no MPI takes
+    // them for a launch. Open MPI looks at SLURM_JOBID, SLURM_NODELIST and those of tasks.
+    "SLURM_ARRAY_",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_END_TIME",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_QOS",
+    "SLURM_JOB_START_TIME",
+    "SLURM_RESTART_COUNT",
+    "SLURM_SUBMIT_",
 ];
 
 /// Hydra 4 sets this for its ranks; it is a user's setting anywhere else.

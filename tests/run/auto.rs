@@ -255,7 +255,7 @@ fn a_dry_run_tells_the_whole_plan() {
         "/",
     ];
     let run = mpi.run(4, &options, "hello", &["a b"]);
-    let outcome = run.env("SLURM_JOB_ID", "1").run().expect_quiet_success();
+    let outcome = run.env("SLURM_PROCID", "1").run().expect_quiet_success();
     let told = outcome.out();
     let node = crate::common::node_name();
     let stem = node.split('.').next().unwrap();
@@ -286,7 +286,7 @@ fn a_dry_run_tells_the_whole_plan() {
     }
     assert!(!told.contains("PMI_RANK"), "{told}");
     let removed = told.lines().find(|line| line.contains("not passed on: "));
-    assert!(removed.unwrap().contains("SLURM_JOB_ID"), "{told}");
+    assert!(removed.unwrap().contains("SLURM_PROCID"), "{told}");
 }
 
 #[test]

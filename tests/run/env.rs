@@ -140,7 +140,7 @@ fn chosen(options: &[&str]) -> Vec<String> {
         "-i",
         "A=1",
         "AB=2",
-        "SLURM_JOB_ID=3",
+        "SLURM_PROCID=3",
         "PATH=/usr/bin",
     ]);
     let ours = ["WIREUP_", "PMI_", "PMIX_", "OMPI_", "MPI_", "JSM_", "MPIR_"];
@@ -156,14 +156,14 @@ fn what_is_inherited_is_selected_with_env() {
     assert_eq!(chosen(&["--env", "all"]), outer);
     assert_eq!(chosen(&["--env", "none"]), [""; 0]);
     assert_eq!(chosen(&["--env", "none", "-x", "A"]), ["A=1"]);
-    let list = chosen(&["--env", "A*,SLURM_JOB_ID"]);
-    assert_eq!(list, ["A=1", "AB=2", "SLURM_JOB_ID=3"]);
+    let list = chosen(&["--env", "A*,SLURM_PROCID"]);
+    assert_eq!(list, ["A=1", "AB=2", "SLURM_PROCID=3"]);
     assert_eq!(chosen(&["--env=PATH,"]), ["PATH=/usr/bin"]);
     // With one name, or a value, it is -x.
     let one = chosen(&["--env", "SLURM_*", "--env=N=4,5"]);
     assert_eq!(
         one,
-        ["A=1", "AB=2", "N=4,5", "PATH=/usr/bin", "SLURM_JOB_ID=3"]
+        ["A=1", "AB=2", "N=4,5", "PATH=/usr/bin", "SLURM_PROCID=3"]
     );
 }
 

@@ -149,7 +149,9 @@ pub(super) fn defaults(option: impl Fn(&str) -> Option<OsString>) -> Vec<OsStrin
     if let Some(each) = each {
         words.extend(["--ppn".into(), each.to_string().into()]);
     }
-    let in_job = std::env::var_os("SLURM_JOB_ID").is_some();
+    // Ranks have the variable too, and their launches stay on their node.
+    let set = |name: &str| std::env::var_os(name).is_some();
+    let in_job = set("SLURM_JOB_ID") && !set("WIREUP_RANK");
     let placed = nodes.is_some() || option("--ppn").is_some();
     if tasks.is_none() && !placed && !in_job {
         words.extend(["-n".into(), "1".into()]);

@@ -50,7 +50,7 @@ fn nothing_is_left_of_what_each_launcher_gives_its_ranks() {
         PMI_FD PMI_HOSTNAME PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMI_SPAWNED";
     let intel = "HYDRA_BSTRAP_LOCALHOST HYDRA_IP_VERSION I_MPI_HYDRA_UUID I_MPI_INFO_NP \
         I_MPI_PIN_INFO I_MPI_PIN_MAPPING";
-    let schedulers = "SLURM_PROCID SLURM_NODELIST SLURM_STEP_ID SLURM_JOB_ID SLURM_MPI_TYPE \
+    let schedulers = "SLURM_PROCID SLURM_NODELIST SLURM_STEP_ID SLURM_JOBID SLURM_MPI_TYPE \
         PMI2_JOBID FLUX_JOB_ID FLUX_TASK_RANK JSM_JSRUN_PORT PALS_RANKID ALPS_APP_PE \
         MV2_COMM_WORLD_RANK";
     let wireup = "WIREUP_JOB_ID WIREUP_SIZE WIREUP_NPROCS WIREUP_RANK WIREUP_LOCAL_RANK \
@@ -87,6 +87,10 @@ fn settings_of_users_stay() {
         "MPIEXEC_TIMEOUT",
         "PBS_O_WORKDIR",
         "LSB_JOBID",
+        "SLURM_JOB_ID",
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_RESTART_COUNT",
+        "SLURM_SUBMIT_DIR",
         "WIREUP_LIBPMIX",
         "PMIXER",
     ];
@@ -97,26 +101,26 @@ fn settings_of_users_stay() {
 fn asked_for_variables_are_given_even_if_they_would_be_removed() {
     let inherited = pairs(&[
         ("A", "1"),
-        ("SLURM_JOB_ID", "7"),
+        ("SLURM_JOBID", "7"),
         ("SLURM_PROCID", "0"),
         ("Z", "2"),
     ]);
     let all = base(&inherited, &Inherited::All, &asked(&["SLURM_*"]));
     assert_eq!(
         names(&all),
-        ["A", "SLURM_JOB_ID", "SLURM_PROCID", "Z"],
+        ["A", "SLURM_JOBID", "SLURM_PROCID", "Z"],
         "in the old order"
     );
     let one = base(
         &inherited,
         &Inherited::All,
-        &asked(&["SLURM_JOB_ID", "PMI_RANK=9"]),
+        &asked(&["SLURM_JOBID", "PMI_RANK=9"]),
     );
     assert_eq!(
         one.variables,
         pairs(&[
             ("A", "1"),
-            ("SLURM_JOB_ID", "7"),
+            ("SLURM_JOBID", "7"),
             ("Z", "2"),
             ("PMI_RANK", "9")
         ])

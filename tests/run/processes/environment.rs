@@ -39,7 +39,7 @@ fn the_state_of_an_outer_launcher_is_gone_unless_asked_for() {
         ("OMPI_COMM_WORLD_RANK", "9"),
         ("OMPI_MCA_orte_x", "9"),
         ("PRTE_X", "9"),
-        ("SLURM_JOB_ID", "9"),
+        ("SLURM_JOBID", "9"),
         ("SLURM_PROCID", "9"),
         ("FLUX_JOB_ID", "9"),
         ("HYDRA_X", "9"),
@@ -49,6 +49,8 @@ fn the_state_of_an_outer_launcher_is_gone_unless_asked_for() {
         ("OMPI_MCA_btl", "self"),
         ("PMIX_MCA_gds", "hash"),
         ("PBS_JOBID", "9"),
+        ("SLURM_JOB_ID", "9"),
+        ("SLURM_RESTART_COUNT", "1"),
     ];
     let start = |asked: &[&str]| {
         let options = asked.iter().flat_map(|name| ["-x", name]);
@@ -75,9 +77,9 @@ fn the_state_of_an_outer_launcher_is_gone_unless_asked_for() {
         lines.contains("PMI_FD=3") && lines.contains("PMI_SIZE=1"),
         "{lines:?}"
     );
-    let lines = start(&["SLURM_JOB_ID", "FLUX_*"]);
+    let lines = start(&["SLURM_JOBID", "FLUX_*"]);
     for pair in &outer {
-        let asked = ["SLURM_JOB_ID", "FLUX_JOB_ID"].contains(&pair.0);
+        let asked = ["SLURM_JOBID", "FLUX_JOB_ID"].contains(&pair.0);
         assert_eq!(has(&lines, pair), asked, "{pair:?} in {lines:?}");
     }
 }
