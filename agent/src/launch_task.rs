@@ -146,9 +146,18 @@ pub async fn run_launch(
     let wide = below.len() > WIDE;
     let mut task = LaunchTask::start(&agent, opening, user, router, above, &registration, &found);
     let step = task.step.as_ref().map(|(_, process)| process.clone());
+    let aborted = async {
+        match &scheduled {
+            Some(part) => part.aborted().await,
+            None => std::future::pending().await,
+        }
+    };
     let abort = async {
-        if let (Some(part), Some(step)) = (&scheduled, step) {
-            part.aborted().await;
+        if let Some(step) = step {
+            tokio::select! {
+                () = aborted => {}
+                () = agent.registry.steps_end() => {}
+            }
             while !step.end() {
                 sleep(STARTING).await;
             }

@@ -56,8 +56,9 @@ async fn serve(
     network: Handle,
 ) -> Result<(), RunFailure> {
     let failed = |error| RunFailure::system("cannot serve", error);
-    // The ranks of the launch get it as well when a job is cancelled, and the launch ends in order.
-    let mut ignored = signal(SignalKind::terminate()).map_err(failed)?;
+    // A batch system that ends a job may signal this process alone, and all others only when its patience is over: Slurm does
+    // with proctrack/cgroup.
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let tls = bundle.credentials(&name)?;
     let listener = match std::net::TcpListener::bind("[::]:0") {
         Ok(listener) => listener,
@@ -81,10 +82,14 @@ async fn serve(
     writeln!(out, "{READY} {name} {port}")
         .and_then(|()| out.flush())
         .map_err(failed)?;
-    let ignore = async { while ignored.recv().await.is_some() {} };
+    let terminated = async {
+        while terminate.recv().await.is_some() {
+            agent.registry.end_steps();
+        }
+    };
     tokio::select! {
         () = agent.registry.drained() => {}
-        () = ignore => {}
+        () = terminated => {}
         _ = input_ended => {
             agent.registry.drain();
             let _ = timeout(END_LIMIT, agent.registry.drained()).await;

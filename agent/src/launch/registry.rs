@@ -55,6 +55,8 @@ struct Launches {
     leaving: bool,
     /// Drains as soon as it has a launch.
     only_one: bool,
+    /// The steps of all launches are to end.
+    ending: bool,
 }
 
 /// The launches of an agent.
@@ -201,6 +203,23 @@ impl Registry {
         self.changed.notify_waiters();
     }
 
+    /// Asks the steps of all launches to end, those that come later too.
+    pub fn end_steps(&self) {
+        self.lock().ending = true;
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until [`Self::end_steps`] is called.
+    pub async fn steps_end(&self) {
+        loop {
+            let changed = self.changed.notified();
+            if self.lock().ending {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// Waits until draining has begun and no launch is left.
     pub async fn drained(&self) {
         loop {
@@ -315,6 +334,16 @@ mod tests {
         assert!((&mut drained).now_or_never().is_none());
         drop(member);
         drained.await;
+    }
+
+    #[tokio::test]
+    async fn steps_are_asked_to_end_whenever_they_begin() {
+        let registry = Registry::default();
+        let mut end = std::pin::pin!(registry.steps_end());
+        assert!((&mut end).now_or_never().is_none());
+        registry.end_steps();
+        end.await;
+        registry.steps_end().await;
     }
 
     #[tokio::test]
