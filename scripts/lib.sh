@@ -18,7 +18,9 @@ BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
     libpmix-bin libhwloc15 g++ numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck
-    slurmctld slurmd slurm-client dnsmasq-base podman runc netavark busybox-static chromium systemd)
+    slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
+    gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
+    systemd)
 
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)

@@ -1,27 +1,43 @@
 //! Slurm is asked to run its job again (`--on-failure requeue`), where there is one.
 
 use std::ffi::OsStr;
+use std::os::unix::process::parent_id;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::sys::pidfd::wait_for;
 
 /// The job of Slurm's in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";
 
+/// Ranks have it: a launch of theirs is part of another, which decides.
+const RANK: &str = "WIREUP_RANK";
+
 /// How long Slurm may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long Slurm may take to end the script, once it has agreed.
+const UNTIL_ENDED: Duration = Duration::from_secs(5);
+
 /// Says that the launch is to be run again, and asks Slurm for that where it is Slurm's.
 ///
-/// Slurm ends the job's script, this process included, once it has agreed: nothing is left to do here.
+/// Slurm ends the job's script, this process included, once it has agreed. That is waited for: the script shall not come to
+/// its next command, as it may be the one that handles the results.
 pub(super) fn ask() {
-    let Some(job) = std::env::var_os(JOB).filter(|job| !job.is_empty()) else {
+    let job = std::env::var_os(JOB).filter(|job| !job.is_empty());
+    let Some(job) = job.filter(|_| std::env::var_os(RANK).is_none()) else {
         return eprintln!("wireup: to be run again (--on-failure requeue)");
     };
     let shown = job.to_string_lossy().into_owned();
     match scontrol(&job) {
-        Ok(()) => eprintln!("wireup: Slurm runs its job {shown} again (--on-failure requeue)"),
+        Ok(()) => {
+            eprintln!("wireup: Slurm runs its job {shown} again (--on-failure requeue)");
+            let (script, since) = (parent_id(), Instant::now());
+            while parent_id() == script && since.elapsed() < UNTIL_ENDED {
+                sleep(Duration::from_millis(20));
+            }
+        }
         Err(why) => eprintln!("wireup: Slurm's job {shown} is not run again: {why}"),
     }
 }

@@ -1,11 +1,15 @@
 //! Launches in allocations of a real Slurm.
 
+mod accounting;
+mod confined;
+mod requeue;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::time::Duration;
 
 use crate::common::{Mpi, Outcome, Output, field};
-use crate::slurm_cluster::Slurm;
+use crate::slurm_cluster::{Slurm, With};
 
 /// One test for each MPI.
 macro_rules! for_each_mpi {
@@ -21,32 +25,37 @@ macro_rules! for_each_mpi {
 
 for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi);
 
+/// As what wireup is called: `-n` means the same in all.
+const CALLED: [&str; 3] = ["run", "mpiexec", "srun"];
+
 fn programs(mpi: &Mpi) {
     let Some(slurm) = Slurm::new(3) else {
         return;
     };
-    let run = |ranks: &str, program: &str| {
-        let run = slurm.salloc("-N 3 --ntasks-per-node=2");
-        let run = run.more(["-n", ranks]).more([mpi.program(program)]);
-        mpi.env
-            .iter()
-            .fold(run, |run, (name, value)| run.env(name, value))
-    };
-    let outcome = run("6", "hello").run().expect_success();
-    for (rank, line) in outcome.by_rank("hello", 6).iter().enumerate() {
-        let host = format!("node{:02}", rank / 2 + 1);
-        assert_eq!(field(line, "host"), Some(&*host), "{line}");
+    for called in CALLED {
+        let run = |ranks: &str, program: &str| {
+            let run = slurm.salloc_as(called, "-N 3 --ntasks-per-node=2");
+            let run = run.more(["-n", ranks]).more([mpi.program(program)]);
+            mpi.env
+                .iter()
+                .fold(run, |run, (name, value)| run.env(name, value))
+        };
+        let outcome = run("6", "hello").run().expect_success();
+        for (rank, line) in outcome.by_rank("hello", 6).iter().enumerate() {
+            let host = format!("node{:02}", rank / 2 + 1);
+            assert_eq!(field(line, "host"), Some(&*host), "{called}: {line}");
+        }
+        if mpi.name == "mpich4" {
+            // It hangs between hosts, under its own launcher too, when it merges.
+            continue;
+        }
+        let outcome = run("2", "spawn").run().expect_success();
+        assert_eq!(
+            outcome.out().matches("spawned rank=").count(),
+            2,
+            "{called}: {outcome:?}"
+        );
     }
-    if mpi.name == "mpich4" {
-        // It hangs between hosts, under its own launcher too, when it merges.
-        return;
-    }
-    let outcome = run("2", "spawn").run().expect_success();
-    assert_eq!(
-        outcome.out().matches("spawned rank=").count(),
-        2,
-        "{outcome:?}"
-    );
 }
 
 #[test]
@@ -151,7 +160,7 @@ const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 1000"];
 
 #[test]
 fn what_ends_the_job_ends_the_launch_and_is_told() {
-    let Some(slurm) = Slurm::new(4) else {
+    let Some(slurm) = Slurm::with(4, With::Accounting) else {
         return;
     };
     let started = |options: &str| {
@@ -162,14 +171,8 @@ fn what_ends_the_job_ends_the_launch_and_is_told() {
     };
     // Slurm's smallest time limit is a minute; it looks twice a minute, and later while it waits for a node that is lost.
     let limited = started("-N 2 -n 2 -t 1 -J limited");
-    let job = |name: &str| {
-        let name = format!("--name={name}");
-        let id = slurm.ask(&["squeue", "--noheader", "--format=%A", &name]);
-        id.trim().to_owned()
-    };
-
     let cancelled = started("-N 2 -n 2 -J cancelled");
-    let id = job("cancelled");
+    let id = slurm.job("cancelled");
     slurm.ask(&["scancel", &id]);
     let outcome = cancelled.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
@@ -197,4 +200,7 @@ fn what_ends_the_job_ends_the_launch_and_is_told() {
     let outcome = limited.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     outcome.expect_one_line(&["it has reached its time limit"]);
+    accounting::expect(&slurm, "limited", "TIMEOUT");
+    accounting::expect(&slurm, "cancelled", "CANCELLED");
+    accounting::expect(&slurm, "lost", "NODE_FAIL");
 }

@@ -1,22 +1,29 @@
 //! Slurm on the hosts of a lab: a controller on the first, a node on each. No agent of wireup runs there.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::sync::Arc;
-use std::{fs, io};
 
 use wireup_lab::{Host, Lab};
 
+use crate::batch_nodes::{GROUPS, Groups, Nodes};
 use crate::cluster::{ALICE, Site};
-use crate::common::{DEADLINE, Elsewhere, Run, Sandbox, eventually};
+use crate::common::{DEADLINE, Run, Sandbox, eventually, skip};
 
 /// What runs on its hosts as long as they exist.
-const SERVICES: [&str; 4] = ["munged", "slurmctld", "slurmscriptd", "slurmd"];
+const SERVICES: [&str; 6] = [
+    "munged",
+    "slurmctld",
+    "slurmscriptd",
+    "slurmd",
+    "mariadbd",
+    "slurmdbd",
+];
 
 /// Where the services have their files, on each host.
-const RUN: [&str; 3] = ["/run/munge", "/run/slurmctld", "/run/slurmd"];
+const RUN: [&str; 4] = ["/run/munge", "/run/slurmctld", "/run/slurmd", "/run/mysql"];
 
 /// Hosts with Slurm. Every run must leave them clean.
 pub(crate) struct Slurm {
@@ -26,22 +33,46 @@ pub(crate) struct Slurm {
     conf: PathBuf,
 }
 
-#[derive(Debug)]
-struct Nodes(Lab);
+/// What a cluster has beside nodes that run jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum With {
+    Nothing,
+    /// A database of jobs and steps.
+    Accounting,
+    /// Nodes with the machine's CPUs, and control groups that keep a job within its CPUs and memory.
+    Groups,
+}
 
-/// The configuration of a cluster of so many nodes, each with four CPUs.
-fn configuration(count: usize, dir: &Path) -> String {
+/// The configuration of a cluster of so many nodes, each with four CPUs. A job that is requeued starts when its credentials have
+/// expired.
+fn configuration(count: usize, dir: &Path, with: With) -> String {
     let dir = dir.display();
+    let (mut cpus, mut tracking, mut tasks, mut resources) = (4, "linuxproc", "none", "CR_CPU");
+    let mut further = "";
+    match with {
+        With::Nothing => {}
+        With::Accounting => {
+            further = "AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=node01
+JobAcctGatherType=jobacct_gather/linux
+";
+        }
+        With::Groups => {
+            cpus = std::thread::available_parallelism().map_or(1, usize::from);
+            (tracking, tasks, resources) = ("cgroup", "affinity,task/cgroup", "CR_CPU_Memory");
+        }
+    }
     format!(
         "ClusterName=lab
 SlurmctldHost=node01
 SlurmUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=5
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+ProctrackType=proctrack/{tracking}
+TaskPlugin=task/{tasks}
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters={resources}
 SchedulerParameters=bf_interval=1
 ReturnToService=2
 SlurmctldPidFile=/run/slurmctld/pid
@@ -53,46 +84,105 @@ SlurmdLogFile={dir}/slurmd-%n.log
 SlurmdParameters=config_overrides
 SlurmdTimeout=10
 KillWait=3
-NodeName=node[01-{count:02}] CPUs=4 RealMemory=1000
+{further}NodeName=node[01-{count:02}] CPUs={cpus} RealMemory=1000
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 "
     )
 }
 
+/// How slurmd confines jobs.
+const CONFINED: &str = "CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainCores=yes
+ConstrainRAMSpace=yes
+";
+
+/// The database of jobs and steps, on the first host.
+fn accounting(dir: &Path) -> String {
+    format!(
+        "AuthType=auth/munge
+DbdHost=node01
+SlurmUser=root
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=lab
+PidFile=/run/mysql/slurmdbd.pid
+LogFile={}/slurmdbd.log
+",
+        dir.display()
+    )
+}
+
+/// Starts the server of that database.
+const DATABASE: &str = "mariadb-install-db --no-defaults --datadir=/run/mysql/data --skip-test-db --user=root \
+    --auth-root-authentication-method=normal >/run/mysql/log 2>&1 || exit
+mariadbd --no-defaults --datadir=/run/mysql/data --socket=/run/mysql/socket --pid-file=/run/mysql/pid \
+    --skip-networking --user=root --innodb-buffer-pool-size=16M --innodb-log-file-size=8M </dev/null >>/run/mysql/log 2>&1 &
+for i in $(seq 600); do [ -S /run/mysql/socket ] && exec slurmdbd; sleep 0.1; done
+exit 1";
+
 impl Slurm {
     /// So many nodes; `None`, and the test is ignored, when hosts are not possible here.
     #[track_caller]
     pub(crate) fn new(count: usize) -> Option<Self> {
+        Self::with(count, With::Nothing)
+    }
+
+    /// The same, with this.
+    #[track_caller]
+    pub(crate) fn with(count: usize, with: With) -> Option<Self> {
+        let cpusets = Path::new(GROUPS).join("cpuset/cpuset.cpus");
+        if with == With::Groups && !cpusets.exists() {
+            skip("needs control groups of version 1");
+            return None;
+        }
         let Site {
             dir,
             builder,
             wireup,
         } = Site::new(count)?;
         let conf = dir.path().join("slurm.conf");
-        fs::write(&conf, configuration(count, dir.path())).unwrap();
+        fs::write(&conf, configuration(count, dir.path(), with)).unwrap();
+        match with {
+            With::Nothing => {}
+            With::Accounting => {
+                // Slurm demands that others cannot read it.
+                let conf = dir.path().join("slurmdbd.conf");
+                fs::write(&conf, accounting(dir.path())).unwrap();
+                fs::set_permissions(&conf, fs::Permissions::from_mode(0o600)).unwrap();
+            }
+            With::Groups => fs::write(dir.path().join("cgroup.conf"), CONFINED).unwrap(),
+        }
         // As long as munged demands, and readable for it alone.
         let key = dir.path().join("munge.key");
         let random = fs::read("/proc/sys/kernel/random/uuid").unwrap();
         fs::write(&key, random).unwrap();
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
-        let nodes = Arc::new(Nodes(builder.start().unwrap()));
+        let nodes = Arc::new(Nodes {
+            lab: builder.start().unwrap(),
+            services: &SERVICES,
+            files: &RUN,
+            _groups: Groups::of_slurm(if with == With::Groups { count } else { 0 }),
+        });
         let slurm = Self {
             sandbox: Arc::new(Sandbox::of_hosts(dir, Arc::clone(&nodes) as _)),
             nodes,
             wireup,
             conf,
         };
-        slurm.start_services(&key);
+        slurm.start_services(&key, with);
         Some(slurm)
     }
 
     #[track_caller]
-    fn start_services(&self, key: &Path) {
+    fn start_services(&self, key: &Path, with: With) {
         let key = format!("--key-file={}", key.display());
         for (index, host) in self.lab().hosts().iter().enumerate() {
             let call = |words: &[&str]| {
                 let mut command = host.command(words[0]);
                 command.args(&words[1..]).env("SLURM_CONF", &self.conf);
+                command.env("MYSQL_UNIX_PORT", "/run/mysql/socket");
                 let output = command.output().unwrap();
                 let err = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{words:?}: {err}");
@@ -107,6 +197,13 @@ impl Slurm {
                 "--seed-file=/run/munge/seed",
                 &key,
             ]);
+            if index == 0 && with == With::Accounting {
+                call(&["sh", "-c", DATABASE]);
+                let add = ["sacctmgr", "-i", "add", "cluster", "lab"];
+                eventually("the database has the cluster", || {
+                    self.ask(&add).contains("lab").then_some(())
+                });
+            }
             if index == 0 {
                 call(&["slurmctld"]);
             }
@@ -127,9 +224,63 @@ impl Slurm {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// An ordinary user submits a script under a name. What it prints is in a file with that name.
+    #[track_caller]
+    pub(crate) fn submit(&self, name: &str, options: &str, script: &str) {
+        let file = self.dir().join(format!("{name}.sh"));
+        fs::write(&file, format!("#!/bin/sh\n{script}")).unwrap();
+        let alice = ALICE.to_string();
+        let mut command = self.host(0).command("setpriv");
+        command
+            .args(["--reuid", &alice, "--regid", &alice, "--clear-groups", "--"])
+            .args(["sbatch", "--quiet", "--open-mode=append"])
+            .args([format!("--job-name={name}"), format!("--output={name}")])
+            .arg(format!("--chdir={}", self.dir().display()))
+            .args(options.split(' '))
+            .arg(file)
+            .env("SLURM_CONF", &self.conf);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// The number of the job of that name.
+    pub(crate) fn job(&self, name: &str) -> String {
+        let name = format!("--name={name}");
+        let id = self.ask(&["squeue", "--noheader", "--format=%A", &name]);
+        id.trim().to_owned()
+    }
+
+    /// What the submitted script of that name has printed.
+    pub(crate) fn printed(&self, name: &str) -> String {
+        fs::read_to_string(self.dir().join(name)).unwrap_or_default()
+    }
+
+    /// Waits until the job of that name has ended for good, with this exit code.
+    #[track_caller]
+    pub(crate) fn expect_end(&self, name: &str, code: i32) {
+        let of_name = format!("--name={name}");
+        let look = ["squeue", "--noheader", "--states=all", "--format=%T %A"];
+        let job = eventually("the job has ended", || {
+            let shown = self.ask(&[&look[..], &[&of_name]].concat());
+            let (state, job) = shown.trim().split_once(' ')?;
+            let ended = ["COMPLETED", "FAILED"].contains(&state);
+            ended.then(|| job.to_owned())
+        });
+        let shown = self.ask(&["scontrol", "--oneliner", "show", "job", &job]);
+        let expected = format!(" ExitCode={code}:0 ");
+        let printed = self.printed(name);
+        assert!(shown.contains(&expected), "{shown}\n{printed}");
+    }
+
+    /// Waits until nothing of a job is left on the hosts.
+    #[track_caller]
+    pub(crate) fn expect_clean(&self) {
+        self.command(["true"]).run().expect(0);
+    }
+
     /// The lab, for its faults.
     pub(crate) fn lab(&self) -> &Lab {
-        &self.nodes.0
+        &self.nodes.lab
     }
 
     /// One host, from 0.
@@ -149,10 +300,19 @@ impl Slurm {
 
     /// A command of an ordinary user on the first host.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = A>) -> Run {
-        let alice = ALICE.to_string();
+        self.command_of(ALICE, words)
+    }
+
+    /// The same of this user.
+    pub(crate) fn command_of<A: AsRef<OsStr>>(
+        &self,
+        user: u32,
+        words: impl IntoIterator<Item = A>,
+    ) -> Run {
+        let user = user.to_string();
         Run::command(words)
             .on_host(0, &self.sandbox)
-            .under(["setpriv", "--reuid", &alice, "--regid", &alice])
+            .under(["setpriv", "--reuid", &user, "--regid", &user])
             .under(["--clear-groups", "--"])
             .env("SLURM_CONF", &self.conf)
             .env("HOME", "/tmp")
@@ -161,39 +321,20 @@ impl Slurm {
 
     /// `wireup run` in an allocation that salloc makes with these options.
     pub(crate) fn salloc(&self, options: &str) -> Run {
+        self.salloc_as("run", options)
+    }
+
+    /// The same with that command of wireup's.
+    pub(crate) fn salloc_as(&self, command: &str, options: &str) -> Run {
         let words = ["salloc", "--quiet"].into_iter();
         self.command(words.chain(options.split(' ')))
+            .more([self.wireup.as_os_str(), OsStr::new(command)])
+    }
+
+    /// `wireup run` in an allocation of this user's.
+    pub(crate) fn salloc_of(&self, user: u32, options: &str) -> Run {
+        let words = ["salloc", "--quiet"].into_iter();
+        self.command_of(user, words.chain(options.split(' ')))
             .more([self.wireup.as_os_str(), OsStr::new("run")])
-    }
-}
-
-impl Nodes {
-    fn left_on(&self, host: &Host) -> Vec<String> {
-        let name = host.name();
-        if host.has_crashed() {
-            return Vec::new();
-        }
-        let processes = host.processes().into_iter();
-        let processes = processes.filter(|process| !SERVICES.contains(&&*process.name));
-        let known = |path: &PathBuf| RUN.iter().any(|dir| path.starts_with(dir));
-        let files = host.files().into_iter().filter(|path| !known(path));
-        let processes = processes.map(|process| format!("{name}: process {process}"));
-        let files = files.map(|file| format!("{name}: file {}", file.display()));
-        processes.chain(files).collect()
-    }
-}
-
-impl Elsewhere for Nodes {
-    fn start(&self, host: usize, command: &mut Command, dir: &Path) -> io::Result<Child> {
-        self.0.host(host).start(command, dir)
-    }
-
-    fn left(&self) -> Vec<String> {
-        let hosts = self.0.hosts().iter();
-        hosts.flat_map(|host| self.left_on(host)).collect()
-    }
-
-    fn excuses(&self, _: i32) -> bool {
-        false
     }
 }

@@ -6,8 +6,8 @@
 //! Rule: in Flux, ranks of brokers are positions in the list of hosts. A job's process, as against an instance's script,
 //! has `FLUX_JOB_ID`. Source: flux-exec(1), flux-hostlist(1), flux-environment(7).
 //!
-//! PBS is not among them: `pbs_tmrsh` and `pbsdsh` give a process `/dev/null` for standard input, by which agents get
-//! their certificate.
+//! PBS is not among them: `pbs_tmrsh` and `pbsdsh` start a process by `tm_spawn`, which passes no standard input, by which
+//! agents get their certificate, and no output back. Source: OpenPBS, src/cmds/pbs_tmrsh.c.
 
 use super::{Allocation, EngineError, Named, Surroundings};
 use wireup_core::job::hosts;

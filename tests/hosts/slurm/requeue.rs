@@ -1,0 +1,93 @@
+//! `--on-failure requeue` with a real Slurm: its job runs again when something was lost, and not otherwise.
+
+use crate::common::eventually;
+use crate::slurm_cluster::Slurm;
+
+/// Submits a job that launches this as every rank.
+fn submit(slurm: &Slurm, name: &str, options: &str, ranks: &str) {
+    let wireup = slurm.wireup().display();
+    let script = format!(
+        "echo start ${{SLURM_RESTART_COUNT:-0}}
+{wireup} run --on-failure requeue sh -c '{ranks}'
+code=$?
+echo code $code
+exit $code
+"
+    );
+    slurm.submit(name, options, &script);
+}
+
+/// A rank that does not survive its job's first run.
+const DIES_ONCE: &str = r#"echo up; [ $WIREUP_RANK = 1 ] && [ -z "$SLURM_RESTART_COUNT" ] && kill -9 $$; [ -n "$SLURM_RESTART_COUNT" ] || exec sleep 1000; echo done $(hostname)"#;
+
+#[test]
+fn a_job_that_lost_something_runs_again_and_a_verdict_is_final() {
+    let Some(slurm) = Slurm::new(4) else {
+        return;
+    };
+    // One after the other: each has the nodes that it names.
+    submit(
+        &slurm,
+        "lost",
+        "-w node01,node02 -N 2 -n 2 --requeue",
+        DIES_ONCE,
+    );
+    submit(
+        &slurm,
+        "decided",
+        "-w node03,node04 -N 2 -n 2 --requeue",
+        "exit 3",
+    );
+    slurm.expect_end("decided", 3);
+    let text = slurm.printed("decided");
+    assert_eq!(text.matches("start").count(), 1, "{text}");
+    assert!(text.contains("code 3") && !text.contains("again"), "{text}");
+
+    submit(
+        &slurm,
+        "forbidden",
+        "-w node03,node04 -N 2 -n 2 --no-requeue",
+        DIES_ONCE,
+    );
+    slurm.expect_end("forbidden", 75);
+    let text = slurm.printed("forbidden");
+    for part in ["is not run again: scontrol requeue", "code 75"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+
+    slurm.expect_end("lost", 0);
+    let text = slurm.printed("lost");
+    for part in [
+        "start 0",
+        "Slurm runs its job",
+        "start 1",
+        "done node01",
+        "done node02",
+        "code 0",
+    ] {
+        assert_eq!(text.matches(part).count(), 1, "{part} in {text}");
+    }
+    assert!(!text.contains("code 75"), "its next command ran: {text}");
+
+    // A node that is lost: on the others.
+    let ranks =
+        r#"echo up; [ -n "$SLURM_RESTART_COUNT" ] || exec sleep 1000; echo done $(hostname)"#;
+    submit(&slurm, "crashed", "-N 2 -n 2 --requeue", ranks);
+    eventually("its ranks run", || {
+        let printed = slurm.printed("crashed");
+        let up = printed.lines().filter(|line| *line == "up");
+        (up.count() == 2).then_some(())
+    });
+    let nodes = slurm.ask(&["squeue", "--noheader", "--format=%N", "--name=crashed"]);
+    assert_eq!(nodes.trim(), "node[01-02]");
+    slurm.lab().crash(slurm.host(1)).unwrap();
+    slurm.expect_end("crashed", 0);
+    let text = slurm.printed("crashed");
+    for part in ["host node02", "Slurm runs its job", "start 1"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let done = text.lines().filter_map(|line| line.strip_prefix("done "));
+    let done: Vec<&str> = done.collect();
+    assert!(done.len() == 2 && !done.contains(&"node02"), "{text}");
+    slurm.expect_clean();
+}
