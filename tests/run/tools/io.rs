@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
-use crate::common::{Output, Run};
+use crate::common::{Output, Run, memory_peak_kib};
 
 #[test]
 fn a_tool_that_wants_no_more_output_gets_no_more() {
@@ -99,14 +99,6 @@ fn a_tool_feeds_every_process_that_it_has_spawned_until_it_ends_the_input() {
     }
 }
 
-/// Kilobytes of memory that a process uses, at most so far.
-fn peak(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
-    words[1].parse().unwrap()
-}
-
 #[test]
 fn a_tool_that_stops_reading_fills_no_memory_stops_no_ranks_and_costs_others_nothing() {
     const BYTES: usize = 100 << 20;
@@ -137,7 +129,7 @@ fn a_tool_that_stops_reading_fills_no_memory_stops_no_ranks_and_costs_others_not
             other.leave();
             for process in job.running.processes() {
                 if process.name.starts_with("wireup-pmix-hos") {
-                    let peak = peak(process.pid);
+                    let peak = memory_peak_kib(process.pid);
                     assert!(peak < 110 * 1024, "{peak} kB");
                 }
             }

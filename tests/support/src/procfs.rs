@@ -71,9 +71,21 @@ pub(crate) fn marked(id: &str) -> Vec<Process> {
 
 /// The most memory a living process ever had resident, in KiB.
 pub fn memory_peak_kib(pid: i32) -> u64 {
+    memory_kib(pid, "VmHWM")
+}
+
+/// The same without the pages of files, of which an executable with debug information has many. It is too much if the
+/// system has taken some of these back.
+pub fn own_memory_peak_kib(pid: i32) -> u64 {
+    let of_files = memory_kib(pid, "RssFile") + memory_kib(pid, "RssShmem");
+    memory_peak_kib(pid).saturating_sub(of_files)
+}
+
+fn memory_kib(pid: i32, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let line = lines.find(|(name, _)| *name == what);
+    let number = line.and_then(|(_, rest)| rest.split_ascii_whitespace().next());
     number.and_then(|number| number.parse().ok()).unwrap()
 }
 

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::clean::Sandbox;
 use crate::outcome::Outcome;
 use crate::running::{self, Running};
-use crate::{DEADLINE, eventually, memory_peak_kib, pmix, wireup};
+use crate::{DEADLINE, eventually, own_memory_peak_kib, pmix, wireup};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
 pub const MARK: &str = "WIREUP_TEST_RUN";
@@ -201,8 +201,8 @@ impl Run {
                 process.name == name && call.is_ok_and(|call| call.starts_with(&writes))
             })
         });
-        let peak = memory_peak_kib(running.pid());
-        assert!(peak < 24 * 1024, "{peak} KiB");
+        let peak = own_memory_peak_kib(running.pid());
+        assert!(peak < 8 * 1024, "{peak} KiB");
         running.signal(Signal::INT);
         running.finish().expect(130);
     }

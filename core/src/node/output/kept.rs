@@ -2,6 +2,9 @@
 //!
 //! Rule: libpmix passes a piece on to all subscribers of its node. So a node gets what was kept of a stream only
 //! if it has not been subscribed to that stream before. Source: `_iofdeliver` of 4.2.2 and 5.0.11.
+//! Rule: any launch may be asked, so every launch keeps this, and what it takes does not depend on the number of
+//! ranks: [`KEPT_BY_NODE`] bounds it. As long as that is enough each stream keeps its last [`KEPT`] bytes; then all
+//! streams keep half of that, and so on, which takes from those only that have printed more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,8 +18,11 @@ use crate::node::event::Action;
 use crate::pmix::keys;
 use crate::pmix::value::{Info, Value, find};
 
-/// Most bytes that are kept of a stream.
+/// Most bytes that are kept of a stream. A power of two, as are its halves.
 pub(super) const KEPT: usize = 64 << 10;
+
+/// Most bytes of memory for what a node keeps of all streams.
+pub(super) const KEPT_BY_NODE: usize = 2 << 20;
 
 /// How much of what was kept a subscriber asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,28 +53,79 @@ impl CachedOutput {
 /// The end of what a stream has brought so far.
 #[derive(Debug, Default)]
 struct Tail {
+    /// Its capacity is never more than twice what it holds, and exactly that when the stream has ended.
     bytes: VecDeque<u8>,
     ended: bool,
 }
 
+impl Tail {
+    /// Adds bytes, and forgets the oldest ones beyond a limit. None are the end of the stream.
+    fn add(&mut self, bytes: &[u8], limit: usize) {
+        let last = &bytes[bytes.len().saturating_sub(limit)..];
+        self.keep(limit - last.len());
+        let length = self.bytes.len() + last.len();
+        if length > self.bytes.capacity() {
+            let room = length.next_power_of_two();
+            self.bytes.reserve_exact(room - self.bytes.len());
+        }
+        self.bytes.extend(last);
+        if bytes.is_empty() {
+            self.ended = true;
+            self.bytes.shrink_to_fit();
+        }
+    }
+
+    /// Forgets all but the last bytes.
+    fn keep(&mut self, most: usize) {
+        let surplus = self.bytes.len().saturating_sub(most);
+        self.bytes.drain(..surplus);
+    }
+}
+
 /// What is kept of this node's processes.
-#[derive(Debug, Default)]
-pub(super) struct Kept(BTreeMap<Stream, Tail>);
+#[derive(Debug)]
+pub(super) struct Kept {
+    tails: BTreeMap<Stream, Tail>,
+    /// The capacity of all tails: never more than [`KEPT_BY_NODE`].
+    room: usize,
+    /// Most bytes that are kept of a stream at present: [`KEPT`], or half of it, and so on.
+    limit: usize,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            tails: BTreeMap::new(),
+            room: 0,
+            limit: KEPT,
+        }
+    }
+}
 
 impl Kept {
     /// Adds what was read of a stream; nothing at its end.
     pub(super) fn add(&mut self, stream: Stream, bytes: &[u8]) {
-        let tail = self.0.entry(stream).or_default();
-        tail.ended |= bytes.is_empty();
-        let last = &bytes[bytes.len().saturating_sub(KEPT)..];
-        let surplus = (tail.bytes.len() + last.len()).saturating_sub(KEPT);
-        tail.bytes.drain(..surplus);
-        tail.bytes.extend(last);
+        let tail = self.tails.entry(stream).or_default();
+        let before = tail.bytes.capacity();
+        tail.add(bytes, self.limit);
+        self.room = self.room - before + tail.bytes.capacity();
+        while self.room > KEPT_BY_NODE {
+            self.limit /= 2;
+            for tail in self.tails.values_mut() {
+                tail.keep(self.limit);
+                tail.bytes.shrink_to(self.limit);
+            }
+            self.room = self.capacity();
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.tails.values().map(|tail| tail.bytes.capacity()).sum()
     }
 
     /// What is kept of a stream, in pieces; the last one is empty if the stream has ended.
     pub(super) fn pieces(&self, stream: Stream, cached: CachedOutput) -> Vec<Vec<u8>> {
-        let Some(tail) = self.0.get(&stream) else {
+        let Some(tail) = self.tails.get(&stream) else {
             return Vec::new();
         };
         let most = usize::try_from(cached.bytes).unwrap_or(usize::MAX);
@@ -88,7 +145,9 @@ impl Kept {
 
     /// Forgets the streams of processes for which this holds.
     pub(super) fn forget(&mut self, whose: impl Fn(Stream) -> bool) {
-        self.0.retain(|stream, _| !whose(*stream));
+        self.tails.retain(|stream, _| !whose(*stream));
+        self.room = self.capacity();
+        self.limit = KEPT;
     }
 }
 
@@ -159,6 +218,47 @@ mod tests {
         assert_eq!(kept.pieces(STREAM, cached(&[])), [&more[..KEPT], b""]);
         kept.forget(|stream| stream == STREAM);
         assert!(kept.pieces(STREAM, cached(&[])).is_empty());
+    }
+
+    #[test]
+    fn a_node_keeps_less_of_each_stream_when_many_print_much() {
+        let mut kept = Kept::default();
+        let stream = |rank| (NodeRank(rank), Channels::STDOUT.0);
+        kept.add(stream(0), b"little");
+        let own = |rank: u32, count| vec![rank.to_le_bytes()[0]; count];
+        let last = |kept: &Kept, rank| kept.pieces(stream(rank), cached(&[])).concat();
+        for count in 1..=256_u32 {
+            kept.add(stream(count), &own(count, 2 * KEPT));
+            assert!(kept.capacity() <= KEPT_BY_NODE && kept.room == kept.capacity());
+            let each = last(&kept, count).len();
+            let uses_half = 2 * each * count as usize + 8 > KEPT_BY_NODE;
+            assert!(each == KEPT || uses_half, "{each} of each of {count}");
+            if count % 51 == 1 {
+                let mut ranks = 1..=count;
+                assert!(ranks.all(|rank| last(&kept, rank) == own(rank, each)));
+            }
+        }
+        // One that has printed little loses nothing.
+        assert_eq!(last(&kept, 0), b"little");
+        // A rank that goes on has its newest output.
+        kept.add(stream(7), b"newest");
+        assert!(last(&kept, 7).ends_with(b"\x07newest"));
+        // Room again when a job is over.
+        kept.forget(|(at, _)| at != NodeRank(7));
+        kept.add(stream(7), &vec![b'c'; 2 * KEPT]);
+        assert_eq!(last(&kept, 7), vec![b'c'; KEPT]);
+    }
+
+    #[test]
+    fn a_stream_takes_no_more_memory_than_it_needs() {
+        let mut kept = Kept::default();
+        for _ in 0..100 {
+            kept.add(STREAM, b"a line\n");
+            let held = kept.pieces(STREAM, cached(&[])).concat().len();
+            assert!(kept.room < 2 * held, "{} for {held}", kept.room);
+        }
+        kept.add(STREAM, b"");
+        assert_eq!(kept.room, 700);
     }
 
     #[test]
