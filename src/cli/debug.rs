@@ -1,7 +1,7 @@
 //! `wireup debug`: a gdb on each rank, side by side in tmux.
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -185,7 +185,13 @@ fn command(record: &ProcessRecord) -> String {
 
 fn print(record: &ProcessRecord) {
     let name = listed(&[record.seen().name]);
-    println!("{name} on {}: {}", record.host, command(record));
+    // As `wireup ps` does when nothing reads it.
+    let _ = writeln!(
+        std::io::stdout(),
+        "{name} on {}: {}",
+        record.host,
+        command(record)
+    );
 }
 
 fn has_tmux() -> bool {

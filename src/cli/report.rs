@@ -1,6 +1,6 @@
 //! `wireup report`: what was recorded of a launch, as a page, a trace or a summary.
 
-use std::io::Read;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -46,6 +46,14 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
     })?;
     let timeline = Timeline::read(&stream)
         .map_err(|error| RunFailure::request(format!("{}: {error}", args.stream.display())))?;
+    if timeline.planned.is_none() {
+        // Of a launch that was refused there is only the result.
+        let why = timeline.outcome.and_then(|ending| ending.cause);
+        let why = why.map_or_else(String::new, |cause| format!(": {}", cause.message));
+        let stream = args.stream.display();
+        let problem = format!("{stream} records no launch{why}");
+        return Err(RunFailure::request(problem));
+    }
     if let Some(path) = &args.output {
         write(path, page(&timeline).as_bytes())?;
     }
@@ -53,18 +61,27 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
         write(path, trace(&timeline).to_string().as_bytes())?;
     }
     if args.output.is_none() && args.trace.is_none() {
-        for line in summary(&timeline) {
-            println!("{line}");
-        }
+        show(&summary(&timeline))
+            .map_err(|error| RunFailure::system("standard output cannot be written", error))?;
     }
     Ok(0)
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read(path: &Path) -> io::Result<Vec<u8>> {
     if path.as_os_str() != "-" {
         return std::fs::read(path);
     }
     let mut stream = Vec::new();
-    std::io::stdin().read_to_end(&mut stream)?;
+    io::stdin().read_to_end(&mut stream)?;
     Ok(stream)
+}
+
+/// Writes lines on standard output. A reader that has gone, as `head` does, has had what it wanted.
+fn show(lines: &[String]) -> io::Result<()> {
+    let mut text = lines.join("\n");
+    text.push('\n');
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }

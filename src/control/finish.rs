@@ -8,7 +8,7 @@ use crate::failure::RunFailure;
 use crate::report::failures;
 use crate::report::status::{PATIENCE, Status};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::job::outcome::{Cause, EXIT_WIREUP, RankEnd};
 
 /// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
 ///
@@ -55,10 +55,16 @@ pub(crate) fn finish(
     let code = controller.supervisor.exit_code();
     controller.streams.end_lines();
     controller.tell_result(code, result.as_ref().err());
-    controller.make_of_record();
+    let made = controller.make_of_record();
     controller.leave_rendezvous();
     flush(&mut controller);
     controller.leave_terminal();
+    // As with output that is lost: a script must not take a job for done whose report is missing.
+    let code = if code == 0 && !made {
+        EXIT_WIREUP
+    } else {
+        code
+    };
     result.map(|()| code)
 }
 

@@ -214,14 +214,17 @@ impl Controller {
         }
     }
 
-    /// Writes what was asked for about the launch, which has ended.
-    pub(super) fn make_of_record(&mut self) {
-        let Some(kept) = self.kept.take() else { return };
+    /// Writes what was asked for about the launch, which has ended; whether all of it could be written.
+    pub(super) fn make_of_record(&mut self) -> bool {
+        let Some(kept) = self.kept.take() else {
+            return true;
+        };
         let plan = Arc::clone(&self.plan);
-        match kept.make(&plan.spec.status) {
-            Ok(lines) => lines.iter().for_each(|line| self.tell(line)),
-            Err(error) => self.tell(&format!("warning: {error}")),
-        }
+        let made = kept.make(&plan.spec.status);
+        made.lines.iter().for_each(|line| self.tell(line));
+        let failures = made.failures.iter().map(ToString::to_string);
+        failures.for_each(|failure| self.tell(&failure));
+        made.failures.is_empty()
     }
 
     /// The status stream cannot be written any more: the job goes on without it.

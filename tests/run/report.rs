@@ -1,6 +1,8 @@
 //! What is made of a launch when it has ended: `--report`, `--trace`, `--timing`, and `wireup report`.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -128,6 +130,103 @@ fn a_report_that_cannot_be_written_is_refused_before_the_start() {
     let outcome = Run::ranks(1, ["--report", "/nowhere/page.html", "touch", "started"]).run();
     outcome.expect_one_line(&["/nowhere/page.html", "No such file"]);
     assert!(!outcome.dir().join("started").exists());
+}
+
+#[test]
+fn a_launch_that_fails_has_a_report_with_its_first_cause() {
+    let script = "[ $WIREUP_RANK != 1 ] || kill -9 $$; exec sleep 1000";
+    let made = ["--report", "page.html", "--trace", "trace.json"];
+    let options = [&made[..], &["--virtual-nodes", "2", "sh", "-c", script]].concat();
+    let outcome = Run::ranks(4, &options).run().expect(137);
+    let died = "killed by signal 9 (SIGKILL)";
+    outcome.expect_one_line(&["rank 1 (", died]);
+    let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
+    assert!(page.ends_with("</html>\n"));
+    for part in [died, r#""exit_code":137"#, r#""cause":"rank_failed""#] {
+        assert!(page.contains(part), "{part:?} is not in {page}");
+    }
+    let events = trace(&outcome);
+    let mut names = events.iter().filter(|event| event["name"] == "thread_name");
+    assert!(names.any(|event| event["args"]["name"] == "rank 1"));
+}
+
+#[test]
+fn a_launch_that_is_refused_has_no_report() {
+    let made = ["--report", "page.html", "--json", "status"];
+    let run = Run::ranks(1, [&made[..], &["./nothing"]].concat());
+    std::fs::write(run.dir().join("page.html"), "of before").unwrap();
+    let outcome = run.run().expect(127);
+    outcome.expect_one_line(&["./nothing", "not found"]);
+    let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
+    assert_eq!(page, "of before");
+    let stream = std::fs::read(outcome.dir().join("status")).unwrap();
+    let report = Run::command([WIREUP, "report", "-"]).stdin_bytes(stream);
+    let outcome = report.run().expect(125);
+    outcome.expect_one_line(&["- records no launch", "./nothing", "not found"]);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_at_the_end_makes_a_success_a_failure() {
+    let full = "/dev/full cannot be written: No space left on device";
+    for (program, code) in [("true", 125), ("false", 1)] {
+        let options = ["--report", "/dev/full", "--trace", "trace.json", program];
+        let outcome = Run::ranks(1, options).run().expect(code);
+        assert!(outcome.err().contains(full), "{outcome:?}");
+        // What can be written is.
+        assert!(!trace(&outcome).is_empty());
+    }
+    for option in ["-o", "--trace"] {
+        let report = Run::command([WIREUP, "report", "-", option, "/dev/full"]);
+        let outcome = report.stdin_bytes(wide_stream(4)).run().expect(125);
+        outcome.expect_one_line(&[full]);
+    }
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let report = Run::command([WIREUP, "report", "-"]).stdout_to(full);
+    let outcome = report.stdin_bytes(wide_stream(4)).run().expect(125);
+    outcome.expect_one_line(&["standard output", "No space left on device"]);
+}
+
+#[test]
+fn a_summary_whose_reader_is_gone_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let report = Run::command([WIREUP, "report", "-"]).stdout_to(File::from(OwnedFd::from(writer)));
+    let outcome = report.stdin_bytes(wide_stream(4)).run();
+    outcome.expect_quiet_success();
+}
+
+#[test]
+fn streams_that_are_none_or_are_cut_off_are_refused_or_count_as_far_as_they_go() {
+    let report = |stream: Vec<u8>| {
+        let words = [WIREUP, "report", "-", "-o", "page.html"];
+        Run::command(words).stdin_bytes(stream).run()
+    };
+    let whole = wide_stream(4).into_bytes();
+    let first_line = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let garbage: Vec<u8> = (0..100_000_u32)
+        .map(|n| (n.wrapping_mul(n) >> 7) as u8)
+        .collect();
+    for (stream, words) in [
+        (vec![], "records no launch"),
+        (whole[..first_line / 2].to_vec(), "records no launch"),
+        (vec![0; 1 << 20], "records no launch"),
+        (b"\n".to_vec(), "line 1 is no line of a status stream"),
+        (b"{}\n".to_vec(), "line 1 is no line of a status stream"),
+        (garbage, "line 1 is no line of a status stream"),
+        (
+            [&whole[..], b"{\"event\":\"rank\"}\n"].concat(),
+            "is no line of a status stream",
+        ),
+    ] {
+        let outcome = report(stream).expect(125);
+        outcome.expect_one_line(&["wireup: -", words]);
+        assert!(!outcome.dir().join("page.html").exists());
+    }
+    for end in [first_line, whole.len() / 2, whole.len() - 1] {
+        let outcome = report(whole[..end].to_vec()).expect_quiet_success();
+        let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
+        assert!(page.ends_with("</html>\n") && page.contains(r#""job":"wide""#));
+    }
 }
 
 /// A stream of so many ranks on 16 hosts, of which the last is waited for, with names that try to be more

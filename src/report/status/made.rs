@@ -40,23 +40,38 @@ impl Kept {
         record.write(self.clock, now, &mut self.lines);
     }
 
-    /// Makes what was asked for; the lines that are to be shown.
-    ///
-    /// # Errors
-    /// [`MadeError`] naming the file that cannot be written.
-    pub(crate) fn make(&self, spec: &StatusSpec) -> Result<Vec<String>, MadeError> {
-        let timeline = Timeline::read(&self.lines)?;
-        if let Some(path) = &spec.report {
-            write(path, page::page(&timeline).as_bytes())?;
+    /// Makes what was asked for.
+    pub(crate) fn make(&self, spec: &StatusSpec) -> Made {
+        let mut made = Made::default();
+        let timeline = match Timeline::read(&self.lines) {
+            Ok(timeline) => timeline,
+            Err(error) => {
+                made.failures.push(error.into());
+                return made;
+            }
+        };
+        let page = |path| write(path, page::page(&timeline).as_bytes());
+        let trace = |path| write(path, timeline::trace(&timeline).to_string().as_bytes());
+        let written = [
+            spec.report.as_deref().map(page),
+            spec.trace.as_deref().map(trace),
+        ];
+        let failures = written.into_iter().flatten().filter_map(Result::err);
+        made.failures.extend(failures);
+        if spec.timing {
+            made.lines = timeline::summary(&timeline);
         }
-        if let Some(path) = &spec.trace {
-            write(path, timeline::trace(&timeline).to_string().as_bytes())?;
-        }
-        Ok(match spec.timing {
-            true => timeline::summary(&timeline),
-            false => Vec::new(),
-        })
+        made
     }
+}
+
+/// What was made of a launch.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    /// To be shown.
+    pub(crate) lines: Vec<String>,
+    /// What was asked for and could not be made.
+    pub(crate) failures: Vec<MadeError>,
 }
 
 /// A report or trace that cannot be made.
