@@ -321,7 +321,7 @@ fn agent(pod: u32) -> String {
     format!("mpi-{pod}-agent")
 }
 
-#[test]
+#[test(long)]
 fn pods_run_a_launch_and_a_lost_one_ends_it() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play(&["SLOTS=2", "PROGRAM=pmi_wireup"]);

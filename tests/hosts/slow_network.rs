@@ -42,7 +42,7 @@ fn ranks_meet_over_pmi_and_pmix() {
     }
 }
 
-#[test]
+#[test(long)]
 fn ranks_spawn_others_and_merge() {
     std::thread::scope(|scope| {
         for name in ["openmpi5", "mpich5"] {
@@ -130,7 +130,7 @@ fn fail(fault: Fault) {
     next.deadline(DEADLINE).run().expect_quiet_success();
 }
 
-#[test]
+#[test(long)]
 fn what_dies_in_a_fence_is_reported_and_nothing_is_left() {
     use Fault::{Agent, Host, Launcher, Rank, Sidecar, Step};
     for faults in [[Rank, Sidecar, Step], [Agent, Launcher, Host]] {

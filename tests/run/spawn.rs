@@ -166,7 +166,7 @@ fn ranks_spawn_at_the_same_time() {
     }
 }
 
-#[test]
+#[test(long)]
 fn a_program_that_is_missing_fails_the_spawn_alone() {
     for stage in stages() {
         for nodes in NODES {
@@ -203,7 +203,7 @@ fn a_program_that_is_missing_fails_the_spawn_alone() {
     }
 }
 
-#[test]
+#[test(long)]
 fn a_childs_end_is_judged_as_any_ranks() {
     for stage in stages() {
         for nodes in NODES {
@@ -309,7 +309,7 @@ fn memory_of_sidecars(run: &Running) -> u64 {
     resident.sum()
 }
 
-#[test]
+#[test(long)]
 fn a_hundred_spawns_leave_nothing_behind() {
     for stage in stages() {
         // Of each of two ranks, at the same time.

@@ -8,11 +8,13 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use crate::pace::Pace;
 
 /// A test, as the attribute registers it.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub struct Case {
     pub module: &'static str,
     pub name: &'static str,
     pub run: fn(),
+    /// It begins before those that are not.
+    pub is_long: bool,
 }
 
 inventory::collect!(Case);
@@ -35,20 +39,34 @@ static REASONS: LazyLock<Mutex<HashMap<ThreadId, Vec<String>>>> = LazyLock::new(
 
 /// Runs the tests that the command line asks for: the `main` of a test executable.
 ///
-/// `WIREUP_TEST_LONGEST=N` lists the N tests that took longest.
+/// `WIREUP_TEST_LONGEST=N` lists the N tests that took longest. Unless `--test-threads` or `RUST_TEST_THREADS` says
+/// how many tests run at once, that depends on what the running ones leave idle.
 pub fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     if arguments.test_threads.is_none() {
         let threads = std::env::var("RUST_TEST_THREADS").ok();
         arguments.test_threads = threads.and_then(|threads| threads.parse().ok());
     }
+    let pace = arguments
+        .test_threads
+        .is_none()
+        .then(|| Arc::new(Pace::of_this_machine()));
+    if let Some(pace) = &pace {
+        arguments.test_threads = Some(pace.most());
+    }
     let mut cases: Vec<(String, &Case)> = inventory::iter::<Case>()
         .map(|case| (full_name(case), case))
         .collect();
-    cases.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    cases.sort_unstable_by(|(one, its), (other, others)| {
+        let order = others.is_long.cmp(&its.is_long);
+        order.then_with(|| one.cmp(other))
+    });
     let trials = cases.into_iter().map(|(name, case)| {
-        let run = case.run;
-        Trial::ignorable_test(name.clone(), move || run_case(name, run))
+        let (run, pace) = (case.run, pace.clone());
+        Trial::ignorable_test(name.clone(), move || {
+            let _admitted = pace.as_deref().map(Pace::admit);
+            run_case(name, run)
+        })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     for what in NOT_CHECKED.lock().unwrap().iter() {

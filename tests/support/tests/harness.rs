@@ -6,6 +6,11 @@
 extern crate wireup_test_support;
 
 use std::process::{Command, ExitCode, Output};
+use std::sync::{LazyLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wireup_test_support::Pace;
 
 /// Set where a test is to do what the harness must report.
 const EXAMPLE: &str = "WIREUP_TEST_EXAMPLE";
@@ -64,4 +69,30 @@ fn what_no_test_checked_is_said_at_the_end() {
     assert!(output.status.success(), "{output:?}");
     assert!(out.contains("1 passed; 0 failed; 0 ignored"), "{out}");
     assert!(out.contains("\nnot checked here: the rest\n"), "{out}");
+}
+
+/// Whether one more test begins within that time; `meanwhile` happens after it.
+fn begins_within(time: Duration, pace: &Pace, meanwhile: impl FnOnce()) -> bool {
+    let (begins, begun) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _running = pace.admit();
+            let _ = begins.send(());
+        });
+        let begun = begun.recv_timeout(time).is_ok();
+        meanwhile();
+        begun
+    })
+}
+
+#[test]
+fn beyond_the_processors_a_test_begins_when_another_has_ended_or_processors_are_idle() {
+    let busy = Pace::new(2, || 0.0);
+    let (one, _other) = (busy.admit(), busy.admit());
+    // It does begin then: the scope waits for it.
+    assert!(!begins_within(Duration::from_secs(3), &busy, || drop(one)));
+    static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let idle = Pace::new(2, || STARTED.elapsed().as_secs_f64());
+    let _all = (idle.admit(), idle.admit());
+    assert!(begins_within(Duration::from_secs(60), &idle, || ()));
 }

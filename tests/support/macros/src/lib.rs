@@ -2,9 +2,15 @@
 
 use proc_macro::{TokenStream, TokenTree};
 
-/// Registers a test. Stands where the compiler's own `#[test]` would, also before an `async fn`.
+/// Registers a test. Stands where the compiler's own `#[test]` would, also before an `async fn`. `#[test(long)]` is for one
+/// that takes half a minute or more: it begins before the others, so that it does not run alone when they have ended.
 #[proc_macro_attribute]
-pub fn test(_options: TokenStream, item: TokenStream) -> TokenStream {
+pub fn test(options: TokenStream, item: TokenStream) -> TokenStream {
+    let is_long = match options.to_string().as_str() {
+        "" => false,
+        "long" => true,
+        _ => return refused("a test is #[test] or #[test(long)]"),
+    };
     let mut is_async = false;
     let mut name = None;
     let mut words = item.clone().into_iter();
@@ -22,9 +28,7 @@ pub fn test(_options: TokenStream, item: TokenStream) -> TokenStream {
         }
     }
     let Some(name) = name else {
-        return "compile_error!(\"a test is a function\");"
-            .parse()
-            .unwrap_or_default();
+        return refused("a test is a function");
     };
     let run = if is_async {
         format!("|| ::wireup_test_support::block_on({name}())")
@@ -34,11 +38,16 @@ pub fn test(_options: TokenStream, item: TokenStream) -> TokenStream {
     let registration = format!(
         "::wireup_test_support::inventory::submit! {{
             ::wireup_test_support::Case {{
-                module: module_path!(), name: \"{name}\", run: {run},
+                module: module_path!(), name: \"{name}\", run: {run}, is_long: {is_long},
             }}
         }}"
     );
     let mut output = item;
     output.extend(registration.parse::<TokenStream>());
     output
+}
+
+fn refused(why: &str) -> TokenStream {
+    let error = format!("compile_error!({why:?});");
+    error.parse().unwrap_or_default()
 }
