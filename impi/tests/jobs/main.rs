@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
@@ -270,7 +271,10 @@ fn a_message_that_nobody_took_is_taken_back() {
 #[test]
 fn a_process_that_dies_ends_the_job_and_is_named() {
     let mut job = Job::start(&[1, 2], &[]);
+    // The agents end soon after the death: the others could not join then.
+    let joined = Barrier::new(3);
     job.run(|peer| {
+        joined.wait();
         if peer.rank() == 2 {
             return drop(peer);
         }
