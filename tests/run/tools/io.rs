@@ -1,6 +1,7 @@
 //! Input and output of ranks for tools.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
@@ -111,6 +112,8 @@ fn a_tool_that_stops_reading_fills_no_memory_stops_no_ranks_and_costs_others_not
             let options = ["--pmi", "pmix", "--libpmix", library.path(), "--stdin", "1"];
             let run = Run::ranks(2, [&options[..], nodes].concat());
             let run = run.more(["sh", "-c", &prints]).stdin_held();
+            // 100 MB through two nodes take a busy machine more than a minute.
+            let run = run.deadline(Duration::from_secs(300));
             let null = std::fs::File::create("/dev/null").unwrap();
             let mut job = Job::from(library.clone(), run.stdout_to(null));
             let mut input = job.running.stdin();
