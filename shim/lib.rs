@@ -1,4 +1,4 @@
-//! Constants of the shim protocol, taken from `wire.h`, and whether the C library was built.
+//! Constants of the shim protocol, taken from `wire.h`, and the name of the C library.
 
 /// The numbers of `wire.h`, under their C names.
 #[allow(
@@ -10,8 +10,5 @@ pub mod wire {
     include!(concat!(env!("OUT_DIR"), "/wire.rs"));
 }
 
-/// File name of the shim, built beside the executables when [`HAVE_PMIX`].
+/// File name of the shim, built beside the executables where there are PMIx headers.
 pub const LIBRARY_NAME: &str = "libwireup-pmix-host.so";
-
-/// Whether PMIx headers were found at build time, so that the shim exists.
-pub const HAVE_PMIX: bool = cfg!(have_pmix);

@@ -4,7 +4,12 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+mod help;
+mod keeping;
+
 use clap::{FromArgMatches, Parser};
+use help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
+use keeping::{Start, can_be_kept, keep, may_be_kept, start_of};
 
 use super::apps::{AppArgs, app_specs, split_apps};
 use super::brief::brief;
@@ -13,68 +18,18 @@ use super::impi::Link;
 use super::line::{Own, Word};
 use super::negation::with_negations;
 use super::options::{
-    BindingArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, OnLoss, StatusArgs,
-    StdioArgs,
+    BindingArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
-use crate::detached::{self, client};
+use crate::detached;
 use crate::failure::RunFailure;
 use crate::log;
 use crate::report::status::refused;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::outcome::EXIT_REQUEUE;
-use wireup_core::job::spec::{
-    EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec, StatusTarget, StdioSpec,
-};
-
-const EXAMPLES: &str = "\
-Examples:
-  wireup run -n 4 ./app input.dat
-  wireup run -n 1 ./master : -n 3 -x DEBUG=1 ./worker
-  wireup run --hosts n1:2,n2:2 ./app           two ranks on each of two hosts
-  wireup run --virtual-nodes 2 -n 4 ./app      two nodes with two ranks each, on this machine
-  wireup run -l --output 'out/%r.txt' ./app    one file per rank
-  wireup run --no-label ./app                  without the labels that a defaults file asks for";
-
-const SURROUNDINGS: &str = "\
-Environment:
-  WIREUP_LIBPMIX      libpmix for programs that do not bring a suitable one of their own
-  WIREUP_LIBHWLOC     hwloc's library for --bind-to, where the loader finds none
-  WIREUP_LOG          what to log, where --log does not tell
-  WIREUP_MEET         with which of your launches this one meets, where --meet does not tell
-  WIREUP_SITE_CONFIG  the site's defaults file, in place of /etc/wireup.toml; empty: none
-  XDG_CONFIG_HOME     where the user's defaults file is, in place of ~/.config
-  TMPDIR              where the job's directory is made, in place of /tmp
-  WIREUP_LAUNCH_ID    a scheduler's name for the launch, told to the ranks
-  WIREUP_ALLOC_ID     the same for its allocation
-  XDG_RUNTIME_DIR     where the socket of your own agent is looked for
-
-Environment of the ranks:
-  WIREUP_JOB_ID         name of the job
-  WIREUP_LAUNCH_ID      a scheduler's name for the launch, or that of the job
-  WIREUP_ALLOC_ID       a scheduler's name for its allocation, if it has one
-  WIREUP_RANK           the rank's number; WIREUP_SIZE: how many there are
-  WIREUP_LOCAL_RANK     its number among those of its node; WIREUP_LOCAL_SIZE: how many these are
-  WIREUP_NODE           the node's number; WIREUP_NNODES: how many there are
-  WIREUP_HOST           the node's name; WIREUP_NODELIST: all names
-  WIREUP_APPNUM         number of the program
-  WIREUP_UNIVERSE_SIZE  slots of the launch
-
-Files:
-  ~/.config/wireup.toml  the user's defaults; wireup config --help tells how to write it
-  /etc/wireup.toml       the site's defaults";
-
-const USAGE: &str = "wireup run [OPTIONS] PROGRAM [ARG]... [: [OPTIONS] PROGRAM [ARG]...]...";
-
-const ABOUT: &str = "\
-Run a program, or several, as the ranks of one job
-
-Programs are separated by a word of its own, `:`; each has its own number of ranks, variables and
-directory. All other options stand in front of the first program and hold for the whole job.
-`-np N` means `-n N`. Every option NAME has a --no-NAME, which takes back what a defaults file or an
-earlier word has set.";
+use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec, StdioSpec};
 
 /// Arguments of `wireup run`.
 #[derive(Debug, Parser)]
@@ -141,17 +96,6 @@ pub(super) struct RunArgs {
     debug: DebugArgs,
 }
 
-/// Which process starts the launcher.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Start {
-    /// This one is the launcher.
-    Here,
-    /// A keeper does, and this process ends.
-    Detached,
-    /// A keeper does, and this process attaches to the job.
-    Attached,
-}
-
 /// What a command line asks for.
 enum Asked {
     /// A job, and the IMPI job that it is part of.
@@ -208,24 +152,6 @@ fn asks(args: &[OsString], options: &[&[u8]]) -> bool {
         let name = &name[dashes..];
         dashes > 0 && options.iter().any(|option| name.starts_with(option))
     })
-}
-
-/// Whether a line that has not been parsed may need a keeper, which must be known before this process is prepared for
-/// a launch. To be wrong costs time and nothing else.
-fn may_be_kept(args: &[OsString]) -> bool {
-    asks(args, &[b"detach", b"on-terminal-loss", b"on-launcher-loss"])
-}
-
-/// Hands the line over to a keeper.
-fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
-    let job = client::detach(args.get(2..).unwrap_or_default())?;
-    if start == Start::Detached {
-        return super::print(format!("{job}\n").as_bytes());
-    }
-    eprintln!(
-        "wireup: job {job} is kept if this command or its terminal is lost; `wireup attach {job}` comes back to it"
-    );
-    client::attach(&job, true)
 }
 
 /// Whether a line that has not been parsed looks like one that starts ranks on this machine. To be
@@ -355,29 +281,6 @@ pub(super) fn names_program(words: &[OsString]) -> bool {
         }
     }
     false
-}
-
-fn start_of(args: &RunArgs) -> Start {
-    match (args.ending.detach, args.ending.on_terminal_loss) {
-        // The launcher of a job that is kept has the same words.
-        _ if args.dry_run || detached::given_name().is_some() => Start::Here,
-        (true, _) => Start::Detached,
-        (false, OnLoss::Keep) => Start::Attached,
-        (false, OnLoss::End) => Start::Here,
-    }
-}
-
-/// Checks that a job needs nothing of this process but its directory and its environment.
-fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), RunFailure> {
-    let inherited = matches!(status.json, Some(StatusTarget::Descriptor(_)));
-    let what = match stdio.pty {
-        Some(_) => "--pty gives a rank this terminal",
-        None if inherited || status.control.is_some() => "fd:N is a descriptor of this command",
-        None => return Ok(()),
-    };
-    Err(RunFailure::request(format!(
-        "{what}, which a job with --detach or --on-terminal-loss keep does not have: leave one of the two out"
-    )))
 }
 
 /// The filter of the log that the environment gives.

@@ -14,6 +14,7 @@ use crate::sys::channel::{Backlog, Channel, QUEUE_MAX, Received};
 use crate::sys::poll::{Poll, Token};
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::NodeId;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class, FrameReader};
 use wireup_core::link::liveness::{Look, Sign, Watch};
@@ -191,6 +192,13 @@ impl LinkEnd {
         write(envelope, message, &mut self.out);
         // An end that does not read does not get it.
         let _ = self.channel.send_all(&self.out, limit);
+    }
+
+    /// Drops the beginnings of messages from nodes that are lost: the rest will not come.
+    pub fn sources_lost(&mut self, nodes: &[NodeId]) {
+        for node in nodes {
+            self.parts.source_lost(Address::Node(*node));
+        }
     }
 
     /// Whether everything that was sent has been taken by the system.

@@ -63,11 +63,6 @@ impl NodeNamespaces {
             uts: self.uts[index].as_fd(),
         }
     }
-
-    /// Whether a user namespace was needed.
-    pub fn unprivileged(&self) -> bool {
-        self.user.is_some()
-    }
 }
 
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {

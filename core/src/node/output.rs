@@ -115,7 +115,8 @@ impl Outputs {
 
 impl NodeCore {
     /// Whether this stream of a local process has a subscriber.
-    pub fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
+    #[cfg(test)]
+    fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
         let mut readers = self.outputs.readers.values();
         readers.any(|reader| reader.wants.contains(&(at, channel.0)))
     }

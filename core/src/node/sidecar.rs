@@ -7,6 +7,8 @@
 //! The controller, which knows all nodes, decides the effect of a lost sidecar on the job: other
 //! nodes may still need the data of ranks that have finished here.
 
+mod silence;
+
 use std::time::Duration;
 
 use crate::direct_modex::ModexInput;
@@ -15,8 +17,8 @@ use crate::job::clock::Moment;
 use crate::job::ids::JobNumber;
 use crate::job::patience::Patience;
 use crate::job::shortage;
-use crate::link::liveness::{BUSY_LIMIT, SILENCE};
-use crate::node::event::{Action, Doing, Report};
+use crate::link::liveness::SILENCE;
+use crate::node::event::{Action, Report};
 use crate::node::{NodeCore, PmixState};
 use crate::pmix::control::{Control, ControlReply, Failed, StartupStage};
 use crate::pmix::sidecar::{RequestId, SidecarEvent};
@@ -30,13 +32,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const START_LIMIT_PER_NODE: Duration = Duration::from_millis(250);
 /// From the request to stop until the process is gone.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How long the end of a rank waits for the answer to a probe.
-const DOUBT_LIMIT: Duration = Duration::from_secs(1);
 /// From the end of a socket until the process is gone. A process that dies closes its sockets
 /// first, and its exit status says more. It may need two seconds for an orderly end.
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
-/// So often a sidecar that starts may be seen to be stopped.
-const STOPPED_LOOKS: u32 = 1;
 
 /// What to do when both sides do not speak the same language.
 const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
@@ -219,21 +217,6 @@ impl NodeCore {
         }
     }
 
-    /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
-    /// its own end is seen, and must not be blamed: it is asked for a sign of life.
-    pub fn probe_sidecar(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        if self.host.state == SidecarState::Ready {
-            let probe = self.control(&Control::Probe, now, actions);
-            self.host.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
-        }
-    }
-
-    /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for
-    /// longer than some seconds.
-    pub fn sidecar_in_doubt(&self) -> bool {
-        self.host.is_needed() && (self.host.closed || self.host.doubt.is_some())
-    }
-
     /// Something came on one of the sidecar's sockets.
     pub(super) fn sidecar_replied(
         &mut self,
@@ -312,18 +295,6 @@ impl NodeCore {
         }
     }
 
-    fn probe_answered(&mut self, id: RequestId, now: Moment) {
-        let life = &mut self.host;
-        if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
-            life.doubt = None;
-        }
-        if life.probe == Some(id) && !life.closed && life.state == SidecarState::Ready {
-            life.probe = None;
-            life.patience = None;
-            life.probe_at = Some(now + life.silence / 2);
-        }
-    }
-
     /// The sidecar reports why it cannot continue.
     pub(super) fn sidecar_gave_up(
         &mut self,
@@ -398,58 +369,6 @@ impl NodeCore {
             _ if over => self.sidecar_timed_out(limit, now, actions),
             _ => {}
         }
-    }
-
-    /// What the sidecar's process was seen to do when it was silent.
-    pub(super) fn sidecar_inspected(
-        &mut self,
-        doing: Doing,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        let life = &mut self.host;
-        match (life.state, doing) {
-            (SidecarState::Starting, Doing::Stopped) => {
-                life.seen_stopped += 1;
-                // One that was stopped for a moment continues.
-                if life.seen_stopped > STOPPED_LOOKS {
-                    self.sidecar_broken("its process is stopped".to_owned(), now, actions);
-                }
-            }
-            (SidecarState::Starting, _) => life.seen_stopped = 0,
-            (SidecarState::Ready, Doing::Works) if now.since(life.silent_since) < BUSY_LIMIT => {
-                life.patience = Some(Patience::new(life.silence / 2, now));
-            }
-            (SidecarState::Ready, _) => {
-                let limit = now.since(life.silent_since) + life.silence / 2;
-                self.sidecar_timed_out(limit, now, actions);
-            }
-            _ => {}
-        }
-    }
-
-    fn sidecar_timed_out(&mut self, limit: Duration, now: Moment, actions: &mut Vec<Action>) {
-        let text = self.impatient(limit.as_secs());
-        self.sidecar_broken(text, now, actions);
-    }
-
-    /// The wait that timed out, and the reaction.
-    fn impatient(&self, seconds: u64) -> String {
-        if self.host.closed {
-            return "it closed its connection and does not end; try another libpmix (--libpmix)"
-                .to_owned();
-        }
-        let pending = self.link.outstanding_controls().next();
-        let what = match (self.host.state, pending) {
-            (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
-            (SidecarState::Ready, _) => "answer",
-            (_, Some((_, kind))) if self.host.loaded => kind.name(),
-            _ => "load its libraries",
-        };
-        format!(
-            "it did not {what} within {seconds} s; look what keeps it (stopped? a slow file \
-             system?), or try another libpmix (--libpmix)"
-        )
     }
 
     /// The sidecar cannot be used any more, though its process may still run.

@@ -58,6 +58,7 @@ impl RemoteBackend {
                 self.tell(FromBackend::Tell { text });
             }
             Conclusion::NodesLost(nodes, reason) => {
+                self.link.sources_lost(&nodes);
                 let order = ToBackend::NodesLost { nodes, reason };
                 self.send(Address::EveryNode, &Carried::Order(order));
             }

@@ -91,6 +91,9 @@ impl Step {
                 if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
                     self.label.turn(JobStage::Ending);
                 }
+                if let ToBackend::NodesLost { nodes, .. } = &order {
+                    self.link.sources_lost(nodes);
+                }
                 self.local.order(order);
             }
             Carried::Credit { stream, bytes } => {

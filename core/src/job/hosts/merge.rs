@@ -1,0 +1,108 @@
+//! The hosts of a list: the entries of each, merged.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, Problem, SLOTS_MAX};
+
+/// The hosts of all entries, each once, in the order in which they were first named; slots of one
+/// host add up.
+///
+/// A name alone gives no number of slots, as on most command lines. If one is repeated, as batch
+/// systems do it, every name alone counts for one slot.
+///
+/// # Errors
+/// [`Problem`] when entries contradict each other, or there is none.
+pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, Problem> {
+    let mut alone = HashSet::new();
+    let counted = entries
+        .iter()
+        .filter(|entry| entry.slots.is_none())
+        .any(|entry| !alone.insert(entry.name.as_str()));
+    let mut index: HashMap<String, usize> = HashMap::with_capacity(entries.len());
+    let mut merged: Vec<HostEntry> = Vec::new();
+    for mut entry in entries {
+        if counted {
+            entry.slots = entry.slots.or(Some(1));
+        }
+        match index.get(&entry.name) {
+            Some(known) => merged[*known].join(entry)?,
+            None => {
+                index.insert(entry.name.clone(), merged.len());
+                merged.push(entry);
+            }
+        }
+    }
+    let hosts: Vec<HostSpec> = merged.into_iter().map(HostSpec::from).collect();
+    match hosts.len() {
+        0 => return Err(Problem::Empty),
+        more if more > HOSTS_MAX => return Err(Problem::TooMany),
+        _ => {}
+    }
+    let mut names: HashMap<&str, &str> = HashMap::with_capacity(hosts.len());
+    for host in &hosts {
+        if let (Some(slots), Some(most)) = (host.slots, host.most)
+            && most < slots
+        {
+            let name = host.name.clone();
+            return Err(Problem::Most { name, slots, most });
+        }
+        if let Some(one) = names.insert(&host.address, &host.name) {
+            return Err(Problem::TwoNames {
+                one: one.into(),
+                other: host.name.clone(),
+                address: host.address.clone(),
+            });
+        }
+    }
+    Ok(hosts)
+}
+
+/// Gives this machine the name of its agent where it is called `localhost` or the like, which means
+/// another machine on each of them. `own` is that name, and the agent's address if that is known. A
+/// list of this machine alone stays unless `alone`.
+pub fn name_here(
+    entries: &mut [HostEntry],
+    alone: bool,
+    own: impl FnOnce() -> Option<(String, Option<String>)>,
+) {
+    let is_here = |entry: &HostEntry| HERE.contains(&&*entry.name) && entry.address.is_none();
+    let any = entries.iter().any(is_here);
+    if !any || !alone && entries.iter().all(is_here) {
+        return;
+    }
+    let Some((name, address)) = own() else {
+        return;
+    };
+    // The entry in the list takes precedence.
+    let known = entries.iter().any(|entry| entry.name == name);
+    for entry in entries.iter_mut().filter(|entry| is_here(entry)) {
+        entry.name.clone_from(&name);
+        entry.address = address.clone().filter(|_| !known);
+    }
+}
+
+impl HostEntry {
+    /// Merges another entry for the same host.
+    fn join(&mut self, other: Self) -> Result<(), Problem> {
+        match (&self.address, other.address) {
+            (Some(one), Some(other)) if *one != other => {
+                return Err(Problem::TwoAddresses {
+                    name: self.name.clone(),
+                    one: one.clone(),
+                    other,
+                });
+            }
+            (None, Some(other)) => self.address = Some(other),
+            _ => {}
+        }
+        self.slots = match (self.slots, other.slots) {
+            (Some(one), Some(other)) => Some((one + other).min(SLOTS_MAX)),
+            (one, other) => one.or(other),
+        };
+        self.most = match (self.most, other.most) {
+            (Some(one), Some(other)) => Some((one + other).min(SLOTS_MAX)),
+            (one, other) => one.or(other),
+        };
+        Ok(())
+    }
+}

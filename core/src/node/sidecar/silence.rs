@@ -1,0 +1,103 @@
+//! A sidecar that does not answer: probes of it, and how long its silence is accepted.
+
+use std::time::Duration;
+
+use super::SidecarState;
+use crate::job::clock::Moment;
+use crate::job::patience::Patience;
+use crate::link::liveness::BUSY_LIMIT;
+use crate::node::NodeCore;
+use crate::node::event::{Action, Doing};
+use crate::pmix::control::Control;
+use crate::pmix::sidecar::RequestId;
+
+/// How long the end of a rank waits for the answer to a probe.
+pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(1);
+/// So often a sidecar that starts may be seen to be stopped.
+const STOPPED_LOOKS: u32 = 1;
+
+impl NodeCore {
+    /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
+    /// its own end is seen, and must not be blamed: it is asked for a sign of life.
+    pub fn probe_sidecar(&mut self, now: Moment, actions: &mut Vec<Action>) {
+        if self.host.state == SidecarState::Ready {
+            let probe = self.control(&Control::Probe, now, actions);
+            self.host.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
+        }
+    }
+
+    /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for
+    /// longer than some seconds.
+    pub fn sidecar_in_doubt(&self) -> bool {
+        self.host.is_needed() && (self.host.closed || self.host.doubt.is_some())
+    }
+
+    pub(super) fn probe_answered(&mut self, id: RequestId, now: Moment) {
+        let life = &mut self.host;
+        if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
+            life.doubt = None;
+        }
+        if life.probe == Some(id) && !life.closed && life.state == SidecarState::Ready {
+            life.probe = None;
+            life.patience = None;
+            life.probe_at = Some(now + life.silence / 2);
+        }
+    }
+
+    /// What the sidecar's process was seen to do when it was silent.
+    pub(in crate::node) fn sidecar_inspected(
+        &mut self,
+        doing: Doing,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let life = &mut self.host;
+        match (life.state, doing) {
+            (SidecarState::Starting, Doing::Stopped) => {
+                life.seen_stopped += 1;
+                // One that was stopped for a moment continues.
+                if life.seen_stopped > STOPPED_LOOKS {
+                    self.sidecar_broken("its process is stopped".to_owned(), now, actions);
+                }
+            }
+            (SidecarState::Starting, _) => life.seen_stopped = 0,
+            (SidecarState::Ready, Doing::Works) if now.since(life.silent_since) < BUSY_LIMIT => {
+                life.patience = Some(Patience::new(life.silence / 2, now));
+            }
+            (SidecarState::Ready, _) => {
+                let limit = now.since(life.silent_since) + life.silence / 2;
+                self.sidecar_timed_out(limit, now, actions);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn sidecar_timed_out(
+        &mut self,
+        limit: Duration,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        let text = self.impatient(limit.as_secs());
+        self.sidecar_broken(text, now, actions);
+    }
+
+    /// The wait that timed out, and the reaction.
+    pub(super) fn impatient(&self, seconds: u64) -> String {
+        if self.host.closed {
+            return "it closed its connection and does not end; try another libpmix (--libpmix)"
+                .to_owned();
+        }
+        let pending = self.link.outstanding_controls().next();
+        let what = match (self.host.state, pending) {
+            (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
+            (SidecarState::Ready, _) => "answer",
+            (_, Some((_, kind))) if self.host.loaded => kind.name(),
+            _ => "load its libraries",
+        };
+        format!(
+            "it did not {what} within {seconds} s; look what keeps it (stopped? a slow file \
+             system?), or try another libpmix (--libpmix)"
+        )
+    }
+}

@@ -1,0 +1,61 @@
+//! Jobs that go on without their terminal or this command: a keeper starts their launcher.
+
+use std::ffi::OsString;
+
+use super::{RunArgs, asks};
+use crate::cli::options::OnLoss;
+use crate::detached::{self, client};
+use crate::failure::RunFailure;
+use wireup_core::job::spec::{StatusSpec, StatusTarget, StdioSpec};
+
+/// Which process starts the launcher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Start {
+    /// This one is the launcher.
+    Here,
+    /// A keeper does, and this process ends.
+    Detached,
+    /// A keeper does, and this process attaches to the job.
+    Attached,
+}
+
+/// Whether a line that has not been parsed may need a keeper, which must be known before this process is prepared for
+/// a launch. To be wrong costs time and nothing else.
+pub(super) fn may_be_kept(args: &[OsString]) -> bool {
+    asks(args, &[b"detach", b"on-terminal-loss", b"on-launcher-loss"])
+}
+
+/// Hands the line over to a keeper.
+pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
+    let job = client::detach(args.get(2..).unwrap_or_default())?;
+    if start == Start::Detached {
+        return crate::cli::print(format!("{job}\n").as_bytes());
+    }
+    eprintln!(
+        "wireup: job {job} is kept if this command or its terminal is lost; `wireup attach {job}` comes back to it"
+    );
+    client::attach(&job, true)
+}
+
+pub(super) fn start_of(args: &RunArgs) -> Start {
+    match (args.ending.detach, args.ending.on_terminal_loss) {
+        // The launcher of a job that is kept has the same words.
+        _ if args.dry_run || detached::given_name().is_some() => Start::Here,
+        (true, _) => Start::Detached,
+        (false, OnLoss::Keep) => Start::Attached,
+        (false, OnLoss::End) => Start::Here,
+    }
+}
+
+/// Checks that a job needs nothing of this process but its directory and its environment.
+pub(super) fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), RunFailure> {
+    let inherited = matches!(status.json, Some(StatusTarget::Descriptor(_)));
+    let what = match stdio.pty {
+        Some(_) => "--pty gives a rank this terminal",
+        None if inherited || status.control.is_some() => "fd:N is a descriptor of this command",
+        None => return Ok(()),
+    };
+    Err(RunFailure::request(format!(
+        "{what}, which a job with --detach or --on-terminal-loss keep does not have: leave one of the two out"
+    )))
+}
