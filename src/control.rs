@@ -17,7 +17,7 @@ pub(crate) mod requests;
 pub mod run;
 mod signals;
 pub(crate) mod singletons;
-mod slurm_job;
+pub(crate) mod slurm_job;
 mod spawn;
 pub(crate) mod status;
 mod supervision;

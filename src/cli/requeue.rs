@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::control::slurm_job::{self, End};
 use crate::sys::pidfd::wait_for;
 
 /// The job of Slurm's in which this process runs.
@@ -20,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long Slurm may take to end the script, once it has agreed.
 const UNTIL_ENDED: Duration = Duration::from_secs(5);
 
-/// Says that the launch is to be run again, and asks Slurm for that where it is Slurm's.
+/// Says that the launch is to be run again, and asks Slurm for that where it is Slurm's. What Slurm has ended itself, at
+/// the user's request or at the time limit, is not run again: the steps of such a job are lost to the launch too.
 ///
 /// Slurm ends the job's script, this process included, once it has agreed. That is waited for: the script shall not come to
 /// its next command, as it may be the one that handles the results.
@@ -30,6 +32,11 @@ pub(super) fn ask() {
         return eprintln!("wireup: to be run again (--on-failure requeue)");
     };
     let shown = job.to_string_lossy().into_owned();
+    match slurm_job::ended(&shown) {
+        // Slurm may have noticed the same as the launch.
+        None | Some(End::NodeFailed) => {}
+        Some(how) => return eprintln!("wireup: Slurm's job {shown} is left to Slurm: {how}"),
+    }
     match scontrol(&job) {
         Ok(()) => {
             eprintln!("wireup: Slurm runs its job {shown} again (--on-failure requeue)");

@@ -1,7 +1,7 @@
 //! Why Slurm has ended the job in which a launch runs. Its processes see signals only; Slurm knows more.
 //!
 //! Rule: while the processes of a job end, scontrol shows `COMPLETING` in place of the state that it will have, and the
-//! reason already. Seen with Slurm 22.05.
+//! reason already. A job that is requeued counts one more restart from then on. Seen with Slurm 22.05.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,6 +12,9 @@ use wireup_core::job::outcome::{Cause, RankEnd};
 
 /// The job of Slurm's in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";
+
+/// How often Slurm had run its job before; not set the first time.
+const RESTARTS: &str = "SLURM_RESTART_COUNT";
 
 /// How long scontrol may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,9 +33,36 @@ impl Controller {
         if !end || job.is_empty() {
             return None;
         }
-        let how = end_of(&shown(&job)?)?;
+        let how = ended(&job)?;
         Some(format!("Slurm ended its job {job}: {how}"))
     }
+}
+
+/// How Slurm has ended a job, or is about to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("it has reached its time limit")]
+    TimeLimit,
+    #[error("a node has failed")]
+    NodeFailed,
+    #[error("it was out of memory")]
+    OutOfMemory,
+    #[error("another job has taken its place")]
+    Preempted,
+    #[error("it was cancelled")]
+    Cancelled,
+    #[error("it is to run again")]
+    Requeued,
+    #[error("scontrol show job has the reason")]
+    Other,
+}
+
+/// How Slurm has ended the job of that name, in which this process runs; `None` while the job runs, and if Slurm does not
+/// answer.
+pub(crate) fn ended(job: &str) -> Option<End> {
+    let restarts = std::env::var(RESTARTS).ok();
+    let restarts = restarts.and_then(|count| count.parse().ok()).unwrap_or(0);
+    end_of(&shown(job)?, restarts)
 }
 
 /// The record of a job, as scontrol shows it.
@@ -51,22 +81,24 @@ fn shown(job: &str) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// How a job with that record was ended, in words; `None` while it runs.
-fn end_of(record: &str) -> Option<&'static str> {
+/// How a job with that record, which began after so many restarts, was ended.
+fn end_of(record: &str, restarts: u64) -> Option<End> {
     let field = |name: &str| {
         let fields = record.split_ascii_whitespace();
         let mut values = fields.filter_map(|field| field.strip_prefix(name));
         values.find_map(|rest| rest.strip_prefix('='))
     };
+    let counted = field("Restarts").and_then(|count| count.parse::<u64>().ok());
+    if counted.is_some_and(|counted| counted > restarts) {
+        return Some(End::Requeued);
+    }
     Some(match (field("JobState")?, field("Reason")?) {
-        ("TIMEOUT" | "DEADLINE", _) | ("COMPLETING", "TimeLimit") => {
-            "it has reached its time limit"
-        }
-        ("NODE_FAIL", _) | ("COMPLETING", "NodeDown") => "a node has failed",
-        ("OUT_OF_MEMORY", _) | ("COMPLETING", "OutOfMemory") => "it was out of memory",
-        ("PREEMPTED", _) => "another job has taken its place",
-        ("CANCELLED", _) | ("COMPLETING", "None") => "it was cancelled",
-        ("COMPLETING", _) => "scontrol show job has the reason",
+        ("TIMEOUT" | "DEADLINE", _) | ("COMPLETING", "TimeLimit") => End::TimeLimit,
+        ("NODE_FAIL", _) | ("COMPLETING", "NodeDown") => End::NodeFailed,
+        ("OUT_OF_MEMORY", _) | ("COMPLETING", "OutOfMemory") => End::OutOfMemory,
+        ("PREEMPTED", _) => End::Preempted,
+        ("CANCELLED", _) | ("COMPLETING", "None") => End::Cancelled,
+        ("COMPLETING", _) => End::Other,
         _ => return None,
     })
 }
@@ -76,17 +108,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_scontrol_shows_is_put_into_words() {
+    fn what_scontrol_shows_is_read() {
         let end = |state: &str, reason: &str| {
-            end_of(&format!(
-                "JobId=7 JobName=x JobState={state} Reason={reason} Dependency=(null)"
-            ))
+            let record = format!(
+                "JobId=7 JobName=x JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=1"
+            );
+            end_of(&record, 1)
         };
         assert_eq!(end("RUNNING", "None"), None);
-        assert_eq!(end("COMPLETING", "None"), Some("it was cancelled"));
-        let limit = Some("it has reached its time limit");
-        assert_eq!(end("COMPLETING", "TimeLimit"), limit);
-        assert_eq!(end("TIMEOUT", "TimeLimit"), limit);
-        assert_eq!(end_of(""), None);
+        assert_eq!(end("COMPLETING", "None"), Some(End::Cancelled));
+        assert_eq!(end("COMPLETING", "TimeLimit"), Some(End::TimeLimit));
+        assert_eq!(end("TIMEOUT", "TimeLimit"), Some(End::TimeLimit));
+        assert_eq!(end_of("", 0), None);
+        for state in ["COMPLETING", "PENDING", "RUNNING"] {
+            let record = format!("JobState={state} Reason=None Requeue=1 Restarts=2 BatchFlag=1");
+            assert_eq!(end_of(&record, 1), Some(End::Requeued), "{state}");
+        }
     }
 }

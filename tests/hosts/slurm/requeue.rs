@@ -90,4 +90,38 @@ fn a_job_that_lost_something_runs_again_and_a_verdict_is_final() {
     let done: Vec<&str> = done.collect();
     assert!(done.len() == 2 && !done.contains(&"node02"), "{text}");
     slurm.expect_clean();
+    slurm_decides_on_what_it_has_ended(&slurm);
+}
+
+/// The steps of a job that ends are lost to its launch as well.
+fn slurm_decides_on_what_it_has_ended(slurm: &Slurm) {
+    let ranks = r#"echo up; [ -n "$SLURM_RESTART_COUNT" ] || exec sleep 1000; echo done"#;
+    for (name, command) in [("cancelled", "scancel"), ("requeued", "scontrol requeue")] {
+        submit(slurm, name, "-w node03,node04 -N 2 -n 2 --requeue", ranks);
+        eventually("its ranks run", || {
+            (slurm.printed(name).matches("up\n").count() == 2).then_some(())
+        });
+        let job = slurm.job(name);
+        let words: Vec<&str> = command.split(' ').chain([&*job]).collect();
+        slurm.ask(&words);
+    }
+    slurm.expect_end("requeued", 0);
+    let text = slurm.printed("requeued");
+    assert!(text.contains("it is to run again"), "{text}");
+    assert_eq!(text.matches("start 1").count(), 1, "{text}");
+    // As long as another job took to run again.
+    let text = slurm.printed("cancelled");
+    let states = [
+        "squeue",
+        "--noheader",
+        "--states=all",
+        "--format=%T",
+        "--name=cancelled",
+    ];
+    assert_eq!(slurm.ask(&states).trim(), "CANCELLED", "{text}");
+    assert!(
+        text.contains("it was cancelled") && !text.contains("start 1"),
+        "{text}"
+    );
+    slurm.expect_clean();
 }
