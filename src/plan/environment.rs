@@ -113,6 +113,7 @@ const KEPT: &[&str] = &[
     // them for a launch. Open MPI looks at SLURM_JOBID, SLURM_NODELIST and those of tasks.
     "SLURM_ARRAY_",
     "SLURM_CLUSTER_NAME",
+    "SLURM_CONF",
     "SLURM_JOB_ACCOUNT",
     "SLURM_JOB_END_TIME",
     "SLURM_JOB_ID",

@@ -89,6 +89,7 @@ fn settings_of_users_stay() {
         "LSB_JOBID",
         "SLURM_JOB_ID",
         "SLURM_ARRAY_TASK_ID",
+        "SLURM_CONF",
         "SLURM_RESTART_COUNT",
         "SLURM_SUBMIT_DIR",
         "WIREUP_LIBPMIX",
