@@ -1,14 +1,14 @@
 //! OpenPMIx's own tools, as Debian 12 (4.2.2), 13 (5.0.7, with libpmix 5.0.11) and its next release (7) have them: what they
 //! print is that of the job.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::{Job, NODES};
 use crate::common::{Outcome, Output, Pmix, Run, eventually, pmix, skip, wireup};
 
-/// libpmix, and whether it is the system's.
+/// The libpmix that have tools here.
 const RELEASES: [&str; 3] = ["pmix4", "pmix5", "pmix7"];
 
 /// A tool that uses this libpmix.
@@ -32,7 +32,7 @@ fn tool(library: &Pmix, name: &str) -> Option<PathBuf> {
 }
 
 /// Has a tool attach to the launcher's server.
-fn ask(job: &Job, tool: &PathBuf, words: &[&str]) -> Run {
+fn ask(job: &Job, tool: &Path, words: &[&str]) -> Run {
     let pid = job.running.pid().to_string();
     let run = Run::command([tool.as_os_str()]).more(["--pid", &pid]);
     run.more(words).beside(&job.place)
