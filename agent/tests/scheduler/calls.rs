@@ -79,9 +79,9 @@ async fn ranks_get_input_environment_and_credentials_and_give_output() {
     let mut client = agents.local().await;
     let text = "echo $WIREUP_RANK $WIREUP_LAUNCH_ID $WIREUP_ALLOC_ID $SECRET $FI_CXI_DEFAULT_VNI \
                 $FI_CXI_AUTH_KEY $SLINGSHOT_VNIS; cat; \
-                [ -z \"$(grep -l 'hidde[n]' /proc/[0-9]*/cmdline 2>/dev/null)\" ] && echo private";
+                [ -z \"$(grep -l 'unheard-o[f]' /proc/[0-9]*/cmdline 2>/dev/null)\" ] && echo private";
     let mut request = with_stdin(script("io", 2, text), 1);
-    request.env = [("SECRET".to_owned(), "hidden".to_owned())].into();
+    request.env = [("SECRET".to_owned(), "unheard-of".to_owned())].into();
     request.cxi_credentials = Some(v1::CxiCredentials {
         vni: 42,
         auth_key: vec![0xab, 0xcd].into(),
@@ -91,16 +91,19 @@ async fn ranks_get_input_environment_and_credentials_and_give_output() {
     let printed = output(&mut client, "io", &["first\n", "", "second\n"]).await;
     assert_eq!(
         printed[&Some(0)],
-        "0 io alloc-7 hidden 42 abcd 42\nprivate\n"
+        "0 io alloc-7 unheard-of 42 abcd 42\nprivate\n"
     );
     assert_eq!(
         printed[&Some(1)],
-        "1 io alloc-7 hidden 42 abcd 42\nfirst\nsecond\nprivate\n"
+        "1 io alloc-7 unheard-of 42 abcd 42\nfirst\nsecond\nprivate\n"
     );
     let (_, end) = watch(&mut client, "io").await;
     assert!(end.success, "{end:?}");
     let log = agents.agents[0].log();
-    assert!(!log.contains("hidden") && !log.contains("abcd"), "{log}");
+    assert!(
+        !log.contains("unheard-of") && !log.contains("abcd"),
+        "{log}"
+    );
 }
 
 #[test]
