@@ -22,6 +22,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .skip_debug(SECRET)
         .emit_rerun_if_changed(false)
         .compile_fds(files)?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .skip_debug([".etcdserverpb.AuthenticateRequest"])
+        .emit_rerun_if_changed(false)
+        .compile_fds(protox::compile(["etcd/rpc.proto"], [&proto])?)?;
     Ok(())
 }
 

@@ -25,6 +25,9 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
 
+# What agents register with.
+TEST_PACKAGES+=(etcd-server etcd-client)
+
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
 # for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests.

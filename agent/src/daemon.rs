@@ -3,6 +3,7 @@
 //! One task for each launch, and a [thread](crate::work) for the network; an agent without launches sleeps.
 
 pub mod front;
+mod listen;
 mod log;
 mod notify;
 #[allow(
@@ -29,8 +30,9 @@ use tonic::transport::Server;
 use tracing::{info, warn};
 
 use self::front::Front;
+use self::listen::listen;
 use self::notify::{READY, notify, to_service_manager};
-use self::settings::{LogSettings, Settings, advertised, everywhere, with_file};
+use self::settings::{LogSettings, Settings, advertised, with_file};
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
 use crate::local::socket::Socket;
@@ -40,6 +42,7 @@ use crate::peer::connection::Peers;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
+use crate::register::Registrar;
 use crate::rendezvous::NameServers;
 use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
@@ -47,7 +50,9 @@ use crate::user::{Served, files};
 use crate::{local, node_agent, tls, work};
 use wireup::cli::agent_commands::agent::{AgentArgs, OnStop};
 use wireup::failure::RunFailure;
+use wireup::plan::slots::Slots;
 use wireup::sys::{descriptors, procfs};
+use wireup_core::job::hosts::registered::Registration;
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -232,6 +237,21 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let local = async { local.await.map_err(io::Error::other) };
     let mut serving = pin!(async { tokio::try_join!(remote, local) });
     let failed = |error| RunFailure::system("cannot serve", error);
+    let registered = settings.register.map(|(register, etcd)| {
+        let own = Registration {
+            name: agent.name.clone(),
+            address: agent.advertised(None),
+            slots: register.slots.unwrap_or_else(|| Slots::detect().count()),
+            labels: register.labels,
+        };
+        let (registry, left) = (agent.registry.clone(), left.clone());
+        network.spawn(Registrar::new(etcd, own).keep(async move {
+            tokio::select! {
+                () = registry.draining_begun() => {}
+                () = is_left(left) => {}
+            }
+        }))
+    });
     notify(front.as_mut(), READY).await;
     let launchers = local::serve(
         agent.clone(),
@@ -284,6 +304,10 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
             }
         }
     }
+    if let Some(registered) = registered {
+        // A panic there was reported where it was.
+        let _ = registered.await;
+    }
     Ok(())
 }
 
@@ -301,42 +325,6 @@ async fn is_left(mut left: watch::Receiver<bool>) {
         // It is never left.
         std::future::pending::<()>().await;
     }
-}
-
-/// An address on which the agent cannot listen.
-#[derive(Debug, thiserror::Error)]
-enum ListenError {
-    #[error(
-        "cannot listen on {0}: another process, perhaps another agent, already does; end it, or name another port \
-         (--listen)"
-    )]
-    InUse(SocketAddr),
-    #[error("cannot listen on {address}: {error}; name an address of this node (--listen)")]
-    Address {
-        address: SocketAddr,
-        error: io::Error,
-    },
-}
-
-async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> {
-    let addresses = match &address {
-        Some(address) => std::slice::from_ref(address),
-        None => &everywhere()[..],
-    };
-    let mut failure = None;
-    for address in addresses {
-        match TcpListener::bind(address).await {
-            Ok(listener) => return Ok(listener),
-            // A port that is in use is in use for both.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(RunFailure::request(ListenError::InUse(*address)));
-            }
-            Err(error) => failure = Some((address, error)),
-        }
-    }
-    let (address, error) = failure.expect("there is an address");
-    let address = *address;
-    Err(RunFailure::request(ListenError::Address { address, error }))
 }
 
 /// The signals an agent heeds.

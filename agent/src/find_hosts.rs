@@ -8,12 +8,16 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use self::dns::{DnsHosts, LookupError};
+use self::etcd::EtcdHosts;
+use crate::etcd::{EtcdError, EtcdSettingsError};
 use wireup::failure::RunFailure;
 use wireup::plan::host_lookup::Awaited;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::hosts::lookup::{FoundHost, Lookup};
+use wireup_core::job::hosts::registered::Labels;
 
 mod dns;
+mod etcd;
 
 /// Time between two lookups. A headless service of Kubernetes has a new pod after seconds.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -21,11 +25,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Why there are not as many hosts as are needed.
 #[derive(Debug, thiserror::Error)]
 enum FindError {
+    /// Waiting does not help.
+    #[error(transparent)]
+    Never(Missing),
     #[error("no host within {} s: {reason}", .limit.as_secs_f32())]
-    NoneFound {
-        limit: Duration,
-        reason: LookupError,
-    },
+    NoneFound { limit: Duration, reason: Missing },
     /// There are some.
     #[error(
         "{} of {count} hosts within {} s ({names}); start more, wait longer (--wait-hosts) or need fewer (--nodes)",
@@ -80,36 +84,97 @@ fn parse(words: &[String]) -> Option<(Lookup, Awaited)> {
     Some((Lookup::parse(lookup).ok()??, awaited))
 }
 
+/// Where hosts are looked up.
+enum Source {
+    Dns(DnsHosts),
+    Etcd(Box<EtcdHosts>),
+}
+
+/// Why there is no host.
+#[derive(Debug, thiserror::Error)]
+enum Missing {
+    #[error(transparent)]
+    Dns(#[from] LookupError),
+    #[error("no agent is registered")]
+    NoneRegistered,
+    #[error("none of {registered} registered agents has {wanted}")]
+    NoneHas { registered: usize, wanted: Labels },
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    #[error(transparent)]
+    Settings(#[from] EtcdSettingsError),
+}
+
+impl Missing {
+    /// Whether waiting does not help.
+    fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::Etcd(EtcdError::Refused { .. }) | Self::Settings(_)
+        )
+    }
+}
+
+impl Source {
+    fn new(lookup: &Lookup) -> Result<Self, Missing> {
+        Ok(match lookup {
+            Lookup::Dns { name, slots } => Self::Dns(DnsHosts::new(name, *slots)),
+            Lookup::Registered(wanted) => Self::Etcd(EtcdHosts::new(wanted)?.into()),
+        })
+    }
+
+    async fn look(&self) -> Result<Vec<FoundHost>, Missing> {
+        match self {
+            Self::Dns(source) => Ok(source.look().await?),
+            Self::Etcd(source) => source.look().await,
+        }
+    }
+
+    /// Returns when it is time to look again, at the latest after `limit`.
+    async fn changed(&self, limit: Duration) {
+        match self {
+            Self::Dns(_) => sleep(PAUSE.min(limit)).await,
+            Self::Etcd(source) => source.changed(PAUSE.min(limit), limit).await,
+        }
+    }
+}
+
 async fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<FoundHost>, FindError> {
-    let Lookup::Dns { name, slots } = lookup;
-    let source = DnsHosts::new(name, *slots);
     let Awaited { count, limit } = awaited;
     let end = Instant::now() + limit;
+    let source = match Source::new(lookup) {
+        Ok(source) => source,
+        Err(missing) => return Err(refusal(Err(missing), awaited)),
+    };
     let mut told = None;
     loop {
         let found = source.look().await;
-        let number = found.as_ref().map_or(0, Vec::len);
         if let Ok(hosts) = &found
-            && number >= count as usize
+            && hosts.len() >= count as usize
         {
             return Ok(hosts.clone());
         }
         let now = Instant::now();
-        if now >= end {
+        if now >= end || found.as_ref().is_err_and(Missing::is_final) {
             return Err(refusal(found, awaited));
         }
-        if told != Some(number) {
-            told = Some(number);
+        let text = match &found {
+            Err(Missing::Etcd(error)) => error.to_string(),
+            other => format!("{} of {count} hosts", other.as_ref().map_or(0, Vec::len)),
+        };
+        if told.as_ref() != Some(&text) {
             let rest = (end - now).as_secs_f32().ceil();
-            eprintln!("wireup: {lookup}: {number} of {count} hosts; waits up to {rest} s for more");
+            eprintln!("wireup: {lookup}: {text}; waits up to {rest} s for more");
+            told = Some(text);
         }
-        sleep(PAUSE.min(end - now)).await;
+        source.changed(end - now).await;
     }
 }
 
-fn refusal(found: Result<Vec<FoundHost>, LookupError>, awaited: Awaited) -> FindError {
+fn refusal(found: Result<Vec<FoundHost>, Missing>, awaited: Awaited) -> FindError {
     let Awaited { count, limit } = awaited;
     match found {
+        Err(missing) if missing.is_final() => FindError::Never(missing),
         Err(reason) => FindError::NoneFound { limit, reason },
         Ok(hosts) => {
             let names: Vec<&str> = hosts.iter().map(|host| &*host.name).collect();

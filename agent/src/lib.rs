@@ -12,6 +12,7 @@
 //! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`origin`]: the identity of a connection's other end
 //! - [`revoked`], [`pki`]: certificates that are taken back; `wireup pki`
+//! - [`etcd`]: a client of etcd
 //! - [`refusals`]: log lines for refused requests
 //! - [`tls`]: connections between agents, and from schedulers
 //! - [`launch`]: the parts of one launch at this agent
@@ -25,6 +26,7 @@
 //! - [`peer_service`]: the service for other agents
 //! - [`local`]: the socket for launchers of this machine
 //! - [`node_agent`]: the service for schedulers
+//! - [`register`]: this node in etcd
 //! - [`daemon`]: `wireup agent`
 //! - [`for_launch`]: agents that serve one launch and end with it
 //! - [`find_hosts`]: looks hosts up for a launcher
@@ -36,6 +38,7 @@
 
 pub mod budget;
 pub mod daemon;
+pub mod etcd;
 pub mod find_hosts;
 pub mod for_launch;
 pub mod identity;
@@ -53,6 +56,7 @@ pub mod peer_service;
 pub mod pki;
 pub mod proto;
 pub mod refusals;
+pub mod register;
 pub mod rendezvous;
 pub mod revoked;
 pub mod scheduled;

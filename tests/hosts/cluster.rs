@@ -54,11 +54,20 @@ struct Hosts {
     heartbeat: Option<String>,
     /// Agents are called by their addresses.
     by_address: bool,
+    /// What the agent of a host gets besides.
+    own: Vec<Mutex<OwnOptions>>,
     agents: Vec<Mutex<Option<Agent>>>,
     /// Hosts that need not be clean for now.
     excused: Mutex<Vec<usize>>,
     /// What a killed agent cannot have removed.
     remains: Vec<Mutex<Vec<PathBuf>>>,
+}
+
+/// Options and variables of one agent alone.
+#[derive(Clone, Default, Debug)]
+struct OwnOptions {
+    words: Vec<String>,
+    variables: Vec<(&'static str, String)>,
 }
 
 /// An agent that was started.
@@ -79,6 +88,7 @@ pub(crate) struct Builder {
     name_servers: bool,
     by_address: bool,
     boots: bool,
+    agents: bool,
 }
 
 /// Users with an account on all hosts: number of the user and of the group.
@@ -124,6 +134,12 @@ impl Builder {
         self
     }
 
+    /// Starts no agents: see [`Cluster::start_agent_with`].
+    pub(crate) fn without_agents(mut self) -> Self {
+        self.agents = false;
+        self
+    }
+
     /// Gives hosts a boot that [`Cluster::reset`] can change; they share the machine's otherwise.
     pub(crate) fn with_boots(mut self) -> Self {
         self.boots = true;
@@ -162,6 +178,7 @@ impl Builder {
             names: self.names,
             heartbeat: self.heartbeat,
             by_address: self.by_address,
+            own: (0..self.count).map(|_| Mutex::default()).collect(),
             agents: (0..self.count).map(|_| Mutex::default()).collect(),
             excused: Mutex::default(),
             remains: (0..self.count).map(|_| Mutex::default()).collect(),
@@ -169,10 +186,11 @@ impl Builder {
         let sandbox = Arc::new(Sandbox::of_hosts(dir, Arc::clone(&hosts) as _));
         let cluster = Cluster { hosts, sandbox };
         cluster.make_certificates();
-        for host in 0..self.count {
+        let agents = if self.agents { self.count } else { 0 };
+        for host in 0..agents {
             cluster.spawn_agent(host);
         }
-        for host in 0..self.count {
+        for host in 0..agents {
             cluster.await_agent(host);
         }
         Some(cluster)
@@ -272,6 +290,7 @@ impl Cluster {
             name_servers: false,
             by_address: false,
             boots: false,
+            agents: true,
         }
     }
 
@@ -462,6 +481,24 @@ impl Cluster {
         self.await_agent(host);
     }
 
+    /// The same with these options and variables, which its successors have too.
+    #[track_caller]
+    pub(crate) fn start_agent_with(
+        &self,
+        host: usize,
+        words: &[&str],
+        variables: &[(&'static str, &str)],
+    ) {
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (*name, (*value).to_owned()));
+        *self.hosts.own[host].lock().unwrap() = OwnOptions {
+            words: words.iter().map(|word| (*word).to_owned()).collect(),
+            variables: variables.collect(),
+        };
+        self.start_agent(host);
+    }
+
     #[track_caller]
     fn make_certificates(&self) {
         let pki = self.hosts.dir.join("pki");
@@ -520,6 +557,8 @@ impl Cluster {
         if let Some(user) = self.hosts.user {
             command.user(user, user, &[]).env("HOME", "/tmp");
         }
+        let OwnOptions { words, variables } = self.hosts.own[index].lock().unwrap().clone();
+        command.args(words).envs(variables);
         command
     }
 

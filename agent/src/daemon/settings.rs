@@ -1,11 +1,12 @@
 //! The agent's settings: from the command line, then a file, then defaults.
 
+mod addresses;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::CString;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,15 @@ use rustix::process::geteuid;
 use serde::Deserialize;
 use tracing::warn;
 
+pub use self::addresses::{advertised, everywhere};
+use crate::etcd::{EtcdSettings, EtcdSettingsError};
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::tls::{CredentialsError, Heartbeat, Tls};
 use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat, OnStop};
-use wireup::sys::{accounts, interfaces};
-use wireup_core::job::hosts::{self, HostList, PORT, Problem};
+use wireup::sys::accounts;
+use wireup_core::job::hosts::registered::Registered;
+use wireup_core::job::hosts::{self, HostList, Problem};
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::LaunchMember;
 use wireup_core::link::socket;
@@ -51,6 +55,8 @@ pub struct Settings {
     pub user: Option<Account>,
     /// Whether root's launches are taken from other nodes all the same.
     pub root_launches: bool,
+    /// As what this node is registered, and where.
+    pub register: Option<(Registered, EtcdSettings)>,
 }
 
 /// The log's settings; read first, since everything else may be logged.
@@ -92,6 +98,9 @@ pub enum SettingsError {
     /// The agents where launches meet.
     #[error("--names: {0}")]
     Names(Problem),
+    /// Where the node is to be registered.
+    #[error("--register: {0}")]
+    Register(#[from] EtcdSettingsError),
     /// The executable of steps.
     #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
     Step(PathBuf),
@@ -123,6 +132,7 @@ struct Config {
     #[serde(default)]
     root_launches: bool,
     names: Option<Vec<String>>,
+    register: Option<String>,
     on_stop: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
@@ -164,6 +174,10 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
     let names = names
         .transpose()
         .map_err(|error: Problem| wrong(format!("names: {error}")))?;
+    let register = config.register.map(|text| text.parse());
+    let register = register
+        .transpose()
+        .map_err(|error: Problem| wrong(format!("register: {error}")))?;
     Ok(AgentArgs {
         listen: args.listen.or(config.listen),
         advertise: args.advertise.or(config.advertise),
@@ -175,6 +189,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         user: args.user.or(config.user),
         root_launches: args.root_launches || config.root_launches,
         names: args.names.or(names),
+        register: args.register.or(register),
         on_stop: args.on_stop.or(on_stop),
         log: args.log.or(config.log),
         log_format: args.log_format.or(format),
@@ -252,6 +267,10 @@ impl Settings {
             tls,
             heartbeat,
             names: names(args.names)?,
+            register: match args.register {
+                Some(register) => Some((register, EtcdSettings::load()?)),
+                None => None,
+            },
             step: step()?,
             user: args.user.map(account).transpose()?,
             root_launches: args.root_launches,
@@ -331,67 +350,4 @@ pub(crate) fn step() -> Result<PathBuf, SettingsError> {
         .into_iter()
         .find(|path| path.is_file());
     found.cloned().ok_or(SettingsError::Step(beside))
-}
-
-/// Where to listen when nothing is said, in order of preference: a kernel without IPv6 has the
-/// second only.
-pub fn everywhere() -> [SocketAddr; 2] {
-    [
-        (Ipv6Addr::UNSPECIFIED, PORT).into(),
-        (Ipv4Addr::UNSPECIFIED, PORT).into(),
-    ]
-}
-
-/// Where others are likely to reach an agent that listens at `bound`: there, or at the address that this
-/// node has towards the rest of the world, or at its first one that is not only its own; IPv4 before IPv6.
-pub fn advertised(bound: SocketAddr) -> String {
-    let loopback = match bound {
-        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
-        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
-    };
-    let ip = match bound.ip().is_unspecified() {
-        false => bound.ip(),
-        true => outward(bound.is_ipv4())
-            .or_else(|| first_address(bound.is_ipv4()))
-            .unwrap_or(loopback),
-    };
-    SocketAddr::new(ip, bound.port()).to_string()
-}
-
-/// The address with which this node sends to strangers, if it has a way to them. The first one could be that
-/// of a bridge for containers, which exists on every node.
-fn outward(v4_only: bool) -> Option<IpAddr> {
-    // Addresses for documentation, of which nothing can be known but the default route. Nothing is sent.
-    let v4 = (
-        IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        IpAddr::from([192, 0, 2, 1]),
-    );
-    let v6 = (
-        IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
-    );
-    let ways = [v4, v6].into_iter().take(if v4_only { 1 } else { 2 });
-    let mut found = ways.filter_map(|(own, stranger)| {
-        let socket = UdpSocket::bind((own, 0)).ok()?;
-        socket.connect((stranger, 9)).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    });
-    found.find(|ip| !ip.is_loopback())
-}
-
-fn first_address(v4_only: bool) -> Option<IpAddr> {
-    let mut found: Vec<IpAddr> = interfaces::addresses()
-        .ok()?
-        .into_iter()
-        .filter(|address| address.up)
-        .map(|address| address.ip)
-        .filter(|ip| match ip {
-            IpAddr::V4(ip) => !ip.is_loopback(),
-            // Link-local addresses need a scope, which others cannot know.
-            IpAddr::V6(ip) => !v4_only && !ip.is_loopback() && !ip.is_unicast_link_local(),
-        })
-        .collect();
-    // Stable: the system's order otherwise.
-    found.sort_by_key(IpAddr::is_ipv6);
-    found.first().copied()
 }

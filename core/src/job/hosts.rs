@@ -20,6 +20,7 @@ pub mod file;
 pub mod lookup;
 mod merge;
 mod names;
+pub mod registered;
 
 pub use merge::{merge, name_here};
 pub use names::compress;
@@ -154,6 +155,22 @@ pub enum Problem {
         "{0:?} is not known here; behind the host may stand slots=N, max_slots=N and address=HOST:PORT"
     )]
     Word(String),
+    /// A label that none can be.
+    #[error(
+        "{word:?}: {label:?} is no label; write KEY or KEY=VALUE with commas between them, each key once, of letters, digits and \
+         the characters -._/"
+    )]
+    Label {
+        /// As written.
+        word: String,
+        /// The part that is wrong.
+        label: String,
+    },
+    /// Where a registry should be.
+    #[error(
+        "{0:?} is no registry; write etcd:LABELS or etcd:LABELS:SLOTS, or etcd: without labels"
+    )]
+    Registry(String),
     /// Fewer than the host's own slots.
     #[error("max_slots={most} of {name} is less than its {slots} slots; correct one of them")]
     Most {

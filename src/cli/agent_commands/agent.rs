@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum, ValueHint};
 
 use crate::cli::options::parse_seconds;
 use wireup_core::job::hosts::HostList;
+use wireup_core::job::hosts::registered::Registered;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -15,6 +16,7 @@ Examples:
   wireup agent --tls ~/cluster/n1 --listen 10.0.0.1:7437
   wireup agent --log wireup_agent=debug --log-format json
   wireup agent --on-stop leave
+  wireup agent --register etcd:gpu,rack=1
 
 Signals:
   TERM, INT    take no new launch and end with the last one; the second ends the agent, and with it
@@ -26,6 +28,7 @@ Files:
   /etc/wireup/tls           of root's agent: ca.pem, crl.pem, cert.pem, key.pem, as `wireup pki` makes them;
                             or /etc/wireup/tls/HOSTNAME, where several hosts have one file system
   /etc/wireup/agent.toml    of root's agent: name = value for each of these options, without the dashes
+  /etc/wireup/etcd.toml     how etcd is reached, if not by ETCDCTL_ENDPOINTS and the like
   /run/wireup/agent.sock    of root's agent: serves every user of the node
   ~/.config/wireup          in place of /etc/wireup for another user's agent, or $XDG_CONFIG_HOME/wireup
   $XDG_RUNTIME_DIR/wireup/agent.sock
@@ -81,6 +84,11 @@ pub struct AgentArgs {
     /// there]
     #[arg(long, value_name = "LIST")]
     pub names: Option<HostList>,
+
+    /// Register this node in etcd, where --hosts etcd:LABELS finds it: etcd:LABELS[:SLOTS], with labels KEY or
+    /// KEY=VALUE separated by commas [default slots: the usable cores]
+    #[arg(long, value_name = "REGISTRY")]
+    pub register: Option<Registered>,
 
     /// What becomes of the launches of an agent that is stopped: it waits for their end, or leaves them to a process
     /// that ends with the last one, and makes room for the next agent [default: wait]

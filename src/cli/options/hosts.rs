@@ -24,7 +24,8 @@ use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 #[command(next_help_heading = "Hosts")]
 pub(crate) struct HostsArgs {
     /// Run on these hosts, in this order, through their agents: NAME[:SLOTS][@ADDRESS[:PORT]]
-    /// separated by commas; node[01-16,20]:8 is a range; dns:NAME[:SLOTS] are those that a name of DNS stands for
+    /// separated by commas; node[01-16,20]:8 is a range; dns:NAME[:SLOTS] are those that a name of DNS stands for,
+    /// etcd:LABELS[:SLOTS] those that agents have registered with these labels
     #[arg(long, value_name = "LIST", conflicts_with_all = ["hostfile", "virtual_nodes"])]
     hosts: Vec<HostSource>,
 
@@ -64,8 +65,8 @@ pub(crate) struct HostsArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
 
-    /// Wait this many seconds until as many hosts are found as are needed, where they are looked up (dns:); 0: do
-    /// not wait
+    /// Wait this many seconds until as many hosts are found as are needed, where they are looked up (dns:, etcd:);
+    /// 0: do not wait
     #[arg(long, value_name = "SECONDS", value_parser = parse_grace, default_value = "60", hide_short_help = true)]
     #[arg(allow_negative_numbers = true)]
     wait_hosts: Duration,

@@ -1,7 +1,8 @@
 //! Hosts that are looked up when a launch begins, in place of a list.
 //!
 //! ```text
-//! dns:NAME[:SLOTS]    those that a name of DNS stands for
+//! dns:NAME[:SLOTS]       those that a name of DNS stands for
+//! etcd:LABELS[:SLOTS]    those that agents have registered
 //! ```
 //! Rule: a host has the name that is the identity of its agent. An SRV record has a name for each host, of which the first
 //! label is the host's own; an address record has none, so the address is the name. Source: RFC 2782; what a headless
@@ -13,6 +14,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use super::registered::{Registered, Registration};
 use super::{HostList, PORT, Problem, check_name, number};
 
 /// The service of agents, as SRV records name it: `_wireup._tcp.NAME`.
@@ -30,6 +32,8 @@ pub enum HostSource {
 pub enum Lookup {
     /// All that a name of DNS stands for, each with so many slots.
     Dns { name: String, slots: Option<u32> },
+    /// Those with all of these labels.
+    Registered(Registered),
 }
 
 impl FromStr for HostSource {
@@ -49,6 +53,9 @@ impl Lookup {
     /// # Errors
     /// [`Problem`]
     pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
+        if let Some(registered) = Registered::parse(text)? {
+            return Ok(Some(Self::Registered(registered)));
+        }
         let Some(rest) = text.strip_prefix("dns:") else {
             return Ok(None);
         };
@@ -76,6 +83,7 @@ impl Lookup {
     pub fn slots(&self) -> Option<u32> {
         match self {
             Self::Dns { slots, .. } => *slots,
+            Self::Registered(registered) => registered.slots,
         }
     }
 }
@@ -88,6 +96,7 @@ impl fmt::Display for Lookup {
                 name,
                 slots: Some(slots),
             } => write!(f, "dns:{name}:{slots}"),
+            Self::Registered(registered) => registered.fmt(f),
         }
     }
 }
@@ -108,7 +117,8 @@ pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundHost {
     pub name: String,
-    pub address: SocketAddr,
+    /// As in [`super::HostSpec`].
+    pub address: String,
     pub slots: Option<u32>,
 }
 
@@ -119,7 +129,7 @@ impl FoundHost {
         let chosen = addresses.iter().filter(|at| at.is_ipv4() == any4);
         let host = |at: &IpAddr| Self {
             name: at.to_string(),
-            address: (*at, PORT).into(),
+            address: SocketAddr::from((*at, PORT)).to_string(),
             slots,
         };
         in_order(chosen.map(host).collect())
@@ -136,10 +146,23 @@ impl FoundHost {
                 true => label(name),
                 false => name.clone(),
             },
-            address: *address,
+            address: address.to_string(),
             slots,
         };
         in_order(targets.iter().map(host).collect())
+    }
+
+    /// The hosts of these registrations that are meant.
+    pub fn of_registrations(all: Vec<Registration>, wanted: &Registered) -> Vec<Self> {
+        let meant = all
+            .into_iter()
+            .filter(|one| one.labels.have(&wanted.labels));
+        let host = |one: Registration| Self {
+            name: one.name,
+            address: one.address,
+            slots: Some(wanted.slots.unwrap_or(one.slots)),
+        };
+        in_order(meant.map(host).collect())
     }
 }
 

@@ -1,0 +1,69 @@
+//! Where an agent listens if that is not said, and where others reach it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use wireup::sys::interfaces;
+use wireup_core::job::hosts::PORT;
+
+/// Where to listen when nothing is said, in order of preference: a kernel without IPv6 has the
+/// second only.
+pub fn everywhere() -> [SocketAddr; 2] {
+    [
+        (Ipv6Addr::UNSPECIFIED, PORT).into(),
+        (Ipv4Addr::UNSPECIFIED, PORT).into(),
+    ]
+}
+
+/// Where others are likely to reach an agent that listens at `bound`: there, or at the address that this
+/// node has towards the rest of the world, or at its first one that is not only its own; IPv4 before IPv6.
+pub fn advertised(bound: SocketAddr) -> String {
+    let loopback = match bound {
+        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+    };
+    let ip = match bound.ip().is_unspecified() {
+        false => bound.ip(),
+        true => outward(bound.is_ipv4())
+            .or_else(|| first_address(bound.is_ipv4()))
+            .unwrap_or(loopback),
+    };
+    SocketAddr::new(ip, bound.port()).to_string()
+}
+
+/// The address with which this node sends to strangers, if it has a way to them. The first one could be that
+/// of a bridge for containers, which exists on every node.
+fn outward(v4_only: bool) -> Option<IpAddr> {
+    // Addresses for documentation, of which nothing can be known but the default route. Nothing is sent.
+    let v4 = (
+        IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::from([192, 0, 2, 1]),
+    );
+    let v6 = (
+        IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
+    );
+    let ways = [v4, v6].into_iter().take(if v4_only { 1 } else { 2 });
+    let mut found = ways.filter_map(|(own, stranger)| {
+        let socket = UdpSocket::bind((own, 0)).ok()?;
+        socket.connect((stranger, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    });
+    found.find(|ip| !ip.is_loopback())
+}
+
+fn first_address(v4_only: bool) -> Option<IpAddr> {
+    let mut found: Vec<IpAddr> = interfaces::addresses()
+        .ok()?
+        .into_iter()
+        .filter(|address| address.up)
+        .map(|address| address.ip)
+        .filter(|ip| match ip {
+            IpAddr::V4(ip) => !ip.is_loopback(),
+            // Link-local addresses need a scope, which others cannot know.
+            IpAddr::V6(ip) => !v4_only && !ip.is_loopback() && !ip.is_unicast_link_local(),
+        })
+        .collect();
+    // Stable: the system's order otherwise.
+    found.sort_by_key(IpAddr::is_ipv6);
+    found.first().copied()
+}

@@ -1,0 +1,419 @@
+//! A client of etcd's API, version 3: calls that go to another member when one does not answer.
+//!
+//! Rule: a call may be sent to several members, and one that failed may have been executed, or be executed later. All calls
+//! here may therefore be repeated: reads, and writes that are conditional or end in the same state.
+
+mod settings;
+
+use std::error::Error as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tonic::metadata::{AsciiMetadataValue, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use self::settings::Login;
+pub use self::settings::{EtcdSettings, EtcdSettingsError};
+use crate::proto::etcd::auth_client::AuthClient;
+use crate::proto::etcd::compare::{CompareResult, CompareTarget, TargetUnion};
+use crate::proto::etcd::kv_client::KvClient;
+use crate::proto::etcd::lease_client::LeaseClient;
+use crate::proto::etcd::request_op::Request as Operation;
+use crate::proto::etcd::watch_client::WatchClient;
+use crate::proto::etcd::watch_request::RequestUnion;
+use crate::proto::etcd::{
+    AuthenticateRequest, Compare, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    WatchCreateRequest, WatchRequest, WatchResponse,
+};
+
+/// How long a member may take to answer. Without a leader it answers at once, once it has noticed.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Why a call was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// No member can be reached, or none answers.
+    #[error("cannot reach etcd ({0})")]
+    Unreachable(String),
+    /// Members answer that they have no leader: most members have crashed, or cannot reach each other.
+    #[error("etcd has no quorum ({0}); it needs more than half of its members")]
+    NoQuorum(String),
+    /// It was answered with a refusal.
+    #[error("etcd refuses this ({endpoint}: {reason})")]
+    Refused {
+        endpoint: String,
+        code: Code,
+        reason: String,
+    },
+}
+
+/// What became of a conditional write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Written {
+    Done,
+    /// Not done: the key is not as it was read.
+    Changed,
+    /// Not done: there is no such lease.
+    NoLease,
+}
+
+/// Keys as they were at one moment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Snapshot {
+    pub revision: i64,
+    pub keys: Vec<KeyValue>,
+}
+
+/// Why one member did not do what was asked.
+#[derive(Debug)]
+enum Trouble {
+    Unreachable(String),
+    NoLeader(String),
+    /// The token is unknown to it, or has expired.
+    Token,
+    Refused(Status),
+}
+
+#[derive(Debug)]
+struct Member {
+    endpoint: String,
+    channel: Channel,
+}
+
+/// A cluster of etcd.
+#[derive(Debug)]
+pub struct Etcd {
+    members: Vec<Member>,
+    /// That which answered last.
+    preferred: AtomicUsize,
+    login: Option<Login>,
+    /// Of the login; none if etcd asks for no user.
+    token: Mutex<Token>,
+}
+
+#[derive(Clone, Debug)]
+enum Token {
+    Unknown,
+    None,
+    Known(AsciiMetadataValue),
+}
+
+impl Etcd {
+    /// Connects when something is asked. Needs a runtime.
+    pub fn new(settings: &EtcdSettings) -> Self {
+        let members = settings.endpoints.iter().map(|endpoint| Member {
+            endpoint: endpoint
+                .uri()
+                .authority()
+                .map_or_else(String::new, ToString::to_string),
+            channel: endpoint.connect_lazy(),
+        });
+        Self {
+            members: members.collect(),
+            preferred: AtomicUsize::new(0),
+            login: settings.login.clone(),
+            token: Mutex::new(Token::Unknown),
+        }
+    }
+
+    /// The keys with a prefix, as most members know them.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn list(&self, prefix: &str) -> Result<Snapshot, EtcdError> {
+        let found = self.range(prefix.as_bytes().to_vec(), after(prefix));
+        found.await
+    }
+
+    /// One key, if it is there.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn get(&self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
+        let found = self.range(key.as_bytes().to_vec(), Vec::new()).await?;
+        Ok(found.keys.into_iter().next())
+    }
+
+    async fn range(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<Snapshot, EtcdError> {
+        let message = RangeRequest { key, range_end };
+        let call = |channel, token| {
+            let request = request(message.clone(), token);
+            async move { KvClient::new(channel).range(request).await }
+        };
+        let answer = self.call(call).await?;
+        Ok(Snapshot {
+            revision: answer.header.map_or(0, |header| header.revision),
+            keys: answer.kvs,
+        })
+    }
+
+    /// Returns when a key with a prefix changes after this revision, or that cannot be watched any more.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn changed(&self, prefix: &str, revision: i64) -> Result<(), EtcdError> {
+        let create = WatchRequest {
+            request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
+                key: prefix.as_bytes().to_vec(),
+                range_end: after(prefix),
+                start_revision: revision + 1,
+            })),
+        };
+        let call = |channel, token| {
+            // What ends there ends the watch.
+            let messages = stream::iter([create.clone()]).chain(stream::pending());
+            let request = request(messages, token);
+            async move { WatchClient::new(channel).watch(request).await }
+        };
+        let mut events: Streaming<WatchResponse> = self.call(call).await?;
+        loop {
+            match events.message().await {
+                Ok(Some(event)) if event.created && !event.canceled => {}
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Makes a lease, whose number is returned. One of a call that failed ends by itself.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn grant(&self, ttl: Duration) -> Result<i64, EtcdError> {
+        let message = LeaseGrantRequest {
+            ttl: i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX),
+            id: 0,
+        };
+        let call = |channel, token| {
+            let request = request(message, token);
+            async move { LeaseClient::new(channel).lease_grant(request).await }
+        };
+        Ok(self.call(call).await?.id)
+    }
+
+    /// Renews a lease; whether it is still there.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn keep_alive(&self, lease: i64) -> Result<bool, EtcdError> {
+        let message = LeaseKeepAliveRequest { id: lease };
+        let call = |channel, token| {
+            let request = request(stream::iter([message]), token);
+            async move {
+                let mut client = LeaseClient::new(channel);
+                let mut answers = client.lease_keep_alive(request).await?.into_inner();
+                let answer: Option<LeaseKeepAliveResponse> = answers.message().await?;
+                let none = || Status::unavailable("the stream ended without an answer");
+                answer.map(Response::new).ok_or_else(none)
+            }
+        };
+        Ok(self.call(call).await?.ttl > 0)
+    }
+
+    /// Ends a lease, and with it its keys.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn revoke(&self, lease: i64) -> Result<(), EtcdError> {
+        let message = LeaseRevokeRequest { id: lease };
+        let call = |channel, token| {
+            let request = request(message, token);
+            async move { LeaseClient::new(channel).lease_revoke(request).await }
+        };
+        match self.call(call).await {
+            Err(EtcdError::Refused {
+                code: Code::NotFound,
+                ..
+            }) => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// Writes a key under a lease if its last change was at this revision; 0: if it is not there.
+    ///
+    /// # Errors
+    /// [`EtcdError`]; it is undecided then whether the key is written, now or later.
+    pub async fn put_if(
+        &self,
+        key: &str,
+        revision: i64,
+        value: &[u8],
+        lease: i64,
+    ) -> Result<Written, EtcdError> {
+        let key = key.as_bytes().to_vec();
+        let put = PutRequest {
+            key: key.clone(),
+            value: value.to_vec(),
+            lease,
+        };
+        let message = TxnRequest {
+            compare: vec![Compare {
+                result: CompareResult::Equal.into(),
+                target: CompareTarget::Mod.into(),
+                key,
+                target_union: Some(TargetUnion::ModRevision(revision)),
+            }],
+            success: vec![RequestOp {
+                request: Some(Operation::RequestPut(put)),
+            }],
+            failure: Vec::new(),
+        };
+        let call = |channel, token| {
+            let request = request(message.clone(), token);
+            async move { KvClient::new(channel).txn(request).await }
+        };
+        match self.call(call).await {
+            Ok(answer) if answer.succeeded => Ok(Written::Done),
+            Ok(_) => Ok(Written::Changed),
+            Err(EtcdError::Refused {
+                code: Code::NotFound,
+                ..
+            }) => Ok(Written::NoLease),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the members one after the other, that which answered last first.
+    async fn call<T, F>(&self, send: impl Fn(Channel, Token) -> F) -> Result<T, EtcdError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut troubles = Vec::new();
+        let mut leaderless = false;
+        for turn in 0..self.members.len() {
+            let index = (first + turn) % self.members.len();
+            let Member { endpoint, .. } = &self.members[index];
+            let reason = match timeout(ANSWER, self.ask(index, &send)).await {
+                Ok(Ok(answer)) => {
+                    self.preferred.store(index, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Ok(Err(Trouble::Refused(status))) => {
+                    return Err(EtcdError::Refused {
+                        endpoint: endpoint.clone(),
+                        code: status.code(),
+                        reason: own_words(&status),
+                    });
+                }
+                Ok(Err(Trouble::NoLeader(reason))) => {
+                    leaderless = true;
+                    reason
+                }
+                Ok(Err(Trouble::Unreachable(reason))) => reason,
+                Ok(Err(Trouble::Token)) => "it does not know its own token".to_owned(),
+                Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
+            };
+            troubles.push(format!("{endpoint}: {reason}"));
+        }
+        let troubles = troubles.join("; ");
+        Err(match leaderless {
+            true => EtcdError::NoQuorum(troubles),
+            false => EtcdError::Unreachable(troubles),
+        })
+    }
+
+    /// Asks one member; again with another token if the first one has expired.
+    async fn ask<T, F>(
+        &self,
+        index: usize,
+        send: impl Fn(Channel, Token) -> F,
+    ) -> Result<T, Trouble>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let channel = &self.members[index].channel;
+        let mut renewed = false;
+        loop {
+            let token = self.token(channel).await?;
+            let answer = send(channel.clone(), token).await;
+            match answer.map_err(trouble) {
+                Err(Trouble::Token) if !renewed => {
+                    renewed = true;
+                    *self.token.lock().await = Token::Unknown;
+                }
+                other => return other.map(Response::into_inner),
+            }
+        }
+    }
+
+    async fn token(&self, channel: &Channel) -> Result<Token, Trouble> {
+        let Some(login) = &self.login else {
+            return Ok(Token::None);
+        };
+        let mut token = self.token.lock().await;
+        if let Token::Unknown = &*token {
+            let message = AuthenticateRequest {
+                name: login.name.clone(),
+                password: login.password.clone(),
+            };
+            let request = request(message, Token::None);
+            *token = match AuthClient::new(channel.clone()).authenticate(request).await {
+                Ok(answer) => {
+                    let text = answer.into_inner().token;
+                    let unusable = |_| Trouble::Unreachable("its token cannot be used".to_owned());
+                    Token::Known(MetadataValue::try_from(text).map_err(unusable)?)
+                }
+                // Without users, all may do everything: as etcd's own client has it.
+                Err(status) if status.message().contains("authentication is not enabled") => {
+                    Token::None
+                }
+                Err(status) => return Err(trouble(status)),
+            };
+        }
+        Ok(token.clone())
+    }
+}
+
+/// Has a member that has no leader say so at once. Source: rpctypes of etcd, `MetadataRequireLeaderKey`.
+fn request<T>(message: T, token: Token) -> Request<T> {
+    let mut request = Request::new(message);
+    let metadata = request.metadata_mut();
+    metadata.insert("hasleader", MetadataValue::from_static("true"));
+    if let Token::Known(token) = token {
+        metadata.insert("token", token);
+    }
+    request
+}
+
+/// The first key after all with a prefix.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    // Text has no byte 0xff.
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// What etcd says with which code: source: api/v3rpc/rpctypes/error.go.
+fn trouble(status: Status) -> Trouble {
+    let text = own_words(&status);
+    match status.code() {
+        Code::Unavailable if status.message().starts_with("etcdserver: ") => match &*text {
+            "server stopped" => Trouble::Unreachable(text),
+            _ => Trouble::NoLeader(text),
+        },
+        Code::Unauthenticated => Trouble::Token,
+        Code::InvalidArgument if text.contains("revision of auth store is old") => Trouble::Token,
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded => {
+            Trouble::Unreachable(text)
+        }
+        _ => Trouble::Refused(status),
+    }
+}
+
+/// The first cause, without what libraries and etcd put in front of it.
+fn own_words(status: &Status) -> String {
+    let mut cause = status.source();
+    while let Some(deeper) = cause.and_then(|cause| cause.source()) {
+        cause = Some(deeper);
+    }
+    let text = cause.map_or_else(|| status.message().to_owned(), ToString::to_string);
+    let front = "etcdserver: ";
+    text.strip_prefix(front).unwrap_or(&text).to_owned()
+}

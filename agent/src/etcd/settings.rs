@@ -1,0 +1,335 @@
+//! How etcd is reached: variables of the environment as `etcdctl` has them, then a file, `etcd.toml`, for what they do not say.
+//!
+//! Secrets and certificates are read once, when the settings are.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::pki::default_directory;
+use crate::pki::store::{self, StoreError};
+
+/// The file's name, and where it is for all users who have none of their own.
+const FILE: &str = "etcd.toml";
+const OF_SYSTEM: &str = "/etc/wireup/etcd.toml";
+
+/// The authorities of the system, where no other is named. Source: Debian's ca-certificates.
+const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// How long a member may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// A member that is silent for so long is asked whether it is there, and then has so long to answer.
+const PROBE: Duration = Duration::from_secs(5);
+
+/// Bounds of the time after which a host is gone whose agent does not renew its registration. etcd has a lower bound of its own.
+const TTL: std::ops::RangeInclusive<u32> = 2..=3600;
+
+/// Why etcd cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdSettingsError {
+    #[error(
+        "no endpoints of etcd: set ETCDCTL_ENDPOINTS, or write endpoints = [\"https://HOST:2379\"] into {}",
+        .0.display()
+    )]
+    NoEndpoints(PathBuf),
+    #[error("{}: {reason}", .path.display())]
+    File { path: PathBuf, reason: String },
+    #[error("{0:?} is no endpoint of etcd; write http://HOST:PORT or https://HOST:PORT")]
+    Endpoint(String),
+    #[error(
+        "etcd's certificate and key go together: name both (cert and key, or ETCDCTL_CERT and ETCDCTL_KEY)"
+    )]
+    HalfIdentity,
+    #[error("no password of etcd's user {0}: name a file (password-file), or set ETCDCTL_PASSWORD")]
+    NoPassword(String),
+    #[error("ttl = {0} is not between 2 and 3600 seconds")]
+    Ttl(u32),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the certificates for etcd cannot be used: {0}")]
+    Tls(tonic::transport::Error),
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Config {
+    #[serde(default)]
+    endpoints: Vec<String>,
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    prefix: Option<String>,
+    ttl: Option<u32>,
+}
+
+/// A user of etcd, which is none of the system.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) name: String,
+    pub(super) password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How etcd is reached, and which of its keys are wireup's.
+#[derive(Debug)]
+pub struct EtcdSettings {
+    /// One or more.
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) login: Option<Login>,
+    /// All keys begin so.
+    pub prefix: String,
+    /// After which a registration is gone that is not renewed.
+    pub ttl: Duration,
+}
+
+impl EtcdSettings {
+    /// Of this process.
+    ///
+    /// # Errors
+    /// [`EtcdSettingsError`]
+    pub fn load() -> Result<Self, EtcdSettingsError> {
+        let own = default_directory(FILE, "").ok();
+        let paths = own.iter().cloned().chain([OF_SYSTEM.into()]);
+        let mut config = Config::default();
+        for path in paths {
+            if let Some(found) = read(&path)? {
+                config = found;
+                break;
+            }
+        }
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self::new(config, own.unwrap_or_else(|| OF_SYSTEM.into()), &variable)
+    }
+
+    fn new(
+        config: Config,
+        file: PathBuf,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, EtcdSettingsError> {
+        let path = |name, file: Option<PathBuf>| variable(name).map(PathBuf::from).or(file);
+        let endpoints = match variable("ETCDCTL_ENDPOINTS") {
+            Some(list) => list.split(',').map(|one| one.trim().to_owned()).collect(),
+            None => config.endpoints,
+        };
+        if endpoints.is_empty() {
+            return Err(EtcdSettingsError::NoEndpoints(file));
+        }
+        let authority = path("ETCDCTL_CACERT", config.cacert);
+        let pair = [
+            path("ETCDCTL_CERT", config.cert),
+            path("ETCDCTL_KEY", config.key),
+        ];
+        let identity = match pair {
+            [Some(certificate), Some(key)] => Some(Identity::from_pem(
+                store::read_public(&certificate)?,
+                store::read_secret(&key)?,
+            )),
+            [None, None] => None,
+            _ => return Err(EtcdSettingsError::HalfIdentity),
+        };
+        let with_tls = authority.is_some() || identity.is_some();
+        let mut tls = None;
+        let mut made = Vec::new();
+        for text in endpoints {
+            let url = match (text.contains("://"), with_tls) {
+                (true, _) => text.clone(),
+                (false, true) => format!("https://{text}"),
+                (false, false) => format!("http://{text}"),
+            };
+            let wrong = || EtcdSettingsError::Endpoint(text.clone());
+            let mut endpoint = Endpoint::from_shared(url.clone()).map_err(|_| wrong())?;
+            match endpoint.uri().scheme_str() {
+                _ if endpoint.uri().port_u16().is_none() => return Err(wrong()),
+                Some("http") => {}
+                Some("https") => {
+                    let tls = match &tls {
+                        Some(tls) => tls,
+                        None => tls.insert(client(authority.as_deref(), identity.clone())?),
+                    };
+                    let with = endpoint.tls_config(tls.clone());
+                    endpoint = with.map_err(EtcdSettingsError::Tls)?;
+                }
+                _ => return Err(wrong()),
+            }
+            let endpoint = endpoint.connect_timeout(CONNECT);
+            made.push(
+                endpoint
+                    .http2_keep_alive_interval(PROBE)
+                    .keep_alive_timeout(PROBE),
+            );
+        }
+        let user = variable("ETCDCTL_USER").or(config.user);
+        let login = user
+            .map(|user| login(user, variable("ETCDCTL_PASSWORD"), config.password_file))
+            .transpose()?;
+        let ttl = config.ttl.unwrap_or(15);
+        if !TTL.contains(&ttl) {
+            return Err(EtcdSettingsError::Ttl(ttl));
+        }
+        let mut prefix = config.prefix.unwrap_or_else(|| "/wireup".to_owned());
+        if !prefix.ends_with('/') {
+            prefix.push('/');
+        }
+        Ok(Self {
+            endpoints: made,
+            login,
+            prefix,
+            ttl: Duration::from_secs(ttl.into()),
+        })
+    }
+}
+
+/// The file's contents, if it is there.
+fn read(path: &Path) -> Result<Option<Config>, EtcdSettingsError> {
+    let wrong = |reason: String| EtcdSettingsError::File {
+        path: path.to_owned(),
+        reason,
+    };
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong(error.to_string())),
+    };
+    let config = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    Ok(Some(config))
+}
+
+fn client(
+    authority: Option<&Path>,
+    identity: Option<Identity>,
+) -> Result<ClientTlsConfig, EtcdSettingsError> {
+    let authority = authority.unwrap_or_else(|| Path::new(AUTHORITIES));
+    let authority = Certificate::from_pem(store::read_public(authority)?);
+    let tls = ClientTlsConfig::new().ca_certificate(authority);
+    Ok(match identity {
+        Some(identity) => tls.identity(identity),
+        None => tls,
+    })
+}
+
+/// `NAME` or, as etcdctl takes it, `NAME:PASSWORD`.
+fn login(
+    user: String,
+    password: Option<String>,
+    file: Option<PathBuf>,
+) -> Result<Login, EtcdSettingsError> {
+    if let Some((name, password)) = user.split_once(':') {
+        return Ok(Login {
+            name: name.to_owned(),
+            password: password.to_owned(),
+        });
+    }
+    let password = match (password, file) {
+        (Some(password), _) => password,
+        (None, Some(path)) => {
+            let bytes = store::read_secret(&path)?;
+            let text = String::from_utf8(bytes).map_err(|_| EtcdSettingsError::File {
+                path,
+                reason: "this is no text".to_owned(),
+            })?;
+            text.trim_end_matches(['\r', '\n']).to_owned()
+        }
+        (None, None) => return Err(EtcdSettingsError::NoPassword(user)),
+    };
+    Ok(Login {
+        name: user,
+        password,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn settings(file: &str, variables: &[(&str, &str)]) -> Result<EtcdSettings, String> {
+        let config = toml::from_str(file).unwrap();
+        let variable = |name: &str| {
+            let mut found = variables.iter().filter(|(key, _)| *key == name);
+            found.next().map(|(_, value)| (*value).to_owned())
+        };
+        EtcdSettings::new(config, FILE.into(), &variable).map_err(|error| error.to_string())
+    }
+
+    fn uris(settings: &EtcdSettings) -> Vec<String> {
+        let uris = settings.endpoints.iter();
+        uris.map(|endpoint| endpoint.uri().to_string()).collect()
+    }
+
+    #[tokio::test]
+    async fn variables_of_etcdctl_count_more_than_the_file() {
+        let file =
+            "endpoints = ['http://a:1', 'b:2']\nuser = 'agent:x:y'\nprefix = '/site'\nttl = 5";
+        let of_file = settings(file, &[]).unwrap();
+        assert_eq!(uris(&of_file), ["http://a:1/", "http://b:2/"]);
+        assert_eq!(of_file.prefix, "/site/");
+        assert_eq!(of_file.ttl, Duration::from_secs(5));
+        let login = of_file.login.unwrap();
+        assert_eq!((&*login.name, &*login.password), ("agent", "x:y"));
+        assert!(!format!("{login:?}").contains("x:y"));
+        let variables = [
+            ("ETCDCTL_ENDPOINTS", "c:3, http://d:4"),
+            ("ETCDCTL_USER", "me"),
+            ("ETCDCTL_PASSWORD", "secret"),
+        ];
+        let both = settings(file, &variables).unwrap();
+        assert_eq!(uris(&both), ["http://c:3/", "http://d:4/"]);
+        assert_eq!(both.login.unwrap().password, "secret");
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_or_wrong_is_named() {
+        for (file, part) in [
+            ("", "set ETCDCTL_ENDPOINTS, or write endpoints"),
+            ("endpoints = ['http://a']", "\"http://a\" is no endpoint"),
+            ("endpoints = ['ftp://a:1']", "\"ftp://a:1\" is no endpoint"),
+            ("endpoints = ['a:1']\ncert = '/c'", "go together"),
+            (
+                "endpoints = ['a:1']\nuser = 'me'",
+                "no password of etcd's user me",
+            ),
+            (
+                "endpoints = ['a:1']\nttl = 1",
+                "ttl = 1 is not between 2 and 3600",
+            ),
+            ("endpoints = ['a:1']\ncacert = '/nowhere/ca'", "/nowhere/ca"),
+        ] {
+            let error = settings(file, &[]).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_password_that_others_may_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        std::fs::write(&path, "secret\n").unwrap();
+        let file = format!(
+            "endpoints = ['a:1']\nuser = 'me'\npassword-file = '{}'",
+            path.display()
+        );
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
+        mode(0o644).unwrap();
+        let error = settings(&file, &[]).unwrap_err();
+        assert!(error.contains("may be read by others"), "{error}");
+        mode(0o600).unwrap();
+        let login = settings(&file, &[]).unwrap().login.unwrap();
+        assert_eq!(login.password, "secret");
+    }
+}

@@ -1,0 +1,131 @@
+//! Hosts that agents have registered with etcd.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::Missing;
+use crate::etcd::{Etcd, EtcdSettings};
+use crate::register::hosts_prefix;
+use wireup_core::job::hosts::HostList;
+use wireup_core::job::hosts::lookup::FoundHost;
+use wireup_core::job::hosts::registered::{Registered, Registration};
+
+#[derive(Debug)]
+pub(super) struct EtcdHosts {
+    etcd: Etcd,
+    prefix: String,
+    wanted: Registered,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What was last read, if it was.
+    revision: Option<i64>,
+    /// Keys that were named as no registrations.
+    told: BTreeSet<Vec<u8>>,
+}
+
+impl EtcdHosts {
+    pub(super) fn new(wanted: &Registered) -> Result<Self, Missing> {
+        let settings = EtcdSettings::load()?;
+        Ok(Self {
+            etcd: Etcd::new(&settings),
+            prefix: hosts_prefix(&settings),
+            wanted: wanted.clone(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// The hosts that there are now.
+    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, Missing> {
+        self.state
+            .lock()
+            .expect("no panic while it is held")
+            .revision = None;
+        let found = self.etcd.list(&self.prefix).await?;
+        let mut state = self.state.lock().expect("no panic while it is held");
+        state.revision = Some(found.revision);
+        let mut all = Vec::new();
+        for key in found.keys {
+            match registration(&key.key, &key.value, &self.prefix) {
+                Some(registration) => all.push(registration),
+                None => {
+                    if state.told.insert(key.key.clone()) {
+                        let key = String::from_utf8_lossy(&key.key).into_owned();
+                        eprintln!(
+                            "wireup: etcd's key {key:?} is no registration of an agent and is left out"
+                        );
+                    }
+                }
+            }
+        }
+        let registered = all.len();
+        let hosts = FoundHost::of_registrations(all, &self.wanted);
+        if hosts.is_empty() {
+            let wanted = self.wanted.labels.clone();
+            return Err(match wanted.is_empty() {
+                true => Missing::NoneRegistered,
+                false => Missing::NoneHas { registered, wanted },
+            });
+        }
+        Ok(hosts)
+    }
+
+    /// Returns when there may be others, or after this time.
+    pub(super) async fn changed(&self, pause: Duration, limit: Duration) {
+        let revision = self
+            .state
+            .lock()
+            .expect("no panic while it is held")
+            .revision;
+        let Some(revision) = revision else {
+            return sleep(pause).await;
+        };
+        // One that cannot be watched is looked at again.
+        if let Ok(Err(_)) = timeout(limit, self.etcd.changed(&self.prefix, revision)).await {
+            sleep(pause).await;
+        }
+    }
+}
+
+/// What a key says, if it is one that an agent has made and `--hosts` would take.
+fn registration(key: &[u8], value: &[u8], prefix: &str) -> Option<Registration> {
+    let found: Registration = serde_json::from_slice(value).ok()?;
+    let name = key.strip_prefix(prefix.as_bytes())?;
+    let word = FoundHost {
+        name: found.name.clone(),
+        address: found.address.clone(),
+        slots: Some(found.slots),
+    };
+    let list: HostList = word.to_string().parse().ok()?;
+    (name == found.name.as_bytes() && list.0.len() == 1).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_an_agent_registers_is_taken() {
+        let value = |name: &str, address: &str| {
+            format!(r#"{{"name":"{name}","address":"{address}","slots":2,"labels":{{}}}}"#)
+        };
+        let read = |key: &str, value: String| registration(key.as_bytes(), value.as_bytes(), "/w/");
+        let good = read("/w/n1", value("n1", "10.0.0.1:7437")).unwrap();
+        assert_eq!((&*good.name, good.slots), ("n1", 2));
+        for (key, value) in [
+            ("/w/n2", value("n1", "10.0.0.1:7437")),
+            ("/w/n1,n2", value("n1,n2", "10.0.0.1:7437")),
+            ("/w/n[1-2]", value("n[1-2]", "10.0.0.[1-2]:7437")),
+            ("/w/n1", value("n1", "10.0.0.1:7437,n2")),
+            ("/w/n1", value("n1", "")),
+            ("/w/n1", "n1".to_owned()),
+        ] {
+            assert_eq!(read(key, value.clone()), None, "{key}: {value}");
+        }
+    }
+}

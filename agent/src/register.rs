@@ -1,0 +1,171 @@
+//! Registers this node with etcd, for as long as its agent takes launches.
+//!
+//! The key goes with a lease that is renewed: it is gone when the agent has been for the lease's time, and at once when the
+//! agent ends in good order. What a key that is there means is decided in `wireup_core::job::hosts::registered`.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use crate::etcd::{Etcd, EtcdError, EtcdSettings, Written};
+use wireup_core::job::hosts::registered::{Claim, RegisteredKey, Registration, claim};
+
+/// Below the prefix.
+const HOSTS: &str = "hosts/";
+
+/// How often the lease is renewed within its time.
+const RENEWALS: u32 = 3;
+
+/// How often a key is written that others write at the same time, before the next renewal.
+const ATTEMPTS: usize = 5;
+
+/// How long the end of the agent waits for that of its registration.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// The prefix of the keys of hosts.
+pub fn hosts_prefix(settings: &EtcdSettings) -> String {
+    format!("{}{HOSTS}", settings.prefix)
+}
+
+/// The registration of one node.
+#[derive(Debug)]
+pub struct Registrar {
+    settings: EtcdSettings,
+    own: Registration,
+}
+
+impl Registrar {
+    pub fn new(settings: EtcdSettings, own: Registration) -> Self {
+        Self { settings, own }
+    }
+
+    /// Keeps the node registered until `end` has come.
+    pub async fn keep(self, end: impl Future<Output = ()>) {
+        let Self { settings, own } = self;
+        let mut kept = Kept {
+            etcd: Etcd::new(&settings),
+            key: format!("{}{}", hosts_prefix(&settings), own.name),
+            value: serde_json::to_vec(&own).expect("text and numbers only"),
+            ttl: settings.ttl,
+            own,
+            lease: None,
+        };
+        let renewing = async {
+            let mut told = Told::Nothing;
+            let mut next = Instant::now();
+            loop {
+                let now = kept.renew().await;
+                told = kept.told(
+                    told,
+                    now.unwrap_or_else(|error| Told::Failed(error.to_string())),
+                );
+                next += settings.ttl / RENEWALS;
+                next = next.max(Instant::now());
+                sleep_until(next).await;
+            }
+        };
+        tokio::select! {
+            () = renewing => {}
+            () = end => {}
+        }
+        kept.end().await;
+    }
+}
+
+/// What a log line was about; repeated only when it changes.
+#[derive(PartialEq, Eq, Debug)]
+enum Told {
+    Nothing,
+    Registered,
+    Taken(String),
+    Failed(String),
+}
+
+struct Kept {
+    etcd: Etcd,
+    own: Registration,
+    key: String,
+    value: Vec<u8>,
+    ttl: Duration,
+    /// As long as it is not known to have ended: a write that was not answered may still be applied, under it.
+    lease: Option<i64>,
+}
+
+impl Kept {
+    /// Renews the lease, and writes the key if it is not there.
+    async fn renew(&mut self) -> Result<Told, EtcdError> {
+        for _ in 0..ATTEMPTS {
+            if let Some(lease) = self.lease
+                && !self.etcd.keep_alive(lease).await?
+            {
+                self.lease = None;
+            }
+            let lease = match self.lease {
+                Some(lease) => lease,
+                None => *self.lease.insert(self.etcd.grant(self.ttl).await?),
+            };
+            let found = self.etcd.get(&self.key).await?;
+            let found = found.map(|key| RegisteredKey {
+                revision: key.mod_revision,
+                lease: key.lease,
+                value: key.value,
+            });
+            let revision = match claim(&self.own, lease, found.as_ref()) {
+                Claim::Held => return Ok(Told::Registered),
+                Claim::Taken { address } => return Ok(Told::Taken(address)),
+                Claim::Write { revision } => revision,
+            };
+            let put = self.etcd.put_if(&self.key, revision, &self.value, lease);
+            match put.await? {
+                Written::Done => return Ok(Told::Registered),
+                Written::Changed => {}
+                Written::NoLease => self.lease = None,
+            }
+        }
+        Ok(Told::Failed(
+            "others write its key at the same time".to_owned(),
+        ))
+    }
+
+    fn told(&self, before: Told, now: Told) -> Told {
+        if now == before {
+            return now;
+        }
+        let Registration {
+            name,
+            address,
+            slots,
+            labels,
+        } = &self.own;
+        match &now {
+            Told::Nothing => {}
+            Told::Registered => {
+                info!(
+                    "is registered in etcd as {name} at {address}: {slots} slots, labels \"{labels}\""
+                );
+            }
+            Told::Taken(other) => warn!(
+                "is not registered in etcd: the agent at {other} is registered as {name}; waits until that has ended"
+            ),
+            Told::Failed(reason) => warn!("cannot register in etcd: {reason}; tries again"),
+        }
+        now
+    }
+
+    /// Takes the key away. What is not answered ends with the lease's time.
+    async fn end(self) {
+        let Some(lease) = self.lease else { return };
+        match timeout(LAST_WORDS, self.etcd.revoke(lease)).await {
+            Ok(Ok(())) => info!("is not registered in etcd any more"),
+            Ok(Err(error)) => warn!(
+                "its registration in etcd ends within {} s: {error}",
+                self.ttl.as_secs()
+            ),
+            Err(_) => warn!(
+                "its registration in etcd ends within {} s: no answer",
+                self.ttl.as_secs()
+            ),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Hosts that their agents register, with labels by which launches pick them; no I/O.
+//!
+//! ```text
+//! --register etcd:LABELS[:SLOTS]    --hosts etcd:LABELS[:SLOTS]
+//! LABELS    empty, or KEY[=VALUE][,KEY[=VALUE]]...
+//! ```
+//! A registration is a key with the host's name, which exists as long as a lease of its agent does.
+//!
+//! Rule: a write that timed out is undecided: it may have been applied, be applied later, or never. So a registration is
+//! written only if the key is as it was read, under a lease whose number the agent has chosen itself: whichever of its
+//! attempts are applied, and however late, the key is the same, or goes with the lease.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Problem, number};
+
+/// What a label is written with, besides letters and digits.
+const MARKS: [char; 4] = ['-', '.', '_', '/'];
+
+/// Labels of a host, or those by which hosts are picked.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Labels(BTreeMap<String, String>);
+
+/// What stands behind `etcd:`. Of an agent: how its host is registered; of a launch: which hosts it takes.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Registered {
+    pub labels: Labels,
+    /// In place of those that the agent counts, or registered.
+    pub slots: Option<u32>,
+}
+
+impl Registered {
+    /// None if the text does not begin with `etcd:`, or is a host of that name with slots: `etcd:4`.
+    ///
+    /// # Errors
+    /// [`Problem`]
+    pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
+        let Some(rest) = text.strip_prefix("etcd:") else {
+            return Ok(None);
+        };
+        if rest.starts_with(|c: char| c.is_ascii_digit()) {
+            return Ok(None);
+        }
+        let (labels, slots) = match rest.rsplit_once(':') {
+            Some((labels, slots)) => {
+                let number = number(slots).ok_or_else(|| Problem::Slots {
+                    word: text.into(),
+                    slots: slots.into(),
+                })?;
+                (labels, Some(number))
+            }
+            None => (rest, None),
+        };
+        let labels = labels.parse().map_err(|NoLabel(label)| Problem::Label {
+            word: text.into(),
+            label,
+        })?;
+        Ok(Some(Self { labels, slots }))
+    }
+}
+
+impl FromStr for Registered {
+    type Err = Problem;
+
+    fn from_str(text: &str) -> Result<Self, Problem> {
+        Self::parse(text)?.ok_or_else(|| Problem::Registry(text.into()))
+    }
+}
+
+impl fmt::Display for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "etcd:{}", self.labels)?;
+        match self.slots {
+            Some(slots) => write!(f, ":{slots}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A text that is no label.
+#[derive(Debug)]
+pub struct NoLabel(String);
+
+impl FromStr for Labels {
+    type Err = NoLabel;
+
+    fn from_str(text: &str) -> Result<Self, NoLabel> {
+        let plain = |text: &str| {
+            text.chars()
+                .all(|c| c.is_ascii_alphanumeric() || MARKS.contains(&c))
+        };
+        let mut labels = BTreeMap::new();
+        for label in text.split(',').filter(|_| !text.is_empty()) {
+            let (key, value) = label.split_once('=').unwrap_or((label, ""));
+            let known =
+                key.starts_with(|c: char| c.is_ascii_alphabetic()) && plain(key) && plain(value);
+            if !known || labels.insert(key.to_owned(), value.to_owned()).is_some() {
+                return Err(NoLabel(label.to_owned()));
+            }
+        }
+        Ok(Self(labels))
+    }
+}
+
+impl Labels {
+    /// Whether a host with these labels has all that are `wanted`. A key without a value stands for any value.
+    pub fn have(&self, wanted: &Self) -> bool {
+        let has = |(key, value): (&String, &String)| match self.0.get(key) {
+            Some(own) => value.is_empty() || own == value,
+            None => false,
+        };
+        wanted.0.iter().all(has)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{key}")?;
+            if !value.is_empty() {
+                write!(f, "={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an agent registers, as JSON. Fields that a later version adds are ignored.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Registration {
+    /// The host's name, which is in its agent's certificate.
+    pub name: String,
+    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    pub address: String,
+    pub slots: u32,
+    pub labels: Labels,
+}
+
+/// A key of the registry, as it was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegisteredKey {
+    /// Of the key's last change.
+    pub revision: i64,
+    pub lease: i64,
+    pub value: Vec<u8>,
+}
+
+/// What the agent whose registration it is does about a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// The key is as it should be.
+    Held,
+    /// Writes it, if its revision is still this one; 0: if there is no such key.
+    Write { revision: i64 },
+    /// Waits: an agent at this address has registered the host.
+    Taken { address: String },
+}
+
+/// What an agent does that registers with this lease. The agent that has registered a host keeps it as long as it lives, so
+/// that two agents with one name do not take turns. One at the same address was a predecessor of this agent.
+pub fn claim(own: &Registration, lease: i64, found: Option<&RegisteredKey>) -> Claim {
+    let Some(found) = found else {
+        return Claim::Write { revision: 0 };
+    };
+    match serde_json::from_slice::<Registration>(&found.value) {
+        Ok(other) if found.lease == lease && other == *own => Claim::Held,
+        Ok(other) if found.lease != lease && other.address != own.address => Claim::Taken {
+            address: other.address,
+        },
+        _ => Claim::Write {
+            revision: found.revision,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(text: &str) -> Labels {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn labels_are_read_as_they_are_written() {
+        for text in [
+            "etcd:",
+            "etcd::4",
+            "etcd:gpu",
+            "etcd:gpu,rack=1:8",
+            "etcd:example.org/zone=a-1",
+        ] {
+            let parsed: Registered = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), text);
+        }
+        for text in [
+            "etcd:4",
+            "etcd:4,n2",
+            "etcd",
+            "n1,etcd:4",
+            "etcd.example.org:4",
+        ] {
+            assert_eq!(Registered::parse(text), Ok(None), "{text}");
+        }
+        for text in [
+            "etcd:gpu:",
+            "etcd:gpu:x",
+            "etcd:gpu,",
+            "etcd:=1",
+            "etcd:rack=1,rack=2",
+            "etcd:a b",
+            "etcd:-a",
+        ] {
+            assert!(Registered::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_have_all_labels_that_are_wanted() {
+        let host = labels("gpu,rack=1");
+        for wanted in ["", "gpu", "rack", "rack=1", "rack=1,gpu"] {
+            assert!(host.have(&labels(wanted)), "{wanted}");
+        }
+        for wanted in ["rack=2", "gpu=a100", "gpu,ssd"] {
+            assert!(!host.have(&labels(wanted)), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn a_host_stays_that_of_the_agent_that_registered_it() {
+        let own = Registration {
+            name: "n1".into(),
+            address: "10.0.0.1:7437".into(),
+            slots: 4,
+            labels: labels("gpu"),
+        };
+        let found = |value: &Registration, lease| RegisteredKey {
+            revision: 7,
+            lease,
+            value: serde_json::to_vec(value).unwrap(),
+        };
+        assert_eq!(claim(&own, 1, None), Claim::Write { revision: 0 });
+        assert_eq!(claim(&own, 1, Some(&found(&own, 1))), Claim::Held);
+        // It was registered before, with another lease or other slots.
+        let write = Claim::Write { revision: 7 };
+        assert_eq!(claim(&own, 1, Some(&found(&own, 2))), write);
+        let before = Registration {
+            slots: 2,
+            ..own.clone()
+        };
+        assert_eq!(claim(&own, 1, Some(&found(&before, 2))), write);
+        assert_eq!(claim(&own, 1, Some(&found(&before, 1))), write);
+        let other = Registration {
+            address: "10.0.0.2:7437".into(),
+            ..own.clone()
+        };
+        let taken = Claim::Taken {
+            address: other.address.clone(),
+        };
+        assert_eq!(claim(&own, 1, Some(&found(&other, 2))), taken);
+        let mut garbage = found(&own, 2);
+        garbage.value = b"?".to_vec();
+        assert_eq!(claim(&own, 1, Some(&garbage)), write);
+    }
+
+    #[test]
+    fn later_fields_of_a_registration_are_ignored() {
+        let text = r#"{"name":"n1","address":"a:1","slots":2,"labels":{"rack":"1"},"later":true}"#;
+        let read: Registration = serde_json::from_str(text).unwrap();
+        assert_eq!(read.labels, labels("rack=1"));
+    }
+}
