@@ -17,7 +17,7 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
-    libpmix-bin libhwloc15 g++ numactl strace ltrace gdb tmux linux-perf time iproute2 munge shellcheck
+    libpmix-bin libhwloc15 g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
     slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
     gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
     systemd)

@@ -11,6 +11,7 @@ mod brief;
 mod completions;
 mod config;
 mod debug;
+mod doctor;
 pub mod exit;
 pub(crate) mod foreign_options;
 mod impi;
@@ -70,6 +71,8 @@ enum Other {
     Attach(attach::AttachArgs),
     /// Wait for jobs that were started with --detach
     Wait(attach::WaitArgs),
+    /// Tell what would make a launch fail, on this machine or on hosts
+    Doctor(doctor::DoctorArgs),
     /// Tell where the time of a launch went, from its status stream
     Report(report::ReportArgs),
     #[command(flatten)]
@@ -161,6 +164,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Topo(args)) => topo::execute(&args),
         Ok(Other::Attach(args)) => attach::attach(&args),
         Ok(Other::Wait(args)) => attach::wait(&args),
+        Ok(Other::Doctor(args)) => doctor::execute(args),
         Ok(Other::Report(args)) => report::execute(&args),
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),

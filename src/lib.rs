@@ -15,10 +15,11 @@
 //! - [`control`]: the loop that decides
 //! - [`jobs`]: the jobs of this machine as they are found and ended from outside
 //! - [`detached`]: launches that go on without the terminal from which they were started
+//! - [`doctor`]: the facts of hosts that `wireup doctor` judges
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{accounts, hwloc, interfaces, mpir, namespace, privileges, signals, spawn, time_zone, zombie}`,
+// `sys::{accounts, hwloc, interfaces, kernel, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
 // `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod backend;
 pub mod cli;
 pub mod control;
 pub mod detached;
+pub mod doctor;
 pub mod failure;
 #[cfg(test)]
 mod fuzzed;

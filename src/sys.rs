@@ -13,11 +13,15 @@ pub mod fd_passing;
 pub mod hwloc;
 #[allow(unsafe_code, reason = "getifaddrs(3)")]
 pub mod interfaces;
+#[allow(unsafe_code, reason = "system calls that rustix does not have")]
+pub mod kernel;
 pub mod leftovers;
 pub mod limits;
 pub mod local_link;
 #[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
 pub mod mpir;
+#[allow(unsafe_code, reason = "getnameinfo(3)")]
+pub mod names;
 #[allow(unsafe_code, reason = "a child between fork and its end")]
 pub mod namespace;
 pub mod out_of_memory;

@@ -17,6 +17,7 @@
 pub mod binding;
 pub mod collective;
 pub mod direct_modex;
+pub mod doctor;
 pub mod fence;
 pub mod fleet;
 #[cfg(any(test, feature = "testing"))]

@@ -13,7 +13,7 @@ mod surroundings;
 pub(super) use binding::BindingArgs;
 pub(super) use debug::DebugArgs;
 pub(super) use ending::{EndingArgs, OnLoss, parse_seconds};
-pub(super) use hosts::{HostsArgs, listed};
+pub(super) use hosts::{HostsArgs, HostsListArgs};
 pub(super) use interface::InterfaceArgs;
 pub(super) use layout::LayoutArgs;
 pub(super) use status::StatusArgs;

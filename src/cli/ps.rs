@@ -12,6 +12,7 @@ use std::process::Command;
 use clap::Args;
 pub(super) use proctable::{asked, execute as show_processes, found};
 
+use super::options::HostsListArgs;
 use super::table;
 use crate::failure::RunFailure;
 use crate::jobs::find::UserScope;
@@ -67,7 +68,7 @@ pub(super) struct PsArgs {
     nodes: bool,
 
     #[command(flatten)]
-    asked: nodes::AskedArgs,
+    asked: HostsListArgs,
 }
 
 /// Prints the jobs.
@@ -77,6 +78,11 @@ pub(super) struct PsArgs {
 pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
     if args.nodes {
         return nodes::execute(args.asked, args.json);
+    }
+    if args.asked.are_given() {
+        return Err(RunFailure::request(
+            "--hosts, --hostfile and --agent need --nodes".to_owned(),
+        ));
     }
     if args.proctable {
         return show_processes(&args.jobs, args.json);

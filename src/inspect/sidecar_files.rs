@@ -66,6 +66,15 @@ pub fn find(
     })
 }
 
+/// Checks that the executable and the shim were installed with this one.
+///
+/// # Errors
+/// [`RunFailure`] with the missing file and how to get it.
+pub fn are_installed() -> Result<(), RunFailure> {
+    let found = part(HOST, "--pmix-host", None).and_then(|_| part(SHIM, "--shim", None));
+    found.map(drop).map_err(RunFailure::request)
+}
+
 fn listed(places: &[PathBuf]) -> String {
     let places: Vec<_> = places.iter().map(|path| path.to_string_lossy()).collect();
     places.join(" nor ")

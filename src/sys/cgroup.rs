@@ -53,6 +53,52 @@ pub fn own() -> Option<PathBuf> {
     own.is_dir().then_some(own)
 }
 
+/// The path of the group of version 1 that has a controller, without the slash at its start, given the text of
+/// `/proc/self/cgroup`.
+pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let has = controllers.split(',').any(|name| name == controller);
+        path.strip_prefix('/').filter(|_| has)
+    })
+}
+
+/// What the groups of this process still permit of something: the least over its group and those above of limit
+/// minus use. The names of the files are those of version 2 and of version 1 (limit, use); `None` without a limit.
+pub fn left(controller: &str, second: (&str, &str), first: (&str, &str)) -> Option<u64> {
+    let group = || {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path = first_version_in(&text, controller)?;
+        let group = Path::new("/sys/fs/cgroup").join(controller).join(path);
+        Some((group, first))
+    };
+    let has = |(group, files): &(PathBuf, (&str, &str))| group.join(files.1).exists();
+    let second = own().map(|group| (group, second));
+    let (group, (limit, used)) = second.filter(has).or_else(group)?;
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let left = group.ancestors().filter_map(|group| {
+        // Version 1 writes a number near the largest for no limit.
+        let limit = number(group.join(limit)).filter(|limit| *limit < u64::MAX / 4)?;
+        let used = number(group.join(used))?.saturating_sub(reclaimable(group, controller));
+        Some(limit.saturating_sub(used))
+    });
+    left.min()
+}
+
+/// Bytes of files in memory that count as used and are given up when memory is short.
+fn reclaimable(group: &Path, controller: &str) -> u64 {
+    if controller != "memory" {
+        return 0;
+    }
+    let text = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line?.trim().parse::<u64>().ok()
+    };
+    let total = of("total_inactive_file ").or_else(|| of("inactive_file "));
+    total.unwrap_or(0)
+}
+
 /// The path of the group of version 2 below its mount point, given the text of `/proc/self/cgroup`.
 fn own_in(text: &str) -> Option<&str> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -173,5 +219,8 @@ mod tests {
         assert_eq!(own_in("0::/\n"), Some(""));
         assert_eq!(own_in("0::/../x\n"), None);
         assert_eq!(own_in("4:memory:/a\n"), None);
+        let groups = "8:pids:/a\n4:cpu,memory:/b/c\n0::/d\n";
+        assert_eq!(first_version_in(groups, "memory"), Some("b/c"));
+        assert_eq!(first_version_in("0::/d\n", "memory"), None);
     }
 }

@@ -1,12 +1,15 @@
 //! Addresses of this machine's network interfaces, by getifaddrs(3): rustix has nothing for it.
 
+use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
 /// An address of an interface.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address {
+    /// The name of its interface.
+    pub interface: String,
     /// The address.
     pub ip: IpAddr,
     /// Whether its interface is up.
@@ -32,7 +35,10 @@ pub fn addresses() -> io::Result<Vec<Address>> {
         // SAFETY: the entry's own address, or null.
         if let Some(ip) = unsafe { address(entry.ifa_addr) } {
             let has = |flag: i32| entry.ifa_flags & flag.cast_unsigned() != 0;
+            // SAFETY: the name of an entry is a text that lives as long as the entry.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
             found.push(Address {
+                interface: name.to_string_lossy().into_owned(),
                 ip,
                 up: has(libc::IFF_UP),
                 loopback: has(libc::IFF_LOOPBACK),
@@ -74,7 +80,8 @@ mod tests {
     fn the_loopback_has_its_address() {
         let all = addresses().unwrap();
         let local = |it: &&Address| it.ip == IpAddr::V4(Ipv4Addr::LOCALHOST);
-        assert!(all.iter().find(local).unwrap().loopback);
+        let own = all.iter().find(local).unwrap();
+        assert!(own.loopback && own.interface == "lo", "{own:?}");
         for address in all.iter().filter(|it| it.ip.is_loopback()) {
             assert!(address.loopback, "{address:?}");
         }

@@ -137,10 +137,18 @@ const SHM_NAMES: [&str; 12] = [
     "open_mpi.",
 ];
 
-/// Removes shared-memory files left by processes that were killed: files an MPI library named,
-/// owned by `uid`, made since `since`, and not open or mapped in any process that can be seen.
+/// Removes shared-memory files left by processes that were killed: [`unused_shared_memory`] made since `since`.
 /// Returns what was removed.
 pub fn remove_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
+    let unused = unused_shared_memory(uid, since).into_iter();
+    unused
+        .filter(|path| fs::remove_file(path).is_ok())
+        .collect()
+}
+
+/// Shared-memory files that an MPI library named, owned by `uid`, made since `since`, and not open or mapped in any
+/// process that can be seen.
+pub fn unused_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
     let candidates: BTreeSet<PathBuf> = fs::read_dir(SHM)
         .into_iter()
         .flatten()
@@ -163,10 +171,8 @@ pub fn remove_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
         return Vec::new();
     }
     let used = in_use(&candidates);
-    candidates
-        .into_iter()
-        .filter(|path| !used.contains(path) && fs::remove_file(path).is_ok())
-        .collect()
+    let unused = candidates.into_iter();
+    unused.filter(|path| !used.contains(path)).collect()
 }
 
 /// Those of `paths` that some process has mapped or open.

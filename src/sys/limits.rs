@@ -1,5 +1,7 @@
 //! Resource limits that a user sets for ranks, checked against those of this host.
 
+use std::collections::BTreeMap;
+
 use rustix::process::{Resource as Raw, Rlimit, getrlimit, setrlimit};
 
 use wireup_core::job::limit::{Bound, Limit, Resource};
@@ -47,6 +49,15 @@ pub fn resolve(wanted: &[Limit]) -> Result<Vec<RawLimit>, Forbidden> {
         limits.push((raw(resource) as i32, limit));
     }
     Ok(limits)
+}
+
+/// The soft limits of this process by their names; what has none is left out.
+pub fn own() -> BTreeMap<String, u64> {
+    let all = Resource::ALL.iter();
+    let limited = all.filter_map(|(resource, name, _)| {
+        Some(((*name).to_owned(), getrlimit(raw(*resource)).current?))
+    });
+    limited.collect()
 }
 
 /// Whether the hard limit may be raised: found out by doing so for a moment, since privileges

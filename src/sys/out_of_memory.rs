@@ -73,7 +73,8 @@ impl Counter {
         let second = cgroup::own().map(|group| (group, Version::V2));
         let first = || {
             let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-            Some((Path::new(VERSION_1).join(memory_group(&text)?), Version::V1))
+            let group = cgroup::first_version_in(&text, "memory")?;
+            Some((Path::new(VERSION_1).join(group), Version::V1))
         };
         let of = |(group, version): (PathBuf, Version)| {
             let kills = kills(&group, version)?;
@@ -117,15 +118,6 @@ fn count(text: &str) -> Option<u64> {
     line?.trim().parse().ok()
 }
 
-/// The group of version 1, given the text of `/proc/self/cgroup`.
-fn memory_group(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let has = controllers.split(',').any(|name| name == "memory");
-        path.strip_prefix('/').filter(|_| has)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,8 +131,5 @@ mod tests {
             Some(3)
         );
         assert_eq!(count("oom 2\n"), None);
-        let groups = "8:pids:/a\n4:cpu,memory:/b/c\n0::/d\n";
-        assert_eq!(memory_group(groups), Some("b/c"));
-        assert_eq!(memory_group("0::/d\n"), None);
     }
 }

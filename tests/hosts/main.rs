@@ -19,6 +19,7 @@ mod debuggers;
 mod detached;
 mod diagnosing;
 mod dns;
+mod doctor;
 mod etcd;
 mod failures;
 mod grid_engine;

@@ -19,6 +19,7 @@ mod data_store;
 mod debuggers;
 mod detached;
 mod diagnosing;
+mod doctor;
 mod ending;
 mod ends;
 mod endurance;

@@ -85,6 +85,47 @@ pub(crate) struct HostsArgs {
     agent: Option<PathBuf>,
 }
 
+/// Hosts whose agents run, for commands that are no launch.
+#[derive(Debug, Args)]
+pub(crate) struct HostsListArgs {
+    /// Ask the agents of these hosts; see `wireup run --help`
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
+    hosts: Vec<HostSource>,
+
+    /// Ask the agents of the hosts in this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    hostfile: Option<PathBuf>,
+
+    /// Socket of the agent of this machine [default: that of your own agent or of the system's]
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    agent: Option<PathBuf>,
+}
+
+impl HostsListArgs {
+    /// Whether the line has one of these.
+    pub(crate) fn are_given(&self) -> bool {
+        !self.hosts.is_empty() || self.hostfile.is_some() || self.agent.is_some()
+    }
+
+    /// The socket that the user names.
+    pub(crate) fn agent(&self) -> Option<&Path> {
+        self.agent.as_deref()
+    }
+
+    /// The hosts, looked up or their file read; none if none are named.
+    ///
+    /// # Errors
+    /// As [`listed`].
+    pub(crate) fn resolve(self) -> Result<Vec<HostSpec>, RunFailure> {
+        let own = || own_node(self.agent.as_deref());
+        let at_once = |_| Awaited {
+            count: 1,
+            limit: Duration::ZERO,
+        };
+        listed(self.hosts, self.hostfile.as_deref(), at_once, true, own)
+    }
+}
+
 /// The batch system whose allocation is used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
 enum Engine {

@@ -2,17 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-use clap::{Args, ValueHint};
 
 use super::{table, width};
 use crate::backend::local_agent;
-use crate::cli::options::listed;
+use crate::cli::options::HostsListArgs;
 use crate::failure::{AnyError, RunFailure};
-use crate::plan::host_lookup::Awaited;
-use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, ToAgent, VERSION};
 use wireup_core::link::decode;
@@ -22,40 +18,15 @@ use wireup_core::link::message::{Envelope, Reassembly, write};
 /// How long the agent may take: it gives every other one a few seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The agents that are queried.
-#[derive(Debug, Args)]
-pub(super) struct AskedArgs {
-    /// Ask the agents of these hosts; see `wireup run --help`
-    #[arg(
-        long,
-        value_name = "LIST",
-        requires = "nodes",
-        conflicts_with = "hostfile"
-    )]
-    hosts: Vec<HostSource>,
-
-    /// Ask the agents of the hosts in this file
-    #[arg(long, value_name = "FILE", requires = "nodes", value_hint = ValueHint::FilePath)]
-    hostfile: Option<PathBuf>,
-
-    /// Socket of the agent of this machine [default: that of your own agent or of the system's]
-    #[arg(long, value_name = "SOCKET", requires = "nodes", value_hint = ValueHint::FilePath)]
-    agent: Option<PathBuf>,
-}
-
 /// Prints how they are; exit code 1 if one was not reached.
-pub(super) fn execute(args: AskedArgs, json: bool) -> Result<u8, RunFailure> {
-    let own = || own_node(args.agent.as_deref());
-    let at_once = |_| Awaited {
-        count: 1,
-        limit: Duration::ZERO,
-    };
-    let hosts = listed(args.hosts, args.hostfile.as_deref(), at_once, true, own)?;
+pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, RunFailure> {
+    let agent = args.agent().map(Path::to_owned);
+    let hosts = args.resolve()?;
     let members = hosts.into_iter().map(|host| LaunchMember {
         name: host.name,
         address: host.address,
     });
-    let nodes = ask(args.agent.as_deref(), members.collect())?;
+    let nodes = ask(agent.as_deref(), members.collect())?;
     let text = match json {
         true => {
             let mut text = serde_json::to_string_pretty(&nodes).expect("text and numbers only");
@@ -85,7 +56,13 @@ pub(crate) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)>
 }
 
 /// Asks the agent of this machine how these nodes are, or itself if there are none.
-fn ask(agent: Option<&Path>, members: Vec<LaunchMember>) -> Result<Vec<NodeStatus>, RunFailure> {
+///
+/// # Errors
+/// When it is not there, refuses or does not answer.
+pub(crate) fn ask(
+    agent: Option<&Path>,
+    members: Vec<LaunchMember>,
+) -> Result<Vec<NodeStatus>, RunFailure> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::find(agent, user, runtime.as_deref())?;

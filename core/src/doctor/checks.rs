@@ -1,0 +1,170 @@
+//! The table of all checks. The judgements are in the modules below, by topic.
+
+mod across;
+mod limits;
+mod machine;
+mod network;
+mod software;
+#[cfg(test)]
+mod tests;
+
+use super::{Check, Judge};
+
+const fn one(name: &'static str, reads: &'static str, remedy: &'static str, judge: One) -> Check {
+    let judge = Judge::One(judge);
+    Check {
+        name,
+        reads,
+        remedy,
+        judge,
+    }
+}
+
+const fn all(name: &'static str, reads: &'static str, remedy: &'static str, judge: All) -> Check {
+    let judge = Judge::All(judge);
+    Check {
+        name,
+        reads,
+        remedy,
+        judge,
+    }
+}
+
+type One = fn(&super::HostFacts, &super::Needs) -> Option<super::Seen>;
+type All = fn(&[super::Host], usize) -> Option<super::Seen>;
+
+/// Every check, in the order in which findings are shown.
+#[rustfmt::skip]
+pub const CHECKS: &[Check] = &[
+    // Hosts and their agents.
+    all("agent", "the answer of each host's agent",
+        "start the agent there (systemctl start wireup-agent, or wireup agent); `wireup ps --nodes` asks it alone", across::agent),
+    all("agent-version", "the version that each agent gives",
+        "install one version of wireup on all hosts and restart the agents", across::agent_version),
+    all("answer", "whether `wireup doctor` runs on each host through its agent",
+        "install wireup at the same place on all hosts, or in PATH", across::answer),
+    all("wireup-version", "the version of wireup on each host",
+        "install one version of wireup on all hosts", across::wireup_version),
+    all("machine", "uname -m on each host",
+        "start programs for one processor only, or give each kind of host a program of its own (:)", across::machine),
+    all("uid", "the user number of ranks on each host",
+        "give the user one number on all hosts (LDAP, or the same /etc/passwd)", across::uid),
+    all("clock", "the time on each host, against the host that asks",
+        "run chrony or systemd-timesyncd on all hosts", across::clock),
+    // The network between them.
+    all("names", "addresses of a neighbour's name (getaddrinfo), against the neighbour's interfaces",
+        "correct DNS or /etc/hosts on the host, so that each name stands for an address of that host", across::names),
+    all("names-back", "the name of a neighbour's address (getnameinfo)",
+        "add the address to the reverse zone of DNS or to /etc/hosts", across::names_back),
+    all("firewall", "a TCP connection to a port of a neighbour that listens, as MPIs choose them",
+        "open all TCP ports above 1024 between the hosts, or keep MPI to a range and open that (OMPI_MCA_btl_tcp_port_min_v4, \
+         MPIR_CVAR_CH3_PORT_RANGE, I_MPI_PORT_RANGE)", across::firewall),
+    all("mtu", "MTUs of interfaces in one network on different hosts",
+        "give the interfaces of one network the same MTU (ip link set DEV mtu N)", across::mtu),
+    all("same-address", "addresses that several hosts have, bridges of containers left out",
+        "keep MPI to the network between the hosts: -x OMPI_MCA_btl_tcp_if_include=DEV, -x FI_TCP_IFACE=DEV, \
+         -x MPIR_CVAR_NETWORK_IFACE=DEV, -x UCX_NET_DEVICES=DEV", across::same_address),
+    one("interfaces", "interfaces of bridges for containers and virtual machines",
+        "keep MPI to the network between the hosts: -x OMPI_MCA_btl_tcp_if_include=DEV, -x FI_TCP_IFACE=DEV, \
+         -x MPIR_CVAR_NETWORK_IFACE=DEV, -x UCX_NET_DEVICES=DEV", network::interfaces),
+    one("interface-variables", "variables that choose an MPI's network interface, against the interfaces of the host",
+        "name an interface that the host has, or unset the variable", network::interface_variables),
+    one("own-name", "addresses of the host's own name",
+        "put the name with the host's address on the network in /etc/hosts or DNS", network::own_name),
+    one("loopback", "a TCP connection over the loopback",
+        "ip link set lo up; permit connections to 127.0.0.1 in the firewall", network::loopback),
+    one("ports", "net.ipv4.ip_local_port_range",
+        "sysctl -w net.ipv4.ip_local_port_range='32768 60999'", network::ports),
+    // The program and its libraries.
+    one("program", "the program: found, and may be executed",
+        "put the program at the same place on all hosts, or have it copied (wireup run --preload-binary)", software::program),
+    one("libraries", "libraries that the program needs, as the dynamic loader searches them",
+        "install them, or add their directory: -x LD_LIBRARY_PATH=…", software::libraries),
+    all("program-build", "a digest of the program's file on each host",
+        "put one build of the program on all hosts", across::program_build),
+    all("mpi-build", "the MPI library of the program on each host, and a digest of it",
+        "install one build of the MPI on all hosts", across::mpi_build),
+    one("libpmix", "libpmix and the server for it, as a launch would choose them",
+        "install libpmix 4.2.2 or newer (Debian: apt-get install libpmix2), or name it with --libpmix", software::libpmix),
+    one("libpmix-cve", "the version of libpmix, against known faults",
+        "install OpenPMIx 4.2.6, 5.0.1 or newer, unless your distribution repaired it; --libpmix names another", software::vulnerable),
+    all("libpmix-version", "the version of libpmix on each host",
+        "install one version of libpmix on all hosts", across::libpmix_version),
+    // Devices.
+    one("fabric", "opening the device files of fast networks, and the state of their ports",
+        "give the user access (group rdma, udev rules), bring the link up; without it MPIs fall back to TCP", software::fabric),
+    one("gpu", "opening the device files of GPUs",
+        "add the user to the groups video and render; in a container, pass the devices on", software::gpu),
+    one("copy-device", "opening /dev/knem and /dev/xpmem",
+        "give the user access to the file, or unload the kernel module", software::copy_device),
+    // Memory.
+    one("shm", "free space of /dev/shm",
+        "enlarge it: mount -o remount,size=SIZE /dev/shm; in a container start it with --shm-size", machine::shm),
+    one("shm-access", "making a file in /dev/shm",
+        "mount a tmpfs there with mode 1777", machine::shm_access),
+    one("stale-shm", "files of MPIs in /dev/shm that no process uses",
+        "remove them: rm those of yours in /dev/shm that no process has open (lsof +D /dev/shm)", machine::stale_shm),
+    one("sysv-shm", "System V segments that no process has attached",
+        "remove them: ipcs -m shows them, ipcrm -m ID removes one", machine::sysv_shm),
+    one("memory", "memory that is available",
+        "end what uses it, or start fewer ranks on the host", machine::memory),
+    one("cgroup-memory", "the memory limit of the cgroup",
+        "ask your batch system or container for more memory (--mem)", machine::cgroup_memory),
+    one("huge-pages", "huge pages that are reserved, free and mounted",
+        "end what holds them, or mount hugetlbfs at /dev/hugepages", machine::huge_pages),
+    one("overcommit", "vm.overcommit_memory",
+        "sysctl -w vm.overcommit_memory=0", machine::overcommit),
+    // Processors.
+    one("cpus", "processors that the cgroup's quota and the affinity permit",
+        "ask your batch system or container for more processors, or start fewer ranks", machine::cpus),
+    one("load", "the load average",
+        "end other work on the host, or choose another", machine::load),
+    one("governor", "the governor of the processors' frequency",
+        "cpupower frequency-set -g performance", machine::governor),
+    one("numa-balancing", "kernel.numa_balancing, where there are several memory nodes",
+        "sysctl -w kernel.numa_balancing=0, for ranks that are bound to processors", machine::numa_balancing),
+    // Limits.
+    one("memlock", "the limit of locked memory, where there is a fast network",
+        "ulimit -l unlimited before the agent starts (LimitMEMLOCK=infinity in its unit)", limits::memlock),
+    one("nofile", "the limit of open files",
+        "ulimit -n, or LimitNOFILE= in the agent's unit", limits::nofile),
+    one("nproc", "the limit of processes of the user, and how many there are",
+        "ulimit -u, or LimitNPROC= in the agent's unit", limits::nproc),
+    one("cgroup-processes", "the limit of processes of the cgroup",
+        "TasksMax= in the agent's unit, or --pids-limit of the container", limits::cgroup_processes),
+    one("address-space", "the limits of address space and data",
+        "ulimit -v unlimited, ulimit -d unlimited", limits::address_space),
+    one("stack", "the limit of the stack",
+        "ulimit -s 8192", limits::stack),
+    one("file-size", "the limit of the size of files",
+        "ulimit -f unlimited", limits::file_size),
+    one("cpu-time", "the limit of processor time",
+        "ulimit -t unlimited", limits::cpu_time),
+    // The kernel and the surroundings.
+    one("kernel", "uname -r",
+        "install Linux 5.11 or newer", machine::kernel),
+    one("cma", "reading memory by process_vm_readv(2), which MPIs use between ranks of a host",
+        "permit process_vm_readv in the container's seccomp profile (--cap-add SYS_PTRACE)", machine::cma),
+    one("ptrace-scope", "kernel.yama.ptrace_scope",
+        "sysctl -w kernel.yama.ptrace_scope=0: MPIs copy between ranks at once, and wireup stacks can look into them", machine::ptrace_scope),
+    one("autogroup", "kernel.sched_autogroup_enabled",
+        "sysctl -w kernel.sched_autogroup_enabled=0, or know that nice has no effect between sessions", machine::autogroup),
+    one("hidepid", "whether /proc hides processes of others",
+        "mount -o remount,hidepid=0 /proc", machine::hidepid),
+    one("container", "the container runtime, and its shared memory",
+        "start the container with --shm-size=1g or --ipc=host", machine::container),
+    one("synchronized", "whether the kernel regards its clock as synchronized, where there are several hosts",
+        "run chrony or systemd-timesyncd", machine::synchronized),
+    one("tmp", "making a file in the directory for temporary files, and its free space",
+        "remove files there, or set TMPDIR to a directory with space on the host itself", machine::tmp),
+    one("tmp-path", "the length of the path of temporary files",
+        "set TMPDIR to a short path: sockets in it have at most 107 bytes", machine::tmp_path),
+    one("no-exec", "whether programs may be executed from the directory for temporary files",
+        "set TMPDIR to a directory that is not mounted noexec: staged programs are put there", machine::no_exec),
+    one("home", "making a file in the home directory",
+        "make the home directory on the host, or mount it", machine::home),
+    one("directory", "entering the working directory",
+        "mount the directory on all hosts, or choose another (--wdir)", machine::directory),
+    one("left-processes", "processes of jobs whose launcher is gone",
+        "wireup ps shows the jobs, wireup kill ends them", machine::left_processes),
+];

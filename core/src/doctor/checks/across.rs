@@ -1,0 +1,230 @@
+//! What is judged by all hosts together. Where they should be equal, those that differ from most of them are named.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::doctor::facts::{HostFacts, Interface};
+use crate::doctor::{Host, Seen};
+
+/// Seconds of difference that neither certificates nor build tools notice.
+const CLOCKS: f64 = 1.0;
+
+pub(super) fn agent(hosts: &[Host], own: usize) -> Option<Seen> {
+    let problem = hosts[own].agent.as_ref()?.as_ref().err()?;
+    Seen::problem(problem.clone())
+}
+
+pub(super) fn agent_version(hosts: &[Host], own: usize) -> Option<Seen> {
+    let version = |host: &Host| host.agent.clone()?.ok();
+    let (this, most) = odd(hosts, own, version)?;
+    Seen::problem(format!("its agent is {this}, those of the others {most}"))
+}
+
+/// An agent that was not reached has been reported.
+pub(super) fn answer(hosts: &[Host], own: usize) -> Option<Seen> {
+    let host = &hosts[own];
+    let problem = host.facts.as_ref().err()?;
+    (!matches!(host.agent, Some(Err(_)))).then_some(())?;
+    Seen::problem(problem.clone())
+}
+
+pub(super) fn wireup_version(hosts: &[Host], own: usize) -> Option<Seen> {
+    let version = |host: &Host| Some(host.known()?.wireup.clone());
+    let (this, most) = odd(hosts, own, version)?;
+    Seen::problem(format!("wireup {this}, on the others {most}"))
+}
+
+pub(super) fn machine(hosts: &[Host], own: usize) -> Option<Seen> {
+    let machine = |host: &Host| Some(host.known()?.kernel.machine.clone());
+    let (this, most) = odd(hosts, own, machine)?;
+    Seen::warning(format!("a processor {this}, on the others {most}"))
+}
+
+pub(super) fn uid(hosts: &[Host], own: usize) -> Option<Seen> {
+    let host = hosts[own].known()?;
+    if let Some((this, most)) = odd(hosts, own, |host| Some(host.known()?.uid)) {
+        return Seen::problem(format!(
+            "ranks have user number {this}, on the others {most}"
+        ));
+    }
+    let account = |host: &Host| host.known()?.account.clone();
+    if let Some((this, most)) = odd(hosts, own, account) {
+        return Seen::problem(format!(
+            "user number {} is {this}, on the others {most}",
+            host.uid
+        ));
+    }
+    let elsewhere = hosts.iter().find_map(account);
+    (host.account.is_none()).then_some(())?;
+    Seen::problem(format!(
+        "user number {} has no account{}",
+        host.uid,
+        elsewhere.map_or_else(String::new, |name| format!("; on other hosts it is {name}"))
+    ))
+}
+
+pub(super) fn clock(hosts: &[Host], own: usize) -> Option<Seen> {
+    let clock = hosts[own].clock?;
+    (clock.ahead.abs() - clock.error > CLOCKS).then_some(())?;
+    let which = if clock.ahead > 0.0 {
+        "ahead of"
+    } else {
+        "behind"
+    };
+    let size = match clock.ahead.abs() {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds => format!("{:.0} minutes", seconds / 60.0),
+    };
+    Seen::problem(format!("its clock is {size} {which} that of this host"))
+}
+
+/// The addresses of a host that others can mean.
+fn addresses(host: &HostFacts) -> impl Iterator<Item = IpAddr> + '_ {
+    let interfaces = host.network.interfaces.iter();
+    interfaces.flat_map(|it| it.addresses.iter().copied())
+}
+
+pub(super) fn names(hosts: &[Host], own: usize) -> Option<Seen> {
+    hosts[own].seen.iter().find_map(|seen| {
+        let other = hosts.get(seen.host)?;
+        let found = match &seen.forward {
+            Err(why) => return Seen::problem(format!("no address for {}: {why}", other.name)),
+            Ok(found) => found,
+        };
+        let known = other.known()?;
+        let wrong = |at: &&IpAddr| at.is_loopback() || !addresses(known).any(|own| own == **at);
+        let wrong = found.iter().find(wrong)?;
+        Seen::problem(format!(
+            "{} stands for {wrong}, which is no address of that host",
+            other.name
+        ))
+    })
+}
+
+pub(super) fn names_back(hosts: &[Host], own: usize) -> Option<Seen> {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    hosts[own].seen.iter().find_map(|seen| {
+        let other = hosts.get(seen.host)?;
+        let address = seen.forward.as_ref().ok()?.first()?;
+        let Some(back) = &seen.back else {
+            return Seen::warning(format!("{address} of {} has no name", other.name));
+        };
+        let names = [Some(&other.name), other.known().map(|known| &known.name)];
+        let is_known = names
+            .into_iter()
+            .flatten()
+            .any(|name| short(name) == short(back));
+        (!is_known && other.name.parse::<IpAddr>().is_err()).then_some(())?;
+        Seen::warning(format!("{address} of {} is called {back}", other.name))
+    })
+}
+
+pub(super) fn firewall(hosts: &[Host], own: usize) -> Option<Seen> {
+    let lost = hosts[own].seen.iter().filter_map(|seen| {
+        let name = &hosts.get(seen.host)?.name;
+        Some((name, seen.unreached.as_ref()?))
+    });
+    let lost: Vec<_> = lost.collect();
+    let (_, why) = lost.first()?;
+    let names: Vec<&str> = lost.iter().map(|(name, _)| name.as_str()).collect();
+    Seen::problem(format!("no connection to {}: {why}", names.join(" and ")))
+}
+
+/// Interfaces in one network are those whose IPv4 addresses share three numbers: prefixes are not always those of the
+/// wire, and a wrong guess compares nothing.
+pub(super) fn mtu(hosts: &[Host], own: usize) -> Option<Seen> {
+    type Network = [u8; 3];
+    let network = |it: &Interface| -> Option<Network> {
+        let v4 = it.addresses.iter().find_map(|at| match at {
+            IpAddr::V4(v4) => Some(v4.octets()),
+            IpAddr::V6(_) => None,
+        })?;
+        Some([v4[0], v4[1], v4[2]])
+    };
+    let usable = |host: &Host| -> BTreeMap<Network, u32> {
+        let interfaces = host.known().map(|it| it.network.interfaces.as_slice());
+        let interfaces = interfaces.unwrap_or_default().iter();
+        let used = interfaces.filter(|it| {
+            it.up && !it.loopback && it.mtu > 0 && !super::network::is_bridge(&it.name)
+        });
+        used.filter_map(|it| Some((network(it)?, it.mtu))).collect()
+    };
+    let this = usable(&hosts[own]);
+    this.into_iter().find_map(|(network, _)| {
+        let of = |host: &Host| usable(host).get(&network).copied();
+        let (this, most) = odd(hosts, own, of)?;
+        let [a, b, c] = network;
+        Seen::problem(format!(
+            "an MTU of {this} in the network {a}.{b}.{c}.*, on the others {most}: large messages get lost"
+        ))
+    })
+}
+
+pub(super) fn same_address(hosts: &[Host], own: usize) -> Option<Seen> {
+    let here = hosts[own].known()?;
+    let usable = |host: &'_ HostFacts| -> Vec<(IpAddr, String)> {
+        let interfaces = host.network.interfaces.iter();
+        let interfaces =
+            interfaces.filter(|it| it.up && !it.loopback && !super::network::is_bridge(&it.name));
+        let all = interfaces.flat_map(|it| it.addresses.iter().map(|at| (*at, it.name.clone())));
+        all.filter(|(at, _)| !is_local(at)).collect()
+    };
+    let others = hosts
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| *number != own);
+    // One kernel twice is no address twice.
+    let others = others.filter_map(|(_, host)| host.known().filter(|it| it.name != here.name));
+    let others: Vec<IpAddr> = others.flat_map(|it| usable(it)).map(|(at, _)| at).collect();
+    let (at, name) = usable(here)
+        .into_iter()
+        .find(|(at, _)| others.contains(at))?;
+    Seen::problem(format!("{at} of {name} is an address of other hosts too"))
+}
+
+/// Addresses that every host may have.
+fn is_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
+    }
+}
+
+pub(super) fn program_build(hosts: &[Host], own: usize) -> Option<Seen> {
+    let digest = |host: &Host| host.known()?.program.as_ref()?.digest.clone();
+    odd(hosts, own, digest)?;
+    let program = hosts[own].known()?.program.as_ref()?;
+    Seen::problem(format!(
+        "another build of {} than on the others",
+        program.name
+    ))
+}
+
+pub(super) fn mpi_build(hosts: &[Host], own: usize) -> Option<Seen> {
+    let digest = |host: &Host| host.known()?.program.as_ref()?.mpi_digest.clone();
+    odd(hosts, own, digest)?;
+    let mpi = hosts[own].known()?.program.as_ref()?.mpi.as_ref()?;
+    Seen::problem(format!("another build of {mpi} than on the others"))
+}
+
+pub(super) fn libpmix_version(hosts: &[Host], own: usize) -> Option<Seen> {
+    let version = |host: &Host| host.known()?.pmix.version.clone();
+    let (this, most) = odd(hosts, own, version)?;
+    Seen::warning(format!("libpmix {this}, on the others {most}"))
+}
+
+/// What one host has and what most of the others have, if these differ. Of two that are equally frequent, the first
+/// host's is regarded as the usual one. Hosts for which it is not known do not count.
+fn odd<T: PartialEq>(
+    hosts: &[Host],
+    own: usize,
+    of: impl Fn(&Host) -> Option<T>,
+) -> Option<(T, T)> {
+    let this = of(&hosts[own])?;
+    let all: Vec<T> = hosts.iter().filter_map(of).collect();
+    let count = |value: &T| all.iter().filter(|other| *other == value).count();
+    // The last of equal maxima is taken, so the order is turned round.
+    let most = (0..all.len()).rev().max_by_key(|at| count(&all[*at]))?;
+    let most = all.into_iter().nth(most)?;
+    (this != most).then_some((this, most))
+}

@@ -1,0 +1,59 @@
+//! The program, the libraries and the devices of one host.
+
+use crate::doctor::facts::{DeviceKind, HostFacts, Program, Wants};
+use crate::doctor::{Needs, Seen};
+
+pub(super) fn program(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let program = host.program.as_ref()?;
+    Seen::problem(program.problem.clone()?)
+}
+
+pub(super) fn libraries(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let program = host.program.as_ref()?;
+    (!program.missing.is_empty()).then_some(())?;
+    Seen::problem(format!(
+        "{} needs {}, which no directory has",
+        program.name,
+        program.missing.join(", ")
+    ))
+}
+
+/// What the program needs is a problem when it is missing; of a program that is not known it may be.
+pub(super) fn libpmix(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let problem = host.pmix.problem.as_ref()?;
+    match wants(host.program.as_ref()) {
+        Wants::Pmix => Seen::problem(problem.clone()),
+        Wants::Unknown => Seen::warning(problem.clone()),
+        Wants::Pmi | Wants::Plain => None,
+    }
+}
+
+fn wants(program: Option<&Program>) -> Wants {
+    program.map_or(Wants::Unknown, |program| program.wants)
+}
+
+pub(super) fn vulnerable(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let text = host.pmix.vulnerable.as_ref()?;
+    let needed = matches!(wants(host.program.as_ref()), Wants::Pmix | Wants::Unknown);
+    needed.then_some(())?;
+    Seen::warning(text.clone())
+}
+
+fn unusable(host: &HostFacts, kind: DeviceKind) -> Option<String> {
+    let of_kind = host.devices.iter().filter(|it| it.kind == kind);
+    let texts = of_kind.filter_map(|it| Some(format!("{}: {}", it.path, it.problem.as_ref()?)));
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+pub(super) fn fabric(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    Seen::problem(unusable(host, DeviceKind::Fabric)?)
+}
+
+pub(super) fn gpu(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    Seen::warning(unusable(host, DeviceKind::Gpu)?)
+}
+
+pub(super) fn copy_device(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    Seen::warning(unusable(host, DeviceKind::Copy)?)
+}

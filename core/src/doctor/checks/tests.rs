@@ -1,0 +1,537 @@
+//! Each check by one fault on the second of three hosts that are well otherwise: it is found there, once, and no other
+//! check objects.
+
+use super::*;
+use crate::doctor::facts::{Device, DeviceKind, HostFacts, Interface, Program, Wants};
+use crate::doctor::{Clock, Finding, Host, Needs, Neighbour, Severity, judge, neighbours};
+use std::net::{IpAddr, Ipv4Addr};
+
+const HOSTS: usize = 3;
+const NEEDS: Needs = Needs {
+    ranks: Some(4),
+    hosts: HOSTS as u32,
+};
+
+fn address(number: usize) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, number as u8 + 1).into()
+}
+
+fn interface(name: &str, address: IpAddr) -> Interface {
+    Interface {
+        name: name.into(),
+        up: true,
+        loopback: false,
+        addresses: vec![address],
+        mtu: 1500,
+    }
+}
+
+/// A host without fault.
+fn well(number: usize) -> Host {
+    let mut facts = HostFacts {
+        name: format!("n{number}"),
+        wireup: "1.0.0".into(),
+        uid: 1000,
+        account: Some("alice".into()),
+        ..HostFacts::default()
+    };
+    facts.kernel.release = "6.1.0-44-amd64".into();
+    facts.kernel.machine = "x86_64".into();
+    facts.kernel.synchronized = Some(true);
+    (facts.cpus.online, facts.cpus.allowed) = (8, 8);
+    facts.memory.available = 1 << 34;
+    facts.shm.free = Some(1 << 30);
+    facts.shm.size = 1 << 30;
+    facts.tmp.path = "/tmp".into();
+    facts.tmp.free = Some(1 << 30);
+    facts.tmp.free_files = Some(1 << 20);
+    facts.network.interfaces = vec![interface("eth0", address(number))];
+    facts.network.own_addresses = vec![address(number)];
+    facts.pmix.version = Some("5.0.3".into());
+    facts.program = Some(Program {
+        name: "./app".into(),
+        digest: Some("d1".into()),
+        wants: Wants::Pmix,
+        mpi: Some("/usr/lib/libmpi.so.40".into()),
+        mpi_digest: Some("m1".into()),
+        ..Program::default()
+    });
+    let seen = neighbours::of(number, HOSTS).into_iter();
+    let seen = seen.map(|other| Neighbour {
+        host: other,
+        forward: Ok(vec![address(other)]),
+        back: Some(format!("n{other}.cluster")),
+        unreached: None,
+    });
+    Host {
+        name: format!("n{number}"),
+        agent: Some(Ok("1.0.0".into())),
+        facts: Ok(facts),
+        clock: Some(Clock {
+            ahead: 0.01,
+            error: 0.02,
+        }),
+        seen: seen.collect(),
+    }
+}
+
+fn hosts() -> Vec<Host> {
+    (0..HOSTS).map(well).collect()
+}
+
+fn set(host: &mut HostFacts, name: &str, value: &str) {
+    host.kernel.settings.insert(name.into(), value.into());
+}
+
+fn limit(host: &mut HostFacts, name: &str, value: u64) {
+    host.limits.insert(name.into(), value);
+}
+
+fn device(host: &mut HostFacts, kind: DeviceKind, problem: Option<&str>) {
+    host.devices.push(Device {
+        kind,
+        path: "/dev/x".into(),
+        problem: problem.map(str::to_owned),
+    });
+}
+
+fn program(host: &mut HostFacts) -> &mut Program {
+    host.program.as_mut().unwrap()
+}
+
+use Severity::{Problem, Warning};
+
+type Case = (&'static str, Severity, &'static str, fn(&mut HostFacts));
+
+/// A fault of the host itself: the check that finds it, how bad it is, and words of the finding.
+const OF_ONE: &[Case] = &[
+    (
+        "wireup-version",
+        Problem,
+        "wireup 2.0.0, on the others 1.0.0",
+        |it| it.wireup = "2.0.0".into(),
+    ),
+    ("machine", Warning, "aarch64, on the others x86_64", |it| {
+        it.kernel.machine = "aarch64".into()
+    }),
+    (
+        "uid",
+        Problem,
+        "user number 1001, on the others 1000",
+        |it| it.uid = 1001,
+    ),
+    ("uid", Problem, "1000 is bob, on the others alice", |it| {
+        it.account = Some("bob".into())
+    }),
+    (
+        "uid",
+        Problem,
+        "1000 has no account; on other hosts it is alice",
+        |it| it.account = None,
+    ),
+    (
+        "mtu",
+        Problem,
+        "an MTU of 9000 in the network 10.0.0.*",
+        |it| it.network.interfaces[0].mtu = 9000,
+    ),
+    ("interfaces", Warning, "may choose docker0", |it| {
+        it.network
+            .interfaces
+            .push(interface("docker0", Ipv4Addr::new(172, 17, 0, 1).into()));
+    }),
+    (
+        "interface-variables",
+        Problem,
+        "FI_TCP_IFACE names \"ib0\"",
+        |it| {
+            it.variables.insert("FI_TCP_IFACE".into(), "ib0".into());
+            it.variables
+                .insert("UCX_NET_DEVICES".into(), "mlx5_0:1".into());
+            it.variables.insert(
+                "OMPI_MCA_btl_tcp_if_include".into(),
+                "eth0,10.0.0.0/24".into(),
+            );
+        },
+    ),
+    ("own-name", Problem, "has no address: unknown", |it| {
+        it.network.own_problem = Some("unknown".into())
+    }),
+    ("own-name", Warning, "stands for the loopback", |it| {
+        it.network.own_addresses = vec![Ipv4Addr::new(127, 0, 1, 1).into()];
+    }),
+    ("loopback", Problem, "over the loopback: refused", |it| {
+        it.network.loopback_problem = Some("refused".into())
+    }),
+    ("ports", Problem, "11 ports from 40000 to 40010", |it| {
+        set(it, "net/ipv4/ip_local_port_range", "40000\t40010")
+    }),
+    ("program", Problem, "not found", |it| {
+        program(it).problem = Some("./app was not found".into())
+    }),
+    ("libraries", Problem, "needs libx.so.1", |it| {
+        program(it).missing = vec!["libx.so.1".into()]
+    }),
+    ("program-build", Problem, "another build of ./app", |it| {
+        program(it).digest = Some("d2".into())
+    }),
+    (
+        "mpi-build",
+        Problem,
+        "another build of /usr/lib/libmpi.so.40",
+        |it| program(it).mpi_digest = Some("m2".into()),
+    ),
+    ("libpmix", Problem, "no libpmix", |it| {
+        it.pmix.problem = Some("no libpmix.so.2 found".into())
+    }),
+    ("libpmix", Warning, "no libpmix", |it| {
+        program(it).wants = Wants::Unknown;
+        it.pmix.problem = Some("no libpmix.so.2 found".into());
+    }),
+    ("libpmix-cve", Warning, "CVE", |it| {
+        it.pmix.vulnerable = Some("CVE-2023-41915".into())
+    }),
+    (
+        "libpmix-version",
+        Warning,
+        "libpmix 4.2.2, on the others 5.0.3",
+        |it| it.pmix.version = Some("4.2.2".into()),
+    ),
+    ("fabric", Problem, "/dev/x: Permission denied", |it| {
+        device(it, DeviceKind::Fabric, Some("Permission denied"))
+    }),
+    ("gpu", Warning, "/dev/x: Permission denied", |it| {
+        device(it, DeviceKind::Gpu, Some("Permission denied"))
+    }),
+    ("copy-device", Warning, "/dev/x: Permission denied", |it| {
+        device(it, DeviceKind::Copy, Some("Permission denied"))
+    }),
+    (
+        "shm",
+        Problem,
+        "/dev/shm has 60 MB free of 64 MB; an MPI needs up to 128 MB for 4 ranks",
+        |it| {
+            (it.shm.free, it.shm.size) = (Some(60 << 20), 64 << 20);
+        },
+    ),
+    ("shm", Warning, "/dev/shm has 100 MB free", |it| {
+        it.shm.free = Some(100 << 20)
+    }),
+    ("shm-access", Problem, "/dev/shm: Read-only", |it| {
+        it.shm.problem = Some("Read-only file system".into())
+    }),
+    (
+        "stale-shm",
+        Warning,
+        "3 files of an MPI in /dev/shm that no process uses, 12 MB",
+        |it| {
+            (it.left.files, it.left.file_bytes) = (3, 12 << 20);
+        },
+    ),
+    ("sysv-shm", Warning, "1 segment of System V", |it| {
+        (it.left.segments, it.left.segment_bytes) = (1, 4096)
+    }),
+    (
+        "memory",
+        Problem,
+        "100 MB of memory available; 4 ranks need at least 128 MB",
+        |it| it.memory.available = 100 << 20,
+    ),
+    ("cgroup-memory", Problem, "the cgroup permits 64 MB", |it| {
+        it.memory.cgroup = Some(64 << 20)
+    }),
+    ("huge-pages", Warning, "all 8 huge pages", |it| {
+        it.memory.huge_pages = 8
+    }),
+    ("huge-pages", Warning, "no hugetlbfs is mounted", |it| {
+        (it.memory.huge_pages, it.memory.huge_pages_free) = (8, 8);
+    }),
+    ("overcommit", Warning, "refuses memory", |it| {
+        set(it, "vm/overcommit_memory", "2")
+    }),
+    ("cpus", Warning, "4 ranks on 2 processors", |it| {
+        it.cpus.quota = Some(2)
+    }),
+    ("cpus", Warning, "the affinity permits 6 of 8", |it| {
+        it.cpus.allowed = 6
+    }),
+    ("load", Warning, "a load of 9 on 8", |it| it.cpus.load = 9.2),
+    ("governor", Warning, "powersave", |it| {
+        it.cpus.governor = Some("powersave".into())
+    }),
+    ("numa-balancing", Warning, "between 2 memory nodes", |it| {
+        it.cpus.numa_nodes = 2;
+        set(it, "kernel/numa_balancing", "1");
+    }),
+    ("memlock", Problem, "64 KB may be locked", |it| {
+        device(it, DeviceKind::Fabric, None);
+        limit(it, "memlock", 64 << 10);
+    }),
+    (
+        "nofile",
+        Problem,
+        "64 open files; a rank may need 76",
+        |it| limit(it, "nofile", 64),
+    ),
+    (
+        "nproc",
+        Problem,
+        "200 processes and threads of this user, of which 190 run",
+        |it| {
+            it.kernel.threads = 190;
+            limit(it, "nproc", 200);
+        },
+    ),
+    (
+        "cgroup-processes",
+        Problem,
+        "permits 8 more processes",
+        |it| it.memory.cgroup_processes = Some(8),
+    ),
+    ("address-space", Warning, "1 GB of address space", |it| {
+        limit(it, "as", 1 << 30)
+    }),
+    ("address-space", Warning, "1 GB of data", |it| {
+        limit(it, "data", 1 << 30)
+    }),
+    ("stack", Problem, "a stack of 128 KB", |it| {
+        limit(it, "stack", 128 << 10)
+    }),
+    ("file-size", Problem, "files of at most 1 MB", |it| {
+        limit(it, "fsize", 1 << 20)
+    }),
+    ("cpu-time", Warning, "after 60 s", |it| limit(it, "cpu", 60)),
+    (
+        "kernel",
+        Problem,
+        "Linux 5.4.0-150-generic; wireup needs 5.11",
+        |it| it.kernel.release = "5.4.0-150-generic".into(),
+    ),
+    (
+        "cma",
+        Warning,
+        "process_vm_readv: Operation not permitted",
+        |it| {
+            it.kernel.no_cma = Some("Operation not permitted".into());
+        },
+    ),
+    ("ptrace-scope", Warning, "ptrace_scope is 1", |it| {
+        set(it, "kernel/yama/ptrace_scope", "1")
+    }),
+    ("autogroup", Warning, "nice has no effect", |it| {
+        set(it, "kernel/sched_autogroup_enabled", "1")
+    }),
+    ("hidepid", Warning, "hides processes", |it| {
+        it.kernel.hides_processes = true
+    }),
+    ("synchronized", Warning, "not synchronized", |it| {
+        it.kernel.synchronized = Some(false)
+    }),
+    ("tmp", Problem, "temporary files /tmp: No space", |it| {
+        it.tmp.problem = Some("No space left on device".into())
+    }),
+    ("tmp", Problem, "4 KB free in /tmp", |it| {
+        it.tmp.free = Some(4096)
+    }),
+    ("tmp", Problem, "12 more files", |it| {
+        it.tmp.free_files = Some(12)
+    }),
+    ("tmp-path", Warning, "has 60 bytes", |it| {
+        it.tmp.path = "/".repeat(60)
+    }),
+    ("no-exec", Warning, "executed from /tmp", |it| {
+        it.tmp.no_exec = true
+    }),
+    (
+        "home",
+        Warning,
+        "home directory /home/alice: No such",
+        |it| {
+            it.home.path = "/home/alice".into();
+            it.home.problem = Some("No such file or directory".into());
+        },
+    ),
+    (
+        "directory",
+        Problem,
+        "working directory /scratch: No such",
+        |it| {
+            it.cwd.path = "/scratch".into();
+            it.cwd.problem = Some("No such file or directory".into());
+        },
+    ),
+    ("left-processes", Warning, "2 processes of a job", |it| {
+        it.left.processes = 2
+    }),
+];
+
+type CaseOfAll = (&'static str, Severity, &'static str, fn(&mut Host));
+
+/// A fault that shows from outside.
+const OF_ALL: &[CaseOfAll] = &[
+    ("agent", Problem, "cannot be reached", |it| {
+        it.agent = Some(Err("it cannot be reached".into()));
+        it.facts = Err("no agent".into());
+    }),
+    (
+        "agent-version",
+        Problem,
+        "its agent is 0.9.0, those of the others 1.0.0",
+        |it| it.agent = Some(Ok("0.9.0".into())),
+    ),
+    ("answer", Problem, "not found", |it| {
+        it.facts = Err("wireup was not found".into())
+    }),
+    ("clock", Problem, "its clock is 5 s behind that", |it| {
+        it.clock = Some(Clock {
+            ahead: -5.0,
+            error: 0.1,
+        })
+    }),
+    (
+        "clock",
+        Problem,
+        "its clock is 60 minutes ahead of that",
+        |it| {
+            it.clock = Some(Clock {
+                ahead: 3600.0,
+                error: 0.1,
+            });
+        },
+    ),
+    ("names", Problem, "no address for n2: unknown", |it| {
+        it.seen[0].forward = Err("unknown".into())
+    }),
+    ("names", Problem, "n2 stands for 10.0.0.9", |it| {
+        it.seen[0].forward = Ok(vec![address(8)])
+    }),
+    ("names-back", Warning, "10.0.0.3 of n2 has no name", |it| {
+        it.seen[0].back = None
+    }),
+    (
+        "names-back",
+        Warning,
+        "10.0.0.3 of n2 is called other",
+        |it| it.seen[0].back = Some("other.cluster".into()),
+    ),
+    (
+        "firewall",
+        Problem,
+        "no connection to n2 and n0: 10.0.0.3:4000: timed out",
+        |it| {
+            for seen in &mut it.seen {
+                seen.unreached = Some("10.0.0.3:4000: timed out".into());
+            }
+        },
+    ),
+    (
+        "container",
+        Warning,
+        "a container of docker with its default of 64 MB",
+        |it| {
+            let facts = it.facts.as_mut().unwrap();
+            facts.kernel.container = Some("docker".into());
+            (facts.shm.free, facts.shm.size) = (None, 64 << 20);
+        },
+    ),
+];
+
+#[track_caller]
+fn expect(hosts: &[Host], check: &str, severity: Severity, words: &str) {
+    let findings = judge(hosts, &NEEDS);
+    let expected = |it: &&Finding| it.host == 1;
+    let (here, elsewhere): (Vec<_>, Vec<_>) = findings.iter().partition(expected);
+    assert!(elsewhere.is_empty(), "{check}: {elsewhere:?}");
+    let [one] = here[..] else {
+        panic!("{check}, {words}: {here:?}");
+    };
+    assert_eq!((one.check, one.seen.severity), (check, severity), "{one:?}");
+    assert!(one.seen.what.contains(words), "{check}: {one:?}");
+}
+
+#[test]
+fn hosts_that_are_well_have_no_finding() {
+    assert_eq!(judge(&hosts(), &NEEDS), []);
+    let alone = Needs {
+        ranks: None,
+        hosts: 1,
+    };
+    assert_eq!(judge(&hosts()[..1], &alone), []);
+}
+
+#[test]
+fn every_fault_is_found_on_its_host_by_its_check_alone() {
+    for (check, severity, words, fault) in OF_ONE {
+        let mut hosts = hosts();
+        fault(hosts[1].facts.as_mut().unwrap());
+        expect(&hosts, check, *severity, words);
+    }
+    for (check, severity, words, fault) in OF_ALL {
+        let mut hosts = hosts();
+        fault(&mut hosts[1]);
+        expect(&hosts, check, *severity, words);
+    }
+}
+
+#[test]
+fn every_check_has_a_fault_a_name_of_its_own_and_words() {
+    let tried = |name: &str| {
+        OF_ONE.iter().any(|case| case.0 == name)
+            || OF_ALL.iter().any(|case| case.0 == name)
+            || name == "same-address"
+    };
+    for (at, check) in CHECKS.iter().enumerate() {
+        assert!(tried(check.name), "{}", check.name);
+        assert!(
+            !check.reads.is_empty() && !check.remedy.is_empty(),
+            "{}",
+            check.name
+        );
+        let twice = CHECKS[..at].iter().any(|other| other.name == check.name);
+        assert!(!twice, "{}", check.name);
+    }
+    assert!(CHECKS.len() >= 30);
+}
+
+#[test]
+fn what_no_program_here_needs_is_not_reported() {
+    let mut hosts = hosts();
+    let facts = hosts[1].facts.as_mut().unwrap();
+    program(facts).wants = Wants::Pmi;
+    facts.pmix.problem = Some("no libpmix.so.2 found".into());
+    facts.pmix.vulnerable = Some("CVE-2023-41915".into());
+    limit(facts, "memlock", 4096);
+    facts.uid = 0;
+    limit(facts, "nproc", 1);
+    set(facts, "kernel/yama/ptrace_scope", "1");
+    hosts
+        .iter_mut()
+        .for_each(|host| host.facts.as_mut().unwrap().uid = 0);
+    assert_eq!(judge(&hosts, &NEEDS), []);
+}
+
+#[test]
+fn an_address_of_two_hosts_is_found_on_both_and_that_of_a_bridge_is_another_finding() {
+    let mut hosts = hosts();
+    for host in &mut hosts[..2] {
+        let both = interface("eth1", Ipv4Addr::new(10, 9, 0, 1).into());
+        host.facts.as_mut().unwrap().network.interfaces.push(both);
+    }
+    let findings = judge(&hosts, &NEEDS);
+    let found: Vec<_> = findings.iter().map(|it| (it.check, it.host)).collect();
+    assert_eq!(found, [("same-address", 0), ("same-address", 1)]);
+    for host in &mut hosts[..2] {
+        host.facts.as_mut().unwrap().network.interfaces[1].name = "docker0".into();
+    }
+    let findings = judge(&hosts, &NEEDS);
+    let found: Vec<_> = findings.iter().map(|it| (it.check, it.host)).collect();
+    assert_eq!(found, [("interfaces", 0), ("interfaces", 1)]);
+}
+
+#[test]
+fn two_hosts_that_differ_name_the_second() {
+    let mut hosts: Vec<Host> = (0..2).map(well).collect();
+    hosts.iter_mut().for_each(|host| host.seen.clear());
+    program(hosts[1].facts.as_mut().unwrap()).digest = Some("d2".into());
+    expect(&hosts, "program-build", Problem, "another build");
+}

@@ -1,0 +1,225 @@
+//! What a host reports of itself.
+//!
+//! Fields that a host of another version does not send have their defaults, which no check objects to.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// All facts of one host.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostFacts {
+    /// As its kernel calls it.
+    pub name: String,
+    /// Version of the wireup that reports.
+    pub wireup: String,
+    /// Whose processes ranks are.
+    pub uid: u32,
+    /// The account of that number; `None` if it has none.
+    pub account: Option<String>,
+    pub kernel: Kernel,
+    pub cpus: Cpus,
+    pub memory: Memory,
+    /// Soft limits by the names of `ulimit`'s resources in wireup (`nofile`, …); those without limit are left out.
+    pub limits: BTreeMap<String, u64>,
+    /// Shared memory.
+    pub shm: Directory,
+    /// Temporary files.
+    pub tmp: Directory,
+    /// The home directory.
+    pub home: Directory,
+    /// Where ranks start.
+    pub cwd: Directory,
+    pub left: Left,
+    pub network: Network,
+    pub devices: Vec<Device>,
+    pub pmix: Pmix,
+    /// The program that the user names.
+    pub program: Option<Program>,
+    /// Variables that direct an MPI, by name.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// The kernel and its settings.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kernel {
+    /// `uname -r`.
+    pub release: String,
+    /// `uname -m`.
+    pub machine: String,
+    /// Files below `/proc/sys`, by their path there.
+    pub settings: BTreeMap<String, String>,
+    /// Why a process may not read memory of another by process_vm_readv(2).
+    pub no_cma: Option<String>,
+    /// Whether the kernel regards its clock as synchronized.
+    pub synchronized: Option<bool>,
+    /// The container runtime that this is inside of.
+    pub container: Option<String>,
+    /// `/proc` hides processes of other users.
+    pub hides_processes: bool,
+    /// Threads of this user.
+    pub threads: u64,
+}
+
+/// Processors.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cpus {
+    /// Of the machine.
+    pub online: u32,
+    /// That this process may use.
+    pub allowed: u32,
+    /// The quota of its cgroup, rounded up to whole processors.
+    pub quota: Option<u32>,
+    /// Memory nodes.
+    pub numa_nodes: u32,
+    /// Processes that run or want to, on average in the last minute.
+    pub load: f64,
+    /// The governor of their frequency.
+    pub governor: Option<String>,
+}
+
+impl Cpus {
+    /// That ranks can use at once.
+    pub(super) fn usable(&self) -> u32 {
+        self.allowed.min(self.quota.unwrap_or(u32::MAX)).max(1)
+    }
+}
+
+/// Memory in bytes.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    pub available: u64,
+    /// What the cgroup of this process still permits.
+    pub cgroup: Option<u64>,
+    /// Processes that the cgroup still permits.
+    pub cgroup_processes: Option<u64>,
+    /// Huge pages that are reserved, and those that are free.
+    pub huge_pages: u64,
+    pub huge_pages_free: u64,
+    /// Huge pages can be had as files.
+    pub huge_pages_mounted: bool,
+}
+
+/// A directory, and the file system that it is on.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Directory {
+    pub path: String,
+    /// Why this user cannot make a file in it, or enter it.
+    pub problem: Option<String>,
+    /// Bytes that are free to this user, and all.
+    pub free: Option<u64>,
+    pub size: u64,
+    /// Files that can be added.
+    pub free_files: Option<u64>,
+    /// No program can be executed from it.
+    pub no_exec: bool,
+}
+
+/// What launches that were killed have left.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Left {
+    /// Files of MPIs in shared memory that no process uses.
+    pub files: u64,
+    pub file_bytes: u64,
+    /// System V segments of this user that no process has attached.
+    pub segments: u64,
+    pub segment_bytes: u64,
+    /// Processes of this user in jobs whose launcher is gone.
+    pub processes: u64,
+}
+
+/// The network as this host has it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Network {
+    pub interfaces: Vec<Interface>,
+    /// Addresses that the host's own name has here.
+    pub own_addresses: Vec<IpAddr>,
+    /// Why it has none.
+    pub own_problem: Option<String>,
+    /// Why the host cannot connect to itself over the loopback.
+    pub loopback_problem: Option<String>,
+}
+
+/// A network interface.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Interface {
+    pub name: String,
+    pub up: bool,
+    pub loopback: bool,
+    pub addresses: Vec<IpAddr>,
+    pub mtu: u32,
+}
+
+/// What a device is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A fast network.
+    Fabric,
+    /// An accelerator.
+    Gpu,
+    /// Copies between processes.
+    Copy,
+}
+
+/// A device node or a port.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Device {
+    pub kind: DeviceKind,
+    /// Its file.
+    pub path: String,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+}
+
+/// What PMIx needs.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pmix {
+    /// The library that would be loaded.
+    pub library: Option<String>,
+    pub version: Option<String>,
+    /// Known faults of that version.
+    pub vulnerable: Option<String>,
+    /// Why there is none, or no server for it.
+    pub problem: Option<String>,
+}
+
+/// Which interface a program needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wants {
+    Pmix,
+    Pmi,
+    #[default]
+    Unknown,
+    Plain,
+}
+
+/// The program as a host has it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Program {
+    /// As the user names it.
+    pub name: String,
+    pub path: Option<String>,
+    /// Why it cannot be executed.
+    pub problem: Option<String>,
+    /// A digest of its contents.
+    pub digest: Option<String>,
+    pub wants: Wants,
+    /// Its MPI library, and a digest of that.
+    pub mpi: Option<String>,
+    pub mpi_digest: Option<String>,
+    /// Libraries that are nowhere.
+    pub missing: Vec<String>,
+}

@@ -1,0 +1,110 @@
+//! Findings as the user reads them: equal ones of several hosts are one.
+
+use serde::Serialize;
+
+use super::{Finding, Host, Severity};
+use crate::job::hosts::compress;
+
+/// One finding of one or several hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Group {
+    /// The check that found it.
+    pub check: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The names of the hosts, in their order.
+    pub hosts: Vec<String>,
+    /// What is the case.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+impl Group {
+    /// The hosts as `n[03,17]`.
+    pub fn names(&self) -> String {
+        compress(&self.hosts)
+    }
+}
+
+/// The findings with equal ones of several hosts together; problems first, otherwise in their order.
+pub fn grouped(findings: &[Finding], hosts: &[Host]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for finding in findings {
+        let name = hosts[finding.host].name.clone();
+        let same = |group: &&mut Group| {
+            group.check == finding.check
+                && group.what == finding.seen.what
+                && group.severity == finding.seen.severity
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.hosts.push(name),
+            None => groups.push(Group {
+                check: finding.check,
+                severity: finding.seen.severity,
+                hosts: vec![name],
+                what: finding.seen.what.clone(),
+                remedy: finding.remedy,
+            }),
+        }
+    }
+    groups.sort_by_key(|group| group.severity);
+    groups
+}
+
+/// A number of bytes as short as it gets.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 3] = [(30, "GB"), (20, "MB"), (10, "KB")];
+    let unit = UNITS.iter().find(|(shift, _)| bytes >> shift > 0);
+    match unit {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Seen;
+
+    fn finding(host: usize, severity: Severity, what: &str) -> Finding {
+        let what = what.to_owned();
+        Finding {
+            check: "check",
+            host,
+            seen: Seen { severity, what },
+            remedy: "",
+        }
+    }
+
+    #[test]
+    fn equal_findings_of_hosts_are_one_and_problems_come_first() {
+        let host = |name: &str| Host {
+            name: name.into(),
+            agent: None,
+            facts: Err(String::new()),
+            clock: None,
+            seen: Vec::new(),
+        };
+        let hosts = ["n03", "n04", "n17"].map(host);
+        let findings = [
+            finding(1, Severity::Warning, "slow"),
+            finding(0, Severity::Problem, "small"),
+            finding(2, Severity::Problem, "small"),
+        ];
+        let groups = grouped(&findings, &hosts);
+        let shown = |group: &Group| (group.names(), group.what.clone());
+        let shown: Vec<_> = groups.iter().map(shown).collect();
+        assert_eq!(
+            shown,
+            [
+                ("n[03,17]".into(), "small".into()),
+                ("n04".into(), "slow".into())
+            ]
+        );
+        assert_eq!(
+            [size(100), size(65 << 10), size(64 << 20), size(3 << 30)],
+            ["100 bytes", "65 KB", "64 MB", "3 GB"]
+        );
+    }
+}

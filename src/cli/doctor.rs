@@ -1,0 +1,210 @@
+//! `wireup doctor`: what would make a launch fail, before there is one.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use serde_json::json;
+
+use super::options::HostsListArgs;
+use super::ps::nodes::ask;
+use super::table;
+use crate::doctor::{Asked, facts, hosts, worker};
+use crate::failure::RunFailure;
+use wireup_core::doctor::report::{Group, grouped};
+use wireup_core::doctor::{CHECKS, Host, Needs, Severity, judge};
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::link::control::LaunchMember;
+
+const AFTER_HELP: &str = "\
+Examples:
+  wireup doctor                           this machine
+  wireup doctor ./app                     also the program, its libraries and its MPI
+  wireup doctor --hosts n[01-32] ./app    all hosts, and what they see of each other
+  wireup doctor --json | jq '.findings[]'
+  wireup doctor --list                    what is checked
+
+How:
+  On other hosts it runs through their agents, on all at once. Each host connects to two others, which
+  are the next in the list and its parent in a tree, and not to all. Nothing is changed on any host.
+
+Exit status:
+  0    nothing is wrong, or there are warnings only
+  1    there are problems: a launch is likely to fail
+  125  wireup itself failed or was called wrongly";
+
+/// Arguments of `wireup doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct DoctorArgs {
+    #[command(flatten)]
+    hosts: HostsListArgs,
+
+    /// Judge for this number of ranks on each host [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ppn: Option<u32>,
+
+    /// Print a JSON object with all facts and findings
+    #[arg(long)]
+    json: bool,
+
+    /// Print what is checked, and check nothing
+    #[arg(long, conflicts_with = "json")]
+    list: bool,
+
+    /// Report the facts of this host to `wireup doctor` elsewhere
+    #[arg(long, hide = true)]
+    facts: bool,
+
+    /// Where ranks start [default: this directory]
+    #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
+    wdir: Option<PathBuf>,
+
+    /// The program to look at, with its arguments
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    program: Vec<OsString>,
+}
+
+/// Looks at the hosts and shows what is wrong; exit code 1 if there are problems.
+///
+/// # Errors
+/// [`RunFailure`] when the hosts cannot be asked.
+pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
+    if args.list {
+        return list();
+    }
+    let cwd = match args.wdir {
+        Some(directory) => std::path::absolute(directory),
+        None => std::env::current_dir(),
+    };
+    let cwd =
+        cwd.map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
+    let asked = Asked {
+        program: args.program,
+    };
+    if args.facts {
+        let own = std::env::var("WIREUP_RANK")
+            .ok()
+            .and_then(|it| it.parse().ok());
+        let worked = worker::work(&asked, &cwd, own.unwrap_or(0));
+        return worked
+            .map(|()| 0)
+            .map_err(|error| RunFailure::system("wireup doctor elsewhere is lost", error));
+    }
+    let agent = args.hosts.agent().map(|path| path.as_os_str().to_owned());
+    let members = args.hosts.resolve()?;
+    let found = match members.is_empty() {
+        true => vec![here(&asked, &cwd)],
+        false => {
+            let mut words: Vec<OsString> = vec!["doctor".into(), "--facts".into(), "--wdir".into()];
+            words.extend([cwd.into_os_string(), "--".into()]);
+            words.extend(asked.program);
+            across(members, agent.as_ref(), &words)?
+        }
+    };
+    let needs = Needs {
+        ranks: args.ppn,
+        hosts: found.len() as u32,
+    };
+    let groups = grouped(&judge(&found, &needs), &found);
+    let text = match args.json {
+        true => json(&found, &groups),
+        false => text(&found, &groups),
+    };
+    // A reader that has seen enough is no failure.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let problem = |group: &Group| group.severity == Severity::Problem;
+    Ok(u8::from(groups.iter().any(problem)))
+}
+
+/// This machine alone.
+fn here(asked: &Asked, cwd: &std::path::Path) -> Host {
+    let facts = facts(asked, cwd);
+    Host {
+        name: facts.name.clone(),
+        agent: None,
+        facts: Ok(facts),
+        clock: None,
+        seen: Vec::new(),
+    }
+}
+
+/// Hosts with agents.
+fn across(
+    members: Vec<HostSpec>,
+    agent: Option<&OsString>,
+    words: &[OsString],
+) -> Result<Vec<Host>, RunFailure> {
+    let asked = members.iter().map(|host| LaunchMember {
+        name: host.name.clone(),
+        address: host.address.clone(),
+    });
+    let nodes = ask(agent.map(AsRef::as_ref), asked.collect())?;
+    let state = |node: wireup_core::link::control::NodeStatus| match node.problem {
+        Some(problem) => Err(problem),
+        None => Ok(node.version),
+    };
+    let states = nodes.into_iter().map(state);
+    hosts::look(members.into_iter().zip(states).collect(), agent, words)
+}
+
+fn text(hosts: &[Host], groups: &[Group]) -> String {
+    let mut text = String::new();
+    for group in groups {
+        let severity = match group.severity {
+            Severity::Problem => "problem",
+            Severity::Warning => "warning",
+        };
+        text.push_str(&format!(
+            "{severity}  {}: {} [{}]\n         {}\n",
+            group.names(),
+            group.what,
+            group.check,
+            group.remedy
+        ));
+    }
+    let count = |severity| {
+        groups
+            .iter()
+            .filter(|group| group.severity == severity)
+            .count()
+    };
+    let plural = |count: usize, word: &str| match count {
+        1 => format!("1 {word}"),
+        _ => format!("{count} {word}s"),
+    };
+    text.push_str(&format!(
+        "{}, {}: {}, {}\n",
+        plural(hosts.len(), "host"),
+        plural(CHECKS.len(), "check"),
+        plural(count(Severity::Problem), "problem"),
+        plural(count(Severity::Warning), "warning"),
+    ));
+    text
+}
+
+fn json(hosts: &[Host], groups: &[Group]) -> String {
+    let host = |host: &Host| {
+        json!({
+            "name": host.name,
+            "agent": host.agent.as_ref().and_then(|agent| agent.as_ref().ok()),
+            "agent_problem": host.agent.as_ref().and_then(|agent| agent.as_ref().err()),
+            "facts": host.known(),
+            "problem": host.facts.as_ref().err(),
+            "clock": host.clock.map(|clock| json!({"ahead": clock.ahead, "error": clock.error})),
+            "neighbours": host.seen,
+        })
+    };
+    let hosts: Vec<_> = hosts.iter().map(host).collect();
+    let all = json!({"checks": CHECKS.len(), "findings": groups, "hosts": hosts});
+    format!("{all:#}\n")
+}
+
+fn list() -> Result<u8, RunFailure> {
+    let rows: Vec<Vec<String>> = CHECKS
+        .iter()
+        .map(|check| vec![check.name.to_owned(), check.reads.to_owned()])
+        .collect();
+    super::print(table::render(&["CHECK", "READS"], &rows, None).as_bytes())
+}

@@ -1,0 +1,66 @@
+//! Collects what `wireup doctor` judges (core's `doctor`): the facts of this host, and through a launch without an
+//! interface those of others.
+//!
+//! ```text
+//!  wireup doctor --hosts …                          on each host, started through its agent:
+//!   │ ── wireup run --label --stdin all ──────────▶ wireup doctor --facts
+//!   │ ◀─ facts, and a port that listens ──────────── │
+//!   │ ── what is the time? ────────────────────────▶ │
+//!   │ ── all hosts with their ports ───────────────▶ │ connects to its neighbours, looks up their names
+//!   │ ◀─ what it sees of them ────────────────────── │
+//! ```
+
+mod devices;
+pub mod hosts;
+pub mod machine;
+mod network;
+mod program;
+mod protocol;
+pub mod worker;
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use wireup_core::doctor::facts::HostFacts;
+
+use crate::sys::accounts;
+
+/// What is collected.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// A program with its arguments; may be none.
+    pub program: Vec<OsString>,
+}
+
+/// The facts of this host; `cwd` is where ranks start.
+pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
+    let uid = rustix::process::geteuid().as_raw();
+    let account = accounts::by_uid(uid).ok().flatten();
+    let (program, pmix) = program::look(&asked.program, cwd);
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    HostFacts {
+        network: network::look(&name),
+        name,
+        wireup: env!("CARGO_PKG_VERSION").to_owned(),
+        uid,
+        account: account.map(|account| account.name.to_string_lossy().into_owned()),
+        kernel: machine::kernel(uid),
+        cpus: machine::cpus(),
+        memory: machine::memory(),
+        limits: crate::sys::limits::own(),
+        shm: machine::directory(Path::new("/dev/shm")),
+        tmp: machine::directory(&std::env::temp_dir()),
+        home: std::env::var_os("HOME")
+            .map(|home| machine::directory(Path::new(&home)))
+            .unwrap_or_default(),
+        cwd: machine::entered(cwd),
+        left: machine::left(uid),
+        devices: devices::look(),
+        pmix,
+        program,
+        variables: machine::variables(),
+    }
+}

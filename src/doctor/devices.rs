@@ -1,0 +1,96 @@
+//! Devices of fast networks, accelerators and copies between processes: whether this user can open them, and whether
+//! their ports are up.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, open};
+
+use wireup_core::doctor::facts::{Device, DeviceKind};
+
+/// Directories, and beginnings of the names of device files in them. `/dev/infiniband/issm*` and `umad*` are for
+/// administration and not looked at.
+const FILES: [(DeviceKind, &str, &str); 11] = [
+    (DeviceKind::Fabric, "/dev/infiniband", "uverbs"),
+    (DeviceKind::Fabric, "/dev/infiniband", "rdma_cm"),
+    (DeviceKind::Fabric, "/dev", "hfi1_"),
+    (DeviceKind::Fabric, "/dev", "cxi"),
+    (DeviceKind::Fabric, "/dev", "ipath"),
+    (DeviceKind::Fabric, "/dev", "kgni"),
+    (DeviceKind::Gpu, "/dev", "nvidia"),
+    (DeviceKind::Gpu, "/dev", "kfd"),
+    (DeviceKind::Gpu, "/dev/dri", "renderD"),
+    (DeviceKind::Copy, "/dev", "knem"),
+    (DeviceKind::Copy, "/dev", "xpmem"),
+];
+
+/// Where the kernel shows ports of InfiniBand, RoCE and Omni-Path.
+const PORTS: &str = "/sys/class/infiniband";
+
+/// All that are there.
+pub(super) fn look() -> Vec<Device> {
+    let files = FILES.iter().flat_map(|(kind, directory, start)| {
+        let named = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default();
+            // nvidia-caps and the like are directories.
+            name.as_encoded_bytes().starts_with(start.as_bytes()) && !path.is_dir()
+        };
+        let found = entries(Path::new(directory)).into_iter().filter(named);
+        found.map(|path| Device {
+            kind: *kind,
+            problem: open_problem(&path),
+            path: path.display().to_string(),
+        })
+    });
+    files.chain(ports(Path::new(PORTS))).collect()
+}
+
+/// Nothing of a device changes when it is opened and closed.
+fn open_problem(path: &Path) -> Option<String> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = open(path, flags, Mode::empty());
+    opened
+        .err()
+        .map(|error| std::io::Error::from(error).to_string())
+}
+
+/// The ports, `DEVICE/ports/NUMBER`, whose state is a line such as `4: ACTIVE`.
+fn ports(class: &Path) -> Vec<Device> {
+    let devices = entries(class).into_iter();
+    let ports = devices.flat_map(|device| entries(&device.join("ports")));
+    let port = |path: PathBuf| {
+        let state = fs::read_to_string(path.join("state")).ok()?;
+        let state = state.trim();
+        Some(Device {
+            kind: DeviceKind::Fabric,
+            problem: (!state.ends_with("ACTIVE")).then(|| format!("the port is {state}")),
+            path: path.display().to_string(),
+        })
+    };
+    ports.filter_map(port).collect()
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_down_is_a_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        for (number, state) in [("1", "4: ACTIVE\n"), ("2", "1: DOWN\n")] {
+            let port = dir.path().join("mlx5_0/ports").join(number);
+            fs::create_dir_all(&port).unwrap();
+            fs::write(port.join("state"), state).unwrap();
+        }
+        let problems: Vec<Option<String>> =
+            ports(dir.path()).into_iter().map(|it| it.problem).collect();
+        assert_eq!(problems, [None, Some("the port is 1: DOWN".to_owned())]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Collects what is known of several hosts, through a launch of workers.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::protocol::{Answer, Line, Order, Pieces, Place};
+use crate::failure::RunFailure;
+use crate::sys::pidfd::wait_for;
+use wireup_core::doctor::{Clock, Host, neighbours};
+use wireup_core::job::hosts::HostSpec;
+
+/// How long hosts may take to report their facts, and to look at each other: names may take a resolver's time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the time may take.
+const TIME: Duration = Duration::from_secs(5);
+/// How long the launch may take to end.
+const END: Duration = Duration::from_secs(15);
+/// Questions for the time; the fastest answer of each host counts.
+const TIMES: u32 = 3;
+
+/// Starts wireup where it is here, or as PATH finds it there; its end is no failure of the launch, which would end the
+/// workers on other hosts.
+const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
+  if [ -x "$own" ]; then
+    "$own" "$@" || echo "wireup doctor there ended with status $?"
+    exit 0
+  fi
+done
+echo "there is no $0, and no wireup in PATH"
+"#;
+
+/// A host that is asked: as the user names it, with the version of its agent or why that was not reached.
+pub type Member = (HostSpec, Result<String, String>);
+
+/// What is known of all these hosts. `agent` is the socket of this host's agent if the user names one, `words` are
+/// those of a worker.
+///
+/// # Errors
+/// When the launch cannot be started.
+pub fn look(
+    members: Vec<Member>,
+    agent: Option<&OsString>,
+    words: &[OsString],
+) -> Result<Vec<Host>, RunFailure> {
+    let hosts = members.iter().map(|(spec, version)| Host {
+        name: spec.name.clone(),
+        agent: Some(version.clone()),
+        facts: Err("it has not answered".to_owned()),
+        clock: None,
+        seen: Vec::new(),
+    });
+    let mut hosts: Vec<Host> = hosts.collect();
+    let reached = members.iter().enumerate();
+    let reached: Vec<usize> = reached
+        .filter(|(_, (_, version))| version.is_ok())
+        .map(|(number, _)| number)
+        .collect();
+    if reached.is_empty() {
+        return Ok(hosts);
+    }
+    let list: Vec<String> = reached
+        .iter()
+        .map(|number| {
+            let spec = &members[*number].0;
+            match spec.has_own_address() {
+                true => format!("{}@{}", spec.name, spec.address),
+                false => spec.name.clone(),
+            }
+        })
+        .collect();
+    let mut launch = Launch::start(&list.join(","), agent, words)
+        .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+    launch.question(&mut hosts, &reached);
+    let said = launch.end();
+    for number in reached {
+        let host = &mut hosts[number];
+        if let Err(why) = &mut host.facts
+            && let Some(line) = said.lines().find(|line| line.starts_with("wireup: "))
+        {
+            *why = format!("{why}; {}", line.trim_start_matches("wireup: "));
+        }
+    }
+    Ok(hosts)
+}
+
+/// The launch of the workers.
+struct Launch {
+    child: Child,
+    orders: Option<ChildStdin>,
+    /// Lines with the rank and the time at which they came.
+    lines: Receiver<(usize, String, Instant)>,
+    said: Option<std::thread::JoinHandle<String>>,
+    pieces: BTreeMap<usize, Pieces>,
+}
+
+impl Launch {
+    fn start(hosts: &str, agent: Option<&OsString>, words: &[OsString]) -> io::Result<Self> {
+        let own = std::env::current_exe()?;
+        let mut command = Command::new(&own);
+        command.arg0("wireup").args([
+            "run",
+            "--no-config",
+            "--engine",
+            "none",
+            "--pmi",
+            "none",
+            "--ppn",
+            "1",
+            "--label",
+            "--stdin",
+            "all",
+            "--wdir",
+            "/",
+            "--hosts",
+            hosts,
+        ]);
+        if let Some(agent) = agent {
+            command.arg("--agent").arg(agent);
+        }
+        command.args(["sh", "-c", SCRIPT]).arg(&own).args(words);
+        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes.stderr(Stdio::piped()).spawn()?;
+        let (out, mut err) = (child.stdout.take(), child.stderr.take());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()) {
+                let Ok(line) = line else { return };
+                let labelled = line
+                    .strip_prefix('[')
+                    .and_then(|rest| rest.split_once("] "));
+                let Some((rank, text)) = labelled else {
+                    continue;
+                };
+                if let Ok(rank) = rank.parse()
+                    && sender
+                        .send((rank, text.to_owned(), Instant::now()))
+                        .is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let said = std::thread::spawn(move || {
+            let mut text = Vec::new();
+            if let Some(err) = &mut err {
+                // What came before an error is kept.
+                let _ = err.read_to_end(&mut text);
+            }
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        Ok(Self {
+            orders: child.stdin.take(),
+            child,
+            lines,
+            said: Some(said),
+            pieces: BTreeMap::new(),
+        })
+    }
+
+    /// Asks the workers everything. `reached` has the host of each rank.
+    fn question(&mut self, hosts: &mut [Host], reached: &[usize]) {
+        let mut ports: BTreeMap<usize, u16> = BTreeMap::new();
+        let mut done = 0;
+        self.until(Instant::now() + PATIENCE, reached.len(), |rank, line, _| {
+            let Some(number) = reached.get(rank) else {
+                return 0;
+            };
+            let host = &mut hosts[*number];
+            let first = host.facts.is_err() && !ports.contains_key(number);
+            match line {
+                Line::Answer(Answer::Facts { facts, port }) => {
+                    host.facts = Ok(*facts);
+                    ports.insert(*number, port);
+                }
+                Line::Answer(_) => return 0,
+                Line::Text(text) => {
+                    ports.entry(*number).or_insert(0);
+                    if host.facts.is_err() {
+                        host.facts = Err(text);
+                    }
+                }
+            }
+            done += usize::from(first);
+            usize::from(first)
+        });
+        let answered = reached
+            .iter()
+            .filter(|number| hosts[**number].facts.is_ok());
+        let answered: Vec<usize> = answered.copied().collect();
+        for number in 0..TIMES {
+            self.time(number, hosts, reached, answered.len());
+        }
+        let place = |(at, number): (usize, &usize)| {
+            let facts = hosts[*number].known()?;
+            let interfaces = facts.network.interfaces.iter();
+            let usable = interfaces.filter(|it| it.up && !it.loopback);
+            let reaches = neighbours::of(at, answered.len());
+            Some((
+                *number,
+                Place {
+                    name: hosts[*number].name.clone(),
+                    addresses: usable.flat_map(|it| it.addresses.iter().copied()).collect(),
+                    port: ports.get(number).copied().unwrap_or(0),
+                    reaches: reaches.into_iter().map(|at| answered[at]).collect(),
+                },
+            ))
+        };
+        // Workers know their hosts by rank.
+        let places: BTreeMap<usize, Place> =
+            answered.iter().enumerate().filter_map(place).collect();
+        let rank_of = |number: &usize| reached.iter().position(|it| it == number);
+        let by_rank = places.into_iter().filter_map(|(number, mut place)| {
+            place.reaches = place.reaches.iter().filter_map(rank_of).collect();
+            Some((rank_of(&number)?, place))
+        });
+        if answered.len() < 2 || !self.order(&Order::Neighbours(by_rank.collect())) {
+            return;
+        }
+        self.until(
+            Instant::now() + PATIENCE,
+            answered.len(),
+            |rank, line, _| {
+                let (Some(number), Line::Answer(Answer::Seen(mut seen))) =
+                    (reached.get(rank), line)
+                else {
+                    return 0;
+                };
+                seen.retain_mut(|it| match reached.get(it.host) {
+                    Some(number) => {
+                        it.host = *number;
+                        true
+                    }
+                    None => false,
+                });
+                hosts[*number].seen = seen;
+                1
+            },
+        );
+    }
+
+    /// One question for the time.
+    fn time(&mut self, number: u32, hosts: &mut [Host], reached: &[usize], count: usize) {
+        let asked = Instant::now();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let (Ok(now), true) = (now, self.order(&Order::Time(number))) else {
+            return;
+        };
+        self.until(asked + TIME, count, |rank, line, at| {
+            let (
+                Some(host),
+                Line::Answer(Answer::Time {
+                    number: of,
+                    seconds,
+                }),
+            ) = (reached.get(rank), line)
+            else {
+                return 0;
+            };
+            let error = at.duration_since(asked).as_secs_f64() / 2.0;
+            let clock = &mut hosts[*host].clock;
+            if of == number && clock.is_none_or(|known| error < known.error) {
+                let ahead = seconds - (now.as_secs_f64() + error);
+                *clock = Some(Clock { ahead, error });
+            }
+            usize::from(of == number)
+        });
+    }
+
+    /// Sends an order to all; whether that was possible.
+    fn order(&mut self, order: &Order) -> bool {
+        let mut line = serde_json::to_string(order).expect("text and numbers only");
+        line.push('\n');
+        let sent = self.orders.as_mut().map(|to| to.write_all(line.as_bytes()));
+        sent.is_some_and(|sent| sent.is_ok())
+    }
+
+    /// Takes lines until `count` have been counted, the launch has ended or it is that late.
+    fn until(
+        &mut self,
+        deadline: Instant,
+        count: usize,
+        mut take: impl FnMut(usize, Line, Instant) -> usize,
+    ) {
+        let mut counted = 0;
+        while counted < count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok((rank, line, at)) => {
+                    if let Some(line) = self.pieces.entry(rank).or_default().take(&line) {
+                        counted += take(rank, line, at);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Lets the workers end, and returns what the launcher has said.
+    fn end(mut self) -> String {
+        drop(self.orders.take());
+        if !wait_for(&self.child, END) {
+            let pid = rustix::process::Pid::from_child(&self.child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        // The launcher ends within its grace time after the signal.
+        let _ = self.child.wait();
+        let said = self.said.take().and_then(|said| said.join().ok());
+        said.unwrap_or_default()
+    }
+}

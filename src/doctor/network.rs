@@ -1,0 +1,64 @@
+//! The network as this host has it.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+use crate::sys::interfaces;
+use wireup_core::doctor::facts::{Interface, Network};
+
+/// How long a connection may take: packets that are dropped have no answer.
+pub(super) const CONNECT: Duration = Duration::from_secs(3);
+
+/// Interfaces, the host's own name, and the loopback.
+pub(super) fn look(name: &str) -> Network {
+    let (own_addresses, own_problem) = match addresses_of(name) {
+        Ok(addresses) => (addresses, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    Network {
+        interfaces: all(),
+        own_addresses,
+        own_problem,
+        loopback_problem: over_loopback().err().map(|error| error.to_string()),
+    }
+}
+
+/// The addresses of a name. May ask over a network and wait.
+pub(super) fn addresses_of(name: &str) -> Result<Vec<IpAddr>, String> {
+    let found = (name, 0).to_socket_addrs();
+    let found = found.map_err(|error| {
+        // What the standard library puts in front says nothing here.
+        let text = error.to_string();
+        let text = text.strip_prefix("failed to lookup address information: ");
+        text.map_or_else(|| error.to_string(), str::to_owned)
+    })?;
+    let mut addresses: Vec<IpAddr> = found.map(|at| at.ip()).collect();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+fn all() -> Vec<Interface> {
+    let mut all: Vec<Interface> = Vec::new();
+    for address in interfaces::addresses().unwrap_or_default() {
+        if let Some(known) = all.iter_mut().find(|it| it.name == address.interface) {
+            known.addresses.push(address.ip);
+            continue;
+        }
+        let mtu = fs::read_to_string(format!("/sys/class/net/{}/mtu", address.interface));
+        all.push(Interface {
+            mtu: mtu.map_or(0, |text| text.trim().parse().unwrap_or(0)),
+            name: address.interface,
+            up: address.up,
+            loopback: address.loopback,
+            addresses: vec![address.ip],
+        });
+    }
+    all
+}
+
+fn over_loopback() -> std::io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let at: SocketAddr = listener.local_addr()?;
+    TcpStream::connect_timeout(&at, CONNECT).map(drop)
+}

@@ -1,0 +1,124 @@
+//! The user's program as this host has it, and the libpmix that a launch of it would load.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::inspect::ldso::{Loader, System};
+use crate::inspect::program::Program as Found;
+use crate::inspect::{Finding, Inspection, Wants, Why, inspect, libpmix, sidecar_files};
+use wireup_core::doctor::facts::{Pmix, Program, Wants as Wanted};
+
+/// Looks at a program with its arguments; without one only for libpmix.
+pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<Program>, Pmix) {
+    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let system = System::default();
+    let Some(name) = argv.first() else {
+        let loader = Loader::new(&env, cwd, system);
+        return (None, pmix(None, &loader));
+    };
+    let mut program = Program {
+        name: name.to_string_lossy().into_owned(),
+        ..Program::default()
+    };
+    let search = std::env::var_os("PATH");
+    let found = match Found::find(name, search.as_deref(), cwd) {
+        Ok(found) => found,
+        Err(error) => {
+            program.problem = Some(error.to_string());
+            let loader = Loader::new(&env, cwd, system);
+            return (Some(program), pmix(None, &loader));
+        }
+    };
+    let Inspection { finding, loader } = inspect(&found, argv, &env, cwd, &system);
+    program.path = Some(found.path().display().to_string());
+    program.digest = digest(found.path()).ok();
+    program.wants = match finding.wants {
+        Wants::Pmix => Wanted::Pmix,
+        Wants::Pmi => Wanted::Pmi,
+        Wants::Unknown => Wanted::Unknown,
+        Wants::Plain => Wanted::Plain,
+    };
+    program.missing.clone_from(&finding.missing);
+    if let Some(mpi) = mpi(&finding) {
+        program.mpi_digest = digest(&mpi).ok();
+        program.mpi = Some(mpi.display().to_string());
+    }
+    let pmix = pmix(Some(&finding), &loader);
+    (Some(program), pmix)
+}
+
+/// The MPI library of a program.
+fn mpi(finding: &Finding) -> Option<PathBuf> {
+    let library = match &finding.why {
+        Why::Library(library, _) => library.path.as_ref(),
+        _ => None,
+    };
+    let found = finding.openmpi.as_ref().or(library)?;
+    Some(found.canonicalize().unwrap_or_else(|_| found.clone()))
+}
+
+fn pmix(finding: Option<&Finding>, loader: &Loader) -> Pmix {
+    let variable = std::env::var_os(libpmix::VARIABLE).filter(|value| !value.is_empty());
+    let chosen = libpmix::choose(
+        None,
+        finding,
+        variable.as_deref().map(Path::new),
+        &[],
+        loader,
+    );
+    let installed = sidecar_files::are_installed();
+    match chosen {
+        Err(error) => Pmix {
+            problem: Some(error.to_string()),
+            ..Pmix::default()
+        },
+        Ok(choice) => Pmix {
+            library: Some(choice.path.display().to_string()),
+            version: choice.version.map(|version| version.to_string()),
+            vulnerable: choice.version.and_then(libpmix::Version::vulnerable),
+            problem: installed.err().map(|failure| failure.to_string()),
+        },
+    }
+}
+
+/// A digest of a file's contents.
+fn digest(path: &Path) -> io::Result<String> {
+    let mut sha = Sha256::new();
+    io::copy(&mut File::open(path)?, &mut Writer(&mut sha))?;
+    Ok(data_encoding::HEXLOWER.encode(&sha.finalize()[..16]))
+}
+
+struct Writer<'a>(&'a mut Sha256);
+
+impl io::Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_is_that_of_the_contents() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |text: &str| {
+            let path = dir.path().join("file");
+            std::fs::write(&path, text).unwrap();
+            digest(&path).unwrap()
+        };
+        assert_eq!(of(""), "e3b0c44298fc1c149afbf4c8996fb924");
+        assert_ne!(of("a"), of("b"));
+        assert!(digest(&dir.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! Messages between `wireup doctor` and its workers on hosts: JSON, in lines.
+//!
+//! A worker's lines are cut into pieces that a pipe takes as a whole, so that the launcher between the two never shows
+//! half of one: `+` and a piece that continues, `.` and the last piece. Any other line is text for the user.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use wireup_core::doctor::Neighbour;
+use wireup_core::doctor::facts::HostFacts;
+
+/// Most bytes of a piece: a pipe takes 4096 at once. Source: `PIPE_BUF` in pipe(7).
+const PIECE: usize = 3000;
+
+/// To the workers, all of them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// To be answered at once.
+    Time(u32),
+    /// All hosts that answered, by their number.
+    Neighbours(BTreeMap<usize, Place>),
+}
+
+/// Where a host can be reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Place {
+    /// Its name.
+    pub(super) name: String,
+    /// Addresses of its interfaces.
+    pub(super) addresses: Vec<IpAddr>,
+    /// A port on which its worker listens.
+    pub(super) port: u16,
+    /// The numbers of the hosts that it tries to reach.
+    pub(super) reaches: Vec<usize>,
+}
+
+/// From a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// The first.
+    Facts {
+        facts: Box<HostFacts>,
+        /// The port on which it listens; 0 if it cannot.
+        port: u16,
+    },
+    /// The time there, in seconds since 1970.
+    Time { number: u32, seconds: f64 },
+    /// What it sees of its neighbours.
+    Seen(Vec<Neighbour>),
+}
+
+/// The lines of an answer.
+pub(super) fn lines(answer: &Answer) -> Vec<String> {
+    let text = serde_json::to_string(answer).expect("text and numbers only");
+    let mut lines = Vec::new();
+    let mut rest = text.as_str();
+    while rest.len() > PIECE {
+        let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE));
+        lines.push(format!("+{piece}\n"));
+        rest = more;
+    }
+    lines.push(format!(".{rest}\n"));
+    lines
+}
+
+/// The lines of one worker, put together.
+#[derive(Debug, Default)]
+pub(super) struct Pieces(String);
+
+/// What a line completes.
+#[derive(Debug)]
+pub(super) enum Line {
+    Answer(Answer),
+    /// What is no answer.
+    Text(String),
+}
+
+impl Pieces {
+    /// Takes a line, and returns what it completes.
+    pub(super) fn take(&mut self, line: &str) -> Option<Line> {
+        if let Some(piece) = line.strip_prefix('+') {
+            self.0.push_str(piece);
+            return None;
+        }
+        let Some(last) = line.strip_prefix('.') else {
+            return Some(Line::Text(line.to_owned()));
+        };
+        let mut text = std::mem::take(&mut self.0);
+        text.push_str(last);
+        Some(match serde_json::from_str(&text) {
+            Ok(answer) => Line::Answer(answer),
+            Err(error) => Line::Text(format!("wireup doctor there cannot be understood: {error}")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_answers_are_put_together_again() {
+        let facts = HostFacts {
+            name: "é".repeat(10_000),
+            ..HostFacts::default()
+        };
+        let answer = Answer::Facts {
+            facts: Box::new(facts.clone()),
+            port: 7,
+        };
+        let lines = lines(&answer);
+        assert!(lines.len() > 3 && lines.iter().all(|line| line.len() <= 4096));
+        let mut pieces = Pieces::default();
+        let mut found = lines.iter().filter_map(|line| pieces.take(line.trim_end()));
+        let Some(Line::Answer(Answer::Facts {
+            facts: got,
+            port: 7,
+        })) = found.next()
+        else {
+            panic!("no answer");
+        };
+        assert_eq!(*got, facts);
+        assert!(matches!(pieces.take("sh: not found"), Some(Line::Text(_))));
+    }
+}

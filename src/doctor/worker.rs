@@ -1,0 +1,103 @@
+//! The part of `wireup doctor` that runs on each host.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::network::{CONNECT, addresses_of};
+use super::protocol::{Answer, Order, Place, lines};
+use super::{Asked, facts};
+use crate::sys::names;
+use wireup_core::doctor::Neighbour;
+
+/// Reports facts and does what standard input says until that ends. `own` is the number of this host.
+///
+/// # Errors
+/// When standard output or input cannot be used.
+pub fn work(asked: &Asked, cwd: &Path, own: usize) -> io::Result<()> {
+    // Nothing accepts: the kernel completes connections by itself.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
+    let port = listener.as_ref().ok();
+    let port = port.and_then(|listener| listener.local_addr().ok());
+    answer(&Answer::Facts {
+        facts: Box::new(facts(asked, cwd)),
+        port: port.map_or(0, |at| at.port()),
+    })?;
+    for line in io::stdin().lock().lines() {
+        match serde_json::from_str(&line?).map_err(io::Error::other)? {
+            Order::Time(number) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                let seconds = now.map_or(0.0, |time| time.as_secs_f64());
+                answer(&Answer::Time { number, seconds })?;
+            }
+            Order::Neighbours(places) => answer(&Answer::Seen(look(&places, own)))?,
+        }
+    }
+    Ok(())
+}
+
+fn answer(answer: &Answer) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for line in lines(answer) {
+        out.write_all(line.as_bytes())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// What this host sees of its neighbours, which are looked at one beside the other: each may take its time.
+fn look(places: &BTreeMap<usize, Place>, own: usize) -> Vec<Neighbour> {
+    let reaches = places.get(&own).map(|place| place.reaches.as_slice());
+    let reaches = reaches.unwrap_or_default().iter();
+    std::thread::scope(|scope| {
+        let looks: Vec<_> = reaches
+            .filter_map(|number| Some((*number, places.get(number)?)))
+            .map(|(number, place)| scope.spawn(move || seen(number, place)))
+            .collect();
+        looks
+            .into_iter()
+            .filter_map(|look| look.join().ok())
+            .collect()
+    })
+}
+
+fn seen(number: usize, place: &Place) -> Neighbour {
+    let forward = addresses_of(&place.name);
+    let back = forward
+        .as_ref()
+        .ok()
+        .and_then(|all| names::of(*all.first()?));
+    // A name that stands for something else is a finding of its own, and says nothing about the network.
+    let named = forward.as_ref().map_or(&[][..], Vec::as_slice);
+    let theirs = |at: &&IpAddr| place.addresses.contains(at);
+    let mut targets: Vec<IpAddr> = named.iter().filter(theirs).copied().collect();
+    if targets.is_empty() {
+        targets.clone_from(&place.addresses);
+        targets.truncate(1);
+    }
+    if targets.iter().any(IpAddr::is_ipv4) {
+        targets.retain(IpAddr::is_ipv4);
+    }
+    Neighbour {
+        host: number,
+        unreached: unreached(&targets, place.port),
+        forward,
+        back,
+    }
+}
+
+/// Why one of these addresses cannot be reached.
+fn unreached(targets: &[IpAddr], port: u16) -> Option<String> {
+    if port == 0 {
+        return None;
+    }
+    targets.iter().find_map(|ip| {
+        let at = SocketAddr::new(*ip, port);
+        let error = TcpStream::connect_timeout(&at, CONNECT).err()?;
+        // The port is another one each time; hosts with the same fault are to be shown as one.
+        Some(format!("{ip}, at a port above 1024: {error}"))
+    })
+}

@@ -1,0 +1,481 @@
+//! `wireup doctor` on this machine: each fault is made for real, in namespaces and limits of its own, and is found.
+
+use serde_json::Value;
+
+use crate::common::{Outcome, Output, Run};
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+/// A check, words of its finding, what makes the fault (lines of a shell before wireup is executed as `$@`), and
+/// further words for wireup.
+type Fault = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+);
+
+/// Directories of the kernel's settings with files of our own, of which one is changed.
+macro_rules! setting {
+    ($directory:literal, $name:literal, $value:literal) => {
+        concat!(
+            "mkdir -p s; cp /proc/sys/",
+            $directory,
+            "/* s 2>/dev/null || true; echo ",
+            $value,
+            " >s/",
+            $name,
+            "; mount --bind s /proc/sys/",
+            $directory
+        )
+    };
+}
+
+/// Another user, for whom wireup is copied to where he can execute it.
+macro_rules! as_user {
+    ($with:literal) => {
+        concat!(
+            "mount -t tmpfs t /mnt; cp \"$1\" /mnt/wireup; shift; export HOME=/mnt; ",
+            "set -- setpriv --reuid=54399 --regid=54399 --clear-groups ",
+            $with,
+            " /mnt/wireup \"$@\""
+        )
+    };
+}
+
+/// A group of control with a limit, of version 2 or 1, in which wireup runs and which is removed.
+macro_rules! group {
+    ($controller:literal, $second:literal, $first:literal, $value:literal) => {
+        concat!(
+            "g=/sys/fs/cgroup; f=",
+            $second,
+            "; [ ! -d $g/",
+            $controller,
+            " ] || { g=$g/",
+            $controller,
+            "; f=",
+            $first,
+            "; }; d=$g/wireup-doctor$(echo $PWD | tr / -); mkdir $d; echo ",
+            $value,
+            " >$d/$f; echo $$ >$d/cgroup.procs; code=0; \"$@\" || code=$?; \
+             echo $$ >$g/cgroup.procs; rmdir $d; exit $code"
+        )
+    };
+}
+
+/// A `/dev` of our own with this in it.
+macro_rules! device {
+    ($make:literal) => {
+        concat!(
+            "mkdir d; mount -t tmpfs d d; cp -a /dev/null /dev/zero /dev/urandom d; mkdir d/shm d/infiniband; ",
+            $make, "; mount --move d /dev"
+        )
+    };
+}
+
+/// The kernel's file with a change, as the process sees it.
+macro_rules! edited {
+    ($file:literal, $change:literal) => {
+        concat!("sed '", $change, "' ", $file, " >f; mount --bind f ", $file)
+    };
+}
+
+const FAULTS: &[Fault] = &[
+    (
+        "shm",
+        "an MPI needs up to 128 MB for 4 ranks",
+        "mount -t tmpfs -o size=8m t /dev/shm",
+        &["--ppn", "4"],
+    ),
+    (
+        "shm-access",
+        "Read-only",
+        "mount -t tmpfs -o ro t /dev/shm",
+        &[],
+    ),
+    (
+        "stale-shm",
+        "a file of an MPI in /dev/shm that no process uses, 4 KB",
+        "mount -t tmpfs t /dev/shm; head -c 4096 /dev/zero >/dev/shm/mpich_shar_tmp1",
+        &[],
+    ),
+    (
+        "sysv-shm",
+        "1 segment of System V that no process has attached, 8 KB",
+        "ipcmk -M 8192 >/dev/null",
+        &[],
+    ),
+    ("tmp", "files /nowhere", "export TMPDIR=/nowhere", &[]),
+    (
+        "tmp",
+        "KB free in",
+        "mkdir t; mount -t tmpfs -o size=64k t t; export TMPDIR=$PWD/t",
+        &[],
+    ),
+    (
+        "tmp",
+        "more files fit into",
+        "mkdir t; mount -t tmpfs -o nr_inodes=20 t t; export TMPDIR=$PWD/t",
+        &[],
+    ),
+    (
+        "tmp-path",
+        "paths become too long",
+        "export TMPDIR=$PWD/a-directory-with-a-long-name/and-more-of-it; mkdir -p $TMPDIR",
+        &[],
+    ),
+    (
+        "no-exec",
+        "no program can be executed",
+        "mkdir t; mount -t tmpfs -o noexec t t; export TMPDIR=$PWD/t",
+        &[],
+    ),
+    (
+        "home",
+        "/nowhere: No such file",
+        "export HOME=/nowhere",
+        &[],
+    ),
+    (
+        "directory",
+        "/nowhere: No such file",
+        ":",
+        &["--wdir", "/nowhere"],
+    ),
+    (
+        "memory",
+        "100 MB of memory available",
+        edited!(
+            "/proc/meminfo",
+            "s/^MemAvailable:.*/MemAvailable: 102400 kB/"
+        ),
+        &["--ppn", "4"],
+    ),
+    (
+        "huge-pages",
+        "all 8 huge pages",
+        edited!(
+            "/proc/meminfo",
+            "s/^HugePages_Total:.*/HugePages_Total: 8/;s/^HugePages_Free:.*/HugePages_Free: 0/"
+        ),
+        &[],
+    ),
+    (
+        "overcommit",
+        "refuses memory",
+        setting!("vm", "overcommit_memory", "2"),
+        &[],
+    ),
+    (
+        "cpus",
+        "9 ranks on 1 processors",
+        "taskset -cp 0 $$ >/dev/null",
+        &["--ppn", "9"],
+    ),
+    (
+        "cpus",
+        "the affinity permits 1 of",
+        "taskset -cp 0 $$ >/dev/null",
+        &["--ppn", "1"],
+    ),
+    (
+        "load",
+        "a load of 900 on",
+        "echo 900.00 1 1 1/1 1 >f; mount --bind f /proc/loadavg",
+        &[],
+    ),
+    (
+        "governor",
+        "powersave",
+        "mount -t tmpfs t /sys/devices/system/cpu; mkdir -p /sys/devices/system/cpu/cpu0/cpufreq; \
+        echo powersave >/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+        &[],
+    ),
+    (
+        "numa-balancing",
+        "between 2 memory nodes",
+        concat!(
+            setting!("kernel", "numa_balancing", "1"),
+            "; mkdir n n/node0 n/node1; mount --bind n /sys/devices/system/node"
+        ),
+        &[],
+    ),
+    (
+        "autogroup",
+        "nice has no effect",
+        setting!("kernel", "sched_autogroup_enabled", "1"),
+        &[],
+    ),
+    (
+        "ptrace-scope",
+        "ptrace_scope is 3",
+        concat!(
+            "mkdir -p s/yama; ",
+            setting!("kernel", "yama/ptrace_scope", "3")
+        ),
+        &[],
+    ),
+    (
+        "memlock",
+        "64 KB may be locked",
+        device!("mknod d/infiniband/uverbs0 c 1 3; ulimit -l 64"),
+        &[],
+    ),
+    (
+        "fabric",
+        "/dev/infiniband/uverbs0: No such device",
+        device!("mknod d/infiniband/uverbs0 c 231 192"),
+        &[],
+    ),
+    (
+        "fabric",
+        "mlx5_0/ports/1: the port is 1: DOWN",
+        "mount -t tmpfs t /sys/class; mkdir -p /sys/class/infiniband/mlx5_0/ports/1; \
+        echo 1: DOWN >/sys/class/infiniband/mlx5_0/ports/1/state",
+        &[],
+    ),
+    (
+        "gpu",
+        "/dev/nvidia0: No such device",
+        device!("mknod d/nvidia0 c 195 0"),
+        &[],
+    ),
+    (
+        "copy-device",
+        "/dev/xpmem: No such device",
+        device!("mknod d/xpmem c 231 193"),
+        &[],
+    ),
+    (
+        "nofile",
+        "70 open files; a rank may need 72",
+        "ulimit -n 70",
+        &["--ppn", "8"],
+    ),
+    (
+        "address-space",
+        "of address space",
+        "ulimit -v 4000000",
+        &[],
+    ),
+    ("address-space", "of data", "ulimit -d 4000000", &[]),
+    ("stack", "a stack of 512 KB", "ulimit -s 512", &[]),
+    ("file-size", "files of at most", "ulimit -f 20000", &[]),
+    ("cpu-time", "after 1000 s", "ulimit -t 1000", &[]),
+    (
+        "cgroup-processes",
+        "more processes and threads; the ranks need",
+        group!("pids", "pids.max", "pids.max", "12"),
+        &[],
+    ),
+    (
+        "cgroup-memory",
+        "more memory; 4 ranks need at least 128 MB",
+        group!("memory", "memory.max", "memory.limit_in_bytes", "64M"),
+        &["--ppn", "4"],
+    ),
+    (
+        "kernel",
+        "Linux 2.6",
+        "set -- setarch \"$(uname -m)\" --uname-2.6 \"$@\"",
+        &[],
+    ),
+    (
+        "container",
+        " with its default of 64 MB for /dev/shm",
+        "mount -t tmpfs -o size=64m t /dev/shm; export APPTAINER_CONTAINER=x",
+        &["--ppn", "2"],
+    ),
+    (
+        "loopback",
+        "no connection over the loopback",
+        "ip link set lo down",
+        &[],
+    ),
+    (
+        "ports",
+        "11 ports from 40000 to 40010",
+        "echo 40000 40010 >/proc/sys/net/ipv4/ip_local_port_range",
+        &["--ppn", "4"],
+    ),
+    (
+        "interface-variables",
+        "FI_TCP_IFACE names \"ib9\"",
+        "export FI_TCP_IFACE=ib9",
+        &[],
+    ),
+    (
+        "own-name",
+        "its own name nowhere.invalid has no address",
+        "hostname nowhere.invalid",
+        &[],
+    ),
+    ("program", "there is no", ":", &["./missing"]),
+    (
+        "libraries",
+        "needs libgone.so",
+        "echo 'int gone(void){return 0;}' >g.c; cc -shared -fPIC -o libgone.so g.c; \
+        echo 'int gone(void);int main(void){return gone();}' >m.c; cc -o m m.c -L. -lgone; rm libgone.so",
+        &["./m"],
+    ),
+    (
+        "libpmix",
+        "/nowhere given by WIREUP_LIBPMIX",
+        "export WIREUP_LIBPMIX=/nowhere",
+        &[],
+    ),
+    (
+        "nproc",
+        "10 processes and threads of this user",
+        as_user!("prlimit --nproc=10"),
+        &[],
+    ),
+    (
+        "hidepid",
+        "hides processes",
+        concat!("mount -t proc -o hidepid=2 p /proc; ", as_user!("")),
+        &[],
+    ),
+    (
+        "ptrace-scope",
+        "ptrace_scope is 1",
+        concat!(
+            "mkdir -p s/yama; ",
+            setting!("kernel", "yama/ptrace_scope", "1"),
+            "; ",
+            as_user!("")
+        ),
+        &[],
+    ),
+    (
+        "fabric",
+        "/dev/infiniband/uverbs0: Permission denied",
+        concat!(
+            device!("mknod -m 600 d/infiniband/uverbs0 c 1 3"),
+            "; chmod 755 /dev /dev/infiniband; ",
+            as_user!("")
+        ),
+        &[],
+    ),
+];
+
+/// Runs it in namespaces of its own, with the loopback up, after these lines.
+fn doctor(lines: &str, words: &[&str]) -> Outcome {
+    let script = format!(
+        "set -e; ip link set lo up; mount -t tmpfs -o size=2g t /dev/shm; {lines}; exec \"$@\""
+    );
+    let unshare = [
+        "unshare", "-m", "-n", "-i", "-u", "-p", "-f", "sh", "-c", &script, "sh",
+    ];
+    let run = Run::command(unshare).more([WIREUP, "doctor", "--json"]);
+    run.more(words).run()
+}
+
+fn report(outcome: &Outcome) -> Value {
+    serde_json::from_str(&outcome.out()).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
+}
+
+/// Check, severity and what of each finding.
+fn findings(report: &Value) -> Vec<[String; 3]> {
+    let all = report["findings"].as_array().unwrap().iter();
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    all.map(|it| ["check", "severity", "what"].map(|key| text(it, key)))
+        .collect()
+}
+
+/// Whether a check found this.
+fn has(found: &[[String; 3]], check: &str, words: &str) -> bool {
+    let is = |it: &[String; 3]| it[0] == check && it[2].contains(words);
+    found.iter().any(is)
+}
+
+#[test]
+fn faults_that_are_made_are_found_and_named() {
+    // The other setting is the usual one of many kernels.
+    let well = doctor(
+        setting!("kernel", "sched_autogroup_enabled", "0"),
+        &["--ppn", "1"],
+    );
+    let usual = findings(&report(&well));
+    for (check, words, lines, more) in FAULTS {
+        assert!(
+            !has(&usual, check, words),
+            "{check}: without the fault too: {usual:?}"
+        );
+        let outcome = doctor(lines, more);
+        let found = findings(&report(&outcome));
+        let said = outcome.err();
+        assert!(
+            has(&found, check, words),
+            "{check}, {words}: {found:?}\n{said}"
+        );
+        let problems = found.iter().any(|[_, severity, _]| severity == "problem");
+        assert_eq!(outcome.code, i32::from(problems), "{check}: {found:?}");
+    }
+}
+
+/// Has the kernel refuse process_vm_readv(2) (310 on x86-64) to what is executed, as seccomp profiles of containers do.
+const WITHOUT_CMA: &str = r#"
+import ctypes, os, struct, sys
+insns = [(0x20, 0, 0, 0), (0x15, 0, 1, 310), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)]
+program = b"".join(struct.pack("HBBI", *insn) for insn in insns)
+buffer = ctypes.create_string_buffer(program)
+filter = struct.pack("HxxxxxxP", len(insns), ctypes.addressof(buffer))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.c_char_p(filter), 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_filter_of_system_calls_is_found() {
+    let run = Run::command(["python3", "-c", WITHOUT_CMA, WIREUP, "doctor", "--json"]);
+    let found = findings(&report(&run.run()));
+    let words = "process_vm_readv: Operation not permitted";
+    assert!(has(&found, "cma", words), "{found:?}");
+}
+
+#[test]
+fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
+    let script = "mount -t tmpfs -o size=8m t /dev/shm; exec \"$@\"";
+    let unshare = ["unshare", "-m", "sh", "-c", script, "sh"];
+    let run = Run::command(unshare).more([WIREUP, "doctor", "--ppn", "4", "true"]);
+    let outcome = run.run().expect(1);
+    let out = outcome.out();
+    let lines: Vec<&str> = out.lines().collect();
+    let at = lines.iter().position(|line| line.ends_with(" [shm]"));
+    let at = at.unwrap_or_else(|| panic!("{out}"));
+    assert!(lines[at].starts_with("problem  "), "{out}");
+    assert!(
+        lines[at].contains(": /dev/shm has 8 MB free of 8 MB"),
+        "{out}"
+    );
+    assert!(
+        lines[at + 1].contains("mount -o remount,size=SIZE /dev/shm"),
+        "{out}"
+    );
+    assert!(lines.last().unwrap().starts_with("1 host, "), "{out}");
+
+    let list = Run::command([WIREUP, "doctor", "--list"])
+        .run()
+        .expect_quiet_success();
+    let list = list.out();
+    let checks: Vec<&str> = list
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert!(checks.len() >= 30, "{list}");
+    let page = include_str!("../../docs/diagnosing.md");
+    for check in checks {
+        assert!(
+            page.contains(&format!("| `{check}` |")),
+            "docs/diagnosing.md: {check}"
+        );
+    }
+    let refused = Run::command([WIREUP, "doctor", "--ppn", "0"])
+        .run()
+        .expect(125);
+    refused.expect_one_line(&["--ppn"]);
+}
