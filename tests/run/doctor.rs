@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Outcome, Output, Run};
+use crate::common::{Outcome, Run};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
