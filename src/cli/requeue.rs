@@ -1,13 +1,11 @@
 //! Slurm is asked to run its job again (`--on-failure requeue`), where there is one.
 
 use std::ffi::OsStr;
-use std::os::unix::process::parent_id;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::control::slurm_job::{self, End};
-use crate::sys::pidfd::wait_for;
+use crate::sys::pidfd::{wait_for, wait_for_parent};
 
 /// The job of Slurm's in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";
@@ -40,10 +38,7 @@ pub(super) fn ask() {
     match scontrol(&job) {
         Ok(()) => {
             eprintln!("wireup: Slurm runs its job {shown} again (--on-failure requeue)");
-            let (script, since) = (parent_id(), Instant::now());
-            while parent_id() == script && since.elapsed() < UNTIL_ENDED {
-                sleep(Duration::from_millis(20));
-            }
+            wait_for_parent(UNTIL_ENDED);
         }
         Err(why) => eprintln!("wireup: Slurm's job {shown} is not run again: {why}"),
     }

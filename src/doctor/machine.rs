@@ -77,10 +77,11 @@ fn container() -> Option<String> {
 
 /// Whether processes of others are hidden, given `/proc/self/mountinfo`. Source: proc(5).
 fn hides_processes(mounts: &str) -> bool {
-    let of_proc = mounts
+    let mut of_proc = mounts
         .lines()
         .filter(|line| line.split(' ').nth(4) == Some("/proc"));
-    of_proc.last().is_some_and(|line| {
+    // The last one mounted hides the others.
+    of_proc.next_back().is_some_and(|line| {
         let options = line.split([' ', ',']);
         let mut values = options.filter_map(|option| option.strip_prefix("hidepid="));
         values.any(|value| value != "0" && value != "off")

@@ -57,7 +57,8 @@ pub(super) fn lines(answer: &Answer) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text.as_str();
     while rest.len() > PIECE {
-        let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE));
+        let whole = (0..=PIECE).rev().find(|at| rest.is_char_boundary(*at));
+        let (piece, more) = rest.split_at(whole.expect("0 is a boundary"));
         lines.push(format!("+{piece}\n"));
         rest = more;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
 use crate::sys::procfs::{self, Process};
 
@@ -19,6 +19,14 @@ pub(crate) fn wait_for(child: &std::process::Child, most: Duration) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     pidfd.is_some_and(|pidfd| Held(pidfd).wait(most))
+}
+
+/// Waits for the end of this process's parent, at most so long.
+pub(crate) fn wait_for_parent(most: Duration) {
+    let pidfd = getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    if let Some(pidfd) = pidfd {
+        Held(pidfd).wait(most);
+    }
 }
 
 /// Waits for the end of a process, at most so long; whether it has ended.

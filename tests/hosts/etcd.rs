@@ -23,6 +23,15 @@ const LEASE: Duration = Duration::from_secs(20);
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
+/// Lets so much time pass that a lease which nobody keeps has run out.
+fn past(lease: Duration) {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "that something lasts has no condition to wait for"
+    )]
+    std::thread::sleep(lease);
+}
+
 /// A cluster of hosts without agents; `None`, and the test is ignored, where there can be none.
 #[track_caller]
 fn hosts(builder: crate::cluster::Builder) -> Option<Cluster> {
@@ -315,7 +324,7 @@ fn etcd_goes_on_without_one_member_and_tells_that_it_has_no_quorum_without_two()
     }
     assert_eq!(waits.finish().expect(0).sorted_lines(), names);
     // The agents are still registered, or again.
-    std::thread::sleep(LEASE);
+    past(LEASE);
     assert_eq!(launch(&[]).run().expect(0).sorted_lines(), names);
     end(members);
 }
@@ -338,7 +347,7 @@ fn a_registration_that_timed_out_is_made_once_and_ends_with_its_agent() {
         heal();
         await_registered(&cluster, &["node02"]);
         // No lease of an earlier attempt takes the key with it.
-        std::thread::sleep(LEASE);
+        past(LEASE);
         assert_eq!(registered(&cluster), ["node02"]);
         let leases = asked(&cluster, &["lease", "list"]);
         assert!(leases.starts_with("found 1 leases"), "{leases}");

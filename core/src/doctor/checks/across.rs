@@ -175,7 +175,7 @@ pub(super) fn same_address(hosts: &[Host], own: usize) -> Option<Seen> {
         .filter(|(number, _)| *number != own);
     // One kernel twice is no address twice.
     let others = others.filter_map(|(_, host)| host.known().filter(|it| it.name != here.name));
-    let others: Vec<IpAddr> = others.flat_map(|it| usable(it)).map(|(at, _)| at).collect();
+    let others: Vec<IpAddr> = others.flat_map(usable).map(|(at, _)| at).collect();
     let (at, name) = usable(here)
         .into_iter()
         .find(|(at, _)| others.contains(at))?;
