@@ -188,17 +188,20 @@ impl GridEngine {
         assert!(self.tried(host, words), "{words:?}");
     }
 
-    /// A user submits this script in that number of slots, and waits for its end. What it prints is in a file with the name.
+    /// A user submits this script in that number of slots, and waits for its end. What it prints is in a file with the name,
+    /// and its errors in one beside it: qrsh has some of its own now and then when it ends ("got pipe error").
     fn submit(&self, user: u32, slots: u32, name: &str, script: &str) -> Run {
         let dir = self.sandbox.work();
         let file = dir.join(format!("{name}.sh"));
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         let (slots, user) = (slots.to_string(), user.to_string());
         let words = ["qsub", "-sync", "y", "-pe", "mpi", &slots];
-        let words = words.into_iter().chain(["-j", "y", "-N", name, "-o"]);
+        let words = words.into_iter().chain(["-N", name]);
         let words = words.map(OsStr::new).map(OsStr::to_owned);
         let output = dir.join(name);
-        let words = words.chain([output.into(), "-wd".into(), dir.into(), file.into()]);
+        let errors = errors_of(&output);
+        let words = words.chain(["-o".into(), output.into(), "-e".into(), errors.into()]);
+        let words = words.chain(["-wd".into(), dir.into(), file.into()]);
         Run::command(words)
             .on_host(0, &self.sandbox)
             .under(["setpriv", "--reuid", &user, "--regid", &user])
@@ -214,6 +217,11 @@ impl GridEngine {
         fs::read_to_string(self.sandbox.work().join(name)).unwrap_or_default()
     }
 
+    fn errors(&self, name: &str) -> String {
+        let file = errors_of(&self.sandbox.work().join(name));
+        fs::read_to_string(file).unwrap_or_default()
+    }
+
     /// The script of a job that launches this.
     fn script(&self, words: &str) -> String {
         format!("exec {} run {words}", self.wireup.display())
@@ -225,10 +233,16 @@ impl GridEngine {
         let run = self.submit(ALICE, slots, name, &self.script(words));
         let mut outcome = run.run();
         let printed = self.printed(name);
-        assert_eq!(outcome.code, 0, "{outcome:?}\n{printed}");
+        let errors = self.errors(name);
+        assert_eq!(outcome.code, 0, "{outcome:?}\n{printed}\n{errors}");
         outcome.stdout = printed.into_bytes();
         outcome
     }
+}
+
+/// Where a job's errors are whose output is there.
+fn errors_of(output: &Path) -> PathBuf {
+    output.with_extension("errors")
 }
 
 /// A configuration with other values for some names.
@@ -337,7 +351,7 @@ fn a_job_is_used_without_options_and_ends_with_all_that_it_started() {
     let outcome = bobs.finish();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     let (printed, line) = (
-        engine.printed("bobs"),
+        engine.errors("bobs"),
         format!("wireup: host {}", lost.name()),
     );
     assert!(printed.contains(&line), "{printed}");
