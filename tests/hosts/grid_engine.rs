@@ -340,11 +340,22 @@ fn a_job_is_used_without_options_and_ends_with_all_that_it_started() {
         (ranks() == 3).then_some(())
     });
     alices.finish();
-    // qdel kills the launcher's guard too, now and then before it has removed the launch's files.
-    let remove =
-        format!("find /tmp /dev/shm -maxdepth 1 -user {ALICE} -name 'wireup*' -exec rm -rf {{}} +");
+    // Now and then qdel kills the launcher's guard before it has removed the launch's files: the user's next launch there
+    // removes them, and all are looked for when Bob's job has ended.
+    let (alice, wireup) = (ALICE.to_string(), engine.wireup.to_str().unwrap());
     for host in 0..3 {
-        engine.call(host, &["sh", "-c", &remove]);
+        let user = [
+            "setpriv",
+            "--reuid",
+            &alice,
+            "--regid",
+            &alice,
+            "--clear-groups",
+        ];
+        engine.call(
+            host,
+            &[&user[..], &[wireup, "run", "-n", "1", "true"]].concat(),
+        );
     }
     // A node is lost: not the one where the launch began, nor the master's.
     let of_bob = engine.printed("bobs");
