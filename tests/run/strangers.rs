@@ -9,7 +9,7 @@ use crate::pmix::pairs;
 pub(crate) const STRANGER: &str = "54322";
 
 /// A process that lies about its user.
-pub(crate) const LIAR: &str = "
+const LIAR: &str = "
 #include <sys/types.h>
 uid_t getuid(void) { return 0; }
 uid_t geteuid(void) { return 0; }
@@ -57,19 +57,25 @@ fn run(client: &Mpi, server: &str, tmp: &Path, ranks: &str, words: &[&str]) -> R
         .fold(run, |run, (name, value)| run.env(name, value))
 }
 
+/// A directory that everybody may enter, with a library in it that claims to be of another user, and the variable that
+/// preloads this; nothing without a compiler.
+pub(crate) fn liar() -> Option<(tempfile::TempDir, String)> {
+    let dir = tempfile::Builder::new().prefix("liar").tempdir().unwrap();
+    let source = dir.path().join("liar.c");
+    std::fs::write(&source, LIAR).unwrap();
+    let liar = shared_library(dir.path(), "liar.so", &source, &[])?;
+    readable(dir.path().to_path_buf());
+    Some((dir, format!("LD_PRELOAD={}", liar.display())))
+}
+
 #[test]
 fn a_stranger_who_claims_to_be_the_user_is_shut_out_of_the_pmix_server() {
     if !as_root() {
         return;
     }
-    let dir = tempfile::Builder::new().prefix("liar").tempdir().unwrap();
-    let source = dir.path().join("liar.c");
-    std::fs::write(&source, LIAR).unwrap();
-    let Some(liar) = shared_library(dir.path(), "liar.so", &source, &[]) else {
+    let Some((dir, preload)) = liar() else {
         return;
     };
-    readable(dir.path().to_path_buf());
-    let preload = format!("LD_PRELOAD={}", liar.display());
     // Open MPI 5.0 goes on as a singleton then, and libpmix crashes at its end: what stays of it is
     // removed with the directory, and shared memory is not made.
     let tmp = dir.path().join("tmp");

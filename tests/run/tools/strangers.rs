@@ -1,8 +1,8 @@
 //! Tools of other users.
 
 use super::{Job, versions};
-use crate::common::{Output, Run, shared_library};
-use crate::strangers::{LIAR, STRANGER, as_root, readable};
+use crate::common::{Output, Run};
+use crate::strangers::{STRANGER, as_root, liar, readable};
 use rustix::process::Signal;
 
 #[test]
@@ -10,14 +10,9 @@ fn a_tool_of_another_user_who_claims_to_be_the_jobs_is_refused_and_the_job_is_un
     if !as_root() {
         return;
     }
-    let dir = tempfile::Builder::new().prefix("liar").tempdir().unwrap();
-    let source = dir.path().join("liar.c");
-    std::fs::write(&source, LIAR).unwrap();
-    let Some(liar) = shared_library(dir.path(), "liar.so", &source, &[]) else {
+    let Some((dir, preload)) = liar() else {
         return;
     };
-    readable(dir.path().to_path_buf());
-    let preload = format!("LD_PRELOAD={}", liar.display());
     let tmp = format!("TMPDIR={}", dir.path().display());
     for library in versions() {
         let tool = dir.path().join("pmix_tool");
