@@ -107,7 +107,11 @@ class Bench:
     # ---- contestants -------------------------------------------------------------------------
 
     def ours(self):
-        return [Contestant("wireup", [self.wireup, "run", "--oversubscribe", "-n"], "wireup")] if self.wireup else []
+        if not self.wireup:
+            return []
+        options = ["run", "--oversubscribe", "-n"]
+        before = [Contestant("before", [self.options.before, *options], "informed")] if self.options.before else []
+        return [Contestant("wireup", [self.wireup, *options], "wireup"), *before]
 
     def floor(self, *options):
         return [Contestant("floor", [os.path.join(self.target, "bench", "floor"), *options], "floor")]
@@ -197,15 +201,15 @@ class Bench:
         ours = next((c.name for c in contestants if c.kind == "wireup"), None)
         floor = next((c.name for c in contestants if c.kind == "floor"), None)
         peers = [c.name for c in contestants if c.kind == "peer"]
-        informed = next((c.name for c in contestants if c.kind == "informed"), None)
+        informed = [c.name for c in contestants if c.kind == "informed"]
         # Each ratio: its heading, and what it divides by. Without wireup the best peer is divided.
         ratios = []
         if floor and (ours or peers):
             ratios.append((f"{ours or 'best peer'} ÷ {floor}", lambda row, best: row.median(floor)))
         if ours and peers:
             ratios.append(("wireup ÷ " + (peers[0] if len(peers) == 1 else "best peer"), lambda row, best: best))
-        if ours and informed:
-            ratios.append((f"wireup ÷ {informed}", lambda row, best: row.median(informed)))
+        if ours:
+            ratios += [(f"wireup ÷ {name}", lambda row, best, name=name: row.median(name)) for name in informed]
         self.emit(f"\n## {title}\n")
         self.emit(f"Wall time in ms, median of {self.options.repeats} or more. {goal}\n")
         self.emit("| ranks | " + " | ".join(names + [heading for heading, _ in ratios]) + " |")
@@ -376,6 +380,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repeats")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md; with --only, its sections alone")
     parser.add_argument("--repeats", type=int, help="rounds that count (default 9, quick 3)")
+    parser.add_argument("--before", metavar="WIREUP", help="another build of wireup: a column of its own in the tables of one machine")
     parser.add_argument("--only", action="append", help="only tables whose title contains this text")
     options = parser.parse_args()
     options.repeats = options.repeats or (3 if options.quick else 9)
