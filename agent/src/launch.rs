@@ -24,4 +24,4 @@ pub mod router;
 pub mod step;
 pub mod watch;
 
-pub use router::{Loss, Packet};
+pub use router::{Loss, Packet, Returned};

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use tonic::Status;
 
 use self::error::MessageError;
-use crate::launch::{Loss, Packet};
+use crate::launch::{Loss, Packet, Returned};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::NO_SIGN;
@@ -64,6 +64,24 @@ impl From<v1::Unreachable> for Loss {
             nodes: lost.nodes.into_iter().map(NodeId).collect(),
             reason: lost.reason,
             step: lost.step,
+        }
+    }
+}
+
+impl From<Returned> for v1::Returned {
+    fn from(returned: Returned) -> Self {
+        Self {
+            node: returned.node.0,
+            rebooted: returned.rebooted,
+        }
+    }
+}
+
+impl From<v1::Returned> for Returned {
+    fn from(returned: v1::Returned) -> Self {
+        Self {
+            node: NodeId(returned.node),
+            rebooted: returned.rebooted,
         }
     }
 }

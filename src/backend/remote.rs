@@ -115,6 +115,7 @@ impl RemoteBackend {
                 Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
                     self.lose_branch(&nodes, &reason)
                 }
+                Ok(FromAgent::Returned(returned)) => self.returned(returned),
                 Ok(FromAgent::Nodes(_)) => {}
                 Err(error) => self.lose_link(&format!("the agent sent garbage: {error}")),
             };

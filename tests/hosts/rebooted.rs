@@ -1,4 +1,5 @@
-//! A host that is lost because it rebooted is told from one whose processes were killed.
+//! A host that is lost because it rebooted is told from one whose processes were killed, also when it is away for longer
+//! than the heartbeat.
 
 use crate::cluster::Cluster;
 use crate::common::Output;
@@ -61,4 +62,50 @@ fn a_host_whose_agent_was_killed_and_started_again_has_not_rebooted() {
         return;
     };
     assert!(!causes.contains("rebooted"), "{causes}");
+}
+
+/// The third host is away for longer than the heartbeat, and back before the ranks of the others have ended. Returns what
+/// the launcher said until then.
+fn lose_for_long(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
+    let cluster = Cluster::builder(3).with_boots().heartbeat("2").start()?;
+    let over = cluster.dir().join("over");
+    let run = cluster.run(0, TREE);
+    let run = run.more(["--on-failure", policy, "--grace", "1000"]);
+    let script = "trap 'echo asked' TERM; echo up; while [ ! -e \"$1\" ]; do sleep 0.1; done";
+    let running = run.more(["sh", "-c", script, "sh"]).more([&over]).start();
+    running.wait_for_many(Output::Stdout, "up", 3);
+    way(&cluster, 2);
+    match policy {
+        "continue" => running.wait_for(Output::Stderr, "no sign of life"),
+        // The loss is reported when all ranks have ended.
+        _ => running.wait_for_many(Output::Stdout, "asked", 2),
+    };
+    cluster.start_agent(2);
+    cluster.lab().heal_all().unwrap();
+    running.wait_for(Output::Stderr, "its agent answers again");
+    std::fs::write(over, "").unwrap();
+    let outcome = running.finish().expect(125);
+    let next = cluster.run(0, TREE).more(["true"]);
+    next.run().expect_quiet_success();
+    Some(outcome.err())
+}
+
+#[test]
+fn a_host_that_reboots_for_longer_than_the_heartbeat_is_reported_as_that_when_it_is_back() {
+    for policy in ["continue", "abort"] {
+        let Some(said) = lose_for_long(policy, Cluster::reset) else {
+            return;
+        };
+        let line = "node03 has rebooted during the launch; its agent answers again";
+        assert_eq!(said.matches(line).count(), 1, "{policy}: {said}");
+    }
+}
+
+#[test]
+fn a_host_that_was_away_and_is_back_without_a_reboot_is_reported_as_that() {
+    let Some(said) = lose_for_long("continue", Cluster::power_off) else {
+        return;
+    };
+    let line = "node03 has not rebooted; its agent answers again";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
 }

@@ -3,7 +3,7 @@
 
 use prost::bytes::Bytes;
 use wireup_core::link::router;
-pub use wireup_core::link::router::{Loss, Neighbour, Router, TreePosition};
+pub use wireup_core::link::router::{Loss, Neighbour, Returned, Router, TreePosition};
 
 /// See [`router::Packet`].
 pub type Packet = router::Packet<Bytes>;

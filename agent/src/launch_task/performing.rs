@@ -2,14 +2,14 @@
 
 use prost::bytes::Bytes;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use super::{Child, LINES, LaunchTask, ORPHAN_LIMIT, Up};
 use crate::budget::COPIED;
 use crate::launch::growth::pieces;
 use crate::launch::queue::Full;
 use crate::launch::router::{Action, Event, Neighbour};
-use crate::launch::{Loss, Packet};
+use crate::launch::{Loss, Packet, Returned};
 use crate::proto::v1;
 use wireup_core::link::control::{FromAgent, ToStep};
 use wireup_core::link::encode;
@@ -27,6 +27,7 @@ impl LaunchTask {
                 },
             ),
             Action::Report(loss) => self.report(loss),
+            Action::ReportBack(returned) => self.report_back(returned),
             Action::Orphan(reason) => {
                 self.up = Up::Gone;
                 let (writer, _) = self.step.as_mut()?;
@@ -133,6 +134,25 @@ impl LaunchTask {
             Up::Agent(queue) => {
                 let message = Some(v1::peer_up::Message::Unreachable(loss.into()));
                 queue.push(v1::PeerUp { message }, 8 * count)
+            }
+            Up::Gone => Ok(()),
+        };
+        result
+            .err()
+            .and_then(|full| self.stuck(Neighbour::Up, full))
+    }
+
+    /// Says that the agent of a lost node answers again.
+    fn report_back(&mut self, returned: Returned) -> Option<Event> {
+        let Returned { node, rebooted } = returned;
+        info!(launch = %self.launch, "the agent of lost node {} answers again; rebooted: {rebooted}", node.0);
+        let result = match &mut self.up {
+            Up::Launcher(writer) => {
+                writer.control(&Bytes::from(encode(&FromAgent::Returned(returned))))
+            }
+            Up::Agent(queue) => {
+                let message = Some(v1::peer_up::Message::Returned(returned.into()));
+                queue.push(v1::PeerUp { message }, 8)
             }
             Up::Gone => Ok(()),
         };

@@ -10,6 +10,7 @@ use tokio_stream::Stream;
 use super::connection::{Line, Peers};
 use super::error::{MessageError, PeerError};
 use super::packet;
+use super::reboot::LostChild;
 use crate::budget::BudgetAccount;
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Queue, queue};
@@ -146,12 +147,11 @@ fn events(
     peers: Arc<Peers>,
     account: Arc<BudgetAccount>,
 ) -> impl Stream<Item = Event> + Send {
-    let gone = move |reason: PeerError| Event::ChildGone {
-        child,
-        reason: reason.to_string(),
-    };
     let line = Arc::new(line);
-    let ended = gone(PeerError::Left(line.member().name.clone()));
+    let ended = Event::ChildGone {
+        child,
+        reason: PeerError::Left(line.member().name.clone()).to_string(),
+    };
     let from = Arc::clone(&line);
     let mut boot = String::new();
     let events = stream.filter_map(move |message| {
@@ -167,11 +167,17 @@ fn events(
         let event = event.map_err(|loss| (loss, boot.clone()));
         std::future::ready(event.transpose())
     });
-    let events = events.then(move |event| match event {
-        Ok(event) => std::future::ready(event).left_future(),
+    let events = events.flat_map(move |event| match event {
+        Ok(event) => stream::iter([event]).left_stream(),
         Err((loss, boot)) => {
-            let (peers, line, account) = (peers.clone(), line.clone(), account.clone());
-            async move { gone(peers.explain(loss, &boot, &line, &account).await) }.right_future()
+            let lost = LostChild {
+                child,
+                boot,
+                line: line.clone(),
+                peers: peers.clone(),
+                account: account.clone(),
+            };
+            lost.events(loss).right_stream()
         }
     });
     events.chain(stream::iter([ended]))
@@ -184,6 +190,9 @@ fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, MessageErr
         }
         Some(v1::peer_up::Message::Unreachable(lost)) => {
             Ok(Some(Event::Reported(child, lost.into())))
+        }
+        Some(v1::peer_up::Message::Returned(returned)) => {
+            Ok(Some(Event::ReportedBack(child, returned.into())))
         }
         Some(v1::peer_up::Message::Welcome(welcome)) if welcome.version == VERSION => Ok(None),
         Some(v1::peer_up::Message::Welcome(welcome)) => Err(MessageError::Version {

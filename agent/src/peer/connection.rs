@@ -94,6 +94,11 @@ impl Peers {
         }
     }
 
+    /// So long may making a connection take.
+    pub(super) fn connecting(&self) -> Duration {
+        self.heartbeat.connect
+    }
+
     /// Looks up the addresses of these nodes' agents, in parallel, if connections are needed.
     pub(crate) async fn find(
         &self,

@@ -1,45 +1,110 @@
-//! Whether a host that was lost has rebooted, as its agent tells by the boot of its kernel.
+//! Whether a host that was lost has rebooted, as its agent tells by the boot of its kernel: asked at once if the connection
+//! was lost, and again for a while if there was no answer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use futures_util::{FutureExt, Stream, StreamExt, stream};
+use tokio::time::{sleep, timeout};
 
 use super::connection::{Line, Peers};
 use super::error::PeerError;
 use crate::budget::BudgetAccount;
+use crate::launch::Returned;
+use crate::launch::router::Event;
 use crate::proto::v1;
+use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{NO_SIGN, VERSION};
 
 /// Longest delay of the report of a loss by the question. An agent that crashed and one that serves answer at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-impl Peers {
-    /// The reason of a loss, after a question to the agent that is at the same place now. `boot` is what the lost agent told of
-    /// its own machine. A host that is silent is not asked: it would not answer.
-    pub(super) async fn explain(
-        &self,
-        loss: PeerError,
-        boot: &str,
-        line: &Line,
-        account: &Arc<BudgetAccount>,
-    ) -> PeerError {
-        let answers = matches!(&loss, PeerError::Lost { cause, .. } if cause != NO_SIGN);
-        if boot.is_empty() || !answers {
-            return loss;
-        }
-        let member = line.member();
-        let asked = async {
-            let line = self.line(member, account).await.ok()?;
-            let request = v1::StatusRequest { version: VERSION };
-            let answer = line.client().status(request).await.ok()?;
-            Some(answer.into_inner().boot)
+/// For so long a host that does not answer is asked again, unless the launch ends: large machines take some minutes to boot.
+const AWAITED: Duration = Duration::from_secs(15 * 60);
+
+/// The time between two questions.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// A child whose stream has failed.
+pub(super) struct LostChild {
+    pub(super) child: NodeId,
+    /// What its agent told of its machine; empty if it had not.
+    pub(super) boot: String,
+    /// How it was reached.
+    pub(super) line: Arc<Line>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) account: Arc<BudgetAccount>,
+}
+
+impl LostChild {
+    /// Its loss with its reason; later, perhaps, that its agent answers again.
+    pub(super) fn events(self, loss: PeerError) -> impl Stream<Item = Event> + Send {
+        let first = async move {
+            let at_once = matches!(&loss, PeerError::Lost { cause, .. } if cause != NO_SIGN);
+            // A host that is silent would not answer, and its loss is known late already.
+            let rebooted = match at_once {
+                true => self.rebooted(PATIENCE).await,
+                false => None,
+            };
+            let reason = match rebooted {
+                Some(true) => PeerError::Rebooted(self.line.member().name.clone()).to_string(),
+                _ => loss.to_string(),
+            };
+            let child = self.child;
+            let gone = Event::ChildGone { child, reason };
+            let awaited = rebooted.is_none() && matches!(loss, PeerError::Lost { .. });
+            let later = async move {
+                match awaited {
+                    true => self.back().await,
+                    false => None,
+                }
+            };
+            let later = stream::once(later).filter_map(std::future::ready);
+            stream::iter([gone]).chain(later)
         };
-        match timeout(PATIENCE, asked).await {
-            Ok(Some(now)) if !now.is_empty() && now != boot => {
-                PeerError::Rebooted(member.name.clone())
-            }
-            _ => loss,
+        first.flatten_stream()
+    }
+
+    /// Waits until its agent answers again.
+    async fn back(&self) -> Option<Event> {
+        if self.boot.is_empty() {
+            return None;
         }
+        let asking = async {
+            loop {
+                sleep(INTERVAL).await;
+                if let Some(rebooted) = self.rebooted(self.peers.connecting() + PATIENCE).await {
+                    return rebooted;
+                }
+            }
+        };
+        let rebooted = timeout(AWAITED, asking).await.ok()?;
+        let node = self.child;
+        Some(Event::Back(Returned { node, rebooted }))
+    }
+
+    /// Whether the agent at its place answers within a time from another boot of the machine.
+    async fn rebooted(&self, within: Duration) -> Option<bool> {
+        if self.boot.is_empty() {
+            return None;
+        }
+        let asked = async {
+            let line = self
+                .peers
+                .line(self.line.member(), &self.account)
+                .await
+                .ok()?;
+            let request = v1::StatusRequest { version: VERSION };
+            match line.client().status(request).await {
+                Ok(answer) => Some(answer.into_inner().boot),
+                Err(status) => {
+                    // The next question needs another connection, if this one is of no use.
+                    let _ = line.failed(&status);
+                    None
+                }
+            }
+        };
+        let boot = timeout(within, asked).await.ok()??;
+        (!boot.is_empty()).then(|| boot != self.boot)
     }
 }

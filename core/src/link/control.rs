@@ -6,6 +6,7 @@
 //!    │                    │ ── starts it as the user ──▶ │
 //!    │                    │ ── Begin ──────────────────▶ │
 //!    │ ◀─ Unreachable ─── │  (per part of the tree that cannot be reached or was lost)
+//!    │ ◀─ Returned ────── │  (a lost host answers again)
 //!    │ ◀═════════════ carried frames, both ways ═══════▶ │
 //!    │ ── Grow ─────────▶ │  (nodes join; the root's agent contacts theirs)
 //!    │ ── closes ───────▶ │ ── Orphaned ───────────────▶ │  ends its ranks, then itself
@@ -19,10 +20,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 use crate::job::octets;
+use crate::link::router::Returned;
 use crate::link::spawn_tree::{Shape, Tree};
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "there is no sign of life";
@@ -137,6 +139,8 @@ pub enum FromAgent {
         step: bool,
     },
     Nodes(Vec<NodeStatus>),
+    /// The agent of a node that was reported as lost answers again. The node takes no part all the same.
+    Returned(Returned),
 }
 
 /// How a node is.

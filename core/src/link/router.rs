@@ -15,7 +15,8 @@
 //!   of a launcher from the launcher. What another agent brings must come from its side of the
 //!   tree.
 //! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
-//!   lost with its agent, and frames to lost nodes are dropped.
+//!   lost with its agent, and frames to lost nodes are dropped. That its agent answers again changes nothing and is
+//!   passed on.
 //! - Nodes that join are children of the root's agent. The entry agent passes on reports about
 //!   them; for all others a node they do not know is one that joined, above them.
 //! - When the link upwards is lost, the step is notified, the children are closed, and when the
@@ -27,6 +28,8 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
 
 use super::control::{LaunchMember, NODES_MAX};
 use super::frame::Address;
@@ -54,6 +57,14 @@ pub struct Loss {
     pub reason: String,
     /// The node's step has ended; its agent lives and goes on carrying.
     pub step: bool,
+}
+
+/// The agent of a lost node answers again. The node takes no part all the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Returned {
+    pub node: NodeId,
+    /// Its machine has rebooted since, and was not only silent.
+    pub rebooted: bool,
 }
 
 /// Nodes that are to join.
@@ -111,6 +122,10 @@ pub enum Event<B> {
         /// One line for people.
         reason: String,
     },
+    /// The agent of a child whose link has ended answers again.
+    Back(Returned),
+    /// A child's agent says that of one below it.
+    ReportedBack(NodeId, Returned),
     /// The step has ended.
     StepGone { reason: String },
     /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
@@ -130,6 +145,8 @@ pub enum Action<B> {
     Answer(Neighbour),
     /// To the launcher or the agent above.
     Report(Loss),
+    /// The same, that a lost node's agent answers again.
+    ReportBack(Returned),
     /// Tell the step that nobody is above any more.
     Orphan(String),
     /// Contact the agents of nodes that join, from this number on.
@@ -196,6 +213,15 @@ impl Router {
             Event::Carried(from, packet) => self.carry(from, packet, out),
             Event::Reported(child, loss) => self.reported(child, loss, out),
             Event::ChildGone { child, reason } => self.child_gone(child, reason, out),
+            Event::Back(returned) => self.back(returned, out),
+            Event::ReportedBack(child, returned) if self.is_behind(child, returned.node) => {
+                self.back(returned, out);
+            }
+            Event::ReportedBack(child, Returned { node, .. }) => {
+                out.push(Action::Refuse(format!(
+                    "{child:?} reported the return of {node:?}, which is not behind it"
+                )));
+            }
             Event::StepGone { reason } => {
                 if std::mem::take(&mut self.step) {
                     let node = self.place.node();
@@ -378,7 +404,7 @@ impl Router {
         let (nodes, foreign): (Vec<_>, Vec<_>) = loss
             .nodes
             .into_iter()
-            .partition(|node| self.side(*node) == Some(Neighbour::Child(child)));
+            .partition(|node| self.is_behind(child, *node));
         if !foreign.is_empty() {
             out.push(Action::Refuse(format!(
                 "{child:?} reported the loss of {foreign:?}, which are not behind it"
@@ -387,6 +413,17 @@ impl Router {
         let new = nodes.into_iter().filter(|node| self.lost.insert(*node));
         let new = new.collect();
         self.report(new, loss.reason, loss.step, out);
+    }
+
+    fn is_behind(&self, child: NodeId, node: NodeId) -> bool {
+        self.side(node) == Some(Neighbour::Child(child))
+    }
+
+    /// Only of a node whose loss was reported.
+    fn back<B>(&self, returned: Returned, out: &mut Vec<Action<B>>) {
+        if self.up && self.lost.contains(&returned.node) {
+            out.push(Action::ReportBack(returned));
+        }
     }
 
     fn child_gone<B>(&mut self, child: NodeId, reason: String, out: &mut Vec<Action<B>>) {

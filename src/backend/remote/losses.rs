@@ -1,11 +1,13 @@
 //! Nodes of which nothing more will be heard, and the loss of the link to all of them.
 
 use super::RemoteBackend;
+use crate::backend::message::FromBackend;
 use crate::plan::names::own_host;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::router::Returned;
 use wireup_core::supervisor::first_failure::Blame;
 
 impl RemoteBackend {
@@ -26,6 +28,20 @@ impl RemoteBackend {
         let first = nodes.first().and_then(name).unwrap_or_default();
         let behind = format!("its agent was not asked, since it is reached through {first}");
         self.conclude(|fleet, jobs, out| fleet.lose_branch(nodes, (reason, &behind), jobs, out));
+    }
+
+    /// A lost host answers again. It takes no part; what happened to it is worth a line.
+    pub(super) fn returned(&mut self, Returned { node, rebooted }: Returned) {
+        let Some(name) = self.plan.node_names.get(node.index()) else {
+            return;
+        };
+        let text = match rebooted {
+            true => format!("{name} has rebooted during the launch; its agent answers again"),
+            false => format!(
+                "{name} has not rebooted; its agent answers again: it, the machine or the network had stopped for a while"
+            ),
+        };
+        self.tell(FromBackend::Tell { text });
     }
 
     /// Reports the cause if the job failed because of lost hosts, if all were lost but

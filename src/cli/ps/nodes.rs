@@ -102,7 +102,7 @@ pub(crate) fn ask(
                 None => {}
                 Some(Ok(FromAgent::Nodes(nodes))) => return Ok(nodes),
                 Some(Ok(FromAgent::Refused { reason })) => return Err(RunFailure::request(reason)),
-                Some(Ok(FromAgent::Unreachable { .. })) => {
+                Some(Ok(FromAgent::Unreachable { .. } | FromAgent::Returned(_))) => {
                     return Err(garbled("about a launch".into()));
                 }
                 Some(Err(error)) => return Err(garbled(error.into())),

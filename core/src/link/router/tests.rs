@@ -147,6 +147,43 @@ fn a_child_may_not_report_others() {
 }
 
 #[test]
+fn that_a_lost_node_answers_again_is_passed_on_and_changes_nothing() {
+    let mut root = Router::new(TreePosition::EntryAndRoot, Tree::new(7, 1, 2));
+    let back = |node| Returned {
+        node: NodeId(node),
+        rebooted: true,
+    };
+    let reported = |child, node| Event::ReportedBack(NodeId(child), back(node));
+    assert_eq!(handle(&mut root, reported(1, 3)), [], "it was not lost");
+    let loss = Loss {
+        nodes: vec![NodeId(3)],
+        reason: "x".into(),
+        step: false,
+    };
+    handle(&mut root, Event::Reported(NodeId(1), loss));
+    assert_eq!(
+        handle(&mut root, reported(1, 3)),
+        [Action::ReportBack(back(3))]
+    );
+    let foreign = handle(&mut root, reported(2, 3));
+    assert!(matches!(&foreign[..], [Action::Refuse(_)]), "{foreign:?}");
+    let gone = Event::ChildGone {
+        child: NodeId(1),
+        reason: "y".into(),
+    };
+    handle(&mut root, gone);
+    assert_eq!(
+        handle(&mut root, Event::Back(back(1))),
+        [Action::ReportBack(back(1))]
+    );
+    let late = packet(node(0), node(1), "x");
+    let late = Event::Carried(Neighbour::Child(NodeId(1)), late);
+    assert_eq!(handle(&mut root, late), []);
+    handle(&mut root, Event::UpGone { reason: "z".into() });
+    assert_eq!(handle(&mut root, Event::Back(back(1))), []);
+}
+
+#[test]
 fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
     let mut router = middle();
     let up = Event::UpGone { reason: "x".into() };
@@ -321,6 +358,7 @@ impl Launch {
                         self.routers.insert(Party::Agent(node), router);
                     }
                 }
+                Action::ReportBack(returned) => panic!("{returned:?}, whose agent was not asked"),
                 Action::End => {
                     self.ended.insert(at);
                     self.die(at);
