@@ -10,10 +10,32 @@ use crate::link::spawn_tree::{Shape, Tree};
 /// Most nodes in a message. Only a bound for what comes from outside.
 const NODES_MAX: u32 = 1 << 16;
 
-/// The nodes that host participants: ascending, each once, at least one. Cloning copies no list.
+/// The nodes that host participants: ascending, each once, at least one. Kept as runs, so that those of a whole launch take
+/// a few bytes on each node. Cloning copies no list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "Vec<(u32, u32)>", try_from = "Vec<(u32, u32)>")]
-pub struct Nodes(Arc<[NodeId]>);
+pub struct Nodes(Arc<[Run]>);
+
+/// Nodes with consecutive numbers; no other run begins where it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    first: u32,
+    count: u32,
+    /// How many nodes are in the runs before.
+    before: u32,
+}
+
+impl Run {
+    /// The number after its last node's. That of the last node of all is below the highest.
+    fn end(self) -> u32 {
+        self.first + self.count
+    }
+
+    /// How many nodes there are up to its end.
+    fn up_to(self) -> u32 {
+        self.before + self.count
+    }
+}
 
 /// What a message cannot name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,22 +50,42 @@ impl Nodes {
             nodes.sort_unstable();
             nodes.dedup();
         }
-        (!nodes.is_empty()).then(|| Self(nodes.into()))
+        Self::from_runs(nodes.into_iter().map(|node| (node.0, 1)))
+    }
+
+    /// Runs in order, none of which is empty; `None` for no runs.
+    fn from_runs(ascending: impl Iterator<Item = (u32, u32)>) -> Option<Self> {
+        let mut runs: Vec<Run> = Vec::new();
+        for (first, count) in ascending {
+            match runs.last_mut() {
+                Some(last) if last.end() == first => last.count += count,
+                last => {
+                    let before = last.map_or(0, |last| last.up_to());
+                    runs.push(Run {
+                        first,
+                        count,
+                        before,
+                    });
+                }
+            }
+        }
+        (!runs.is_empty()).then(|| Self(runs.into()))
     }
 
     /// The nodes, ascending.
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.0.iter().copied()
+        let runs = self.0.iter();
+        runs.flat_map(|run| (run.first..run.end()).map(NodeId))
     }
 
     /// How many there are.
     pub fn count(&self) -> u32 {
-        self.0.len() as u32
+        self.0.last().expect("never empty").up_to()
     }
 
     /// The highest of them.
     pub fn last(&self) -> NodeId {
-        *self.0.last().expect("never empty")
+        NodeId(self.0.last().expect("never empty").end() - 1)
     }
 
     /// Whether a node is one of them.
@@ -52,22 +94,23 @@ impl Nodes {
     }
 
     fn position(&self, node: NodeId) -> Option<NodeId> {
-        let position = self.0.binary_search(&node).ok()?;
-        Some(NodeId(u32::try_from(position).ok()?))
+        let after = self.0.partition_point(|run| run.first <= node.0);
+        let run = self.0.get(after.checked_sub(1)?)?;
+        (node.0 < run.end()).then(|| NodeId(run.before + (node.0 - run.first)))
+    }
+
+    /// The node at a position, of which there are [`Nodes::count`].
+    fn at(&self, position: NodeId) -> NodeId {
+        let after = self.0.partition_point(|run| run.before <= position.0);
+        let run = self.0[after - 1];
+        NodeId(run.first + (position.0 - run.before))
     }
 }
 
 /// As runs: first node, number of nodes.
 impl From<Nodes> for Vec<(u32, u32)> {
     fn from(nodes: Nodes) -> Self {
-        let mut runs: Self = Self::new();
-        for node in nodes.iter() {
-            match runs.last_mut() {
-                Some((first, count)) if *first + *count == node.0 => *count += 1,
-                _ => runs.push((node.0, 1)),
-            }
-        }
-        runs
+        nodes.0.iter().map(|run| (run.first, run.count)).collect()
     }
 }
 
@@ -75,20 +118,15 @@ impl TryFrom<Vec<(u32, u32)>> for Nodes {
     type Error = NotNodes;
 
     fn try_from(runs: Vec<(u32, u32)>) -> Result<Self, NotNodes> {
-        let mut nodes = Vec::new();
-        for (first, count) in runs {
-            let room = NODES_MAX - nodes.len() as u32;
-            let end = first.checked_add(count).ok_or(NotNodes)?;
-            let after = nodes.last().is_none_or(|last: &NodeId| last.0 < first);
-            if count == 0 || count > room || !after {
+        let (mut all, mut free) = (0, 0);
+        for (first, count) in &runs {
+            let end = first.checked_add(*count).ok_or(NotNodes)?;
+            if *count == 0 || *count > NODES_MAX - all || *first < free {
                 return Err(NotNodes);
             }
-            nodes.extend((first..end).map(NodeId));
+            (all, free) = (all + count, end);
         }
-        match nodes.is_empty() {
-            true => Err(NotNodes),
-            false => Ok(Self(nodes.into())),
-        }
+        Self::from_runs(runs.into_iter()).ok_or(NotNodes)
     }
 }
 
@@ -118,7 +156,7 @@ impl FencePosition {
         };
         Some(Self {
             here: living.position(node)?,
-            tree: shape.over(living.0.len() as u32),
+            tree: shape.over(living.count()),
             living,
             nodes: nodes.clone(),
         })
@@ -129,7 +167,7 @@ impl FencePosition {
     }
 
     pub(super) fn root(&self) -> NodeId {
-        self.living.0[0]
+        self.at(NodeId(0))
     }
 
     /// The node above; `None` at the root.
@@ -166,7 +204,7 @@ impl FencePosition {
     }
 
     fn at(&self, position: NodeId) -> NodeId {
-        self.living.0[position.index()]
+        self.living.at(position)
     }
 }
 
@@ -187,6 +225,26 @@ mod tests {
         assert_eq!(link::decode::<Nodes>(&body).unwrap(), all);
         let some = nodes(&[7, 3, 4, 9]);
         assert_eq!(link::decode::<Nodes>(&link::encode(&some)).unwrap(), some);
+        // Runs of a message may touch.
+        let touching = link::encode(&vec![(3_u32, 1_u32), (4, 1), (7, 1), (9, 1)]);
+        assert_eq!(link::decode::<Nodes>(&touching).unwrap(), some);
+    }
+
+    #[test]
+    fn each_node_has_its_position_and_no_other_has_one() {
+        let ids = [0, 1, 2, 5, 9, 10];
+        let some = nodes(&ids);
+        assert_eq!((some.count(), some.last()), (6, NodeId(10)));
+        assert!(some.iter().map(|node| node.0).eq(ids));
+        for (position, id) in (0..).map(NodeId).zip(ids) {
+            assert_eq!(some.position(NodeId(id)), Some(position));
+            assert_eq!(some.at(position), NodeId(id));
+        }
+        assert!(
+            [3, 4, 6, 8, 11]
+                .iter()
+                .all(|id| !some.contains(NodeId(*id)))
+        );
     }
 
     #[test]
