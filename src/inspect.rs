@@ -14,8 +14,8 @@ use crate::inspect::program::{Kind, Program};
 
 pub(crate) mod agent_file;
 mod constants;
+mod detected;
 pub mod elf;
-mod finding;
 pub mod ldso;
 pub mod libpmix;
 mod libraries;
@@ -25,7 +25,7 @@ pub mod relocated;
 pub mod sidecar_files;
 mod wrapper;
 
-pub use finding::{Clients, Family, Finding, FoundLibrary, Opaque, Wants, Why};
+pub use detected::{Clients, Detected, Family, FoundLibrary, Opaque, Wants, Why};
 
 use wrapper::{Behind, ExecContext, WrappedCommand};
 
@@ -35,7 +35,7 @@ const DEPTH: u8 = 12;
 /// The findings, and the dynamic loader for the program.
 #[derive(Debug)]
 pub struct Inspection {
-    pub finding: Finding,
+    pub detected: Detected,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,
 }
@@ -105,25 +105,25 @@ impl Look<'_> {
             Kind::Elf(elf) => Some(libraries::look(path, elf, &loader)),
             _ => None,
         };
-        if let Some(finding) = native
+        if let Some(detected) = native
             .as_ref()
-            .filter(|finding| matches!(finding.why, Why::Library(..)))
+            .filter(|detected| matches!(detected.why, Why::Library(..)))
         {
-            let finding = finding.clone();
-            return Inspection { finding, loader };
+            let detected = detected.clone();
+            return Inspection { detected, loader };
         }
         // A wrapper may be a script itself: Debian's valgrind is.
         if let Some(wrapper) = wrapper {
             return self.behind(&wrapper, program, call, loader, depth);
         }
-        let unknown = |why| Finding::new(Wants::Unknown, path, why);
-        let finding = match program.kind() {
+        let unknown = |why| Detected::new(Wants::Unknown, path, why);
+        let detected = match program.kind() {
             Kind::Elf(elf) => {
                 let mut names = names.iter().filter(|name| names::is_interpreter(name));
                 match (names.next(), native) {
                     // Only now: this reads the whole file.
                     (None, Some(_)) if elf.is_static() => constants::look(path),
-                    (None, Some(finding)) => finding,
+                    (None, Some(detected)) => detected,
                     (name, _) => {
                         let name = name.cloned().unwrap_or_default();
                         unknown(Why::Opaque(Opaque::Interpreter(name)))
@@ -149,7 +149,7 @@ impl Look<'_> {
             Kind::Unreadable => unknown(Why::Unreadable),
             Kind::Elsewhere => unknown(Why::NotHere),
         };
-        Inspection { finding, loader }
+        Inspection { detected, loader }
     }
 
     /// The findings for a script's interpreter, if it is an MPI program itself.
@@ -176,8 +176,8 @@ impl Look<'_> {
         };
         let mut seen = self.at(&program, call, depth + 1);
         let name = script.path().file_name()?.to_string_lossy().into_owned();
-        seen.finding.behind.insert(0, name);
-        matches!(seen.finding.wants, Wants::Pmix | Wants::Pmi).then_some(seen)
+        seen.detected.behind.insert(0, name);
+        matches!(seen.detected.wants, Wants::Pmix | Wants::Pmi).then_some(seen)
     }
 
     /// What a wrapper starts.
@@ -189,7 +189,7 @@ impl Look<'_> {
         loader: Loader,
         depth: u8,
     ) -> Inspection {
-        let only = |wants, why| Finding::new(wants, program.path(), why);
+        let only = |wants, why| Detected::new(wants, program.path(), why);
         let command = WrappedCommand {
             argv: call.argv.to_vec(),
             place: ExecContext {
@@ -199,22 +199,22 @@ impl Look<'_> {
         };
         let command = match wrapper.behind(&command) {
             Behind::Nothing => {
-                let finding = only(Wants::Plain, Why::StartsNothing);
-                return Inspection { finding, loader };
+                let detected = only(Wants::Plain, Why::StartsNothing);
+                return Inspection { detected, loader };
             }
             Behind::Opaque(what) => {
-                let finding = only(Wants::Unknown, Why::Opaque(what));
-                return Inspection { finding, loader };
+                let detected = only(Wants::Unknown, Why::Opaque(what));
+                return Inspection { detected, loader };
             }
             Behind::Command(command) => command,
         };
         let mut seen = if depth == DEPTH {
-            let finding = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
-            Inspection { finding, loader }
+            let detected = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
+            Inspection { detected, loader }
         } else {
             self.command(wrapper, program, &command, depth)
         };
-        seen.finding.behind.insert(0, wrapper.name().to_owned());
+        seen.detected.behind.insert(0, wrapper.name().to_owned());
         seen
     }
 
@@ -231,7 +231,7 @@ impl Look<'_> {
         match Program::find(&argv[0], search, &place.cwd) {
             Ok(program) => self.at(&program, command.into(), depth + 1),
             Err(_) => Inspection {
-                finding: Finding::new(
+                detected: Detected::new(
                     Wants::Unknown,
                     by.path(),
                     Why::NotFound {

@@ -27,7 +27,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         | FromBackend::SidecarLostLate { node: of, .. } => *of == node,
         FromBackend::Inspected {
             node: of, findings, ..
-        } => *of == node && findings.iter().all(|finding| own(finding.rank)),
+        } => *of == node && findings.iter().all(|one| own(one.rank)),
         FromBackend::NotStarted { cause, .. } => {
             cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
@@ -119,7 +119,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::backend::inspection::{Finding, Found};
+    use crate::backend::inspection::{Inspected, InspectedRank};
     use wireup_core::job::absence::Absent;
     use wireup_core::job::demand::Wish;
     use wireup_core::job::log::{Channel, LogText};
@@ -169,9 +169,9 @@ mod tests {
         let told = |node, rank| FromBackend::Inspected {
             node: NodeId(node),
             ticket: 1,
-            findings: vec![Finding {
+            findings: vec![InspectedRank {
                 rank: GlobalRank(rank),
-                result: Ok(Found::Stack(Vec::new())),
+                result: Ok(Inspected::Stack(Vec::new())),
             }],
         };
         assert!(admitted(told(1, 2)));

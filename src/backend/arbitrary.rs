@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::inspection::{Dump, Finding, Found, InspectionError};
+use crate::backend::inspection::{Dump, Inspected, InspectedRank, InspectionError};
 use crate::backend::link_message::{Carried, Description};
 use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::backend::wait_report::Awaited;
@@ -89,14 +89,14 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
     let lost = (node(), TEXT);
     let frames = || vec(TEXT, 0..3);
     let result = prop_oneof![
-        frames().prop_map(|frames| Ok(Found::Stack(frames))),
-        TEXT.prop_map(|file| Ok(Found::Core(file))),
-        (TEXT, frames()).prop_map(|(text, frames)| Ok(Found::Dump(Dump { text, frames }))),
+        frames().prop_map(|frames| Ok(Inspected::Stack(frames))),
+        TEXT.prop_map(|file| Ok(Inspected::Core(file))),
+        (TEXT, frames()).prop_map(|(text, frames)| Ok(Inspected::Dump(Dump { text, frames }))),
         any::<i32>().prop_map(|errno| Err(InspectionError::NotStarted(errno))),
         TEXT.prop_map(|text| Err(InspectionError::Gdb(text))),
     ];
-    let finding = (process(), result).prop_map(|(rank, result)| Finding { rank, result });
-    let found = (node(), any::<u32>(), vec(finding, 0..3));
+    let rank = (process(), result).prop_map(|(rank, result)| InspectedRank { rank, result });
+    let found = (node(), any::<u32>(), vec(rank, 0..3));
     let found = found.prop_map(|(node, ticket, findings)| FromBackend::Inspected {
         node,
         ticket,

@@ -339,7 +339,7 @@ pub fn collect() {
 
 /// For root's agent at its start: does the same for each user, with that user's rights. In a
 /// process of a single thread.
-pub fn collect_everybodys() {
+pub fn collect_of_all_users() {
     if !rustix::process::geteuid().is_root() {
         return collect();
     }

@@ -11,7 +11,6 @@ use wireup_core::job::octets;
 /// What is looked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Look {
-    /// Stacks.
     Stacks {
         /// Those of Python, where a rank has one.
         python: bool,
@@ -34,14 +33,14 @@ pub(crate) struct Inspection {
 
 /// The result of the inspection of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Finding {
+pub(crate) struct InspectedRank {
     pub(crate) rank: GlobalRank,
-    pub(crate) result: Result<Found, InspectionError>,
+    pub(crate) result: Result<Inspected, InspectionError>,
 }
 
 /// What the debugger found in a rank, by [`Look`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Found {
+pub(crate) enum Inspected {
     /// The frames of its stack, the outermost first.
     Stack(Vec<String>),
     /// The file of its core.

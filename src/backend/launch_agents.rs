@@ -63,26 +63,15 @@ fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, EntryAg
     let env = entries.collect::<Result<Vec<_>, _>>()?;
     let argv = [program.clone(), CString::new(COMMAND)?];
     let command = ChildCommand {
-        program: &program,
-        argv: &argv,
         env: &[&env],
-        cwd: None,
         descriptors: &[
             (input.as_fd(), 0),
             (stdout.as_fd(), 1),
             (stderr.as_fd(), 2),
             (link.as_fd(), LINK),
         ],
-        terminal: false,
-        limits: &[],
-        umask: None,
-        cpus: &[],
         reset_signals: &[libc::SIGPIPE],
-        namespaces: None,
-        group: None,
-        oom_score: None,
-        crowded: false,
-        stopped: false,
+        ..ChildCommand::new(&program, &argv)
     };
     let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
     drop(input);

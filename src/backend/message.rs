@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::inspection::{Finding, Inspection};
+use crate::backend::inspection::{InspectedRank, Inspection};
 use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::MpiProcess;
 pub(crate) use wireup_core::fleet::NodeRefusal;
@@ -121,7 +121,7 @@ pub(crate) enum FromBackend {
         /// Names the request.
         ticket: u32,
         /// Of each of the ranks that run there.
-        findings: Vec<Finding>,
+        findings: Vec<InspectedRank>,
     },
     /// Nothing of the job is left on this host.
     Over,

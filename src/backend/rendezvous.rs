@@ -152,8 +152,8 @@ struct Process {
     left: Vec<LinkEnd>,
 }
 
-/// Starts the process, in a session of its own and without an environment. Nobody waits for it before this process
-/// ends: for launches that have no guard to do it.
+/// Starts the process, in a session of its own and without an environment, for launches that have no guard to do
+/// it. This process does not collect its end.
 ///
 /// # Errors
 /// When the system cannot start it.
@@ -166,10 +166,8 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         .open("/dev/null")?;
     let null = high(null.as_fd())?;
     let null = null.as_fd();
+    let argv = [c"wireup", c"rendezvous"].map(CStr::to_owned);
     let command = ChildCommand {
-        program: c"/proc/self/exe",
-        argv: &[c"wireup", c"rendezvous"].map(CStr::to_owned),
-        env: &[],
         cwd: Some(c"/"),
         descriptors: &[
             (null, 0),
@@ -177,16 +175,7 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
             (null, 2),
             (listener.as_fd(), LISTENER),
         ],
-        terminal: false,
-        limits: &[],
-        umask: None,
-        cpus: &[],
-        reset_signals: &[],
-        namespaces: None,
-        group: None,
-        oom_score: None,
-        crowded: false,
-        stopped: false,
+        ..ChildCommand::new(c"/proc/self/exe", &argv)
     };
     let started = Spawner::new().spawn(&command).map_err(io::Error::other)?;
     drop(started);

@@ -115,21 +115,12 @@ impl Sidecar {
             descriptors.push((listener, TOOLS_FD));
         }
         let child = Spawner::new().spawn(&ChildCommand {
-            program: &program,
-            argv: &argv,
             env: &[spec.env],
-            cwd: None,
             descriptors: &descriptors,
-            terminal: false,
-            limits: &[],
-            umask: None,
-            cpus: &[],
             reset_signals: spec.reset_signals,
             namespaces,
             group: spec.group,
-            oom_score: None,
-            crowded: false,
-            stopped: false,
+            ..ChildCommand::new(&program, &argv)
         })?;
         let token = |source| Token::new(source, node.0);
         poll.add(&child.pidfd, token(Source::SidecarExit))

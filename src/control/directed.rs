@@ -41,7 +41,7 @@ impl Controller {
         }
     }
 
-    /// The tool has ended. Before it has said how to launch, nobody will.
+    /// The tool has ended. If it has not said how to launch, the launch cannot begin.
     pub(super) fn director_gone(&mut self) {
         if let Some(pipe) = self.director.take() {
             let _ = self.backend.poll().remove(&pipe);

@@ -27,7 +27,6 @@ pub(crate) struct Orders {
 /// The result of a read.
 #[derive(PartialEq, Debug)]
 pub(crate) enum Read {
-    /// An order.
     Order(SignalOrder),
     /// Something that is none, for people.
     Wrong(String),

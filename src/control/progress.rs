@@ -61,7 +61,7 @@ impl Controller {
         let (mut size, mut connected) = (0, 0);
         let (mut missing, mut named) = (0, Vec::new());
         for app in 0..self.plan.apps.len() {
-            let wants = self.plan.apps[app].finding.wants;
+            let wants = self.plan.apps[app].detected.wants;
             let loads = matches!(wants, Wants::Pmi | Wants::Pmix) || self.alone.sees_mpi(app);
             if !loads && !self.any_connected(app) {
                 continue;

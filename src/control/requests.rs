@@ -18,7 +18,9 @@ use rustix::net::{
 
 use super::Controller;
 use super::mpir::executable;
-use crate::backend::inspection::{Dump, Finding, Found, Inspection, InspectionError, Look};
+use crate::backend::inspection::{
+    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
+};
 use crate::backend::message::ToBackend;
 use crate::plan::jobs::Plans;
 use crate::report::stacks;
@@ -43,7 +45,7 @@ const LIMIT_AT_END: Duration = Duration::from_secs(90);
 /// The same for the dump of a rank, which the report of its end waits for.
 const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
 
-/// Somebody who asks.
+/// A connection that asks.
 struct Caller {
     channel: Channel,
     request: Vec<u8>,
@@ -56,7 +58,6 @@ struct Caller {
 /// Who wants to know what is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asker {
-    /// A caller.
     Caller(u32),
     /// The user, of ranks that do not come to a fence.
     LateFence,
@@ -73,7 +74,7 @@ struct Open {
     asker: Asker,
     awaited: BTreeSet<NodeId>,
     ranks: Vec<GlobalRank>,
-    found: BTreeMap<GlobalRank, Result<Found, InspectionError>>,
+    found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
     until: Duration,
 }
 
@@ -300,7 +301,7 @@ impl Controller {
     }
 
     /// A host has answered.
-    pub(super) fn inspected(&mut self, node: NodeId, ticket: u32, findings: Vec<Finding>) {
+    pub(super) fn inspected(&mut self, node: NodeId, ticket: u32, findings: Vec<InspectedRank>) {
         let Some(open) = self.requests.open.get_mut(&ticket) else {
             return;
         };
@@ -333,8 +334,8 @@ impl Controller {
             }
             Asker::Dump => {
                 let dump = open.found.into_values().find_map(|found| match found {
-                    Ok(Found::Dump(dump)) => Some(dump),
-                    Ok(Found::Stack(_) | Found::Core(_)) | Err(_) => None,
+                    Ok(Inspected::Dump(dump)) => Some(dump),
+                    Ok(Inspected::Stack(_) | Inspected::Core(_)) | Err(_) => None,
                 });
                 self.requests.dump = open.ranks.first().map(|rank| (*rank, dump));
             }

@@ -94,7 +94,7 @@ impl Controller {
         // A rank that is the only one is right to take itself for that.
         let matters = plan.job.ranks.size() > 1 || plan.spec.ending.strict_pmi;
         for (app, watched) in plan.apps.iter().zip(&mut self.alone.apps) {
-            watched.from = match app.finding.wants {
+            watched.from = match app.detected.wants {
                 Wants::Plain => matters.then_some(PATIENCE),
                 Wants::Pmi | Wants::Pmix | Wants::Unknown => Some(FIRST),
             };
@@ -204,7 +204,7 @@ impl Controller {
 
     /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
     pub(super) fn why_alone(&self, plan: &Plan, app: usize) -> Option<Why> {
-        let wants = plan.apps[app].finding.wants;
+        let wants = plan.apps[app].detected.wants;
         let known = matches!(wants, Wants::Pmi | Wants::Pmix);
         let inspected = || known.then(|| MpiProcess::by_inspection(wants));
         let seen = self.alone.apps[app].seen.clone().or_else(inspected)?;
@@ -228,14 +228,14 @@ impl Controller {
     /// The program below the one that was started which was seen to load an MPI, if it is another.
     fn seen_below(&self, plan: &Plan, app: usize) -> Option<String> {
         let seen = self.alone.apps[app].seen.as_ref()?;
-        let started = &plan.apps[app].finding.program;
+        let started = &plan.apps[app].detected.program;
         let real = started.canonicalize();
         below(started, real.as_ref().unwrap_or(started), seen)
     }
 
     /// The ranks that run as singletons.
     fn name_of_alone(&self, plan: &Plan, app: usize) -> String {
-        let started = || plan.apps[app].finding.program.display().to_string();
+        let started = || plan.apps[app].detected.program.display().to_string();
         self.seen_below(plan, app).unwrap_or_else(started)
     }
 

@@ -81,7 +81,7 @@ fn shown(job: &str) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// How a job with that record, which began after so many restarts, was ended.
+/// How a job with this record of Slurm's was ended; it had been restarted `restarts` times when it began.
 fn end_of(record: &str, restarts: u64) -> Option<End> {
     let field = |name: &str| {
         let fields = record.split_ascii_whitespace();

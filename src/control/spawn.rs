@@ -37,7 +37,7 @@ fn ending() -> SpawnFailure {
     }
 }
 
-/// A process as tools are told of it when all have ended.
+/// A process as reported to tools when all have ended.
 fn how_it_lived(life: &RankLife) -> queries::ProcessLife {
     match (life.end, life.pid) {
         (Some((_, Some(end))), _) => queries::ProcessLife::Ended {

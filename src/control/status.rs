@@ -1,4 +1,4 @@
-//! What is told while a job runs: warnings to people, changes of state to readers of the status
+//! Reports while a job runs: warnings to users, changes of state to readers of the status
 //! stream.
 
 use std::borrow::Cow;
@@ -33,7 +33,7 @@ impl Controller {
         self.streams.tell(&format!("wireup: {text}"));
     }
 
-    /// Whether somebody sees what [`Controller::detail`] is given.
+    /// Whether what [`Controller::detail`] gets is shown or logged.
     pub(crate) fn wants_details(&self) -> bool {
         self.plan.spec.verbose > 0 || enabled!(Level::INFO)
     }
@@ -71,7 +71,7 @@ impl Controller {
         self.record(&Record::log(speaker, text));
     }
 
-    /// Whether somebody reads records, now or when the launch has ended.
+    /// Whether records are written, now or when the launch has ended.
     fn is_recorded(&self) -> bool {
         self.status.is_some() || self.kept.is_some()
     }
@@ -150,7 +150,7 @@ impl Controller {
         let life = &mut self.lives[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
-            // What is spawned is expected by nobody but its parent.
+            // Only the parent waits for spawned processes.
             self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
             if self.connected == 1 {
                 self.progress.expect(self.now(), PATIENCE);

@@ -49,20 +49,20 @@ pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
 }
 
 /// A keeper as it was found.
-struct Found {
+struct RunningKeeper {
     pid: i32,
     job: String,
 }
 
 /// The keepers that this user may find: its own, for root everyone's.
-fn keepers() -> Vec<Found> {
+fn keepers() -> Vec<RunningKeeper> {
     let found = procfs::processes().into_iter().filter_map(|process| {
         let pid = process.pid;
         let is_keeper = procfs::command_line(pid).get(1)? == COMMAND;
         let environment = is_keeper.then(|| Environment::of(pid)).flatten()?;
         let job = std::str::from_utf8(environment.get(NAME)?).ok()?;
         let job = is_job(job).then(|| job.to_owned())?;
-        Some(Found { pid, job })
+        Some(RunningKeeper { pid, job })
     });
     found.collect()
 }
@@ -78,10 +78,11 @@ pub(super) fn is_kept(job: &str) -> bool {
 /// If there is none, or more than one, or it does not accept.
 pub(super) fn connect(text: &str) -> Result<(String, OwnedFd), RunFailure> {
     let digits = text.strip_prefix(PREFIX).unwrap_or(text);
-    let means =
-        |keeper: &&Found| !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits);
+    let means = |keeper: &&RunningKeeper| {
+        !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits)
+    };
     let all = keepers();
-    let found: Vec<&Found> = all.iter().filter(means).collect();
+    let found: Vec<&RunningKeeper> = all.iter().filter(means).collect();
     let [keeper] = found[..] else {
         let text = text.to_owned();
         return Err(RunFailure::request(match found.is_empty() {
@@ -111,7 +112,7 @@ pub(super) fn connect(text: &str) -> Result<(String, OwnedFd), RunFailure> {
     Ok((keeper.job.clone(), socket))
 }
 
-fn names<'a>(keepers: impl IntoIterator<Item = &'a Found>) -> String {
+fn names<'a>(keepers: impl IntoIterator<Item = &'a RunningKeeper>) -> String {
     let names = keepers.into_iter().map(|keeper| keeper.job.as_str());
     names.collect::<Vec<_>>().join(", ")
 }

@@ -9,7 +9,6 @@ pub(super) enum Stream {
     Stderr,
 }
 
-/// To the keeper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum ToKeeper {
     /// Send all output that was not shown, and what follows. A client that is attached loses its connection.
@@ -26,7 +25,6 @@ pub(super) enum ToKeeper {
     KnowsEnd,
 }
 
-/// From the keeper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum FromKeeper {
     /// This number of bytes of output was not kept.

@@ -36,21 +36,10 @@ pub(super) fn start(
     let env = entries.collect::<io::Result<Vec<_>>>()?;
     let [stdin, stdout, stderr] = streams;
     let command = ChildCommand {
-        program: &program,
-        argv: &argv,
         env: &[&env],
-        cwd: None,
         descriptors: &[(stdin, 0), (stdout, 1), (stderr, 2)],
-        terminal: false,
-        limits: &[],
-        umask: None,
-        cpus: &[],
         reset_signals: &RESET,
-        namespaces: None,
-        group: None,
-        oom_score: None,
-        crowded: false,
-        stopped: false,
+        ..ChildCommand::new(&program, &argv)
     };
     Spawner::new().spawn(&command).map_err(io::Error::other)
 }

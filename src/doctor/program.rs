@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use crate::inspect::ldso::{Loader, System};
-use crate::inspect::program::Program as Found;
-use crate::inspect::{Finding, Inspection, Wants, Why, inspect, libpmix, sidecar_files};
+use crate::inspect::program::Program as ProgramFile;
+use crate::inspect::{Detected, Inspection, Wants, Why, inspect, libpmix, sidecar_files};
 use wireup_core::doctor::facts::{Pmix, Program, Wants as Wanted};
 
 /// Looks at a program with its arguments; without one only for libpmix.
@@ -25,7 +25,7 @@ pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<Program>, Pmix) {
         ..Program::default()
     };
     let search = std::env::var_os("PATH");
-    let found = match Found::find(name, search.as_deref(), cwd) {
+    let found = match ProgramFile::find(name, search.as_deref(), cwd) {
         Ok(found) => found,
         Err(error) => {
             program.problem = Some(error.to_string());
@@ -33,39 +33,39 @@ pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<Program>, Pmix) {
             return (Some(program), pmix(None, &loader));
         }
     };
-    let Inspection { finding, loader } = inspect(&found, argv, &env, cwd, &system);
+    let Inspection { detected, loader } = inspect(&found, argv, &env, cwd, &system);
     program.path = Some(found.path().display().to_string());
     program.digest = digest(found.path()).ok();
-    program.wants = match finding.wants {
+    program.wants = match detected.wants {
         Wants::Pmix => Wanted::Pmix,
         Wants::Pmi => Wanted::Pmi,
         Wants::Unknown => Wanted::Unknown,
         Wants::Plain => Wanted::Plain,
     };
-    program.missing.clone_from(&finding.missing);
-    if let Some(mpi) = mpi(&finding) {
+    program.missing.clone_from(&detected.missing);
+    if let Some(mpi) = mpi(&detected) {
         program.mpi_digest = digest(&mpi).ok();
         program.mpi = Some(mpi.display().to_string());
     }
-    let pmix = pmix(Some(&finding), &loader);
+    let pmix = pmix(Some(&detected), &loader);
     (Some(program), pmix)
 }
 
 /// The MPI library of a program.
-fn mpi(finding: &Finding) -> Option<PathBuf> {
-    let library = match &finding.why {
+fn mpi(detected: &Detected) -> Option<PathBuf> {
+    let library = match &detected.why {
         Why::Library(library, _) => library.path.as_ref(),
         _ => None,
     };
-    let found = finding.openmpi.as_ref().or(library)?;
+    let found = detected.openmpi.as_ref().or(library)?;
     Some(found.canonicalize().unwrap_or_else(|_| found.clone()))
 }
 
-fn pmix(finding: Option<&Finding>, loader: &Loader) -> Pmix {
+fn pmix(detected: Option<&Detected>, loader: &Loader) -> Pmix {
     let variable = std::env::var_os(libpmix::VARIABLE).filter(|value| !value.is_empty());
     let chosen = libpmix::choose(
         None,
-        finding,
+        detected,
         variable.as_deref().map(Path::new),
         &[],
         loader,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::finding::{Clients, Finding, Wants, Why};
+use super::detected::{Clients, Detected, Wants, Why};
 use crate::inspect::elf::{self, ElfError};
 
 /// How the variables' names begin, so that one search does for both.
@@ -14,7 +14,7 @@ const PMI: &[u8] = b"_FD";
 const PMIX: &[u8] = b"X_NAMESPACE";
 
 /// Looks into a static program.
-pub(super) fn look(path: &Path) -> Finding {
+pub(super) fn look(path: &Path) -> Detected {
     let clients = clients(path).ok();
     let wants = match clients {
         Some(Clients {
@@ -26,7 +26,7 @@ pub(super) fn look(path: &Path) -> Finding {
         // MPICH 5 knows both variables, and so does Open MPI.
         Some(_) | None => Wants::Unknown,
     };
-    Finding::new(wants, path, Why::Static(clients))
+    Detected::new(wants, path, Why::Static(clients))
 }
 
 fn clients(path: &Path) -> Result<Clients, ElfError> {

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::inspect::Finding;
+use crate::inspect::Detected;
 use crate::inspect::elf::{self, ElfError, Machine};
 use crate::inspect::ldso::{Loader, SearchStep};
 
@@ -181,7 +181,7 @@ pub enum LibpmixError {
 /// [`LibpmixError`] when a named file is not usable, or nothing usable is found.
 pub fn choose(
     flag: Option<&Path>,
-    program: Option<&Finding>,
+    program: Option<&Detected>,
     variable: Option<&Path>,
     scripts: &[PathBuf],
     loader: &Loader,
@@ -190,7 +190,7 @@ pub fn choose(
         return named(path, Source::Flag, Vec::new());
     }
     let mut passed_over = Vec::new();
-    let own = program.map(|finding| own(finding, loader));
+    let own = program.map(|detected| own(detected, loader));
     let own = own.unwrap_or_default();
     let mut found = first_fit(own, Source::Program, &mut passed_over);
     if found.is_none() {
@@ -308,9 +308,9 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// The program's own libpmix: the one it needs; else, for Open MPI, one that a plugin needs (4.x
 /// built on an external PMIx), or one installed beside libmpi.
-fn own(finding: &Finding, loader: &Loader) -> Vec<PathBuf> {
-    let needed = finding.libpmix.iter().cloned();
-    let libmpi = finding.openmpi.iter();
+fn own(detected: &Detected, loader: &Loader) -> Vec<PathBuf> {
+    let needed = detected.libpmix.iter().cloned();
+    let libmpi = detected.openmpi.iter();
     needed
         .chain(libmpi.flat_map(|libmpi| of_open_mpi(libmpi, loader)))
         .collect()
@@ -367,9 +367,9 @@ fn needed_by_plugins(directory: &Path, loader: &Loader) -> Vec<PathBuf> {
     found
 }
 
-fn places(program: Option<&Finding>, loader: &Loader) -> String {
+fn places(program: Option<&Detected>, loader: &Loader) -> String {
     let mut places = Vec::new();
-    if let Some(libmpi) = program.and_then(|finding| finding.openmpi.as_ref()) {
+    if let Some(libmpi) = program.and_then(|detected| detected.openmpi.as_ref()) {
         places.push(format!("what {} and its plugins need", libmpi.display()));
     }
     places.push(format!("${VARIABLE} (not set)"));

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::finding::{Family, Finding, FoundLibrary, Wants, Why};
+use super::detected::{Detected, Family, FoundLibrary, Wants, Why};
 use super::names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
 use crate::inspect::elf::Elf;
 use crate::inspect::ldso::{Dependency, Loader, SearchStep};
@@ -22,7 +22,7 @@ struct Evidence {
 }
 
 /// Inspects the libraries of a program; `Wants::Plain` if none is known.
-pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
+pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Detected {
     let mut evidence = Evidence::default();
     loader.walk(
         path,
@@ -31,14 +31,14 @@ pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Finding {
         |dependency| evidence.note(dependency),
     );
     let (wants, why) = evidence.judge().unwrap_or((Wants::Plain, Why::NoMpi));
-    let mut finding = Finding::new(wants, path, why);
-    finding.missing = evidence.missing;
-    finding.openmpi = evidence
+    let mut detected = Detected::new(wants, path, why);
+    detected.missing = evidence.missing;
+    detected.openmpi = evidence
         .openmpi
         .filter(FoundLibrary::is_libmpi)
         .and_then(|seen| seen.path);
-    finding.libpmix = evidence.pmix.and_then(|seen| seen.path);
-    finding
+    detected.libpmix = evidence.pmix.and_then(|seen| seen.path);
+    detected
 }
 
 impl Evidence {

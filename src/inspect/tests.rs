@@ -28,7 +28,7 @@ impl Tree {
         .write(self.path("lib").join(name));
     }
 
-    fn inspect(&self, name: &str) -> Finding {
+    fn inspect(&self, name: &str) -> Detected {
         let system = System {
             cache: self.path("none"),
             config: self.path("none"),
@@ -36,11 +36,11 @@ impl Tree {
         };
         let argv = [self.path(name).into_os_string()];
         let program = Program::find(&argv[0], None, self.0.path()).unwrap();
-        inspect(&program, &argv, &[], self.0.path(), &system).finding
+        inspect(&program, &argv, &[], self.0.path(), &system).detected
     }
 
     /// What a program with these needs wants.
-    fn program(&self, needed: &[&str]) -> Finding {
+    fn program(&self, needed: &[&str]) -> Detected {
         Sample {
             needed,
             ..Sample::default()
@@ -58,16 +58,16 @@ fn open_mpi_is_seen_through_any_number_of_libraries() {
     tree.lib("libmpi.so.40", &["libopen-pal.so.80"]);
     tree.lib("libopen-pal.so.80", &["libpmix.so.2"]);
     tree.lib("libpmix.so.2", &[]);
-    let finding = tree.program(&["libc.so.6", "libsolver.so"]);
-    assert_eq!(finding.wants, Wants::Pmix);
-    assert_eq!(finding.openmpi, Some(tree.path("lib/libmpi.so.40")));
-    assert_eq!(finding.libpmix, Some(tree.path("lib/libpmix.so.2")));
+    let detected = tree.program(&["libc.so.6", "libsolver.so"]);
+    assert_eq!(detected.wants, Wants::Pmix);
+    assert_eq!(detected.openmpi, Some(tree.path("lib/libmpi.so.40")));
+    assert_eq!(detected.libpmix, Some(tree.path("lib/libpmix.so.2")));
     assert!(
-        finding
+        detected
             .to_string()
             .contains("libcomm.so needs libmpi.so.40"),
         "{}",
-        finding
+        detected
     );
 }
 
@@ -101,9 +101,12 @@ fn the_same_name_of_libmpi_is_told_apart_by_what_it_needs() {
 fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
     let tree = Tree::new();
     tree.lib("libmpi_abi.so.1", &[]);
-    let finding = tree.program(&["libmpi_abi.so.1"]);
-    assert_eq!(finding.wants, Wants::Unknown);
-    assert!(finding.to_string().contains("libmpi_abi.so.1"), "{finding}");
+    let detected = tree.program(&["libmpi_abi.so.1"]);
+    assert_eq!(detected.wants, Wants::Unknown);
+    assert!(
+        detected.to_string().contains("libmpi_abi.so.1"),
+        "{detected}"
+    );
     tree.lib("libmpi.so.12", &[]);
     assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmi);
     tree.lib("libmpi.so.40", &[]);
@@ -130,12 +133,12 @@ fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
 #[test]
 fn a_name_decides_even_if_the_library_is_not_found_and_that_is_said() {
     let tree = Tree::new();
-    let finding = tree.program(&["libmpi.so.40"]);
-    assert_eq!((finding.wants, &finding.openmpi), (Wants::Pmix, &None));
+    let detected = tree.program(&["libmpi.so.40"]);
+    assert_eq!((detected.wants, &detected.openmpi), (Wants::Pmix, &None));
     assert!(
-        finding.to_string().contains("not found: libmpi.so.40"),
+        detected.to_string().contains("not found: libmpi.so.40"),
         "{}",
-        finding
+        detected
     );
     assert_eq!(tree.program(&["libmpich.so.12"]).wants, Wants::Pmi);
     assert_eq!(tree.program(&["/opt/x/libpmi2.so.0"]).wants, Wants::Pmi);
@@ -183,7 +186,7 @@ fn a_static_program_is_told_by_what_is_inside_it() {
         assert_eq!(wants("app", constants), expected, "{constants}");
     }
     assert_eq!(wants("docker", ""), Wants::Unknown);
-    // Nobody knows what the rest of a file has that is too large.
+    // The rest of a file that is too large is not read.
     wants("app", "");
     let large = fs::OpenOptions::new().write(true).open(tree.path("app"));
     let mut bytes = fs::read(tree.path("app")).unwrap();
@@ -195,9 +198,9 @@ fn a_static_program_is_told_by_what_is_inside_it() {
     let large = large.unwrap();
     large.write_all_at(&bytes, 0).unwrap();
     large.set_len(size).unwrap();
-    let finding = tree.inspect("app");
-    assert_eq!(finding.wants, Wants::Unknown);
-    assert!(finding.to_string().contains("cannot be searched"));
+    let detected = tree.inspect("app");
+    assert_eq!(detected.wants, Wants::Unknown);
+    assert!(detected.to_string().contains("cannot be searched"));
 }
 
 #[test]
@@ -218,9 +221,9 @@ fn scripts_and_texts_may_start_anything() {
     Sample::default().write(tree.path("app"));
     for text in ["#!/bin/sh\nexec mpi-app\n", "exec mpi-app\n"] {
         fs::write(tree.path("app"), text).unwrap();
-        let finding = tree.inspect("app");
-        assert_eq!(finding.wants, Wants::Unknown);
-        assert!(finding.to_string().contains("script"), "{finding}");
+        let detected = tree.inspect("app");
+        assert_eq!(detected.wants, Wants::Unknown);
+        assert!(detected.to_string().contains("script"), "{detected}");
     }
 }
 
@@ -255,7 +258,7 @@ impl Tree {
     }
 
     fn wants(&self, words: &[&str]) -> Wants {
-        self.command(&[], words).finding.wants
+        self.command(&[], words).detected.wants
     }
 
     fn text(&self, name: &str) -> String {
@@ -291,11 +294,11 @@ fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
         &[],
         &["env", "A=1", "nice", "-n", "3", "timeout", "9", "ompi"],
     );
-    assert_eq!(seen.finding.wants, Wants::Pmix);
-    assert_eq!(seen.finding.behind, ["env", "nice", "timeout"]);
-    assert_eq!(seen.finding.program, tree.path("bin/ompi"));
-    assert_eq!(seen.finding.openmpi, Some(tree.path("lib/libmpi.so.40")));
-    assert_eq!(seen.finding.libpmix, Some(tree.path("lib/libpmix.so.2")));
+    assert_eq!(seen.detected.wants, Wants::Pmix);
+    assert_eq!(seen.detected.behind, ["env", "nice", "timeout"]);
+    assert_eq!(seen.detected.program, tree.path("bin/ompi"));
+    assert_eq!(seen.detected.openmpi, Some(tree.path("lib/libmpi.so.40")));
+    assert_eq!(seen.detected.libpmix, Some(tree.path("lib/libpmix.so.2")));
     for (words, wants) in [
         (&["nice", "mpich"][..], Wants::Pmi),
         (&["nice", "plain"], Wants::Plain),
@@ -323,7 +326,7 @@ fn libraries_are_looked_for_where_the_wrapped_program_will_look() {
     let found = |env: &[(&str, String)], words: &[&str]| {
         let seen = tree.command(env, words);
         (
-            seen.finding.openmpi.unwrap(),
+            seen.detected.openmpi.unwrap(),
             seen.loader.library_path().to_vec(),
         )
     };
@@ -347,7 +350,7 @@ fn a_preloaded_mpi_counts_wherever_it_is_asked_for() {
     let preload = format!("LD_PRELOAD={}", tree.text("lib/libmpi.so.12"));
     assert_eq!(tree.wants(&["env", &preload, "plain"]), Wants::Pmi);
     let outer = [("LD_PRELOAD", tree.text("lib/libmpi.so.40"))];
-    let wants = |words: &[&str]| tree.command(&outer, words).finding.wants;
+    let wants = |words: &[&str]| tree.command(&outer, words).detected.wants;
     assert_eq!(wants(&["plain"]), Wants::Pmix);
     assert_eq!(wants(&["nice", "plain"]), Wants::Pmix);
     assert_eq!(wants(&["env", "-u", "LD_PRELOAD", "plain"]), Wants::Plain);
@@ -363,9 +366,9 @@ fn a_wrapper_may_be_a_script_and_an_interpreter_an_mpi_program() {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     };
     script("valgrind", "#!/bin/sh\nexec \"$@\"\n");
-    let finding = tree.command(&[], &["valgrind", "-q", "ompi"]).finding;
+    let detected = tree.command(&[], &["valgrind", "-q", "ompi"]).detected;
     assert_eq!(
-        (finding.wants, finding.behind),
+        (detected.wants, detected.behind),
         (Wants::Pmix, vec!["valgrind".into()])
     );
     script(

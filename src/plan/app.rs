@@ -160,17 +160,17 @@ pub(super) fn app_plan(
         })
     });
     let wrapper = wrapper.transpose()?;
-    let Inspection { finding, loader } =
+    let Inspection { detected, loader } =
         inspect(&program, &app.argv, &env, start, &System::default());
     let common = env.len();
     if stand.starts()
         && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
-        && let Some(prefix) = finding.openmpi.as_deref().and_then(relocated::open_mpi)
+        && let Some(prefix) = detected.openmpi.as_deref().and_then(relocated::open_mpi)
     {
         env.push((relocated::OPEN_MPI.into(), prefix.into()));
     }
     if stand.starts() {
-        let settings = transports::left_out(&finding, &loader, &env);
+        let settings = transports::left_out(&detected, &loader, &env);
         env.extend(
             settings
                 .into_iter()
@@ -191,7 +191,7 @@ pub(super) fn app_plan(
         env,
         common,
         cwd,
-        finding,
+        detected,
         limits: limits.map_err(AppError::Limits)?,
         umask: app.umask.or(inheritance.umask),
     };

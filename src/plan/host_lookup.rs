@@ -12,12 +12,12 @@ use wireup_core::job::hosts::{HostEntry, HostList};
 /// The command of that process: then the lookup, the number of hosts, and milliseconds.
 pub const COMMAND: &str = "find-hosts";
 
-/// Until when is waited for hosts.
+/// How long to wait for hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Awaited {
-    /// At least so many are needed.
+    /// The number that is needed at least.
     pub count: u32,
-    /// As long as this is waited for them.
+    /// The longest wait for them.
     pub limit: Duration,
 }
 
@@ -31,10 +31,10 @@ struct NotFound {
 
 impl RequestError for NotFound {}
 
-/// Those that are there when as many are as are needed. Waiting is told on standard error.
+/// The hosts, once there are as many as are needed. The wait is reported on standard error.
 ///
 /// # Errors
-/// [`RunFailure`] if there are fewer when the time is over.
+/// [`RunFailure`] if there are fewer when the wait times out.
 pub(crate) fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<HostEntry>, RunFailure> {
     let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
     let failed = |error: AnyError| RunFailure::system("cannot look hosts up", error);

@@ -11,8 +11,7 @@ use std::collections::HashSet;
 use crate::failure::RunFailure;
 use wireup_core::job::ids::Nspace;
 
-/// Attempts before a name with used bits is taken: a launch may have had so many jobs that
-/// hardly any others are left.
+/// Attempts before a name with used bits is taken: after many jobs of one launch hardly any others are left.
 const TRIES: u32 = 100;
 
 /// What jobs of a launch have been called, as far as it matters for further ones.

@@ -6,7 +6,7 @@ use super::{App, Plan};
 use crate::failure::RunFailure;
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::sidecar_files::{self, HostParts};
-use crate::inspect::{Family, Finding, Wants, Why, inspect, libpmix};
+use crate::inspect::{Detected, Family, Wants, Why, inspect, libpmix};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::openmpi;
 use crate::plan::reasons::{Offer, OfferWhy};
@@ -27,7 +27,7 @@ pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
         PmiChoice::All => offer(true, true, asked),
         PmiChoice::None => offer(false, false, asked),
         PmiChoice::Auto => {
-            let first = |wants: Wants| apps.iter().position(|app| app.finding.wants == wants);
+            let first = |wants: Wants| apps.iter().position(|app| app.detected.wants == wants);
             match (first(Wants::Unknown), first(Wants::Pmix), first(Wants::Pmi)) {
                 (Some(app), ..) => offer(true, true, OfferWhy::Unknown(app)),
                 (None, Some(pmix), Some(pmi)) => offer(true, true, OfferWhy::Both(pmix, pmi)),
@@ -44,13 +44,13 @@ pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
 /// other, and each waits in MPI_Init for all ranks.
 pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
     let first = |families: [Family; 2]| {
-        let of = |app: &&App| match app.finding.why {
+        let of = |app: &&App| match app.detected.why {
             Why::Library(_, family) => families.contains(&family),
             _ => false,
         };
         apps.iter()
             .find(of)
-            .map(|app| app.finding.program.display())
+            .map(|app| app.detected.program.display())
     };
     let open_mpi = first([Family::OpenMpi, Family::BesideOpenMpi])?;
     let mpich = first([Family::Mpich, Family::BesideMpich])?;
@@ -88,17 +88,17 @@ pub(super) fn host_parts(
     let wanted = apps
         .iter()
         .position(|app| {
-            let Finding {
+            let Detected {
                 wants,
                 openmpi,
                 libpmix,
                 ..
-            } = &app.finding;
+            } = &app.detected;
             *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
         })
         .unwrap_or(0);
     // What a script finds is a guess, and counts if no program is known to load a libpmix.
-    let close_by = |app: &App| openmpi::close_by(&app.finding, &app.env);
+    let close_by = |app: &App| openmpi::close_by(&app.detected, &app.env);
     let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
     let variable = inheritance
         .variable(libpmix::VARIABLE)
@@ -106,7 +106,7 @@ pub(super) fn host_parts(
         .filter(|p| !p.as_os_str().is_empty());
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),
-        Some(&apps[wanted].finding),
+        Some(&apps[wanted].detected),
         variable,
         &scripts,
         &loaders[wanted],

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::Loader;
-use crate::inspect::{Finding, Wants};
+use crate::inspect::{Detected, Wants};
 use crate::plan::Variable;
 
 /// The library that identifies the Open MPI of a program.
@@ -17,14 +17,14 @@ const LIBMPI: &str = "libmpi.so.40";
 const MPI4PY: &str = "MPI4PY_LIBMPI";
 
 /// The Open MPI that a program loads, or those that it may find, the likeliest first.
-pub(crate) fn libraries(finding: &Finding, loader: &Loader, env: &[Variable]) -> Vec<PathBuf> {
-    if let Some(libmpi) = &finding.openmpi {
+pub(crate) fn libraries(detected: &Detected, loader: &Loader, env: &[Variable]) -> Vec<PathBuf> {
+    if let Some(libmpi) = &detected.openmpi {
         return vec![libmpi.clone()];
     }
-    if finding.wants != Wants::Unknown {
+    if detected.wants != Wants::Unknown {
         return Vec::new();
     }
-    let mut libraries = close_by(finding, env);
+    let mut libraries = close_by(detected, env);
     let found = loader.locate(OsStr::new(LIBMPI)).into_iter().next();
     libraries.extend(found.filter(|path| is_open_mpi(path)));
     libraries
@@ -32,14 +32,14 @@ pub(crate) fn libraries(finding: &Finding, loader: &Loader, env: &[Variable]) ->
 
 /// Those of them that a script finds although it is not the system's: named to it, or beside its
 /// interpreter.
-pub(crate) fn close_by(finding: &Finding, env: &[Variable]) -> Vec<PathBuf> {
-    if finding.wants != Wants::Unknown {
+pub(crate) fn close_by(detected: &Detected, env: &[Variable]) -> Vec<PathBuf> {
+    if detected.wants != Wants::Unknown {
         return Vec::new();
     }
     let named = env.iter().find(|(name, _)| name == MPI4PY);
     let named = named.map(|(_, path)| PathBuf::from(path));
     // Beside the interpreter of a virtual environment, whose links lead out of it.
-    let prefix = finding.program.parent().and_then(Path::parent);
+    let prefix = detected.program.parent().and_then(Path::parent);
     let beside = prefix.map(|prefix| prefix.join("lib").join(LIBMPI));
     let named = named.filter(|path| path.is_absolute());
     let both = named.into_iter().chain(beside);
@@ -82,7 +82,7 @@ mod tests {
             },
         );
         let opaque = Why::Opaque(Opaque::Interpreter("python".to_owned()));
-        let script = Finding::new(Wants::Unknown, path("env/bin/python"), opaque);
+        let script = Detected::new(Wants::Unknown, path("env/bin/python"), opaque);
         let named = |name: &str| vec![(MPI4PY.into(), path(name).into())];
         let beside = path("env/lib/libmpi.so.40");
         let one = path("named/libmpi.so.40.40.11");
@@ -94,7 +94,7 @@ mod tests {
             libraries(&script, &loader, &named("other/libmpi.so.12")),
             [beside]
         );
-        let plain = Finding::new(Wants::Plain, path("env/bin/python"), Why::NoMpi);
+        let plain = Detected::new(Wants::Plain, path("env/bin/python"), Why::NoMpi);
         assert!(libraries(&plain, &loader, &[]).is_empty());
         assert!(close_by(&plain, &named("named/libmpi.so.40.40.11")).is_empty());
     }

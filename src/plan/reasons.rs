@@ -6,14 +6,14 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::libpmix::{Choice, PassedOver, Source, Unfit};
-use crate::inspect::{Family, Finding, FoundLibrary, Opaque, Why};
+use crate::inspect::{Detected, Family, FoundLibrary, Opaque, Why};
 use wireup_core::job::spec::PmiChoice;
 
 /// Where an application's number of ranks comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CountWhy {
     Given,
-    /// So many ranks were asked for on every node.
+    /// A number of ranks was asked for on every node.
     PerNode {
         /// Ranks on each node.
         ppn: u32,
@@ -35,7 +35,6 @@ pub enum CountWhy {
 pub struct Offer {
     /// PMI-1 and PMI-2, on one socket.
     pub pmi: bool,
-    /// PMIx.
     pub pmix: bool,
     pub why: OfferWhy,
     /// Why PMIx is not offered though it would have been right.
@@ -119,7 +118,7 @@ impl fmt::Display for OfferWhy {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Detected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.behind.is_empty() {
             write!(f, "behind {}: ", self.behind.join(", "))?;

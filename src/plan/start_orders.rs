@@ -96,7 +96,7 @@ pub(crate) fn host_requests(
     Ok([Control::Init(init), register])
 }
 
-/// What the processes of a job are told of debuggers.
+/// What the processes of a job get for debuggers.
 fn for_debuggers(plan: &Plan) -> Vec<Info> {
     let debug = &plan.job.debug;
     let mut infos = Vec::new();

@@ -7,7 +7,7 @@ use super::*;
 use crate::inspect::Why;
 use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
-use wireup_core::job::spec::{AppSpec, LayoutSpec};
+use wireup_core::job::spec::{AppSpec, LayoutSpec, PmiChoice};
 
 /// One program on hosts.
 pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
@@ -61,7 +61,7 @@ fn a_program_that_only_hosts_have_is_found_by_these() {
     spec.layout.oversubscribe = true;
     let plan = plan(spec);
     assert_eq!(plan.apps[0].program.kind(), &Kind::Elsewhere);
-    assert_eq!(plan.apps[0].finding.why, Why::NotHere);
+    assert_eq!(plan.apps[0].detected.why, Why::NotHere);
     assert!(plan.offer.pmi && plan.offer.pmix && plan.host.is_none());
     let mut none = plan.spec.clone();
     none.interface.pmi = PmiChoice::Pmi1;

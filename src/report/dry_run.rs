@@ -172,7 +172,7 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
             &format!("{command} ({ranks})"),
         );
         sheet.add("", &format!("starts in {}", explain::start(plan, index)));
-        sheet.add("", &app.finding.to_string());
+        sheet.add("", &app.detected.to_string());
         if let Some(wrapper) = &app.wrapper {
             sheet.add("", &wrapper.to_string());
         }

@@ -231,8 +231,8 @@ pub(crate) fn start(plan: &Plan, app: usize) -> String {
 
 /// The findings about a program; it is named once.
 fn program(app: &App) -> String {
-    let (path, finding) = (app.program.path().display().to_string(), &app.finding);
-    let told = finding.to_string();
+    let (path, detected) = (app.program.path().display().to_string(), &app.detected);
+    let told = detected.to_string();
     let told = match told.starts_with(&path) {
         true => told,
         false => format!("{path}: {told}"),

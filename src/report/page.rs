@@ -10,7 +10,6 @@ const HEAD: &str = include_str!("page/head.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// The page.
 pub(crate) fn page(timeline: &Timeline) -> String {
     let data = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),

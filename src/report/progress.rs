@@ -21,7 +21,6 @@ const EVERY_LOGGED: Duration = Duration::from_secs(10);
 /// Things that are named one by one.
 pub const NAMED: usize = 3;
 
-/// A wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// PMIx servers that are not ready.

@@ -14,16 +14,24 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_s
 
 use crate::sys::procfs::{self, Process};
 
+/// Opens a pidfd for a process that is known by number only.
+///
+/// # Errors
+/// The system's error; `SRCH` when there is no such process.
+pub fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    pidfd_open(pid, PidfdFlags::empty())
+}
+
 /// Waits for the end of a child that has not been collected, at most so long; whether it has ended.
 pub(crate) fn wait_for(child: &std::process::Child, most: Duration) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let pidfd = pid.and_then(|pid| open_pidfd(pid).ok());
     pidfd.is_some_and(|pidfd| Held(pidfd).wait(most))
 }
 
 /// Waits for the end of this process's parent, at most so long.
 pub(crate) fn wait_for_parent(most: Duration) {
-    let pidfd = getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let pidfd = getppid().and_then(|pid| open_pidfd(pid).ok());
     if let Some(pidfd) = pidfd {
         Held(pidfd).wait(most);
     }
@@ -52,7 +60,7 @@ impl Held {
         let Some(pid) = Pid::from_raw(seen.pid) else {
             return Ok(None);
         };
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        let pidfd = match open_pidfd(pid) {
             Ok(pidfd) => pidfd,
             Err(Errno::SRCH) => return Ok(None),
             Err(errno) => return Err(errno),

@@ -18,12 +18,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, WaitIdOptions};
+use rustix::process::Pid;
 
-use crate::sys::out_of_memory;
-
+mod child;
+mod exit;
 mod into_group;
 mod stop;
+
+use child::{Shared, child_main};
+pub use exit::{ExitStatus, wait};
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
 /// run on it since the process has none.
@@ -76,6 +79,29 @@ pub struct ChildCommand<'a> {
     pub stopped: bool,
 }
 
+impl<'a> ChildCommand<'a> {
+    /// A process without environment and descriptors that has all else from this one.
+    pub fn new(program: &'a CStr, argv: &'a [CString]) -> Self {
+        Self {
+            program,
+            argv,
+            env: &[],
+            cwd: None,
+            descriptors: &[],
+            terminal: false,
+            limits: &[],
+            umask: None,
+            cpus: &[],
+            reset_signals: &[],
+            namespaces: None,
+            group: None,
+            oom_score: None,
+            crowded: false,
+            stopped: false,
+        }
+    }
+}
+
 /// A started process. The owner of this value must reap it exactly once.
 #[derive(Debug)]
 pub struct Child {
@@ -117,38 +143,6 @@ pub enum SpawnStage {
 pub struct SpawnError {
     pub step: SpawnStage,
     pub errno: Errno,
-}
-
-/// State shared with the child while the parent's thread sleeps.
-struct Shared {
-    program: *const c_char,
-    argv: *const *const c_char,
-    envp: *const *const c_char,
-    cwd: *const c_char,
-    descriptors: *const (RawFd, RawFd),
-    descriptor_count: usize,
-    /// The table of descriptors is the launcher's until it is copied up to this number; 0 if it has been
-    /// copied whole.
-    copy_below: c_int,
-    close_from: c_int,
-    terminal: bool,
-    limits: *const (c_int, libc::rlimit),
-    limit_count: usize,
-    /// Negative to leave it.
-    umask: c_int,
-    cpus: *const u64,
-    cpu_words: usize,
-    reset_signals: *const c_int,
-    reset_count: usize,
-    user_ns: RawFd,
-    uts_ns: RawFd,
-    parent: libc::pid_t,
-    /// Of a control group it has to enter by itself; negative if none.
-    group: RawFd,
-    oom_score: *const c_char,
-    stopped: bool,
-    failed_step: SpawnStage,
-    failed_errno: c_int,
 }
 
 /// A reusable child stack and argument arrays; one per spawning thread.
@@ -298,196 +292,5 @@ impl Spawner {
             stop::keep_stopped(pid);
         }
         Ok(Child { pid, pidfd })
-    }
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ExitStatus {
-    /// Called exit with this code, 0 to 255.
-    Code(u8),
-    /// Killed by a signal.
-    Signal {
-        number: i32,
-        /// Whether the kernel dumped the process's memory.
-        dumped: bool,
-    },
-}
-
-/// Collects the exit of a process whose pidfd is readable; blocks if it is not.
-///
-/// # Errors
-/// The system's error, for instance when the exit was collected before.
-pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
-    use rustix::process::{WaitId, waitid};
-    use std::os::fd::AsFd;
-    loop {
-        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
-            Ok(Some(status)) => {
-                return Ok(match (status.exit_status(), status.terminating_signal()) {
-                    (Some(code), _) => ExitStatus::Code((code & 0xff) as u8),
-                    (None, signal) => ExitStatus::Signal {
-                        number: signal.unwrap_or(libc::SIGKILL),
-                        dumped: status.dumped(),
-                    },
-                });
-            }
-            Ok(None) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Opens a pidfd for a process that is known by number only.
-///
-/// # Errors
-/// The system's error; `SRCH` when there is no such process.
-pub fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
-    rustix::process::pidfd_open(pid, PidfdFlags::empty())
-}
-
-extern "C" fn child_main(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its `Shared`, alive until this process execs or exits,
-    // and its thread is asleep, so nothing else touches it. All pointers in it are valid for the
-    // same time; the calls below are bare system calls.
-    unsafe {
-        let shared = &mut *argument.cast::<Shared>();
-        let step = match prepare(shared) {
-            Err(step) => step,
-            Ok(()) => {
-                libc::execve(shared.program, shared.argv, shared.envp);
-                SpawnStage::Exec
-            }
-        };
-        ptr::write_volatile(&mut shared.failed_step, step);
-        ptr::write_volatile(&mut shared.failed_errno, *libc::__errno_location());
-        libc::_exit(127)
-    }
-}
-
-/// Runs in the child. On `Err` errno holds the reason.
-///
-/// # Safety
-/// As `child_main`: only with a `Shared` filled by `spawn`, only in the child.
-unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
-    let check = |result: c_int, step: SpawnStage| if result < 0 { Err(step) } else { Ok(()) };
-    // SAFETY: system calls on values laid out by `spawn`.
-    unsafe {
-        if shared.copy_below > 0 {
-            // First of all, since until then both processes have the same descriptors.
-            check(
-                libc::syscall(
-                    libc::SYS_close_range,
-                    shared.copy_below,
-                    libc::c_uint::MAX,
-                    libc::CLOSE_RANGE_UNSHARE,
-                ) as c_int,
-                SpawnStage::Descriptors,
-            )?;
-        }
-        check(libc::setsid(), SpawnStage::Session)?;
-        if shared.group >= 0 {
-            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-            let members = libc::openat(shared.group, c"cgroup.procs".as_ptr(), flags);
-            if members >= 0 {
-                libc::write(members, c"0".as_ptr().cast(), 1);
-                libc::close(members);
-            }
-        }
-        if !shared.oom_score.is_null() {
-            // Its own, though memory is shared: the system makes that exception for CLONE_VFORK.
-            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-            let file = libc::open(out_of_memory::SCORE.as_ptr(), flags);
-            if file >= 0 {
-                let length = libc::strlen(shared.oom_score);
-                libc::write(file, shared.oom_score.cast(), length);
-                libc::close(file);
-            }
-        }
-        if shared.user_ns >= 0 {
-            check(
-                libc::setns(shared.user_ns, libc::CLONE_NEWUSER),
-                SpawnStage::Namespace,
-            )?;
-        }
-        if shared.uts_ns >= 0 {
-            check(
-                libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
-                SpawnStage::Namespace,
-            )?;
-        }
-        // In case no process is left to end it: a guard sends the same. The parent may have died
-        // before. Behind the namespaces, which would make the system forget it.
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-        // Debuggers that this process starts may attach, where the system lets only ancestors. Fails where
-        // every process of the user may.
-        libc::prctl(libc::PR_SET_PTRACER, shared.parent);
-        if libc::getppid() != shared.parent {
-            libc::kill(libc::getpid(), libc::SIGTERM);
-        }
-        if !shared.cwd.is_null() {
-            check(libc::chdir(shared.cwd), SpawnStage::Directory)?;
-        }
-        for index in 0..shared.descriptor_count {
-            let (from, to) = *shared.descriptors.add(index);
-            // dup2 onto itself would keep close-on-exec set, so clear it explicitly.
-            let result = if from == to {
-                libc::fcntl(to, libc::F_SETFD, 0)
-            } else {
-                libc::dup2(from, to)
-            };
-            check(result, SpawnStage::Descriptors)?;
-        }
-        if shared.terminal {
-            check(libc::ioctl(0, libc::TIOCSCTTY, 0), SpawnStage::Terminal)?;
-        }
-        // Inherited descriptors of the parent must not leak into the program. The number
-        // of the system call is the same on all architectures; libc may lack the wrapper.
-        check(
-            libc::syscall(
-                libc::SYS_close_range,
-                shared.close_from,
-                libc::c_uint::MAX,
-                libc::CLOSE_RANGE_CLOEXEC,
-            ) as c_int,
-            SpawnStage::Descriptors,
-        )?;
-        if shared.umask >= 0 {
-            // Not shared with the launcher: the child was cloned without CLONE_FS.
-            libc::umask(shared.umask as libc::mode_t);
-        }
-        if shared.cpu_words > 0 {
-            // The system call rather than the wrapper, whose type has room for 1024 CPUs. Its words are of 64 bits on
-            // the machines that wireup is for.
-            check(
-                libc::syscall(
-                    libc::SYS_sched_setaffinity,
-                    0,
-                    shared.cpu_words * size_of::<u64>(),
-                    shared.cpus,
-                ) as c_int,
-                SpawnStage::Binding,
-            )?;
-        }
-        // After the descriptors, whose numbers may be beyond the new limit.
-        for index in 0..shared.limit_count {
-            let (resource, limit) = &*shared.limits.add(index);
-            check(libc::setrlimit(*resource as _, limit), SpawnStage::Limit)?;
-        }
-        for index in 0..shared.reset_count {
-            libc::signal(*shared.reset_signals.add(index), libc::SIG_DFL);
-        }
-        // Last, so that a signal meant for the launcher cannot end the child half prepared with
-        // the launcher's disposition.
-        let mut mask: libc::sigset_t = std::mem::zeroed();
-        if shared.stopped {
-            stop::ask(&mut mask).map_err(|()| SpawnStage::Stop)?;
-        } else {
-            libc::sigemptyset(&mut mask);
-        }
-        check(
-            libc::sigprocmask(libc::SIG_SETMASK, &mask, ptr::null_mut()),
-            SpawnStage::Session,
-        )
     }
 }

@@ -29,7 +29,8 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use wireup::sys::descriptors::FIRST_FREE;
-use wireup::sys::spawn::{Child, open_pidfd, wait};
+use wireup::sys::pidfd::open_pidfd;
+use wireup::sys::spawn::{Child, wait};
 
 pub use self::child::ExecReport;
 use self::child::{Plan, fork, receive};

@@ -54,7 +54,7 @@ pub(super) struct Keys {
 }
 
 /// What a node has of a key.
-enum Found {
+enum KeyLookup {
     Value(Vec<u8>),
     NoKey,
     NoJob,
@@ -73,7 +73,7 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         let answer = match self.find_key(&job, &key) {
-            Found::Elsewhere(to) => {
+            KeyLookup::Elsewhere(to) => {
                 self.keys.next += 1;
                 let number = self.keys.next;
                 self.keys.waiting.insert(number, (asker, to));
@@ -83,28 +83,28 @@ impl NodeCore {
             found => found,
         };
         let answer = match &answer {
-            Found::Value(value) => KeyAnswer::Value(value),
-            Found::NoJob => KeyAnswer::NoJob,
-            Found::NoKey | Found::Elsewhere(_) => KeyAnswer::NoKey,
+            KeyLookup::Value(value) => KeyAnswer::Value(value),
+            KeyLookup::NoJob => KeyAnswer::NoJob,
+            KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
         };
         self.tell_key(asker, answer, now, actions);
     }
 
-    fn find_key(&self, job: &Nspace, key: &[u8]) -> Found {
+    fn find_key(&self, job: &Nspace, key: &[u8]) -> KeyLookup {
         let Some((_, member)) = self.job_named(job.as_str()) else {
-            return Found::NoJob;
+            return KeyLookup::NoJob;
         };
         let Some(server) = &member.pmi else {
-            return Found::NoJob;
+            return KeyLookup::NoJob;
         };
         if let Some(value) = server.key(key) {
-            return Found::Value(value.to_vec());
+            return KeyLookup::Value(value.to_vec());
         }
         let hosting = self.hosting(&member.context);
         let living = hosting.iter().find(|node| !self.queries.is_lost(**node));
         match living {
-            Some(node) if !hosting.contains(&self.node) => Found::Elsewhere(*node),
-            _ => Found::NoKey,
+            Some(node) if !hosting.contains(&self.node) => KeyLookup::Elsewhere(*node),
+            _ => KeyLookup::NoKey,
         }
     }
 
@@ -134,8 +134,8 @@ impl NodeCore {
         match message {
             KeyMessage::Ask { number, job, key } => {
                 let value = match self.find_key(&job, &key) {
-                    Found::Value(value) => Some(value),
-                    Found::NoKey | Found::NoJob | Found::Elsewhere(_) => None,
+                    KeyLookup::Value(value) => Some(value),
+                    KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };
                 let message = PeerMessage::Key(KeyMessage::Told { number, value });
                 actions.push(Action::SendPeer { to: from, message });

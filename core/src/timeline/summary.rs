@@ -6,7 +6,7 @@ use super::{RankTimes, Timeline};
 use crate::job::ids::JobNumber;
 
 /// A part of the critical path.
-struct Step {
+struct PathPart {
     /// When it ended.
     until: u64,
     /// What it was.
@@ -81,7 +81,7 @@ pub fn summary(timeline: &Timeline) -> Vec<String> {
 }
 
 /// The parts in their order; each begins where the one before ended.
-fn steps(timeline: &Timeline) -> Vec<Step> {
+fn steps(timeline: &Timeline) -> Vec<PathPart> {
     let first = || {
         let ranks = timeline.ranks.iter();
         ranks
@@ -95,7 +95,7 @@ fn steps(timeline: &Timeline) -> Vec<Step> {
     };
     let named = |rank: &RankTimes| format!("rank {} on {}", rank.name, timeline.host(rank.node));
     let mut steps = Vec::new();
-    let mut step = |until, whose, text: String| steps.push(Step { until, text, whose });
+    let mut step = |until, whose, text: String| steps.push(PathPart { until, text, whose });
     if let Some(planned) = timeline.planned {
         step(planned, Whose::Wireup, "the plan was made".into());
     }

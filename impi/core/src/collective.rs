@@ -37,7 +37,6 @@ pub enum Channel {
     Local,
 }
 
-/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "MPI's names")]
 pub enum Operation {
@@ -63,7 +62,7 @@ pub enum Join {
 
 /// A step of one process. Blocks are numbered: see [`Operation::blocks`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum CollectiveStep {
     /// One message with these blocks, one behind the other.
     Send {
         /// Rank in the world.
@@ -151,7 +150,7 @@ impl Topology {
     }
 
     /// The steps of a process; `long` says that a process's data has at least `IMPI_C_COLL_XSIZE` bytes.
-    pub fn steps(&self, operation: Operation, long: bool, me: usize) -> Vec<Step> {
+    pub fn steps(&self, operation: Operation, long: bool, me: usize) -> Vec<CollectiveStep> {
         match operation {
             Operation::Barrier => self.barrier(me),
             Operation::Bcast { root } => self.bcast(root, &[0], me),
@@ -211,8 +210,8 @@ impl Topology {
     }
 }
 
-fn send(to: usize, tag: i32, channel: Channel, blocks: &[usize]) -> Step {
-    Step::Send {
+fn send(to: usize, tag: i32, channel: Channel, blocks: &[usize]) -> CollectiveStep {
+    CollectiveStep::Send {
         to,
         tag,
         channel,
@@ -220,8 +219,14 @@ fn send(to: usize, tag: i32, channel: Channel, blocks: &[usize]) -> Step {
     }
 }
 
-fn receive(from: usize, tag: i32, channel: Channel, blocks: &[usize], join: Join) -> Step {
-    Step::Receive {
+fn receive(
+    from: usize,
+    tag: i32,
+    channel: Channel,
+    blocks: &[usize],
+    join: Join,
+) -> CollectiveStep {
+    CollectiveStep::Receive {
         from,
         tag,
         channel,

@@ -1,6 +1,6 @@
 //! The steps of collectives, executed.
 
-use wireup_impi_core::collective::{Channel, Join, Operation, Step};
+use wireup_impi_core::collective::{Channel, CollectiveStep, Join, Operation};
 use wireup_impi_core::endpoint::{Envelope, Match, RequestId};
 
 use super::{COLLECTIVE, ElementType, LOCAL, Operator, Outcome, POINT, Peer, PeerError};
@@ -245,7 +245,7 @@ impl Peer {
         let mut sends: Vec<RequestId> = Vec::new();
         for step in self.topology.steps(operation, long, self.rank) {
             match step {
-                Step::Send {
+                CollectiveStep::Send {
                     to,
                     tag,
                     channel,
@@ -265,7 +265,7 @@ impl Peer {
                     };
                     sends.push(self.send_in(envelope, &data, shape.element)?);
                 }
-                Step::Receive {
+                CollectiveStep::Receive {
                     from,
                     tag,
                     channel,
@@ -297,8 +297,8 @@ impl Peer {
                         }
                     }
                 }
-                Step::Copy { from, to } => blocks[to] = blocks[from].clone(),
-                Step::Combine { from, to } => {
+                CollectiveStep::Copy { from, to } => blocks[to] = blocks[from].clone(),
+                CollectiveStep::Combine { from, to } => {
                     let other = blocks[from].clone();
                     shape.combine(&other, &mut blocks[to]);
                 }

@@ -18,7 +18,7 @@ use crate::backend::cleanup_record::Thing;
 use crate::backend::guard::orphan::Orphan;
 use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
-use crate::sys::spawn::open_pidfd;
+use crate::sys::pidfd::open_pidfd;
 
 /// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
 /// and have ended by then: handling each message would take a processor from them.
@@ -36,7 +36,7 @@ pub(super) struct Charge {
     pub(super) terminal: Option<TerminalCharge>,
     /// Leaders that have a descriptor.
     led: usize,
-    /// So many may before those that have ended are let go of.
+    /// How many may have one before the descriptors of ended ones are closed.
     room: usize,
 }
 

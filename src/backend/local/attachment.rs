@@ -110,7 +110,7 @@ pub(super) fn write(directory: &Path, names: &[String], text: &str) -> io::Resul
     Ok(())
 }
 
-/// Removes them: nobody is there any more.
+/// Removes them: no process uses them any more.
 pub(super) fn remove(directory: &Path, names: &[String]) {
     for name in names {
         let _ = std::fs::remove_file(directory.join(name));

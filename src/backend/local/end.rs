@@ -29,7 +29,7 @@ const TELL_LIMIT: Duration = Duration::from_secs(1);
 /// The current phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// What tools get of the pipes is read, and they are told how jobs have ended.
+    /// The output for tools is read from the pipes, and tools are notified of the ends of jobs.
     Telling,
     /// The sidecars were asked to stop; their nodes' cores give up one that does not.
     Stopping,

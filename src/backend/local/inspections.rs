@@ -17,7 +17,9 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
 use super::{LocalBackend, RankSlot, raw};
-use crate::backend::inspection::{Dump, Finding, Found, Inspection, InspectionError, Look};
+use crate::backend::inspection::{
+    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
+};
 use crate::backend::message::FromBackend;
 use crate::sys::poll::{Source, Token};
 use crate::sys::procfs;
@@ -98,11 +100,16 @@ impl Purpose {
     }
 
     /// What was found in a rank by a line of the script.
-    fn found(&self, line: Result<Vec<String>, InspectionError>) -> Result<Found, InspectionError> {
+    fn found(
+        &self,
+        line: Result<Vec<String>, InspectionError>,
+    ) -> Result<Inspected, InspectionError> {
         match self {
-            Self::Stacks { .. } => line.map(Found::Stack),
-            Self::Cores(_) => line.map(|mut files| Found::Core(files.pop().unwrap_or_default())),
-            Self::Dump { text, .. } => Ok(Found::Dump(Dump {
+            Self::Stacks { .. } => line.map(Inspected::Stack),
+            Self::Cores(_) => {
+                line.map(|mut files| Inspected::Core(files.pop().unwrap_or_default()))
+            }
+            Self::Dump { text, .. } => Ok(Inspected::Dump(Dump {
                 text: text.clone(),
                 frames: line.unwrap_or_default(),
             })),
@@ -169,7 +176,7 @@ impl LocalBackend {
         let Err(failure) = started else {
             return;
         };
-        let nothing = |(rank, _)| Finding {
+        let nothing = |(rank, _)| InspectedRank {
             rank,
             result: Err(failure.clone()),
         };
@@ -196,11 +203,11 @@ impl LocalBackend {
                 return;
             }
         }
-        let result = Ok(Found::Dump(Dump {
+        let result = Ok(Inspected::Dump(Dump {
             text: dump.text,
             frames: Vec::new(),
         }));
-        self.tell_found(ticket, vec![Finding { rank, result }]);
+        self.tell_found(ticket, vec![InspectedRank { rank, result }]);
     }
 
     fn start_gdb(
@@ -255,26 +262,15 @@ impl LocalBackend {
         fcntl_setfl(&lines, OFlags::NONBLOCK)?;
         let reset = self.surroundings.signals_to_reset();
         let child = Spawner::new().spawn(&ChildCommand {
-            program: &program,
-            argv: &argv,
             env: &[&env],
-            cwd: None,
             descriptors: &[
                 (null.as_fd(), 0),
                 (null.as_fd(), 1),
                 (null.as_fd(), 2),
                 (theirs.as_fd(), LINES_FD),
             ],
-            terminal: false,
-            limits: &[],
-            umask: None,
-            cpus: &[],
             reset_signals: &reset,
-            namespaces: None,
-            group: None,
-            oom_score: None,
-            crowded: false,
-            stopped: false,
+            ..ChildCommand::new(&program, &argv)
         });
         let child = child.map_err(|error| error.errno)?;
         let watched = self
@@ -345,7 +341,7 @@ impl LocalBackend {
         }
     }
 
-    /// The job ends: nobody waits for what is found any more.
+    /// The job ends: no result is needed any more.
     pub(super) fn end_inspections(&mut self) {
         for ticket in self.inspections.0.keys().copied().collect::<Vec<_>>() {
             self.end_gdb(ticket);
@@ -370,7 +366,7 @@ impl LocalBackend {
         Some(gdb)
     }
 
-    fn tell_found(&mut self, ticket: u32, findings: Vec<Finding>) {
+    fn tell_found(&mut self, ticket: u32, findings: Vec<InspectedRank>) {
         let node = self.part.nodes(self.jobs.nodes()).next();
         self.tell(FromBackend::Inspected {
             node: node.unwrap_or(NodeId(0)),
@@ -381,7 +377,7 @@ impl LocalBackend {
 }
 
 /// What a gdb that has ended had found.
-fn findings(gdb: &Gdb) -> Vec<Finding> {
+fn findings(gdb: &Gdb) -> Vec<InspectedRank> {
     let lines = gdb.printed.split(|byte| *byte == b'\n');
     let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
     let mut printed: BTreeMap<u32, Line> = lines.map(|line| (line.rank, line)).collect();
@@ -393,7 +389,7 @@ fn findings(gdb: &Gdb) -> Vec<Finding> {
             }) => Err(InspectionError::Gdb(text)),
             Some(line) => Ok(line.found),
         };
-        Finding {
+        InspectedRank {
             rank: *rank,
             result: gdb.purpose.found(line),
         }

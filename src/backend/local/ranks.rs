@@ -269,7 +269,7 @@ impl LocalBackend {
     }
 
     /// What the kernel dumped of a rank that was killed, and its program.
-    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(core_dump::Found, PathBuf)> {
+    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(core_dump::CoreDump, PathBuf)> {
         let (pid, signal) = *self.dumped.get(&rank)?;
         let (plan, local) = self.jobs.plan_of(rank);
         let app = &plan.apps[plan.app_of(local)];

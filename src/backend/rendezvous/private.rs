@@ -185,7 +185,7 @@ mod tests {
         let base = dir.path().join("wireup");
         for meet in ["", "a name/with: everything"] {
             let FoundServer::New { listener, .. } = find(meet, &base).unwrap() else {
-                panic!("nobody was there");
+                panic!("no server was there");
             };
             assert!(matches!(find(meet, &base), Ok(FoundServer::There(_))));
             drop(listener);
@@ -204,7 +204,7 @@ mod tests {
     fn the_last_one_leaves_no_empty_directory_in_tmp() {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
         let FoundServer::New { listener, .. } = find("", dir.path()).unwrap() else {
-            panic!("nobody was there");
+            panic!("no server was there");
         };
         hide(&listener).unwrap().remove();
         assert!(!dir.path().exists());

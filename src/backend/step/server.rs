@@ -115,7 +115,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         last: 0,
     };
     // What others left when the machine's agent was not there to end it.
-    cleanup_record::collect_everybodys();
+    cleanup_record::collect_of_all_users();
     let mut groups = Groups::new();
     loop {
         server.wait()?;

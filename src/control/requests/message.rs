@@ -6,7 +6,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::inspection::{Dump, Found, InspectionError};
+use crate::backend::inspection::{Dump, Inspected, InspectionError};
 use crate::report::stacks::SeenStack;
 use wireup_core::job::ids::{JobNumber, Rank};
 use wireup_core::job::rank_set::RankSet;
@@ -14,7 +14,7 @@ use wireup_core::job::rank_set::RankSet;
 /// Most bytes of a request.
 pub(crate) const REQUEST_MAX: usize = 64 * 1024;
 
-/// What somebody wants.
+/// What a caller wants.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Wish {
@@ -64,10 +64,12 @@ pub(crate) struct ProcessRecord {
 
 impl ProcessRecord {
     /// The same with what a debugger found in the process.
-    pub(crate) fn with(self, found: Result<Found, InspectionError>) -> Self {
+    pub(crate) fn with(self, found: Result<Inspected, InspectionError>) -> Self {
         let (found, error) = match found {
-            Ok(Found::Stack(frames) | Found::Dump(Dump { frames, .. })) => (Some(frames), None),
-            Ok(Found::Core(file)) => (Some(vec![file]), None),
+            Ok(Inspected::Stack(frames) | Inspected::Dump(Dump { frames, .. })) => {
+                (Some(frames), None)
+            }
+            Ok(Inspected::Core(file)) => (Some(vec![file]), None),
             Err(error) => (None, Some(error.to_string())),
         };
         Self {
@@ -104,7 +106,7 @@ pub(crate) enum JobAnswer {
 /// The abstract address at which a launch takes requests.
 ///
 /// Rule: all users can read the addresses of sockets, and none but the job's may learn its name (see
-/// [`job_label`](crate::backend::job_label)). So the address is a digest of the name, which also nobody else can take first.
+/// [`job_label`](crate::backend::job_label)). So the address is a digest of the name, which no other user can guess and take first.
 pub(crate) fn address(job: &str) -> Vec<u8> {
     let digest = Sha256::digest(["wireup control ", job].concat());
     let digest = HEXLOWER.encode(&digest[..16]);

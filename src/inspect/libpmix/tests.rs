@@ -36,8 +36,8 @@ impl Tree {
 }
 
 /// A program on Open MPI's libmpi at `openmpi` that loads `libpmix` itself.
-fn program(openmpi: Option<PathBuf>, libpmix: Option<PathBuf>) -> Finding {
-    Finding {
+fn program(openmpi: Option<PathBuf>, libpmix: Option<PathBuf>) -> Detected {
+    Detected {
         wants: Wants::Pmix,
         behind: Vec::new(),
         program: "app".into(),
@@ -93,7 +93,7 @@ fn the_flag_wins_then_the_programs_own_then_the_variable_then_the_system() {
     let system = tree.libpmix("system/libpmix.so.2", "4.2.2rc2");
     let program = program(None, Some(own.clone()));
     let loader = tree.loader();
-    let pick = |flag: Option<&Path>, program: Option<&Finding>, variable: Option<&Path>| {
+    let pick = |flag: Option<&Path>, program: Option<&Detected>, variable: Option<&Path>| {
         choose(flag, program, variable, &[], &loader).unwrap().path
     };
     assert_eq!(pick(Some(&flag), Some(&program), Some(&variable)), flag);

@@ -113,7 +113,7 @@ fn a_directory_and_a_device_are_126() {
 #[test]
 fn a_program_for_another_processor_names_both() {
     let mut bytes = fs::read("/bin/true").unwrap();
-    // Sparc: nobody registers an emulator for it by accident.
+    // Sparc: a machine has an emulator for it only on purpose.
     let at = if Machine::OWN.little_endian { 18 } else { 19 };
     bytes[at] = 43;
     let error = refusal(&bytes);

@@ -4,7 +4,7 @@ use super::*;
 
 /// What a command line starts, in an environment with `HOME=/home/u` and `LIBS=/opt/lib`, from the
 /// directory `/w`. Words are separated by `|` without blanks. Commands read as `(DIRECTORY) NAME=VALUE program
-/// args`, where only what differs is told.
+/// args`, where only differing parts are given.
 fn starts(line: &str) -> String {
     let env = [("HOME", "/home/u"), ("LIBS", "/opt/lib")];
     let before = ExecContext {
@@ -49,7 +49,7 @@ fn tell(command: &WrappedCommand, before: &ExecContext) -> String {
     words.join(" ")
 }
 
-/// Fails, with all that differ, unless each line starts what is told.
+/// Fails, with all lines that differ, unless each one starts the program that is given.
 #[track_caller]
 fn expect(table: &[(&str, &str)]) {
     let differing: Vec<String> = table

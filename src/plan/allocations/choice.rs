@@ -22,7 +22,7 @@ struct Candidate {
     free: Option<u32>,
     /// All of it, if it is free: its slots, if they are known.
     whole: Option<Option<u32>>,
-    /// So many were asked for with its name.
+    /// The number of slots that was asked for with its name.
     limit: Option<u32>,
 }
 

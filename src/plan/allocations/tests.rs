@@ -10,7 +10,7 @@ fn names() -> Vec<String> {
     ["n0", "n1", "n2"].map(str::to_owned).to_vec()
 }
 
-/// A launch with so many slots and processes.
+/// A launch with these slots and processes.
 struct Launch {
     slots: Vec<Option<u32>>,
     live: Vec<u32>,

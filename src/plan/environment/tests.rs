@@ -291,7 +291,7 @@ mod properties {
                 let given = expected(name, &inherited, &asked).is_some();
                 prop_assert_eq!(seen.contains(name), given, "{:?}", name);
             }
-            // What is missing is told, and nothing else.
+            // Missing variables are reported, and nothing else.
             let missing = asked.iter().filter(|forward| match forward {
                 Forward::Inherit(wanted) => !inherited.iter().any(|(name, _)| name == wanted),
                 Forward::InheritAll(start) => {

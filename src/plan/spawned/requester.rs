@@ -24,7 +24,6 @@ impl By<'_> {
         }
     }
 
-    /// Its node.
     pub(super) fn here(self) -> NodeId {
         match self {
             Self::Rank(parent, rank) => parent.job.ranks.node_of(rank).unwrap_or_default(),

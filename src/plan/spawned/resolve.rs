@@ -10,8 +10,9 @@ use super::{SpawnedApp, SpawnedJob, refuse};
 use crate::inspect::Wants;
 use crate::plan::app::{self, Stand, app_plan};
 use crate::plan::reasons::{CountWhy, Offer};
+use crate::plan::resolve::Contradiction;
 use crate::plan::size::SizeError;
-use crate::plan::{App, Contradiction, Decided, Plan, binding, libpmix, pattern, size};
+use crate::plan::{App, Decided, Plan, binding, libpmix, pattern, size};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
@@ -118,7 +119,7 @@ impl SpawnedJob {
         apps: &[App],
     ) -> Result<(), SpawnFailure> {
         let here = node.is_some_and(|node| self.job.ranks.local_size(node) > 0);
-        let need = !first.offer.pmi || apps.iter().any(|app| app.finding.wants == Wants::Pmix);
+        let need = !first.offer.pmi || apps.iter().any(|app| app.detected.wants == Wants::Pmix);
         match &first.without_host {
             Some(problem) if here && need => Err(refuse(SpawnFailureKind::NotSupported, problem)),
             _ => Ok(()),

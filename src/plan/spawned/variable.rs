@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Variable;
 use wireup_core::job::octets;
 
-/// One change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Change {
     how: How,

@@ -12,7 +12,7 @@ mod imp {
     use std::os::fd::RawFd;
     use std::ptr;
 
-    use super::super::child_main;
+    use super::super::child::child_main;
 
     /// Whether [`clone`] does anything.
     pub(in super::super) const SUPPORTED: bool = true;

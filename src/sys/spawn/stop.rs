@@ -32,8 +32,8 @@ pub(super) unsafe fn ask(mask: &mut libc::sigset_t) -> Result<(), ()> {
     }
 }
 
-/// Runs in the thread that has made the child, which has executed: leaves it stopped, traced by nobody. One that
-/// was killed meanwhile is left to whoever collects it.
+/// Runs in the thread that has made the child, which has executed: leaves it stopped and not traced. The caller
+/// collects one that was killed meanwhile.
 pub(super) fn keep_stopped(pid: Pid) {
     let pid = pid.as_raw_nonzero().get();
     let no_signal: u64 = 0;
@@ -71,21 +71,8 @@ mod tests {
 
     fn spawn(program: &std::ffi::CStr) -> Result<Child, SpawnError> {
         Spawner::new().spawn(&ChildCommand {
-            program,
-            argv: &[program.to_owned()],
-            env: &[],
-            cwd: None,
-            descriptors: &[],
-            terminal: false,
-            limits: &[],
-            umask: None,
-            cpus: &[],
-            reset_signals: &[],
-            namespaces: None,
-            group: None,
-            oom_score: None,
-            crowded: false,
             stopped: true,
+            ..ChildCommand::new(program, &[program.to_owned()])
         })
     }
 

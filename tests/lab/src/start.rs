@@ -2,7 +2,7 @@
 //! waits for the end of its owner.
 //!
 //! The owner may have many threads, so the child calls system calls only: no allocation, no lock.
-//! All it needs is laid out beforehand as [`Step`]s.
+//! All it needs is laid out beforehand as [`Preparation`]s.
 
 #![allow(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub(crate) const PRIVATE: [(&str, &str); 3] = [
 ];
 
 /// What process 1 does to become a host.
-enum Step {
+enum Preparation {
     /// No mount made from here on is seen by the machine.
     Private,
     Mount {
@@ -44,7 +44,7 @@ enum Step {
     Name(CString),
 }
 
-impl Step {
+impl Preparation {
     /// What it was about, for people.
     fn describe(&self) -> String {
         let (verb, what) = match self {
@@ -115,7 +115,7 @@ impl Step {
 /// A host whose process 1 exists and is at its steps.
 pub(crate) struct Starting {
     name: String,
-    steps: Vec<Step>,
+    steps: Vec<Preparation>,
     own: Vec<PathBuf>,
     status: OwnedFd,
     init: Option<Init>,
@@ -175,14 +175,14 @@ fn plan(
     name: &str,
     names: &[String],
     wanted: &Builder,
-) -> Result<(Vec<Step>, Vec<PathBuf>), Error> {
-    let mount = |kind: &str, target: &str, options: &str| Step::Mount {
+) -> Result<(Vec<Preparation>, Vec<PathBuf>), Error> {
+    let mount = |kind: &str, target: &str, options: &str| Preparation::Mount {
         kind: text(kind),
         target: text(target),
         options: text(options),
     };
     let hidden = |path: &Path| PRIVATE.iter().any(|(private, _)| path.starts_with(private));
-    let mut steps = vec![Step::Private, Step::Name(text(name))];
+    let mut steps = vec![Preparation::Private, Preparation::Name(text(name))];
     let cgroups = Path::new("/sys/fs/cgroup");
     let cgroups = cgroups.is_dir().then(|| tree(cgroups)).transpose()?;
     let mut shown = Vec::new();
@@ -197,7 +197,7 @@ fn plan(
     // Shows the interfaces of the namespace it is mounted in.
     steps.push(mount("sysfs", "/sys", ""));
     if let Some(cgroups) = cgroups {
-        steps.push(Step::Show(cgroups, text("/sys/fs/cgroup")));
+        steps.push(Preparation::Show(cgroups, text("/sys/fs/cgroup")));
     }
     for (target, mode) in PRIVATE {
         steps.push(mount("tmpfs", target, mode));
@@ -207,11 +207,13 @@ fn plan(
         own.extend(path.ancestors().map(Path::to_owned));
         let mut above: Vec<&Path> = path.ancestors().filter(|dir| hidden(dir)).collect();
         above.reverse();
-        let above = above.into_iter().map(|dir| Step::Directory(text(dir)));
+        let above = above
+            .into_iter()
+            .map(|dir| Preparation::Directory(text(dir)));
         steps.extend(above);
-        steps.push(Step::Show(tree, text(&path)));
+        steps.push(Preparation::Show(tree, text(&path)));
     }
-    steps.push(Step::Directory(text("/run/lab")));
+    steps.push(Preparation::Directory(text("/run/lab")));
     let of_the_lab = [
         ("/etc/hosts".into(), hosts_file(names).into_bytes()),
         ("/etc/hostname".into(), format!("{name}\n").into_bytes()),
@@ -219,8 +221,8 @@ fn plan(
     let files = of_the_lab.into_iter().chain(wanted.files.iter().cloned());
     for (number, (path, content)) in files.enumerate() {
         let from = text(format!("/run/lab/{number}"));
-        steps.push(Step::File(from.clone(), content));
-        steps.push(Step::Cover(from, text(&path)));
+        steps.push(Preparation::File(from.clone(), content));
+        steps.push(Preparation::Cover(from, text(&path)));
     }
     Ok((steps, own))
 }
@@ -298,7 +300,7 @@ impl Drop for Starting {
 }
 
 /// Process 1, for its whole life: system calls only.
-fn init(steps: &[Step], life: BorrowedFd<'_>, say: &OwnedFd) -> ! {
+fn init(steps: &[Preparation], life: BorrowedFd<'_>, say: &OwnedFd) -> ! {
     let end = |code| -> ! {
         // SAFETY: ends this process without running anything of the owner's it is a copy of.
         unsafe { libc::_exit(code) }

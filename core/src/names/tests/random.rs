@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RandomEvent {
     Ask(u32, NameRequest),
     Ends(u32),
     Later,
@@ -35,7 +35,7 @@ fn keys(most: usize) -> impl Strategy<Value = Vec<Vec<u8>>> {
     vec(key.prop_map(super::key), 1..=most)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = RandomEvent> {
     let persistence = prop_oneof![
         4 => Just(Persistence::FirstRead),
         1 => Just(Persistence::Proc),
@@ -70,9 +70,9 @@ fn step() -> impl Strategy<Value = Step> {
         (removal, keys(2)).prop_map(|(removal, keys)| NameRequest::Unpublish { removal, keys });
     let request = prop_oneof![4 => publish, 4 => lookup, 1 => unpublish];
     prop_oneof![
-        12 => (0..4_u32, request).prop_map(|(rank, request)| Step::Ask(rank, request)),
-        1 => (0..4_u32).prop_map(Step::Ends),
-        2 => Just(Step::Later),
+        12 => (0..4_u32, request).prop_map(|(rank, request)| RandomEvent::Ask(rank, request)),
+        1 => (0..4_u32).prop_map(RandomEvent::Ends),
+        2 => Just(RandomEvent::Later),
     ]
 }
 
@@ -270,7 +270,7 @@ proptest! {
         let mut answered = Vec::new();
         for step in steps {
             let (mut got, mut expected) = match step {
-                Step::Ask(rank, request) => {
+                RandomEvent::Ask(rank, request) => {
                     let number = shop.ask(&who(rank), request.clone());
                     let expected = plain.ask(number, who(rank), request, shop.now);
                     // Not sorted: who is served first is part of it.
@@ -278,7 +278,7 @@ proptest! {
                     prop_assert_eq!(&got, &expected);
                     (got, expected)
                 }
-                Step::Ends(rank) => {
+                RandomEvent::Ends(rank) => {
                     let proc = who(rank).proc;
                     shop.store.proc_ended(&proc, &mut shop.answers);
                     plain.entries.retain(|(_, owner, _, persistence)| {
@@ -288,7 +288,7 @@ proptest! {
                     let expected = plain.drop_waiters(ended, |who, _| who.proc == proc);
                     (std::mem::take(&mut shop.answers), expected)
                 }
-                Step::Later => {
+                RandomEvent::Later => {
                     let got = shop.later(1);
                     let now = shop.now;
                     let over = |at: Option<Moment>| at.is_some_and(|at| at <= now);

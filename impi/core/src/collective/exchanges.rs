@@ -1,6 +1,6 @@
 //! Gather, Scatter, Allgather and Alltoall.
 
-use super::{Channel, Join, Step, Topology, receive, send, tags};
+use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
 
 impl Topology {
     fn channel(&self, one: usize, other: usize) -> Channel {
@@ -15,7 +15,7 @@ impl Topology {
         self.members(client).collect()
     }
 
-    pub(super) fn gather_directly(&self, root: usize, me: usize) -> Vec<Step> {
+    pub(super) fn gather_directly(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::GATHER;
         if me != root {
             return vec![send(root, tag, self.channel(me, root), &[me])];
@@ -34,7 +34,7 @@ impl Topology {
             .collect()
     }
 
-    pub(super) fn gather_by_masters(&self, root: usize, me: usize) -> Vec<Step> {
+    pub(super) fn gather_by_masters(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::GATHER;
         let client = self.client(me);
         let standing = self.standing(client, root);
@@ -43,7 +43,7 @@ impl Topology {
         }
         let others = self.members(client).filter(|other| *other != me);
         let local = |other| receive(other, tag, Channel::Local, &[other], Join::Replace);
-        let mut steps: Vec<Step> = others.map(local).collect();
+        let mut steps: Vec<CollectiveStep> = others.map(local).collect();
         if me == root {
             let others = (0..self.masters()).filter(|other| *other != client);
             steps.extend(others.map(|other| {
@@ -67,7 +67,7 @@ impl Topology {
         steps
     }
 
-    pub(super) fn scatter_directly(&self, root: usize, me: usize) -> Vec<Step> {
+    pub(super) fn scatter_directly(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::SCATTER;
         if me != root {
             return vec![receive(
@@ -84,7 +84,7 @@ impl Topology {
             .collect()
     }
 
-    pub(super) fn scatter_by_masters(&self, root: usize, me: usize) -> Vec<Step> {
+    pub(super) fn scatter_by_masters(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::SCATTER;
         let client = self.client(me);
         let standing = self.standing(client, root);
@@ -117,7 +117,7 @@ impl Topology {
     }
 
     /// Each client's blocks cross to each other client once.
-    pub(super) fn allgather_by_masters(&self, me: usize) -> Vec<Step> {
+    pub(super) fn allgather_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::GATHER;
         let client = self.client(me);
         let master = self.master(client);
@@ -130,7 +130,7 @@ impl Topology {
         }
         let members = || self.members(client).skip(1);
         let others = || (0..self.masters()).filter(move |other| *other != client);
-        let mut steps: Vec<Step> = members()
+        let mut steps: Vec<CollectiveStep> = members()
             .map(|other| receive(other, tag, Channel::Local, &[other], Join::Replace))
             .collect();
         let own = self.blocks_of(client);
@@ -153,12 +153,12 @@ impl Topology {
         from * self.size() + to
     }
 
-    pub(super) fn alltoall_directly(&self, me: usize) -> Vec<Step> {
+    pub(super) fn alltoall_directly(&self, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::ALLTOALL;
         let size = self.size();
         // Each begins with another, so that not all send to the same.
         let peers = || (1..size).map(|step| (me + step) % size);
-        let mut steps: Vec<Step> = peers()
+        let mut steps: Vec<CollectiveStep> = peers()
             .map(|to| send(to, tag, self.channel(me, to), &[self.block(me, to)]))
             .collect();
         steps.extend(peers().map(|from| {
@@ -174,7 +174,7 @@ impl Topology {
     }
 
     /// What goes from one client to another goes in one message.
-    pub(super) fn alltoall_by_masters(&self, me: usize) -> Vec<Step> {
+    pub(super) fn alltoall_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::ALLTOALL;
         let client = self.client(me);
         let master = self.master(client);
@@ -205,7 +205,7 @@ impl Topology {
         };
         let members = || self.members(client).skip(1);
         let others = || (0..self.masters()).filter(move |other| *other != client);
-        let mut steps: Vec<Step> = members()
+        let mut steps: Vec<CollectiveStep> = members()
             .map(|other| receive(other, tag, Channel::Local, &of(other), Join::Replace))
             .collect();
         steps.extend(others().map(|other| {

@@ -1,14 +1,14 @@
 //! Reduce and Scan.
 
 use super::trees::cube_dimension;
-use super::{Channel, Join, Step, Topology, receive, send, tags};
+use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
 
 /// The value, and a second one.
 const VALUE: &[usize] = &[0];
 const OTHER: &[usize] = &[1];
 
 impl Topology {
-    pub(super) fn reduce(&self, root: usize, commutative: bool, me: usize) -> Vec<Step> {
+    pub(super) fn reduce(&self, root: usize, commutative: bool, me: usize) -> Vec<CollectiveStep> {
         if !commutative {
             return self.reduce_in_order(root, me);
         }
@@ -19,7 +19,7 @@ impl Topology {
         }
         let others = self.members(client).filter(|other| *other != me);
         let local = |other| receive(other, tags::REDUCE, Channel::Local, VALUE, Join::Before);
-        let mut steps: Vec<Step> = others.map(local).collect();
+        let mut steps: Vec<CollectiveStep> = others.map(local).collect();
         let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, Join::Before);
         let to = |peer| send(peer, tags::REDUCE, self.reduce, VALUE);
         let (count, root_client) = (self.masters(), self.client(root));
@@ -47,7 +47,7 @@ impl Topology {
     }
 
     /// All to the root, which combines from the last process to the first.
-    fn reduce_in_order(&self, root: usize, me: usize) -> Vec<Step> {
+    fn reduce_in_order(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         if me != root {
             return vec![send(root, tags::REDUCE, self.reduce, VALUE)];
         }
@@ -56,23 +56,23 @@ impl Topology {
         let own = |peer: usize| peer == root;
         let mut steps = Vec::new();
         steps.push(if own(last) {
-            Step::Copy { from: 0, to: 1 }
+            CollectiveStep::Copy { from: 0, to: 1 }
         } else {
             from(last, Join::Replace)
         });
         for peer in (0..last).rev() {
             steps.push(if own(peer) {
-                Step::Combine { from: 0, to: 1 }
+                CollectiveStep::Combine { from: 0, to: 1 }
             } else {
                 from(peer, Join::Before)
             });
         }
-        steps.push(Step::Copy { from: 1, to: 0 });
+        steps.push(CollectiveStep::Copy { from: 1, to: 0 });
         steps
     }
 
     /// One chain over all processes.
-    pub(super) fn scan_chain(&self, me: usize) -> Vec<Step> {
+    pub(super) fn scan_chain(&self, me: usize) -> Vec<CollectiveStep> {
         let channel = |one, other| {
             if self.client(one) == self.client(other) {
                 Channel::Local
@@ -98,7 +98,7 @@ impl Topology {
 
     /// A chain in each client at once; then what comes before a client goes along the clients' last processes, each of
     /// which hands it to its own.
-    pub(super) fn scan_by_clients(&self, me: usize) -> Vec<Step> {
+    pub(super) fn scan_by_clients(&self, me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let members = self.members(client);
         let last = members.end - 1;
@@ -125,7 +125,7 @@ impl Topology {
                     OTHER,
                     Join::Replace,
                 ));
-                steps.push(Step::Combine { from: 1, to: 0 });
+                steps.push(CollectiveStep::Combine { from: 1, to: 0 });
                 let others = members.start..last;
                 steps.extend(others.map(|other| send(other, tags::SCAN, Channel::Local, OTHER)));
             } else {
@@ -136,7 +136,7 @@ impl Topology {
                     OTHER,
                     Join::Replace,
                 ));
-                steps.push(Step::Combine { from: 1, to: 0 });
+                steps.push(CollectiveStep::Combine { from: 1, to: 0 });
             }
         }
         if me == last && client + 1 < self.masters() {

@@ -28,7 +28,7 @@ fn run(
     let mut values: Vec<Vec<Option<Value>>> = (0..size)
         .map(|me| (0..blocks).map(|block| start(me, block)).collect())
         .collect();
-    let mut left: Vec<VecDeque<Step>> = (0..size)
+    let mut left: Vec<VecDeque<CollectiveStep>> = (0..size)
         .map(|me| topology.steps(operation, long, me).into())
         .collect();
     let mut wires = Wires::new();
@@ -41,7 +41,7 @@ fn run(
                 if !execute(step, me, &mut values[me], &mut wires) {
                     break;
                 }
-                if let Some(Step::Send { to, channel, .. }) = left[me].pop_front() {
+                if let Some(CollectiveStep::Send { to, channel, .. }) = left[me].pop_front() {
                     let local = topology.client(me) == topology.client(to);
                     assert_eq!(
                         local && channel != topology.reduce,
@@ -68,13 +68,18 @@ fn run(
     (values, crossing)
 }
 
-fn execute(step: &Step, me: usize, values: &mut [Option<Value>], wires: &mut Wires) -> bool {
+fn execute(
+    step: &CollectiveStep,
+    me: usize,
+    values: &mut [Option<Value>],
+    wires: &mut Wires,
+) -> bool {
     let joined = |first: &Option<Value>, second: &Option<Value>| match (first, second) {
         (Some(first), Some(second)) => Some([&first[..], second].concat()),
         _ => panic!("an operand is missing"),
     };
     match step {
-        Step::Send {
+        CollectiveStep::Send {
             to,
             tag,
             channel,
@@ -89,7 +94,7 @@ fn execute(step: &Step, me: usize, values: &mut [Option<Value>], wires: &mut Wir
                 .or_default()
                 .push_back(message.collect());
         }
-        Step::Receive {
+        CollectiveStep::Receive {
             from,
             tag,
             channel,
@@ -108,8 +113,8 @@ fn execute(step: &Step, me: usize, values: &mut [Option<Value>], wires: &mut Wir
                 };
             }
         }
-        Step::Copy { from, to } => values[*to] = values[*from].clone(),
-        Step::Combine { from, to } => values[*to] = joined(&values[*from], &values[*to]),
+        CollectiveStep::Copy { from, to } => values[*to] = values[*from].clone(),
+        CollectiveStep::Combine { from, to } => values[*to] = joined(&values[*from], &values[*to]),
     }
     true
 }
@@ -141,7 +146,7 @@ fn no_process_leaves_a_barrier_before_all_have_entered() {
         let size = topology.size();
         let mut seen: Vec<std::collections::BTreeSet<usize>> =
             (0..size).map(|me| [me].into()).collect();
-        let mut left: Vec<VecDeque<Step>> = (0..size)
+        let mut left: Vec<VecDeque<CollectiveStep>> = (0..size)
             .map(|me| topology.steps(Operation::Barrier, long, me).into())
             .collect();
         let mut wires: BTreeMap<
@@ -152,14 +157,14 @@ fn no_process_leaves_a_barrier_before_all_have_entered() {
             let mut moved = false;
             for me in 0..size {
                 let done = match left[me].front() {
-                    Some(Step::Send { to, channel, .. }) => {
+                    Some(CollectiveStep::Send { to, channel, .. }) => {
                         wires
                             .entry((me, *to, *channel))
                             .or_default()
                             .push_back(seen[me].clone());
                         true
                     }
-                    Some(Step::Receive { from, channel, .. }) => {
+                    Some(CollectiveStep::Receive { from, channel, .. }) => {
                         let message = wires.entry((*from, me, *channel)).or_default().pop_front();
                         message.map(|message| seen[me].extend(message)).is_some()
                     }
@@ -293,7 +298,7 @@ fn masters_are_those_of_the_example_and_barrier_is_what_lam_sends() {
         let steps = topology.steps(operation, false, me).into_iter();
         steps
             .filter_map(|step| match step {
-                Step::Send {
+                CollectiveStep::Send {
                     to, tag, channel, ..
                 } if channel != Channel::Local => Some((to, tag, channel)),
                 _ => None,

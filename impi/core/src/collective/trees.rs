@@ -1,6 +1,6 @@
-//! Barrier and Bcast: linear up to so many masters, a binomial tree beyond.
+//! Barrier and Bcast: linear up to a number of masters, a binomial tree beyond.
 
-use super::{Channel, Join, Step, Topology, receive, send, tags};
+use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
 
 /// The least number of dimensions of a cube with `count` corners.
 pub(super) fn cube_dimension(count: usize) -> u32 {
@@ -13,7 +13,7 @@ fn high_bit(value: usize) -> Option<u32> {
 }
 
 impl Topology {
-    pub(super) fn barrier(&self, me: usize) -> Vec<Step> {
+    pub(super) fn barrier(&self, me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let master = self.master(client);
         let signal_in = |from| receive(from, tags::BARRIER, Channel::Local, &[], Join::Replace);
@@ -22,13 +22,13 @@ impl Topology {
             return vec![signal_out(master), signal_in(master)];
         }
         let others = || self.members(client).skip(1);
-        let mut steps: Vec<Step> = others().map(signal_in).collect();
+        let mut steps: Vec<CollectiveStep> = others().map(signal_in).collect();
         self.barrier_of_masters(client, &mut steps);
         steps.extend(others().map(signal_out));
         steps
     }
 
-    fn barrier_of_masters(&self, me: usize, steps: &mut Vec<Step>) {
+    fn barrier_of_masters(&self, me: usize, steps: &mut Vec<CollectiveStep>) {
         let count = self.masters();
         let rank = |master| self.master(master);
         let from = |master| {
@@ -62,7 +62,7 @@ impl Topology {
         steps.extend(children.filter_map(peers).map(to));
     }
 
-    pub(super) fn bcast(&self, root: usize, blocks: &[usize], me: usize) -> Vec<Step> {
+    pub(super) fn bcast(&self, root: usize, blocks: &[usize], me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {

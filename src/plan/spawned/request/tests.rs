@@ -72,7 +72,7 @@ fn readers_of_input_are_named_by_rank_or_as_all_and_none() {
     }
     let first = StdinTarget::Rank(Rank(0));
     assert_eq!(wishes(&[("PMIX_FWD_STDIN", "")]).input(), first);
-    // Nobody says that he has input: an empty one it is.
+    // No process of theirs reads input: they get an empty one.
     assert_eq!(
         wishes(&[("ompi_stdin_target", "all")]).input(),
         StdinTarget::None

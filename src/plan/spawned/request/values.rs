@@ -22,7 +22,6 @@ pub(super) fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailur
     }
 }
 
-/// NSPACE:RANK.
 pub(super) fn target(value: &str) -> Option<(Nspace, ProcRank)> {
     let (nspace, rank) = value.rsplit_once(':')?;
     let rank = ProcRank::from_pmix(rank.parse().ok()?)?;

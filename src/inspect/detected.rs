@@ -18,7 +18,7 @@ pub enum Wants {
 
 /// What looking at a program brought to light.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
+pub struct Detected {
     /// The interface to offer.
     pub wants: Wants,
     /// The wrappers that were looked behind, outermost first, by the names they are known under.
@@ -35,7 +35,7 @@ pub struct Finding {
     pub libpmix: Option<PathBuf>,
 }
 
-/// The reason for a finding.
+/// Why this interface was detected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Why {
     /// It would load a known library.
@@ -77,7 +77,6 @@ pub enum Why {
 pub struct Clients {
     /// PMI-1 or PMI-2.
     pub pmi: bool,
-    /// PMIx.
     pub pmix: bool,
 }
 
@@ -95,7 +94,6 @@ pub struct FoundLibrary {
 /// The owner of a library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
-    /// Open MPI.
     OpenMpi,
     /// PMIx without an MPI.
     Pmix,
@@ -124,7 +122,7 @@ pub enum Opaque {
     TooDeep,
 }
 
-impl Finding {
+impl Detected {
     pub(crate) fn new(wants: Wants, program: impl Into<PathBuf>, why: Why) -> Self {
         Self {
             wants,

@@ -1,0 +1,203 @@
+//! A job is decided: by the launcher, once for all its nodes. What the job's programs and this machine allow is
+//! checked before anything starts.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::app::{self, Stand, app_plan};
+use super::offer::{self, host_parts, interfaces};
+use super::placement::{node_names, place};
+use super::size::{self, sizes, total};
+use super::{App, Decided, LaunchNames, LauncherProcess, Plan, binding, libpmix, slots_of_hosts};
+use crate::failure::{RequestError, RunFailure};
+use crate::inspect::Wants;
+use crate::inspect::ldso::Loader;
+use crate::plan::inheritance::Inheritance;
+use crate::plan::reasons::OfferWhy;
+use crate::plan::slots::Slots;
+use wireup_core::job::appnums::Appnums;
+use wireup_core::job::debug::Debugged;
+use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
+use wireup_core::job::launch_token::LaunchKey;
+use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::spec::{JobSpec, PmiChoice};
+use wireup_core::node::JobContext;
+
+/// Options that this machine or the job's programs do not allow.
+#[derive(Debug, thiserror::Error)]
+enum OptionError {
+    #[error(
+        "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
+    )]
+    StopInInit,
+    #[error("--allocator {} {problem}; start the allocator first", path.display())]
+    Allocator {
+        path: PathBuf,
+        problem: SocketProblem,
+    },
+}
+
+impl RequestError for OptionError {}
+
+#[derive(Debug, thiserror::Error)]
+enum SocketProblem {
+    #[error("is no socket")]
+    NoSocket,
+    #[error("does not exist")]
+    Absent,
+    #[error("cannot be looked at: {0}")]
+    Unreadable(std::io::Error),
+}
+
+/// A random secret.
+fn secret() -> Result<LaunchKey, RunFailure> {
+    let mut random = [0; 32];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| RunFailure::system("no random numbers from the system", errno))?;
+    Ok(LaunchKey::new(random))
+}
+
+impl Plan {
+    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors.
+    ///
+    /// A job on several hosts is decided for all; what a program is, is then known as far as this
+    /// machine has a copy.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the reason and the remedy.
+    pub fn new(spec: JobSpec, nspace: Nspace, descriptors: u64) -> Result<Self, RunFailure> {
+        let across = spec.layout.across_hosts();
+        if let Some(socket) = &spec.interface.allocator {
+            check_allocator(socket)?;
+        }
+        let inheritance = Inheritance::here(across)?;
+        let mut warnings = Vec::new();
+        let slots = Slots::detect();
+        let sizes = sizes(&spec.apps, &spec.layout, &slots);
+        let size = total(&sizes)?;
+        let (ranks, oversubscribed) = place(&spec, size, &slots)?;
+        size::check(&spec, size, descriptors)?;
+        let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
+            .map_err(RunFailure::request)?;
+        let stand = if across {
+            Stand::Launcher
+        } else {
+            Stand::Alone
+        };
+        let mut variables = Vec::new();
+        let mut looked = Vec::with_capacity(spec.apps.len());
+        for (app, ranks) in spec.apps.iter().zip(size::ranges(&sizes)) {
+            let env = app::variables(app, &inheritance, across, &mut warnings)?;
+            if across {
+                variables.push(env.clone());
+            }
+            looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
+        }
+        let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
+            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+            warnings.push(text.to_owned());
+        }
+        if spec.interface.pmi != PmiChoice::None {
+            warnings.extend(offer::two_mpis(&apps));
+        }
+        let mut offer = interfaces(spec.interface.pmi, &apps);
+        // Of the parts of a server only those count that are where it runs.
+        let host = match (offer.pmix && !across)
+            .then(|| host_parts(&spec, &apps, &loaders, &inheritance))
+            .transpose()
+        {
+            Ok(host) => host,
+            // No program is known to need PMIx; they may work without it.
+            Err(failure)
+                if matches!(offer.why, OfferWhy::Unknown(_))
+                    && !apps.iter().any(|app| app.detected.wants == Wants::Pmix) =>
+            {
+                offer.without_pmix = Some(failure.to_string());
+                None
+            }
+            Err(failure) => return Err(failure),
+        };
+        offer.pmix &= across || host.is_some();
+        if spec.debug.stop_in_init.is_some() && !offer.pmix {
+            return Err(OptionError::StopInInit.into());
+        }
+        let (universe_size, unlimited) = match across {
+            true => slots_of_hosts::universe(&spec.layout, &ranks),
+            false => size::universe(&spec.layout, size, &slots),
+        };
+        let node_names = match across {
+            true => spec
+                .layout
+                .hosts
+                .iter()
+                .map(|host| host.name.clone())
+                .collect(),
+            false => node_names(ranks.nodes()),
+        };
+        let names = LaunchNames::new(&inheritance, &nspace);
+        let key = offer.pmix.then(secret).transpose()?;
+        let job = JobContext {
+            nspace,
+            ranks,
+            appnums: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            universe_size,
+            unlimited,
+            user: UserId(rustix::process::getuid().as_raw()),
+            psets,
+            parent: None,
+            tool: None,
+            debug: Debugged {
+                on_exec: spec.debug.stop_on_exec.clone(),
+                in_init: spec.debug.stop_in_init.clone(),
+                ..Debugged::default()
+            },
+            offset: GlobalRank(0),
+            preputs: Vec::new(),
+        };
+        let decided = Decided {
+            job: Arc::new(job),
+            counts: sizes.into_iter().map(|(_, why)| why).collect(),
+            node_names,
+            absent: BTreeSet::new(),
+            offer,
+            oversubscribed,
+            names,
+            launcher: LauncherProcess::this(),
+            origin: None,
+            key,
+            variables,
+        };
+        let binding = match across {
+            true => None,
+            false => binding::bind(&spec, &decided, None, (None, libpmix(host.as_ref())))?,
+        };
+        Ok(Self {
+            decided,
+            inheritance: Arc::new(inheritance),
+            apps,
+            host,
+            without_host: None,
+            binding,
+            slots,
+            notes: spec.notes.clone(),
+            warnings,
+            spec,
+        })
+    }
+}
+
+/// Whether an allocator may listen there.
+fn check_allocator(path: &Path) -> Result<(), OptionError> {
+    let problem = match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => return Ok(()),
+        Ok(_) => SocketProblem::NoSocket,
+        Err(error) if error.kind() == ErrorKind::NotFound => SocketProblem::Absent,
+        Err(error) => SocketProblem::Unreadable(error),
+    };
+    let path = path.to_owned();
+    Err(OptionError::Allocator { path, problem })
+}

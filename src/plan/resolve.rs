@@ -1,0 +1,123 @@
+//! The plan of one node, made from what the launcher has decided: the node searches for the files that its ranks need.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::app::{Stand, app_plan};
+use super::offer::host_parts;
+use super::{App, Decided, Plan, StagedFiles, binding, libpmix, size};
+use crate::failure::{RequestError, RunFailure};
+use crate::inspect::ldso::Loader;
+use crate::plan::inheritance::Inheritance;
+use crate::plan::slots::Slots;
+use wireup_core::job::ids::{AppNum, NodeId};
+use wireup_core::job::spec::{Inherited, JobSpec};
+
+/// An inconsistent description of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
+)]
+pub(super) struct Contradiction;
+
+impl RequestError for Contradiction {}
+
+impl Plan {
+    /// Makes the plan of one node of a job on several hosts: searches for the files that its ranks
+    /// need.
+    ///
+    /// `inheritance` is the launcher's, with what the node itself adds ([`Inheritance::on_node`]);
+    /// `staged_files` are those that were sent and stored; `descriptors` is the hard limit of open
+    /// descriptors here.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the reason and the remedy, in words that are the same on every node with
+    /// this problem: see [`by_node`](crate::report::failures::by_node).
+    pub(crate) fn resolve(
+        mut decided: Decided,
+        spec: JobSpec,
+        inheritance: Inheritance,
+        node: NodeId,
+        staged_files: &[StagedFiles],
+        descriptors: u64,
+    ) -> Result<Self, RunFailure> {
+        decided.check(&spec, node)?;
+        let slots = Slots::detect();
+        let ranks = decided.job.ranks.local_size(node);
+        size::check_node(&spec, node, ranks, &slots, descriptors)?;
+        decided.oversubscribed = slots.exceeded_by(ranks);
+        let mut looked = Vec::with_capacity(spec.apps.len());
+        let contexts = (0..).map(AppNum).zip(&spec.apps);
+        let variables = std::mem::take(&mut decided.variables);
+        for ((number, app), mut env) in contexts.zip(variables) {
+            if app.inherited == Inherited::All {
+                inheritance.add_local(&mut env);
+            }
+            let ranks = decided.job.appnums.ranks_of(number);
+            let stand = match decided.has(node, &ranks) {
+                true => Stand::Node,
+                false => Stand::Bystander,
+            };
+            let ranks = (ranks, decided.counts[number.index()]);
+            let mut app = Cow::Borrowed(app);
+            let owner = (&decided.job.nspace, node, number);
+            let staged_files = staged_files.get(number.index());
+            if let Some(program) = staged_files.and_then(|staged_files| staged_files.program(owner))
+            {
+                app.to_mut().argv[0] = program.into();
+            }
+            looked.push(app_plan(&app, ranks, env, &inheritance, stand, None)?);
+        }
+        let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        let host = decided
+            .offer
+            .pmix
+            .then(|| host_parts(&spec, &apps, &loaders, &inheritance));
+        let (host, without_host) = match host {
+            Some(Ok(host)) => (Some(host), None),
+            // Processes spawned here may notice.
+            Some(Err(failure)) if ranks == 0 => (None, Some(failure.to_string())),
+            Some(Err(failure)) => return Err(failure),
+            None => (None, None),
+        };
+        let known = (None, libpmix(host.as_ref()));
+        let binding = binding::bind(&spec, &decided, Some(node), known)?;
+        Ok(Self {
+            decided,
+            inheritance: Arc::new(inheritance),
+            apps,
+            host,
+            without_host,
+            binding,
+            slots,
+            notes: Vec::new(),
+            warnings: Vec::new(),
+            spec,
+        })
+    }
+}
+
+impl Decided {
+    /// Checks that a plan from a link is consistent.
+    pub(super) fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), Contradiction> {
+        let (apps, nodes) = (spec.apps.len(), self.job.ranks.nodes() as usize);
+        let last = AppNum(u32::try_from(apps).unwrap_or(0).saturating_sub(1));
+        let fits = self.counts.len() == apps
+            && self.variables.len() == apps
+            && apps > 0
+            && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
+            && self.node_names.len() == nodes
+            && spec.layout.hosts.len() == nodes
+            && node.index() < nodes;
+        if fits { Ok(()) } else { Err(Contradiction) }
+    }
+
+    /// Whether one of these ranks is on a node.
+    pub(super) fn has(&self, node: NodeId, ranks: &Range<u32>) -> bool {
+        self.job
+            .ranks
+            .ranks_on(node)
+            .any(|rank| ranks.contains(&rank.0))
+    }
+}
