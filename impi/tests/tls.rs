@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use wireup_test_support::Owned;
 
 const TOKEN: &str = "0123456789abcdef";
 
@@ -45,32 +45,19 @@ fn impi(token: &str) -> Command {
     command
 }
 
-/// A server of one session; killed if the test fails.
-struct Server(Child);
-
-impl Server {
-    fn start(files: &Files, clients: &str) -> (Self, String) {
-        let mut child = impi(TOKEN)
-            .args(["server", clients, "--address", "127.0.0.1", "--tls-cert"])
-            .arg(files.path("server.pem"))
-            .arg("--tls-key")
-            .arg(files.path("server.key"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        (Self(child), line.trim_end().to_owned())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A server of one session, and its address.
+fn server(files: &Files, clients: &str) -> (Owned, String) {
+    let child = impi(TOKEN)
+        .args(["server", clients, "--address", "127.0.0.1", "--tls-cert"])
+        .arg(files.path("server.pem"))
+        .arg("--tls-key")
+        .arg(files.path("server.key"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut server = Owned(child.unwrap());
+    let address = server.first_line();
+    (server, address)
 }
 
 /// A client whose command prints the size of the world.
@@ -96,7 +83,7 @@ fn texts(output: &Output) -> (String, String) {
 #[test]
 fn clients_with_the_token_join_over_tls() {
     let files = Files::new();
-    let (mut server, address) = Server::start(&files, "2");
+    let (server, address) = server(&files, "2");
     let authorities = files.path("ca.pem");
     let clients = ["0", "1"].map(|rank| client(&address, rank, TOKEN, Some(&authorities)));
     for client in clients {
@@ -104,13 +91,13 @@ fn clients_with_the_token_join_over_tls() {
         assert_eq!(texts(&output), ("2\n".to_owned(), String::new()));
         assert_eq!(output.status.code(), Some(0));
     }
-    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]
 fn another_authority_another_token_and_plain_text_are_refused_and_harm_nobody() {
     let (files, others) = (Files::new(), Files::new());
-    let (mut server, address) = Server::start(&files, "1");
+    let (server, address) = server(&files, "1");
     let (own, other) = (files.path("ca.pem"), others.path("ca.pem"));
     for (token, authorities, reason) in [
         (TOKEN, Some(&other), "invalid peer certificate"),
@@ -127,5 +114,5 @@ fn another_authority_another_token_and_plain_text_are_refused_and_harm_nobody() 
         .wait_with_output()
         .unwrap();
     assert_eq!(texts(&output).0, "1\n");
-    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    assert_eq!(server.end(), Some(0));
 }

@@ -1,42 +1,23 @@
 //! `wireup run --impi`: launches as clients of an Interoperable MPI job.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::common::Run;
+use crate::common::{Owned, Run};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 const KEY: (&str, &str) = ("IMPI_AUTH_KEY", "5678");
 
-/// The rendezvous server of two clients; killed if the test fails.
-struct Server(Child);
-
-impl Server {
-    fn start() -> (Self, String) {
-        let mut child = Command::new(WIREUP)
-            .args(["impi", "server", "2", "--address", "127.0.0.1"])
-            .env(KEY.0, KEY.1)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        (Self(child), line.trim_end().to_owned())
-    }
-
-    fn end(mut self) -> Option<i32> {
-        self.0.wait().unwrap().code()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// The rendezvous server of two clients, and its address.
+fn server() -> (Owned, String) {
+    let mut command = Command::new(WIREUP);
+    command
+        .args(["impi", "server", "2", "--address", "127.0.0.1"])
+        .env(KEY.0, KEY.1);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Owned(command.spawn().unwrap());
+    let address = server.first_line();
+    (server, address)
 }
 
 fn client(server: &str, number: u32, ranks: u32, script: &str) -> Run {
@@ -47,7 +28,7 @@ fn client(server: &str, number: u32, ranks: u32, script: &str) -> Run {
 
 #[test]
 fn launches_are_clients_of_one_world_and_their_ranks_do_not_see_the_key() {
-    let (server, address) = Server::start();
+    let (server, address) = server();
     let script = "echo $IMPI_WORLD_FIRST $IMPI_WORLD_SIZE [$IMPI_AUTH_KEY]";
     let first = client(&address, 0, 2, script).start();
     let second = client(&address, 1, 3, script).run().expect_quiet_success();
@@ -59,7 +40,7 @@ fn launches_are_clients_of_one_world_and_their_ranks_do_not_see_the_key() {
 
 #[test]
 fn a_launch_that_fails_before_its_ranks_join_says_so_and_the_other_ends() {
-    let (server, address) = Server::start();
+    let (server, address) = server();
     let other = client(&address, 0, 1, "true").start();
     let failed = client(&address, 1, 1, "exit 3").run().expect(3);
     assert!(

@@ -2,61 +2,41 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
-use std::io::{BufRead, BufReader, Read, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
 
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+use wireup_test_support::{Owned, eventually};
 
 const INT: ElementType = ElementType::Int32;
 
-/// A child that is killed if the test fails.
-struct Running(Child);
-
-impl Running {
-    fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_wireup-impi"));
-        command
-            .args(arguments)
-            .env("IMPI_AUTH_KEY", "77")
-            .env_remove("IMPI_AUTH_NONE");
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Self(command.spawn().unwrap())
-    }
-
-    /// Its exit code and what it said, once it has ended.
-    fn end(mut self) -> (Option<i32>, String) {
-        let until = Instant::now() + Duration::from_secs(30);
-        while self.0.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "it does not end");
-            std::thread::park_timeout(Duration::from_millis(5));
-        }
-        let mut said = String::new();
-        self.0
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut said)
-            .unwrap();
-        (self.0.wait().unwrap().code(), said)
-    }
+fn start(arguments: &[&str]) -> Owned {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wireup-impi"));
+    command
+        .args(arguments)
+        .env("IMPI_AUTH_KEY", "77")
+        .env_remove("IMPI_AUTH_NONE");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Owned(command.spawn().unwrap())
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Its exit code and what it said, once it has ended.
+fn end(mut process: Owned) -> (Option<i32>, String) {
+    let status = eventually("its end", || process.0.try_wait().unwrap());
+    let mut said = String::new();
+    let mut stderr = process.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    (status.code(), said)
 }
 
 struct Job {
-    server: Running,
-    agents: Vec<Running>,
+    server: Owned,
+    agents: Vec<Owned>,
     /// Agent and ticket of each client.
     doors: Vec<(String, String)>,
     sizes: Vec<usize>,
@@ -65,18 +45,14 @@ struct Job {
 impl Job {
     fn start(sizes: &[usize], options: &[&str]) -> Self {
         let count = sizes.len().to_string();
-        let mut server = Running::start(&["-server", &count, "--address", "127.0.0.1"]);
-        let mut line = String::new();
-        BufReader::new(server.0.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line.trim();
-        let mut agents: Vec<Running> = (0..sizes.len())
+        let mut server = start(&["-server", &count, "--address", "127.0.0.1"]);
+        let address = server.first_line();
+        let mut agents: Vec<Owned> = (0..sizes.len())
             .map(|client| {
                 let (client, procs) = (client.to_string(), sizes[client].to_string());
                 let arguments = [
                     "agent",
-                    address,
+                    &address,
                     "--client",
                     &client,
                     "-n",
@@ -84,24 +60,13 @@ impl Job {
                     "--patience",
                     "2",
                 ];
-                Running::start(&[&arguments[..], options].concat())
+                start(&[&arguments[..], options].concat())
             })
             .collect();
         let doors = agents.iter_mut().map(|agent| {
-            let lines = BufReader::new(agent.0.stdout.as_mut().unwrap())
-                .lines()
-                .map(Result::unwrap);
-            let variables: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-            let value = |name: &str| {
-                let found = variables
-                    .iter()
-                    .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-                found
-                    .unwrap_or_else(|| panic!("{name} in {variables:?}"))
-                    .to_owned()
-            };
-            assert_eq!(value("IMPI_CLIENT_SIZE"), count);
-            (value(AGENT), value(TICKET_VARIABLE))
+            let variables = agent.variables();
+            assert_eq!(variables["IMPI_CLIENT_SIZE"], count);
+            (variables[AGENT].clone(), variables[TICKET_VARIABLE].clone())
         });
         let doors = doors.collect();
         Self {
@@ -134,9 +99,9 @@ impl Job {
             drop(agent.0.stdin.take());
         }
         for agent in self.agents {
-            assert_eq!(agent.end(), (Some(0), String::new()));
+            assert_eq!(end(agent), (Some(0), String::new()));
         }
-        assert_eq!(self.server.end(), (Some(0), String::new()));
+        assert_eq!(end(self.server), (Some(0), String::new()));
     }
 }
 
@@ -280,37 +245,32 @@ fn a_process_that_dies_ends_the_job_and_is_named() {
         }
         assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
     });
-    let (code, said) = job.agents.pop().unwrap().end();
+    let (code, said) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
     assert!(
         said.contains("process 2 (rank 1 of this launch): the connection ended before FINI"),
         "{said}"
     );
-    let (code, said) = job.agents.pop().unwrap().end();
+    let (code, said) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
     assert!(said.contains("host 1:"), "{said}");
-    let (code, said) = job.server.end();
+    let (code, said) = end(job.server);
     assert_eq!(code, Some(1));
     assert!(said.contains("disconnected before FINI"), "{said}");
 }
 
 #[test]
 fn a_server_that_dies_stops_the_start_up_and_not_the_job() {
-    let mut server = Running::start(&["-server", "2", "--address", "127.0.0.1"]);
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let agent = Running::start(&["agent", line.trim(), "--client", "0", "-n", "1"]);
-    let mut warned = String::new();
+    let mut server = start(&["-server", "2", "--address", "127.0.0.1"]);
+    let address = server.first_line();
+    let agent = start(&["agent", &address, "--client", "0", "-n", "1"]);
     // The first client is there once the server has its rank; it then waits for the second.
-    let refused = Running::start(&["agent", line.trim(), "--client", "7", "-n", "1"]);
-    assert_eq!(refused.end().0, Some(1));
+    let refused = start(&["agent", &address, "--client", "7", "-n", "1"]);
+    assert_eq!(end(refused).0, Some(1));
     server.0.kill().unwrap();
-    let (code, said) = agent.end();
-    warned.push_str(&said);
+    let (code, said) = end(agent);
     assert_eq!(code, Some(1));
-    assert!(warned.contains("server 127.0.0.1:"), "{warned}");
+    assert!(said.contains("server 127.0.0.1:"), "{said}");
     let mut job = Job::start(&[1, 1], &[]);
     job.server.0.kill().unwrap();
     job.server.0.wait().unwrap();
@@ -319,7 +279,7 @@ fn a_server_that_dies_stops_the_start_up_and_not_the_job() {
         drop(agent.0.stdin.take());
     }
     for agent in job.agents {
-        assert_eq!(agent.end().0, Some(0));
+        assert_eq!(end(agent).0, Some(0));
     }
 }
 
@@ -340,15 +300,15 @@ fn a_launch_that_fails_before_its_processes_join_ends_the_others_at_once() {
         assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
     });
     failed.0.stdin.take().unwrap().write_all(b"failed").unwrap();
-    let (code, said) = failed.end();
+    let (code, said) = end(failed);
     assert_eq!(code, Some(1));
     assert!(
         said.contains("the launch failed before all of its processes had joined"),
         "{said}"
     );
     waiting.join().unwrap();
-    let (code, said) = job.agents.pop().unwrap().end();
+    let (code, said) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
     assert!(said.contains("host 1:"), "{said}");
-    assert_eq!(job.server.end().0, Some(1));
+    assert_eq!(end(job.server).0, Some(1));
 }

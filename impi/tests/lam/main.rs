@@ -1,17 +1,22 @@
 //! LAM/MPI 7.1.4, the MPI that speaks IMPI itself, with itself and with our processes, over our server.
 //!
-//! Needs root, for namespaces, and what `scripts/setup` builds. Says loudly what it leaves out.
+//! Needs root, for namespaces, and what `scripts/setup` builds.
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+#[macro_use(test)]
+extern crate wireup_test_support;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer};
+use wireup_test_support::{Owned, skip};
 
 const NOBODY: u32 = 65534;
 const INT: ElementType = ElementType::Int32;
@@ -24,13 +29,20 @@ fn lam() -> PathBuf {
 }
 
 fn main() -> ExitCode {
+    wireup_test_support::main()
+}
+
+/// Runs a job of these clients, if there is what it needs.
+fn checked(clients: &[&str], mode: &str) {
+    // One job at a time: LAM keeps files for each name of a host.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let lam = lam();
     if !lam.join(".installed").exists() || !rustix::process::getuid().is_root() {
-        println!(
-            "test lam ... SKIPPED: needs root, and LAM/MPI in {}, which scripts/setup builds",
-            lam.display()
-        );
-        return ExitCode::SUCCESS;
+        let lam = lam.display();
+        return skip(&format!(
+            "needs root, and LAM/MPI in {lam}, which scripts/setup builds"
+        ));
     }
     let dir = tempfile::Builder::new()
         .prefix("wireup-lam-")
@@ -46,25 +58,32 @@ fn main() -> ExitCode {
         .status();
     assert!(compiled.unwrap().success());
     fs::copy(source.join("job"), dir.path().join("job")).unwrap();
-    for (name, clients, mode) in [
-        ("lam_with_lam", &["lam", "lam"][..], "PLAIN"),
-        (
-            "lam_with_our_processes_in_its_byte_order",
-            &["lam", "ours"],
-            "PLAIN",
-        ),
-        (
-            "lam_with_our_processes_in_external32",
-            &["lam", "ours"],
-            "SWAPPED",
-        ),
-        ("lam_above_our_processes", &["ours", "lam"], "PLAIN"),
-        ("lam_with_two_of_ours", &["lam", "ours", "ours"], "SWAPPED"),
-    ] {
-        job(&lam, dir.path(), clients, mode);
-        println!("test {name} ... ok");
-    }
-    ExitCode::SUCCESS
+    job(&lam, dir.path(), clients, mode);
+}
+
+#[test]
+fn lam_with_lam() {
+    checked(&["lam", "lam"], "PLAIN");
+}
+
+#[test]
+fn lam_with_our_processes_in_its_byte_order() {
+    checked(&["lam", "ours"], "PLAIN");
+}
+
+#[test]
+fn lam_with_our_processes_in_external32() {
+    checked(&["lam", "ours"], "SWAPPED");
+}
+
+#[test]
+fn lam_above_our_processes() {
+    checked(&["ours", "lam"], "PLAIN");
+}
+
+#[test]
+fn lam_with_two_of_ours() {
+    checked(&["lam", "ours", "ours"], "SWAPPED");
 }
 
 fn path(lam: &Path) -> String {
@@ -77,14 +96,14 @@ fn path(lam: &Path) -> String {
 
 /// A client that runs, and who it is.
 struct Client {
-    child: Child,
+    child: Owned,
     name: String,
     ours: bool,
 }
 
 fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
     let server = env!("CARGO_BIN_EXE_wireup-impi");
-    let mut server = Command::new(server)
+    let server = Command::new(server)
         .args([
             "-server",
             &clients.len().to_string(),
@@ -96,13 +115,10 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
         .env("IMPI_AUTH_KEY", "5678")
         .env_remove("IMPI_AUTH_NONE")
         .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(server.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let address = line.trim();
+        .spawn();
+    let mut server = Owned(server.unwrap());
+    let address = server.first_line();
+    let address = address.as_str();
     let start = |(number, kind): (usize, &&str)| match *kind {
         "lam" => start_lam(
             lam,
@@ -117,19 +133,9 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
     let size = 2 * clients.len();
     std::thread::scope(|scope| {
         for client in running.iter_mut().filter(|client| client.ours) {
-            let lines = BufReader::new(client.child.stdout.take().unwrap())
-                .lines()
-                .map(Result::unwrap);
-            let variables: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-            let value = |name: &str| {
-                let found = variables
-                    .iter()
-                    .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-                found
-                    .unwrap_or_else(|| panic!("{name} in {variables:?}"))
-                    .to_owned()
-            };
-            let (agent, ticket) = (value(AGENT), value(TICKET_VARIABLE));
+            let variables = client.child.variables();
+            let agent = &variables[AGENT];
+            let ticket = &variables[TICKET_VARIABLE];
             for index in 0..2 {
                 let (agent, ticket) = (agent.clone(), ticket.clone());
                 scope.spawn(move || {
@@ -142,12 +148,12 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
         }
     });
     for mut client in running {
-        drop(client.child.stdin.take());
+        drop(client.child.0.stdin.take());
         let mut said = String::new();
-        if let Some(mut stdout) = client.child.stdout.take() {
+        if let Some(mut stdout) = client.child.0.stdout.take() {
             stdout.read_to_string(&mut said).unwrap();
         }
-        let status = client.child.wait().unwrap();
+        let status = client.child.0.wait().unwrap();
         assert!(
             status.success(),
             "{} ends with {status}: {said}",
@@ -158,10 +164,8 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
             "{said}"
         );
     }
-    assert!(
-        server.wait().unwrap().success(),
-        "the server has seen every client end in order"
-    );
+    // It has seen every client end in order.
+    assert_eq!(server.end(), Some(0));
 }
 
 /// LAM knows other hosts by the addresses they connect from, and connects from 127.0.0.1 itself: only the last, to which
@@ -202,7 +206,7 @@ fn start_lam(
         .spawn()
         .unwrap();
     Client {
-        child,
+        child: Owned(child),
         name: format!("client {number}, LAM"),
         ours: false,
     }
@@ -233,7 +237,7 @@ fn start_ours((number, last): (usize, bool), server: &str, mode: &str) -> Client
         .spawn()
         .unwrap();
     Client {
-        child,
+        child: Owned(child),
         name: format!("client {number}, ours"),
         ours: true,
     }

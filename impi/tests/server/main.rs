@@ -141,7 +141,7 @@ fn the_command_line_of_the_specification_serves_a_job() {
 #[test]
 fn a_reader_of_one_line_does_not_end_the_server() {
     let mut server = Server::start(&["-server", "1"], OPEN);
-    // As in `hostport=$(impirun -server 1 | head -1)`, and nobody reads what it says either.
+    // As in `hostport=$(impirun -server 1 | head -1)`; its standard error is not read either.
     drop(server.child.stderr.take());
     let mut client = server.open();
     client
@@ -163,7 +163,7 @@ fn a_reader_of_one_line_does_not_end_the_server() {
 #[test]
 fn a_thousand_sessions_leave_nothing_behind() {
     let mut server = Server::start(&["server", "2", "--sessions", "1000"], OPEN);
-    // Nobody reads its 2,000 warnings.
+    // Its 2,000 warnings are not read.
     drop(server.child.stderr.take());
     let descriptors = || {
         std::fs::read_dir(format!("/proc/{}/fd", server.child.id()))
