@@ -67,6 +67,11 @@ pub(super) fn translate(
                     result.words.extend(each);
                     continue;
                 }
+                if takes_next && word == "--json" && words.as_slice().first().is_some_and(is_option)
+                {
+                    result.words.push("--json=-".into());
+                    continue;
+                }
                 result.words.push(word);
                 takes_next
             }
@@ -88,6 +93,11 @@ pub(super) fn translate(
     }
     result.words.extend(words);
     Ok(result)
+}
+
+/// Cannot be meant as the value of the option before it: an option, or the `--` in front of the program.
+fn is_option(word: &OsString) -> bool {
+    word.as_bytes().starts_with(b"-") && word != "-"
 }
 
 /// Two dashes, or one letter: cannot be a long name behind one dash.
@@ -132,12 +142,16 @@ fn variables(
 
 /// The entry of a word that is one of wireup's options except for its value.
 fn whole(word: &OsStr) -> Option<&'static Habit> {
-    HABITS.iter().find(|habit| {
-        habit
-            .words
-            .iter()
-            .any(|known| word == *known && known.contains('='))
-    })
+    let name = name(word.as_bytes());
+    let known = |known: &str| known.as_bytes() == name && known.contains('=');
+    let named = |habit: &&Habit| habit.names.iter().any(|name| known(name));
+    HABITS.iter().find(named)
+}
+
+/// A word without the dash or the two dashes in front.
+fn name(word: &[u8]) -> &[u8] {
+    let name = word.strip_prefix(b"-").unwrap_or(word);
+    name.strip_prefix(b"-").unwrap_or(name)
 }
 
 /// The entry of a word in the table, and the value that is joined to it with `=`.
@@ -157,7 +171,7 @@ fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<Os
 /// As [`habit`], among these.
 fn among<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
     let bytes = word.as_bytes();
-    let (name, joined) = match bytes.iter().position(|byte| *byte == b'=') {
+    let (option, joined) = match bytes.iter().position(|byte| *byte == b'=') {
         // Behind one dash too, for names that are no letters.
         Some(at) if at > 2 => (
             &bytes[..at],
@@ -165,7 +179,9 @@ fn among<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsS
         ),
         _ => (bytes, None),
     };
-    let named = |habit: &&Habit| habit.words.iter().any(|word| word.as_bytes() == name);
+    let name = name(option);
+    let known = |known: &str| [option, name].contains(&known.as_bytes());
+    let named = |habit: &&Habit| habit.names.iter().any(|name| known(name));
     Some((habits.iter().find(named)?, joined))
 }
 

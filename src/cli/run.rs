@@ -318,7 +318,10 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     if let Some(line) = defaults.blame_entry() {
         return line;
     }
-    let line = usage_errors::of_run(error);
+    let mut line = usage_errors::of_run(error);
+    if let Some(advice) = usage_errors::taken_by_json(error, first) {
+        line.push_str(&advice);
+    }
     let alone = parse(Own::of::<RunArgs>(), first.to_vec());
     if alone.is_ok() {
         return format!(

@@ -1,6 +1,6 @@
 //! Errors in command lines, in one line: the error and the correction.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -60,14 +60,30 @@ pub(super) fn is_near(word: &str, name: &str) -> bool {
 
 /// Words for `wireup run`, whose programs are positional and whose files may have set anything.
 pub(super) fn of_run(error: &clap::Error) -> String {
+    if lacks_program(error) {
+        return "no program is given; write: wireup run [OPTIONS] PROGRAM [ARG]...".into();
+    }
+    one_line(error)
+}
+
+fn lacks_program(error: &clap::Error) -> bool {
     let missing = matches!(
         error.get(ContextKind::InvalidArg),
         Some(ContextValue::Strings(names)) if names.iter().any(|name| name.contains("PROGRAM"))
     );
-    if error.kind() == ErrorKind::MissingRequiredArgument && missing {
-        return "no program is given; write: wireup run [OPTIONS] PROGRAM [ARG]...".into();
-    }
-    one_line(error)
+    error.kind() == ErrorKind::MissingRequiredArgument && missing
+}
+
+/// Advice for a line without a program, the last word of which `--json` takes as its file.
+pub(super) fn taken_by_json(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let [.., option, file] = words else {
+        return None;
+    };
+    let taken = option == "--json" && lacks_program(error);
+    taken.then(|| {
+        let file = quoted(file);
+        format!("; --json takes {file} as its file, for standard output write --json - {file}")
+    })
 }
 
 /// Words for a further program, whose options are only some of them.

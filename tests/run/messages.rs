@@ -118,28 +118,65 @@ fn directories_of_output_files_are_made() {
 
 #[test]
 fn a_plan_is_json_where_that_is_asked_for() {
-    let words = ["--dry-run", "--json", "-", "--virtual-nodes", "2", "./a"];
+    for words in [
+        &["--dry-run", "--json", "-", "--virtual-nodes", "2", "./a"][..],
+        &["--dry-run", "--json", "--virtual-nodes", "2", "./a"],
+        &["--dry-run", "--virtual-nodes", "2", "--json", "--", "./a"],
+    ] {
+        let run = with_program(words);
+        let program = run.dir().join("a");
+        let out = run.run().expect_quiet_success().out();
+        let lines: Vec<Value> = out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines.len(), 5, "{out}");
+        assert_eq!(lines[0]["state"], "planned");
+        assert_eq!(lines[0]["size"], 4);
+        // As a user would write it: not DIRECTORY/./a.
+        assert_eq!(lines[0]["apps"][0]["program"], program.to_str().unwrap());
+        let nodes: Vec<&Value> = lines[1..].iter().map(|line| &line["node"]).collect();
+        assert_eq!(nodes, [0, 0, 1, 1]);
+        assert!(lines[1..].iter().all(|line| line["state"] == "planned"));
+    }
+}
+
+/// A run of four ranks in whose directory there is a program `a`.
+fn with_program(words: &[&str]) -> Run {
     let run = Run::ranks(4, words);
-    fs::write(run.dir().join("a"), "#!/bin/sh\n").unwrap();
-    let chmod = Command::new("chmod")
-        .arg("+x")
-        .arg(run.dir().join("a"))
-        .status();
-    assert!(chmod.unwrap().success());
     let program = run.dir().join("a");
-    let out = run.run().expect_quiet_success().out();
-    let lines: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(lines.len(), 5, "{out}");
-    assert_eq!(lines[0]["state"], "planned");
-    assert_eq!(lines[0]["size"], 4);
-    // As a user would write it: not DIRECTORY/./a.
-    assert_eq!(lines[0]["apps"][0]["program"], program.to_str().unwrap());
-    let nodes: Vec<&Value> = lines[1..].iter().map(|line| &line["node"]).collect();
-    assert_eq!(nodes, [0, 0, 1, 1]);
-    assert!(lines[1..].iter().all(|line| line["state"] == "planned"));
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    let chmod = Command::new("chmod").arg("+x").arg(program).status();
+    assert!(chmod.unwrap().success());
+    run
+}
+
+#[test]
+fn json_does_not_overwrite_the_program_that_was_meant() {
+    for (words, needed) in [
+        (
+            &["--dry-run", "--json", "./a"][..],
+            "--json takes ./a as its file, for standard output write --json - ./a",
+        ),
+        (
+            &["--json", "./a", "./a"],
+            "--json ./a would overwrite a program; write --json - for standard output",
+        ),
+        (
+            &["--dry-run", "--json", "./a", "./a"],
+            "--json ./a would overwrite a program",
+        ),
+        (
+            &["--json", "./a", "./b"],
+            "--json ./a would overwrite a program",
+        ),
+    ] {
+        let outcome = with_program(words).run();
+        assert_ne!(outcome.code, 0, "{words:?}");
+        assert!(outcome.err().contains(needed), "{}", outcome.err());
+        let program = fs::read_to_string(outcome.dir().join("a"));
+        assert_eq!(program.unwrap(), "#!/bin/sh\n", "{words:?}");
+    }
 }
 
 #[test]

@@ -40,7 +40,13 @@ fn certificates_are_made_shown_and_renewed() {
     let dir = &top.path().join("pki");
     let made = pki(dir, &["init", "--name", "cluster a"]).expect(0);
     made.expect_one_line(&["made ", "cluster a", "valid until 2"]);
-    pki(dir, &["issue", "--name", "n1", "--name", "n2"]).expect(0);
+    let issued = pki(dir, &["issue", "--name", "n1", "--name", "n2"]).expect(0);
+    let next = issued.err();
+    assert!(next.contains("wireup: next, for each node: "), "{next}");
+    assert!(
+        next.contains("wireup-agent") || next.contains("wireup agent"),
+        "{next}"
+    );
     let words = [
         "issue",
         "--name",
@@ -135,7 +141,7 @@ fn an_ordinary_users_authority_is_in_his_home_and_nobody_elses() {
         fs::metadata(&dir).unwrap().permissions().mode() & 0o777,
         0o700
     );
-    // Somebody else's is not used, even where one could.
+    // Another user's is not used, even where it could be.
     std::os::unix::fs::chown(&dir, Some(id + 1), Some(id)).unwrap();
     let refused = pki(&dir, &["issue", "--name", "n1"]).expect(125);
     refused.expect_one_line(&["belongs to user 54322, not to this one (0) or root"]);

@@ -52,7 +52,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// So many days from `now` on.
+    /// `days` days from `now` on.
     pub fn days(now: SystemTime, days: u32) -> Self {
         Self {
             not_before: now - SKEW,

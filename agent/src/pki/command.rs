@@ -40,7 +40,8 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
                 say(&path.join(CERTIFICATE), "made", &path)?;
             }
             if role == Role::Node {
-                say_next(&dir, &names);
+                let root = rustix::process::geteuid().is_root();
+                eprintln!("wireup: {}", next_step(&dir, &names, root));
             }
             Ok(0)
         }
@@ -144,20 +145,20 @@ pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     Ok(names)
 }
 
-/// Says what to do with certificates of nodes.
-fn say_next(dir: &Path, names: &[String]) {
+/// What to do with the certificates of these nodes.
+pub(super) fn next_step(dir: &Path, names: &[String], root: bool) -> String {
     let dir = dir.display();
     let (each, name) = match names {
-        [name] => (String::new(), name.as_str()),
-        _ => (" for each node:".to_owned(), "NAME"),
+        [name] => ("", name.as_str()),
+        _ => (" for each node:", "NAME"),
     };
-    match rustix::process::geteuid().is_root() {
-        true => eprintln!(
-            "wireup: next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
+    match root {
+        true => format!(
+            "next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
              systemctl enable --now wireup-agent"
         ),
-        false => eprintln!(
-            "wireup: next,{each} cp -rp {dir}/{name} ~/.config/wireup/tls/{name}, and there wireup agent"
+        false => format!(
+            "next,{each} cp -rp {dir}/{name} ~/.config/wireup/tls/{name}, and there wireup agent"
         ),
     }
 }

@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXUPPER;
 
-use super::command::expand;
+use super::command::{expand, next_step};
 use super::*;
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
@@ -277,4 +277,23 @@ fn names_are_given_as_in_lists_of_hosts_and_keep_their_zeros() {
     }
     let slots = expand(&["n1:4".to_owned()]).unwrap();
     assert!(issue(&dir, &slots, &[], Role::Node, valid(10)).is_err());
+}
+
+#[test]
+fn the_next_step_copies_the_certificates_and_starts_the_agents() {
+    let step = |names: &[&str], root| {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        next_step(Path::new("/p"), &names, root)
+    };
+    assert_eq!(
+        step(&["n1"], true),
+        "next, rsync -a --chmod=D700,F600 /p/n1/ n1:/etc/wireup/tls/, and there \
+         systemctl enable --now wireup-agent"
+    );
+    assert_eq!(
+        step(&["n1"], false),
+        "next, cp -rp /p/n1 ~/.config/wireup/tls/n1, and there wireup agent"
+    );
+    assert!(step(&["n1", "n2"], true).starts_with("next, for each node: rsync"));
+    assert!(step(&["n1", "n2"], true).contains(" /p/NAME/ NAME:/etc/"));
 }

@@ -1,16 +1,17 @@
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::*;
 use crate::plan::tests::{plan, spec};
-use wireup_core::link::frame::FrameReader;
+use wireup_core::fleet::Conclusion;
+use wireup_core::link::frame::{Frame, FrameReader};
 use wireup_core::link::message::Reassembly;
 use wireup_core::stdio_flow_control::window;
 
 const NODES: u32 = 4096;
 
-/// A remote backend of so many nodes with 24 ranks each, and its agent's end of the link.
+/// A remote backend of `NODES` nodes with 24 ranks each, and its agent's end of the link.
 fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("app");
@@ -128,4 +129,39 @@ fn output_gives_credit_to_the_node_that_it_came_from_alone() {
     assert!(sent(&mut agent).0.is_empty());
     remote.pause(Stream::Stdout, false).unwrap();
     assert_eq!(credit(&sent(&mut agent).0), Some((6, bytes / 2)));
+}
+
+#[test]
+fn the_beginning_of_a_message_of_a_lost_node_is_dropped() {
+    let (mut remote, mut agent, _dir) = remote();
+    let mut sends = |node: u32, more: bool, body: &[u8]| {
+        let frame = Frame {
+            to: Address::Launcher,
+            from: Address::Node(NodeId(node)),
+            class: Class::Carried,
+            more,
+            body: body.to_vec(),
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        agent.write_all(&bytes).unwrap();
+    };
+    let received = |remote: &mut RemoteBackend| {
+        let mut messages = Vec::new();
+        let result = remote.link.receive(&remote.poll, &mut messages);
+        result.unwrap();
+        let bodies = messages.into_iter().map(|(_, body)| body);
+        bodies.collect::<Vec<_>>()
+    };
+    sends(5, true, b"of a lost node, ");
+    sends(6, true, b"of one that lives, ");
+    assert!(received(&mut remote).is_empty());
+    let reason = "the connection broke".to_owned();
+    remote.conclude(|_, _, out| out.push(Conclusion::NodesLost(vec![NodeId(5)], reason)));
+    sends(5, false, b"the end");
+    sends(6, false, b"the end");
+    assert_eq!(
+        received(&mut remote),
+        [&b"the end"[..], b"of one that lives, the end"]
+    );
 }

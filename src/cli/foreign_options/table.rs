@@ -3,8 +3,8 @@
 /// Options of one meaning.
 #[derive(Debug)]
 pub(in crate::cli) struct Habit {
-    /// As written, dashes included; `--name=VALUE` is found as `--name`.
-    pub(in crate::cli) words: &'static [&'static str],
+    /// Names without `=VALUE`, found behind one dash and behind two; one that is written with its dash, behind that only.
+    pub(in crate::cli) names: &'static [&'static str],
     /// How many of the following words belong to it.
     pub(in crate::cli) values: usize,
     pub(in crate::cli) meaning: Meaning,
@@ -37,12 +37,12 @@ pub(in crate::cli) enum Meaning {
 use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere, Words};
 
 pub(in crate::cli) const fn habit(
-    words: &'static [&'static str],
+    names: &'static [&'static str],
     values: usize,
     meaning: Meaning,
 ) -> Habit {
     Habit {
-        words,
+        names,
         values,
         meaning,
     }
@@ -70,36 +70,26 @@ const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port
 /// Every option of another launcher that is known here.
 pub(super) const HABITS: &[Habit] = &[
     // How many.
-    habit(&["-np", "--np", "--n"], 1, Option("-n")),
+    habit(&["np", "n"], 1, Option("-n")),
     habit(
-        &["-c"],
+        &["c"],
         1,
         Instead(
             "to mpirun it is a number of ranks, to srun CPUs for each; write -n {1} for {1} ranks, or \
              --cpus-per-rank {1} for {1} CPUs of each",
         ),
     ),
-    habit(&["--ntasks"], 1, Instead("write -n {1}")),
+    habit(&["ntasks"], 1, Instead("write -n {1}")),
     habit(
-        &[
-            "-perhost",
-            "-npernode",
-            "--npernode",
-            "--ntasks-per-node",
-            "--tasks-per-node",
-        ],
+        &["perhost", "npernode", "ntasks-per-node", "tasks-per-node"],
         1,
         Option("--ppn"),
     ),
-    habit(&["-pernode", "--pernode"], 0, Instead("write --ppn 1")),
-    habit(&["-N"], 1, Instead(NODES)),
+    habit(&["pernode"], 0, Instead("write --ppn 1")),
+    habit(&["N"], 1, Instead(NODES)),
+    habit(&["nooversubscribe"], 0, Option("--no-oversubscribe")),
     habit(
-        &["-nooversubscribe", "--nooversubscribe"],
-        0,
-        Option("--no-oversubscribe"),
-    ),
-    habit(
-        &["-use-hwthread-cpus", "--use-hwthread-cpus"],
+        &["use-hwthread-cpus"],
         0,
         Instead(
             "every CPU this process may use is a slot, hardware threads included; leave it out",
@@ -107,131 +97,79 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     // Where.
     habit(
-        &[
-            "-f",
-            "-machinefile",
-            "--machinefile",
-            "-default-hostfile",
-            "--default-hostfile",
-        ],
+        &["f", "machinefile", "default-hostfile"],
         1,
         Option("--hostfile"),
     ),
+    habit(&["host", "H", "w", "nodelist"], 1, Option("--hosts")),
+    habit(&["nolocal"], 0, Instead(LIST_ONLY)),
+    habit(&["rank-by", "rr", "order-nodes"], 1, Instead(NO_MAPPING)),
+    habit(&["cpu-bind"], 1, Only("none", BINDING)),
+    habit(&["bind-to-none"], 0, Nothing),
+    habit(&["bind-to-core"], 0, Words(&["--bind-to", "core"])),
+    habit(&["bind-to-socket"], 0, Words(&["--bind-to", "package"])),
+    habit(&["bycore"], 0, Words(&["--map-by", "core"])),
+    habit(&["bysocket"], 0, Words(&["--map-by", "package"])),
+    habit(&["cpu-set", "rankfile"], 1, Instead(BINDING)),
+    habit(&["cpus-per-proc"], 1, Option("--cpus-per-rank")),
     habit(
-        &["-host", "--host", "-H", "-w", "-nodelist", "--nodelist"],
-        1,
-        Option("--hosts"),
-    ),
-    habit(&["-nolocal", "--nolocal"], 0, Instead(LIST_ONLY)),
-    habit(
-        &["-rank-by", "--rank-by", "-rr", "-order-nodes"],
-        1,
-        Instead(NO_MAPPING),
-    ),
-    habit(&["--cpu-bind"], 1, Only("none", BINDING)),
-    habit(&["-bind-to-none", "--bind-to-none"], 0, Nothing),
-    habit(
-        &["-bind-to-core", "--bind-to-core"],
-        0,
-        Words(&["--bind-to", "core"]),
-    ),
-    habit(
-        &["-bind-to-socket", "--bind-to-socket"],
-        0,
-        Words(&["--bind-to", "package"]),
-    ),
-    habit(&["-bycore"], 0, Words(&["--map-by", "core"])),
-    habit(&["-bysocket"], 0, Words(&["--map-by", "package"])),
-    habit(
-        &["-cpu-set", "--cpu-set", "-rankfile", "--rankfile"],
-        1,
-        Instead(BINDING),
-    ),
-    habit(
-        &["-cpus-per-proc", "--cpus-per-proc"],
-        1,
-        Option("--cpus-per-rank"),
-    ),
-    habit(
-        &[
-            "-display-map",
-            "--display-map",
-            "-display-allocation",
-            "--display-allocation",
-        ],
+        &["display-map", "display-allocation"],
         0,
         Instead("write -v, which shows where the ranks run, or --report-bindings"),
     ),
     // Variables.
     habit(&["-env"], 2, Variable),
-    habit(&["-genv", "--genv"], 2, VariableEverywhere),
+    habit(&["genv"], 2, VariableEverywhere),
+    habit(&["envall", "genvall"], 0, Nothing),
+    habit(&["envnone", "genvnone"], 0, Instead("write --env none")),
     habit(
-        &["-envall", "--envall", "-genvall", "--genvall"],
-        0,
-        Nothing,
-    ),
-    habit(
-        &["-envnone", "--envnone", "-genvnone", "--genvnone"],
-        0,
-        Instead("write --env none"),
-    ),
-    habit(
-        &["-envlist", "--envlist", "-genvlist", "--genvlist"],
+        &["envlist", "genvlist"],
         1,
         Instead("write --env {1}, with the comma at the end if it is one name"),
     ),
     habit(
-        &["-mca", "--mca", "-gmca", "--gmca"],
+        &["mca", "gmca"],
         2,
         Instead("write -x OMPI_MCA_{1}={2}: parameters of Open MPI reach the ranks as variables"),
     ),
     habit(
-        &["-pmixmca", "--pmixmca", "-gpmixmca", "--gpmixmca"],
+        &["pmixmca", "gpmixmca"],
         2,
         Instead("write -x PMIX_MCA_{1}={2}: parameters of PMIx reach the ranks as variables"),
     ),
     habit(
-        &["-prtemca", "--prtemca"],
+        &["prtemca"],
         2,
         Instead("there is no PRRTE under wireup; leave it out"),
     ),
     habit(
-        &["-am", "--am", "-tune", "--tune"],
+        &["am", "tune"],
         1,
         Instead("write each parameter of {1} as -x OMPI_MCA_NAME=VALUE"),
     ),
     habit(
-        &["-path", "--path"],
+        &["path"],
         1,
         Instead("write -x PATH={1}:$PATH; programs are looked for there"),
     ),
     habit(
-        &["--export"],
+        &["export"],
         1,
         Instead(
             "write --env all, none or NAME,NAME for what ranks inherit, -x NAME=VALUE for what is set",
         ),
     ),
     habit(
-        &["-prefix", "--prefix"],
+        &["prefix"],
         1,
         Instead("write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib"),
     ),
     // Directory, input, output.
-    habit(&["-wd", "--wd", "--chdir", "-D"], 1, Option("--wdir")),
-    habit(&["-u", "--unbuffered"], 0, Nothing),
+    habit(&["wd", "chdir", "D"], 1, Option("--wdir")),
+    habit(&["u", "unbuffered"], 0, Nothing),
+    habit(&["prepend-rank", "tag-output"], 0, Option("--label")),
     habit(
-        &["-prepend-rank", "--tag-output", "-tag-output"],
-        0,
-        Option("--label"),
-    ),
-    habit(
-        &[
-            "-outfile-pattern",
-            "--outfile-pattern",
-            "-errfile-pattern",
-            "--errfile-pattern",
-        ],
+        &["outfile-pattern", "errfile-pattern"],
         1,
         Instead(
             "write --output '{1}', which takes standard error too; in the name %r is the rank and %s is \
@@ -239,104 +177,95 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["-output-filename", "--output-filename"],
+        &["output-filename"],
         1,
         Instead("write --output '{1}/%r.%s', where %r is the rank and %s is out or err"),
     ),
     habit(
-        &["-o"],
+        &["o"],
         1,
         Instead("write --output {1}, where %r is the rank, or > {1} for one file of all ranks"),
     ),
     habit(
-        &["-e", "--error"],
+        &["e", "error"],
         1,
         Instead(
             "write --output with %r for the rank and %s for out or err in the name, or 2> {1} for one \
              file of all ranks",
         ),
     ),
-    habit(&["-i", "--input"], 1, Instead(INPUT)),
-    habit(&["-q", "-Q", "-quiet", "--quiet"], 0, Instead(QUIET)),
-    habit(&["-s"], 1, Instead("write --stdin {1}")),
+    habit(&["i", "input"], 1, Instead(INPUT)),
+    habit(&["q", "Q", "quiet"], 0, Instead(QUIET)),
+    habit(&["s"], 1, Instead("write --stdin {1}")),
     // Interfaces.
     habit(
-        &["--mpi"],
+        &["mpi"],
         1,
         Instead(
             "write --pmi pmi1, pmi2 or pmix, or leave it out: what a program needs is found out",
         ),
     ),
     habit(
-        &["-configfile", "--app", "-app", "--multi-prog"],
+        &["configfile", "app", "multi-prog"],
         1,
         Instead("write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b"),
     ),
     // What there is nothing of.
-    habit(&["-allow-run-as-root", "--allow-run-as-root"], 0, Nothing),
+    habit(&["allow-run-as-root"], 0, Nothing),
     habit(
         &[
-            "-launcher",
-            "-bootstrap",
-            "-launcher-exec",
-            "-bootstrap-exec",
-            "-rmk",
-            "-iface",
-            "-localhost",
+            "launcher",
+            "bootstrap",
+            "launcher-exec",
+            "bootstrap-exec",
+            "rmk",
+            "iface",
+            "localhost",
         ],
         1,
         Instead(OWN_SOCKETS),
     ),
     habit(
-        &["-t", "--time"],
+        &["t", "time"],
         1,
         Instead("write --timeout SECONDS; Slurm counts in minutes"),
     ),
     habit(
-        &["-gdb", "-debug", "--debug"],
+        &["gdb", "debug"],
         0,
         Instead("write --wrap 'xterm -e gdb --args', or put the debugger in front of the program"),
     ),
-    habit(&["--cpus-per-task"], 1, Option("--cpus-per-rank")),
+    habit(&["cpus-per-task"], 1, Option("--cpus-per-rank")),
     habit(
-        &["-m", "--distribution"],
+        &["m", "distribution"],
         1,
         Instead("write --map-by slot for block, --map-by node for cyclic"),
     ),
     // What batch systems decide.
-    habit(&["-J", "--job-name"], 1, Instead(NAMES_JOBS)),
+    habit(&["J", "job-name"], 1, Instead(NAMES_JOBS)),
     habit(
-        &[
-            "-p",
-            "--partition",
-            "-A",
-            "--account",
-            "--qos",
-            "--constraint",
-            "-C",
-        ],
+        &["p", "partition", "A", "account", "qos", "constraint", "C"],
         1,
         Instead(NO_BATCH),
     ),
-    habit(&["--exclusive", "--overlap"], 0, Instead(NO_BATCH)),
-    habit(&["--mem", "--mem-per-cpu"], 1, Instead(NO_MEMORY)),
+    habit(&["exclusive", "overlap"], 0, Instead(NO_BATCH)),
+    habit(&["mem", "mem-per-cpu"], 1, Instead(NO_MEMORY)),
     habit(
         &[
-            "--gres",
-            "-G",
-            "--gpus",
-            "--gpus-per-task",
-            "--gpus-per-node",
-            "-gpus-per-proc",
-            "--gpus-per-proc",
-            "-g",
-            "--gpu-bind",
+            "gres",
+            "G",
+            "gpus",
+            "gpus-per-task",
+            "gpus-per-node",
+            "gpus-per-proc",
+            "g",
+            "gpu-bind",
         ],
         1,
         Instead(NO_GPUS),
     ),
     habit(
-        &["-W", "--wait"],
+        &["W", "wait"],
         1,
         Instead(
             "a job runs until all its ranks have ended or one has failed; leave it out, or write \
@@ -344,14 +273,10 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     // As srun writes it.
-    habit(&["--kill-on-bad-exit=1"], 0, Option("--kill-on-bad-exit")),
+    habit(&["kill-on-bad-exit=1"], 0, Option("--kill-on-bad-exit")),
+    habit(&["kill-on-bad-exit=0"], 0, Option("--no-kill-on-bad-exit")),
     habit(
-        &["--kill-on-bad-exit=0"],
-        0,
-        Option("--no-kill-on-bad-exit"),
-    ),
-    habit(
-        &["-K", "-disable-auto-cleanup"],
+        &["K", "disable-auto-cleanup"],
         0,
         Instead("the first rank that fails ends the job; leave it out"),
     ),

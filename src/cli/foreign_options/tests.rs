@@ -36,7 +36,8 @@ fn options_that_mean_the_same_are_taken() {
         "-bind-to core -report-bindings a",
         "--bind-to core --report-bindings a",
     );
-    becomes("-bind-to-socket a", "--bind-to package a");
+    becomes("--report-bindings a", "--report-bindings a");
+    becomes("--bind-to-socket a", "--bind-to package a");
     becomes("-ppn 2 a", "--ppn 2 a");
     becomes("-perhost 2 -map-by node a", "--ppn 2 --map-by node a");
     becomes("-host b,c:2 a", "--hosts b,c:2 a");
@@ -66,6 +67,17 @@ fn a_list_behind_x_adds_each_of_its_variables() {
 }
 
 #[test]
+fn another_option_behind_json_stands_for_standard_output() {
+    becomes("--json --dry-run a", "--json=- --dry-run a");
+    becomes("--json -n 2 a --json", "--json=- -n 2 a --json");
+    becomes("--json -- a", "--json=- -- a");
+    becomes("--json - a", "--json - a");
+    becomes("--json f a", "--json f a");
+    becomes("--json=f -n 2 a", "--json=f -n 2 a");
+    becomes("--json", "--json");
+}
+
+#[test]
 fn options_without_a_counterpart_are_refused_with_what_to_write() {
     for (line, needed) in [
         (
@@ -85,6 +97,24 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("-outfile-pattern out.%r a", "write --output 'out.%r',"),
         ("-N 2 a", "write --nodes 2 or --ppn 2"),
         ("--nolocal a", "only if it is in the list"),
+        ("-e err.%t a", "or 2> err.%t for one file of all ranks"),
+        ("--error=err a", "or 2> err for one file of all ranks"),
+        ("-i in a", "write < in at the end of the line"),
+        ("--input in a", "--stdin none, all or RANK says which"),
+        ("--quiet a", "prints nothing of its own when all goes well"),
+        ("-q a", "prints nothing of its own when all goes well"),
+        ("-J name a", "wireup names jobs itself"),
+        ("--job-name=name a", "wireup ps shows them"),
+        ("-p batch a", "-p: wireup is no batch system"),
+        ("--partition=batch a", "give it to sbatch or salloc"),
+        ("--wait=30 a", "a job runs until all its ranks have ended"),
+        ("-W 30 a", "write --timeout SECONDS for the whole job"),
+        ("--gres=gpu:1 a", "--gres=gpu:1: wireup assigns no GPUs"),
+        (
+            "--display-map a",
+            "write -v, which shows where the ranks run",
+        ),
+        ("-display-map a", "or --report-bindings"),
         ("-machinefile", "-machinefile needs a value"),
         ("--ntasks=3 a", "write -n 3"),
         ("-s all a", "write --stdin all"),
@@ -110,13 +140,13 @@ fn no_entry_hides_an_option_of_ours_or_another_entry() {
     let mut seen = std::collections::BTreeSet::new();
     for habit in HABITS {
         assert!(habit.values <= 2);
-        for word in habit.words {
-            assert!(seen.insert(word), "{word} is there twice");
+        for name in habit.names {
+            assert!(seen.insert(name), "{name} is there twice");
             // With its value it is none of ours.
-            let plain = is_plain(OsStr::new(word)) && !word.contains('=');
+            let long = format!("--{name}");
             assert!(
-                !plain || !own.knows(OsStr::new(word)),
-                "{word} is an option of ours now: take it out of the table"
+                name.contains('=') || name.starts_with('-') || !own.knows(OsStr::new(&long)),
+                "{long} is an option of ours now: take it out of the table"
             );
         }
         if let Meaning::Option(option) = habit.meaning {

@@ -191,8 +191,8 @@ impl HostsArgs {
         !self.hosts.is_empty() || self.hostfile.is_some()
     }
 
-    /// The hosts, looked up or their file read; none for this machine alone. `needed` is how many hosts with so many
-    /// slots are waited for if the line does not say.
+    /// The hosts, looked up or their file read; none for this machine alone. `needed` gives the number of hosts to wait
+    /// for, by the slots of each, if the line does not say.
     ///
     /// # Errors
     /// [`RunFailure`] with the file and line that are wrong.
@@ -294,7 +294,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
     Ok(AgentStarter::new("--launch-agents", words, names))
 }
 
-/// The hosts of `--hosts` and `--hostfile`; `awaited` is for those with so many slots that are looked up, `alone` and
+/// The hosts of `--hosts` and `--hostfile`; `awaited` gives the wait for looked-up hosts, by the slots of each, `alone` and
 /// `own` as [`hosts::name_here`] has them.
 ///
 /// # Errors

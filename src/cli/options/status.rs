@@ -15,7 +15,8 @@ use wireup_core::job::spec::{StatusSpec, StatusTarget};
 #[command(next_help_heading = "Status")]
 pub(crate) struct StatusArgs {
     /// Write every change of a rank or the job, and the result, as lines of JSON to a file, to an
-    /// inherited descriptor, or to standard output, together with the ranks' output
+    /// inherited descriptor, or to standard output, together with the ranks' output; another option
+    /// behind it stands for `-`
     #[arg(long, value_name = "FILE|fd:N|-")]
     #[arg(value_parser = OsStringValueParser::new().try_map(target))]
     json: Option<StatusTarget>,

@@ -8,13 +8,13 @@ use crate::cli::foreign_options::table::Meaning::{
 use crate::cli::foreign_options::table::{Habit, habit};
 
 pub(super) const HABITS: &[Habit] = &[
-    habit(&["-c", "--np", "-np", "--n"], 1, Same("-n")),
-    habit(&["-N"], 1, Same("--ppn")),
-    habit(&["-pernode", "--pernode"], 0, Words(&["--ppn", "1"])),
-    habit(&["-bynode", "--bynode"], 0, Words(&["--map-by", "node"])),
-    habit(&["-byslot", "--byslot"], 0, Words(&["--map-by", "slot"])),
+    habit(&["c", "np", "n"], 1, Same("-n")),
+    habit(&["N"], 1, Same("--ppn")),
+    habit(&["pernode"], 0, Words(&["--ppn", "1"])),
+    habit(&["bynode"], 0, Words(&["--map-by", "node"])),
+    habit(&["byslot"], 0, Words(&["--map-by", "slot"])),
     habit(
-        &["-map-by", "--map-by"],
+        &["map-by"],
         1,
         Computed(
             values::mapping,
@@ -22,70 +22,48 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["-bind-to", "--bind-to"],
+        &["bind-to"],
         1,
         Computed(
             values::binding,
             "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
         ),
     ),
+    habit(&["report-bindings"], 0, Words(&["--report-bindings"])),
+    habit(&["mca", "gmca"], 2, Words(&["-x", "OMPI_MCA_{1}={2}"])),
     habit(
-        &["-report-bindings", "--report-bindings"],
-        0,
-        Words(&["--report-bindings"]),
-    ),
-    habit(
-        &["-mca", "--mca", "-gmca", "--gmca"],
-        2,
-        Words(&["-x", "OMPI_MCA_{1}={2}"]),
-    ),
-    habit(
-        &["-pmixmca", "--pmixmca", "-gpmixmca", "--gpmixmca"],
+        &["pmixmca", "gpmixmca"],
         2,
         Words(&["-x", "PMIX_MCA_{1}={2}"]),
     ),
-    habit(
-        &["-envlist", "--envlist", "-genvlist", "--genvlist"],
-        1,
-        Words(&["--env", "{1},"]),
-    ),
-    habit(
-        &["-envnone", "--envnone", "-genvnone", "--genvnone"],
-        0,
-        Words(&["--env", "none"]),
-    ),
+    habit(&["envlist", "genvlist"], 1, Words(&["--env", "{1},"])),
+    habit(&["envnone", "genvnone"], 0, Words(&["--env", "none"])),
     habit(
         &[
-            "-display-map",
-            "--display-map",
-            "-display-allocation",
-            "--display-allocation",
-            "-print-rank-map",
-            "-verbose",
+            "display-map",
+            "display-allocation",
+            "print-rank-map",
+            "verbose",
         ],
         0,
         Words(&["-v"]),
     ),
-    habit(&["--display"], 1, Words(&["-v"])),
+    habit(&["display"], 1, Words(&["-v"])),
+    habit(&["output-filename"], 1, Words(&["--output", "{1}/%r.%s"])),
+    habit(&["s"], 1, Same("--stdin")),
+    habit(&["stdin"], 1, Same("--stdin")),
     habit(
-        &["-output-filename", "--output-filename"],
-        1,
-        Words(&["--output", "{1}/%r.%s"]),
-    ),
-    habit(&["-s"], 1, Same("--stdin")),
-    habit(&["-stdin", "--stdin"], 1, Same("--stdin")),
-    habit(
-        &["-disable-auto-cleanup"],
+        &["disable-auto-cleanup"],
         0,
         Words(&["--no-kill-on-bad-exit"]),
     ),
     habit(
-        &["-enable-recovery", "--enable-recovery"],
+        &["enable-recovery"],
         0,
         Words(&["--on-failure", "continue"]),
     ),
     habit(
-        &["-gpus-per-proc", "--gpus-per-proc"],
+        &["gpus-per-proc"],
         1,
         Computed(
             values::gpus,
@@ -93,7 +71,7 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["--output"],
+        &["output"],
         1,
         Computed(
             values::streams,
@@ -101,24 +79,24 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["-gtool", "-gtoolfile"],
+        &["gtool", "gtoolfile"],
         1,
         Instead(
             "write --wrap with the command that is put before the program, and --wrap-ranks with the ranks",
         ),
     ),
     habit(
-        &["-check_mpi", "-trace"],
+        &["check_mpi", "trace"],
         0,
         Instead("write -x LD_PRELOAD=LIBRARY with the library of the tool"),
     ),
     habit(
-        &["--with-ft", "-with-ft"],
+        &["with-ft"],
         1,
         Instead("write --on-failure continue, with which ranks survive others"),
     ),
     habit(
-        &["-rf"],
+        &["rf"],
         1,
         Instead(
             "write --layout NODE*RANKS,... for which nodes get which ranks, and --bind-to cpu-list:LIST for their CPUs",
@@ -127,31 +105,23 @@ pub(super) const HABITS: &[Habit] = &[
     // How processes are started, which programs do not notice.
     habit(
         &[
-            "-launcher",
-            "-bootstrap",
-            "-launcher-exec",
-            "-bootstrap-exec",
-            "-rmk",
+            "launcher",
+            "bootstrap",
+            "launcher-exec",
+            "bootstrap-exec",
+            "rmk",
         ],
         1,
         Nothing,
     ),
-    habit(&["-prtemca", "--prtemca"], 2, Nothing),
+    habit(&["prtemca"], 2, Nothing),
     habit(
-        &[
-            "-q",
-            "-quiet",
-            "--quiet",
-            "-use-hwthread-cpus",
-            "--use-hwthread-cpus",
-            "-hetero-nodes",
-            "--hetero-nodes",
-        ],
+        &["q", "quiet", "use-hwthread-cpus", "hetero-nodes"],
         0,
         Nothing,
     ),
     habit(
-        &["-soft", "-arch", "-file", "-usize"],
+        &["soft", "arch", "file", "usize"],
         1,
         Instead("wireup has no counterpart; leave it out"),
     ),

@@ -13,38 +13,38 @@ const NO_LAYOUT: &str =
     "wireup knows nodes and no sockets; leave it out, and write --ntasks-per-node";
 
 pub(super) const HABITS: &[Habit] = &[
-    habit(&["-n", "--ntasks"], 1, Same("-n")),
+    habit(&["n", "ntasks"], 1, Same("-n")),
     habit(
-        &["-N", "--nodes"],
+        &["N", "nodes"],
         1,
         Computed(values::nodes, "write -N K with one number"),
     ),
     habit(
-        &["-c", "--cpus-per-task"],
+        &["c", "cpus-per-task"],
         1,
         Computed(values::cpus, "write -c with a number"),
     ),
-    habit(&["--ntasks-per-node"], 1, Same("--ppn")),
-    habit(&["-w", "--nodelist"], 1, Same("--hosts")),
-    habit(&["-F", "--nodefile"], 1, Same("--hostfile")),
+    habit(&["ntasks-per-node"], 1, Same("--ppn")),
+    habit(&["w", "nodelist"], 1, Same("--hosts")),
+    habit(&["F", "nodefile"], 1, Same("--hostfile")),
     habit(
         &[
-            "--ntasks-per-socket",
-            "--ntasks-per-core",
-            "-B",
-            "--extra-node-info",
+            "ntasks-per-socket",
+            "ntasks-per-core",
+            "B",
+            "extra-node-info",
         ],
         1,
         Instead(NO_LAYOUT),
     ),
     habit(
-        &["-m", "--distribution"],
+        &["m", "distribution"],
         1,
         Computed(values::distribution, "write -m block or -m cyclic"),
     ),
-    habit(&["-l", "--label"], 0, Same("--label")),
+    habit(&["l", "label"], 0, Same("--label")),
     habit(
-        &["-o", "--output"],
+        &["o", "output"],
         1,
         Computed(
             values::output,
@@ -52,12 +52,12 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["-e", "--error"],
+        &["e", "error"],
         1,
         Instead("write -o, whose files have both streams, or 2> {1} for one file of all ranks"),
     ),
     habit(
-        &["-i", "--input"],
+        &["i", "input"],
         1,
         Computed(
             values::input,
@@ -65,13 +65,13 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["--export"],
+        &["export"],
         1,
         Computed(values::export, "write ALL, NONE, NAME or NAME=VALUE"),
     ),
-    habit(&["-D", "--chdir"], 1, Same("--wdir")),
+    habit(&["D", "chdir"], 1, Same("--wdir")),
     habit(
-        &["-t", "--time"],
+        &["t", "time"],
         1,
         Computed(
             values::time,
@@ -79,12 +79,12 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["--mpi"],
+        &["mpi"],
         1,
         Computed(values::interface, "write none, pmi2 or pmix"),
     ),
     habit(
-        &["--cpu-bind"],
+        &["cpu-bind"],
         1,
         Computed(
             values::cpu_bind,
@@ -92,44 +92,35 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(
-        &["--gpus-per-task"],
+        &["gpus-per-task"],
         1,
         Computed(
             values::gpus,
             "wireup gives each rank one GPU at most, and reserves none; write --gpus-per-task 1",
         ),
     ),
-    habit(&["--pty"], 0, Words(&["--pty", "0"])),
+    habit(&["pty"], 0, Words(&["--pty", "0"])),
     // What Slurm shows or decides, and programs do not notice.
-    habit(&["-J", "--job-name", "--comment"], 1, Nothing),
+    habit(&["J", "job-name", "comment"], 1, Nothing),
     habit(
         &[
-            "-u",
-            "--unbuffered",
-            "--exact",
-            "--exclusive",
-            "--overlap",
-            "-O",
-            "--overcommit",
-            "-Q",
-            "--quiet",
-            "-K",
+            "u",
+            "unbuffered",
+            "exact",
+            "exclusive",
+            "overlap",
+            "O",
+            "overcommit",
+            "Q",
+            "quiet",
+            "K",
         ],
         0,
         Nothing,
     ),
+    habit(&["r", "relative", "x", "exclude"], 1, Instead(NO_STEP)),
     habit(
-        &["-r", "--relative", "-x", "--exclude"],
-        1,
-        Instead(NO_STEP),
-    ),
-    habit(
-        &[
-            "--hint",
-            "--threads-per-core",
-            "--cores-per-socket",
-            "--mem-bind",
-        ],
+        &["hint", "threads-per-core", "cores-per-socket", "mem-bind"],
         1,
         Instead("write --cpu-bind cores or threads, and -c for the CPUs of each task"),
     ),

@@ -1,6 +1,7 @@
 //! Where the status stream goes, as a descriptor.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,10 @@ pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
             let number = *number;
             inherited(number).map_err(|error| TargetError::Descriptor { number, error })?
         }
-        StatusTarget::File(path) => file(path).map_err(|errno| not_written(path, errno))?,
+        StatusTarget::File(path) => {
+            refuse_program(path)?;
+            file(path).map_err(|errno| not_written(path, errno))?
+        }
     };
     Ok(Arc::new(fd))
 }
@@ -53,7 +57,10 @@ pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
 /// Refuses what [`open`] would refuse, as far as one can see without making a file.
 pub(super) fn check(target: &StatusTarget) -> Result<(), TargetError> {
     match target {
-        StatusTarget::File(path) => writable(path).map_err(|errno| not_written(path, errno)),
+        StatusTarget::File(path) => {
+            refuse_program(path)?;
+            writable(path).map_err(|errno| not_written(path, errno))
+        }
         _ => open(target).map(drop),
     }
 }
@@ -67,6 +74,8 @@ pub(crate) enum TargetError {
     Descriptor { number: i32, error: DescriptorError },
     #[error("--json {}: {errno}", path.display())]
     File { path: PathBuf, errno: Errno },
+    #[error("--json {} would overwrite a program; write --json - for standard output", .0.display())]
+    Program(PathBuf),
 }
 
 impl RequestError for TargetError {}
@@ -74,6 +83,18 @@ impl RequestError for TargetError {}
 fn not_written(path: &Path, errno: Errno) -> TargetError {
     let path = path.to_owned();
     TargetError::File { path, errno }
+}
+
+/// Refuses to empty a program: `--json ./a` was meant as `--json - ./a`.
+fn refuse_program(path: &Path) -> Result<(), TargetError> {
+    let mut start = [0; 4];
+    let is_file = path.metadata().is_ok_and(|file| file.is_file());
+    let read = is_file.then(|| File::open(path).and_then(|mut file| file.read(&mut start)));
+    let is_program = start.starts_with(b"#!") || start == *b"\x7fELF";
+    match read {
+        Some(Ok(_)) if is_program => Err(TargetError::Program(path.to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// A duplicate of a descriptor that was inherited, for writing.
