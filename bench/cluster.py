@@ -156,7 +156,7 @@ class Cluster:
                 file.write(str(os.getpid()))
 
     def processor_time(self):
-        """Milliseconds of processor time of everything on the hosts; None when nobody counts it."""
+        """Milliseconds of processor time of everything on the hosts; None when it is not counted."""
         if not self.group:
             return None
         with open(os.path.join(self.group, "cpu.stat"), encoding="ascii") as file:

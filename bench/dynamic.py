@@ -243,7 +243,7 @@ class Dynamic:
         self.table("MPI_Comm_accept and connect",
                    "Two halves of a job of 4 ranks connect, merge and add up: ms, median. On one node there are more "
                    "ranks than cores; those of MPICH 5 give cores away while they wait (docs/environment.md), which "
-                   "costs where nobody computes.",
+                   "costs time where no rank computes.",
                    ["where", "MPI", "peer", "wireup", "peer's", "ratio"])
         self.rows(places, kinds, lambda place: 4,
                   lambda mpi: [os.path.join(self.bench.programs, mpi, "meet"), "halves", "bench", times],

@@ -126,7 +126,7 @@ SHORT = [(100.0, 5), (20.0, 20)]
 
 def partakers(turn, repeats, samples):
     """Who takes part in a round, given all samples so far by contestant: all in the first ones, then those
-    that always came to an end in a short time. Nobody when it is enough."""
+    that always came to an end in a short time. None when it is enough."""
     if turn < repeats:
         return set(samples)
     below = next((below for below, more in SHORT if turn < repeats * more), 0.0)

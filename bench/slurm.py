@@ -72,7 +72,7 @@ class Slurm:
         key = os.path.join(self.dir, "munge.key")
         with open(os.open(key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.write(os.urandom(128))
-        # munged wants nobody but root to be able to change what is above its socket.
+        # munged allows only root to be able to change what is above its socket.
         self.child("munged", "--foreground", "--force", "--key-file", key, "--socket", f"{self.dir}/munge.socket",
                    "--pid-file", f"{self.dir}/munge.pid", "--seed-file", f"{self.dir}/munge.seed",
                    "--log-file", f"{self.dir}/munge.log")
@@ -116,7 +116,7 @@ class Slurm:
 
 
 def free_ports(count):
-    """Ports nobody listens on now."""
+    """Ports on which no process listens now."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:

@@ -212,7 +212,7 @@ struct shifted {
 static void on_libpmix_thread(pmix_status_t status, void *data)
 {
     struct shifted *shifted = data;
-    (void)status; /* how it went with a process that nobody knows */
+    (void)status; /* the status of a request about an unknown process */
     call_back(&shifted->completion, &shifted->answer);
     free(shifted);
 }

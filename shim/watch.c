@@ -1,5 +1,5 @@
 /*
- * Events that the server itself hears of, and the tool that directs the launch: they go to the agent as notices.
+ * Events that the server itself receives, and the tool that directs the launch: they go to the agent as notices.
  * Without a launcher a notice has no receiver, which is no error here.
  */
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 //!
 //! Nothing here needs a job to register, so a start pays nothing for it and nothing can be left
 //! behind or be out of date. A job is what `/proc` shows of it: its launcher (an executable called
-//! `wireup` that was told to run something), and the processes whose environment names the job. Of
+//! `wireup` that runs something), and the processes whose environment names the job. Of
 //! a job on several hosts it is the part that is here: its launcher, the steps of this machine's
 //! nodes with their ranks, or both. [`snapshot`] reads `/proc`, [`find`] derives the jobs, [`name`]
 //! resolves their names, and [`end`] signals them.

@@ -1,6 +1,6 @@
 //! What the workspace is built from: licences, sources and crates that are kept out, as `deny.toml` has them.
 //!
-//! `cargo deny`, where somebody has it, checks the same file and more; this needs nothing but cargo.
+//! `cargo deny`, where it is installed, checks the same file and more; this needs nothing but cargo.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;

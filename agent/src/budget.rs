@@ -197,7 +197,7 @@ impl Held {
         };
     }
 
-    /// So many bytes.
+    /// The bytes that are charged.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

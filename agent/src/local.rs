@@ -52,7 +52,7 @@ use wireup_core::rendezvous::MEET_MAX;
 /// How long a launcher may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So many agents are asked at a time how they are, for one question.
+/// Most agents that are asked for their state at the same time, for one request.
 const ASKED_AT_ONCE: usize = 64;
 
 /// What asking about a node costs in bytes, with the answer.

@@ -22,7 +22,7 @@ const LINES: u64 = 20;
 /// After so long a caller may have lines again.
 const WHILE: Duration = Duration::from_secs(60);
 
-/// So many callers have lines of their own in that time. All others have theirs together.
+/// Most callers with lines of their own in that time. All others share one line.
 const CALLERS: usize = 1024;
 
 /// Maximum characters of a reason: it may quote the request.

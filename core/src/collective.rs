@@ -48,7 +48,7 @@ pub type Members = Vec<(Nspace, ProcRank)>;
 pub struct Key {
     pub act: Act,
     pub members: Members,
-    /// So many of the same were before it.
+    /// The sequence number among those of the same act and members, from 0.
     pub generation: u32,
 }
 
@@ -129,7 +129,6 @@ pub struct Own {
     pub jobs: Vec<Description>,
 }
 
-/// One collective.
 #[derive(Debug)]
 struct PendingCollective {
     own: Own,

@@ -121,7 +121,6 @@ enum Judge {
     All(fn(&[Host], usize) -> Option<Seen>),
 }
 
-/// One check.
 pub struct Check {
     /// Its name, which stays as it is.
     pub name: &'static str,

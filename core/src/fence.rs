@@ -102,7 +102,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// The launch has so many nodes, more than one: a fence of all of them is released at once.
+    /// The launch has `nodes` nodes; if more than one, a fence of all of them is released at once.
     pub fn of_launch(&mut self, nodes: u32) {
         self.launch = (nodes > 1).then_some(nodes);
     }

@@ -63,7 +63,7 @@ pub enum Conclusion {
     Late(NodeId, &'static str),
     /// The other nodes must know that these are lost, and why.
     NodesLost(Vec<NodeId>, String),
-    /// A node may send so many more bytes of a stream.
+    /// A node may send this number of further bytes of a stream.
     Credit(NodeId, Stream, u32),
     /// Nothing of the launch is left anywhere.
     Over,
@@ -103,7 +103,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// The nodes of a launch of one job of so many ranks, none of which has said anything. Each may send `window`
+    /// The nodes of a launch of one job of `ranks` ranks, none of which has reported anything. Each may send `window`
     /// bytes of a stream.
     pub fn new(nodes: u32, ranks: u32, window: u32) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Fleet {
         }
     }
 
-    /// Each node may send so many bytes of a stream before it gets more credit: there are more nodes now.
+    /// Each node may send `window` bytes of a stream before it gets more credit: there are more nodes now.
     pub fn set_window(&mut self, window: u32) {
         self.window = window;
     }
@@ -215,7 +215,7 @@ impl Fleet {
         self.ranks[rank.index()] = Stage::Done;
     }
 
-    /// So many bytes of a stream came of a node.
+    /// `bytes` bytes of a stream have come from a node.
     pub fn output(&mut self, node: NodeId, stream: Stream, bytes: u32, out: &mut Vec<Conclusion>) {
         self.nodes[node.index()].owed.add(stream, bytes);
         self.give_credit(node, stream, out);
@@ -254,7 +254,7 @@ impl Fleet {
         !state.is_lost() && !state.input_closed
     }
 
-    /// A further job is to be started: there are so many ranks now.
+    /// A further job will be started: there are `ranks` ranks now.
     pub fn add_job(&mut self, job: JobNumber, ranks: u32) {
         // One that joins has no rank of a job that is started meanwhile.
         let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
@@ -264,7 +264,7 @@ impl Fleet {
         self.ranks.resize(ranks as usize, Stage::Alive);
     }
 
-    /// Nodes are asked to join: there are so many now.
+    /// Nodes are asked to join: there are `nodes` nodes now.
     pub fn invite(&mut self, nodes: usize) {
         let first = self.nodes.len();
         let joining = NodeState {

@@ -49,7 +49,6 @@ pub struct QueryPart {
     pub uri: Vec<u8>,
 }
 
-/// One process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueriedProcess {
     pub rank: Rank,

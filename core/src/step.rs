@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! begun ──▶ led ──────────────────────────────▶ finishing ──▶ over
-//!            └─ nobody leads: orphaned ─▶ killed ──▶ ▲
+//!            └─ launcher lost: orphaned ▶ killed ──▶ ▲
 //! ```
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.
-//! - What can wait is told together with what follows, at most 5 ms later.
+//! - Reports that can wait are sent together with later ones, at most 5 ms later.
 //! - An orphaned step asks its ranks to end, kills them after a short grace time, and ends what is left.
 
 #[cfg(test)]
@@ -21,8 +21,7 @@ use crate::stdio_flow_control::Credit;
 /// soon, whatever grace they were promised.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
-/// The most time that passes until the launcher hears what can wait: ranks that start or end together are then
-/// told of together.
+/// The longest delay of reports that can wait: ranks that start or end together are reported together.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// What an orphaned step does next.
@@ -39,20 +38,20 @@ pub enum Last {
 pub struct Duty {
     /// Bytes of each stream that may still be sent.
     credit: Credit,
-    /// By when what the launcher has not been told is told.
+    /// When the reports that wait are sent to the launcher.
     tell_by: Option<Duration>,
-    /// Something of that cannot wait.
+    /// One of these reports cannot wait.
     urgent: bool,
     /// The ranks have been started, or will not be.
     begun: bool,
-    /// Since nobody leads the step any more: when the ranks are killed.
+    /// When the ranks are killed, once the launcher is lost.
     kill_at: Option<Duration>,
     killed: bool,
     finishing: bool,
 }
 
 impl Duty {
-    /// Of a step that may send so many bytes of each stream.
+    /// The duty of a step that may send `window` bytes of each stream.
     pub fn new(window: u32) -> Self {
         Self {
             credit: Credit::new(window),
@@ -65,39 +64,39 @@ impl Duty {
         }
     }
 
-    /// The ranks are to be started, or skipped: whether they are now.
+    /// The ranks must be started, or skipped; false if that was done before.
     pub fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.begun, true)
     }
 
-    /// So many bytes of a stream are sent: whether it must not be read any more.
+    /// `bytes` bytes of a stream are sent; true if it must not be read any more.
     pub fn spend(&mut self, stream: Stream, bytes: usize) -> bool {
         !self.is_orphaned() && !self.credit.spend(stream, bytes)
     }
 
-    /// So many bytes more of a stream may be sent: whether it may be read.
+    /// `bytes` more bytes of a stream may be sent; true if it may be read.
     pub fn grant(&mut self, stream: Stream, bytes: u32) -> bool {
         self.credit.add(stream, bytes)
     }
 
-    /// There is something to tell.
+    /// There is something to report.
     pub fn note(&mut self, can_wait: bool) {
         self.urgent |= !can_wait;
     }
 
-    /// There is something to tell: whether that is done now, and not [later](Duty::next_deadline).
+    /// There is something to report; true if it must be sent now, and not [later](Duty::next_deadline).
     pub fn tells(&mut self, now: Duration) -> bool {
         let by = *self.tell_by.get_or_insert(now + GATHER);
         self.urgent || by <= now
     }
 
-    /// Everything has been told.
+    /// All reports have been sent.
     pub fn told(&mut self) {
         self.tell_by = None;
         self.urgent = false;
     }
 
-    /// Nobody leads the step any more: whether that is new. Its ranks get this grace time, or a shorter one.
+    /// The launcher is lost; true when that is new. The ranks get this grace time, or a shorter one.
     pub fn orphan(&mut self, grace: Duration, now: Duration) -> bool {
         let new = self.kill_at.is_none();
         if new {
@@ -106,7 +105,7 @@ impl Duty {
         new
     }
 
-    /// Whether nobody leads the step.
+    /// Whether the launcher is lost.
     pub fn is_orphaned(&self) -> bool {
         self.kill_at.is_some()
     }

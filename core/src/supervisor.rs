@@ -157,7 +157,7 @@ impl Supervisor {
         }
     }
 
-    /// So many ranks more are about to be started.
+    /// `ranks` further ranks are about to be started.
     pub fn grow(&mut self, ranks: u32) {
         self.remaining += ranks;
     }

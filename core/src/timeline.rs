@@ -1,8 +1,8 @@
 //! A launch as its status stream tells it: when hosts joined, ranks started, fences were released, and
 //! what is made of that; no I/O.
 //!
-//! All times are of the launcher's clock, in microseconds since the start of the run. It hears of other
-//! hosts a little later than what it hears of happened; times within a fence are the hosts' own.
+//! All times are of the launcher's clock, in microseconds since the start of the run. Events of other
+//! hosts reach it a little later than they happened; times within a fence are the hosts' own.
 
 mod summary;
 #[cfg(test)]

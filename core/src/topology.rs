@@ -55,7 +55,7 @@ impl Level {
         Self::ALL.into_iter().find(|level| level.as_str() == name)
     }
 
-    /// In a text, of so many.
+    /// Its noun for `count` units.
     pub fn noun(self, count: u32) -> &'static str {
         match (self, count) {
             (Self::Hwthread, 1) => "hardware thread",

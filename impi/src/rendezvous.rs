@@ -95,7 +95,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Waits for the sockets; says whether somebody connects, and which links have something.
+    /// Waits for the sockets; returns whether a client connects, and which links are readable.
     fn wait(
         &mut self,
         listener: &TcpListener,

@@ -30,7 +30,7 @@ use crate::replies::lock;
 const HEADER: usize = 16;
 /// The longest first message; those of 5.0.11 have less than 1 KiB, and a credential of munge some more.
 const LONGEST: usize = 64 * 1024;
-/// How long the first message may take. A client may be stopped or slow, and waits for nobody.
+/// How long the first message may take. A client may be stopped or slow; it waits for no other process.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Connections that may wait at the same time.
 const MOST: usize = 1024;
@@ -144,7 +144,7 @@ pub(crate) struct PeerLibrary {
 }
 
 impl Peer {
-    /// Whether it is a tool that nobody has started as a client.
+    /// Whether it is a tool, and not a client that wireup or a rank has started.
     pub(crate) fn is_tool(&self) -> bool {
         /// Tools and launchers that have a name or need one, and those of older versions.
         const TOOLS: [u8; 6] = [1, 2, 3, 4, 6, 7];
@@ -271,8 +271,8 @@ impl Watch {
     }
 }
 
-/// Waits until something has arrived, or somebody has waited long enough. What is partial would be
-/// ready at once, so of those the thread looks again after a while.
+/// Waits until data has arrived, or a connection has waited long enough. A partial message would be
+/// readable at once, so the thread looks at those again after a pause.
 fn wait(woken: &OwnedFd, parked: &[Parked]) -> io::Result<()> {
     const PARTIAL: Duration = Duration::from_millis(10);
     let silent = |one: &&Parked| {

@@ -165,7 +165,7 @@ enum { REQUESTS = sizeof(all) / sizeof(all[0]) };
 typedef pmix_status_t session_control_fn(const pmix_proc_t *, uint32_t, const pmix_info_t[], size_t,
                                          pmix_info_cbfunc_t, void *);
 
-/* What is so many slots behind the last one that all versions have in common. */
+/* The slot at this distance behind the last one that all versions have in common. */
 static session_control_fn *slot_behind(size_t slot)
 {
     session_control_fn *function;
@@ -269,7 +269,7 @@ static void on_alert_done(pmix_status_t status, pmix_info_t *results, size_t cou
     bump(data);
 }
 
-/* libpmix's own alerts are events like any other, and libpmix is told that they were dealt with. */
+/* libpmix's own alerts are events like any other, and libpmix gets the answer that they were handled. */
 static void test_alerts(void)
 {
     int calls = 0;
@@ -633,7 +633,7 @@ void test_local_groups(void)
     const uint8_t id = frame[8];
     CHECK(frame[WIREUP_HEADER_LEN] == WIREUP_GROUP_DESTRUCT);
     free(frame);
-    /* Endpoint data that nobody takes over is freed all the same. */
+    /* Endpoint data that no callback takes over is freed too. */
     uint8_t *answer = read_golden("rust/answer_group.bin", &len);
     answer[8] = id;
     agent_write(answer, len);

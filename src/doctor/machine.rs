@@ -114,7 +114,6 @@ pub(super) fn cpus() -> Cpus {
     }
 }
 
-/// Memory.
 pub(super) fn memory() -> Memory {
     let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
     let number = |name: &str| {

@@ -26,7 +26,6 @@ pub(super) enum Order {
 /// Where a host can be reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
-    /// Its name.
     pub(super) name: String,
     /// Addresses of its interfaces.
     pub(super) addresses: Vec<IpAddr>,

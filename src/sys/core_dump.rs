@@ -15,7 +15,7 @@ pub struct Dumped<'a> {
 }
 
 /// What is known of a dump.
-pub struct Found {
+pub struct CoreDump {
     /// The file if the kernel's settings name it, and the debugger's command line.
     pub text: String,
     /// The file, if it is there.
@@ -23,18 +23,18 @@ pub struct Found {
 }
 
 /// Looks for the dump of a process.
-pub fn find(dumped: &Dumped<'_>) -> Found {
+pub fn find(dumped: &Dumped<'_>) -> CoreDump {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
     let pattern = read("core_pattern").unwrap_or_default();
     let adds_pid = read("core_uses_pid").is_ok_and(|text| text.trim() != "0");
     let program = dumped.program.display();
-    let nowhere = |text| Found { text, file: None };
+    let nowhere = |text| CoreDump { text, file: None };
     match place(pattern.trim_end(), adds_pid, dumped) {
         DumpLocation::File(path) if path.is_file() => {
             let shown = path.display();
             let text = format!("core dump in {shown}, to look at it: gdb {program} {shown}");
             let file = Some(path);
-            Found { text, file }
+            CoreDump { text, file }
         }
         DumpLocation::Systemd => nowhere(format!(
             "core dumped, to look at it: coredumpctl gdb {}",

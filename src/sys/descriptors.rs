@@ -54,7 +54,7 @@ pub fn make_room(descriptors: u64) {
     }
 }
 
-/// From which number on a process that has so many ranks keeps what it has of them; `None` where it does
+/// The lowest number for the descriptors of ranks in a process that has `ranks` of them; `None` where their numbers do
 /// not matter.
 pub fn kept_from(ranks: usize) -> Option<RawFd> {
     (ranks >= MANY).then_some(KEPT_FROM)

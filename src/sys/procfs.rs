@@ -21,7 +21,6 @@ pub struct Process {
     pub name: String,
     /// State letter; `Z` has ended and waits to be collected.
     pub state: char,
-    /// Parent.
     pub parent: i32,
     /// Process group.
     pub group: i32,
@@ -208,8 +207,8 @@ pub fn threads(pid: i32) -> Vec<String> {
     name.map(|name| name.trim_end().to_owned()).collect()
 }
 
-/// At most so many bytes of a file in memory that a process has as a descriptor, `/proc/PID/fd/N`. Whose process
-/// it is could have made something else look like one: nothing is waited for, and only files in memory have
+/// At most `most` bytes of a file in memory that a process has as a descriptor, `/proc/PID/fd/N`. The owner of the
+/// process could have made something else look like one: the open does not wait, and only files in memory have
 /// seals.
 pub fn file_in_memory(descriptor: &Path, most: u64) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

@@ -138,8 +138,8 @@ pub struct StartShared {
     pub null: OwnedFd,
     /// Standard input of the launcher.
     pub stdin: OwnedFd,
-    /// Lowest number for a rank's descriptor, if there are so many ranks that the copies
-    /// of them would cost the ranks that are started last more than their programs do.
+    /// Lowest number for a rank's descriptor, if there are many ranks: the copies of them would take the ranks that
+    /// are started last longer than their programs do.
     pub kept_from: Option<RawFd>,
 }
 

@@ -18,7 +18,7 @@ fn everywhere(options: &[&str], steps: &[&str], check: impl Fn(&Outcome)) {
     }
 }
 
-/// The steps with their statuses and what else is told, in order.
+/// The steps with their statuses and the other reports, in order.
 fn answers(outcome: &Outcome) -> Vec<(Status, String)> {
     let out = outcome.out();
     let lines = out.lines().filter(|line| field(line, "step").is_some());

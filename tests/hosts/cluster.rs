@@ -206,7 +206,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// For so many hosts; `None`, and the test is ignored, when hosts are not possible here.
+    /// For `count` hosts; `None`, and the test is ignored, when hosts are not possible here.
     #[track_caller]
     pub(crate) fn new(count: usize) -> Option<Self> {
         if let Err(why) = wireup_lab::available() {
@@ -274,7 +274,7 @@ fn programs(wireup: &Path) -> Vec<PathBuf> {
 }
 
 impl Cluster {
-    /// So many hosts with root's agents; `None`, and the test is ignored, when that is not possible here.
+    /// `count` hosts with root's agents; `None`, and the test is ignored, when that is not possible here.
     #[track_caller]
     pub(crate) fn new(count: usize) -> Option<Self> {
         Self::builder(count).start()
@@ -429,7 +429,7 @@ impl Cluster {
         fs::write(host.path(BOOT), "second boot\n").unwrap();
     }
 
-    /// Ends all on a host, of which nobody is told.
+    /// Ends all processes of a host without notice to the others.
     pub(crate) fn power_off(&self, index: usize) {
         let host = self.host(index);
         self.lab().isolate(host).unwrap();

@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(20);
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Lets so much time pass that a lease which nobody keeps has run out.
+/// Waits until a lease that is not renewed has expired.
 fn past(lease: Duration) {
     #[allow(
         clippy::disallowed_methods,
@@ -294,7 +294,7 @@ fn etcd_goes_on_without_one_member_and_tells_that_it_has_no_quorum_without_two()
     };
     let names = ["node01", "node02", "node04"];
     assert_eq!(launch(&[]).run().expect(0).sorted_lines(), names);
-    // A crash, of which nobody is told.
+    // A crash, which is not reported.
     cluster.lab().link_down(cluster.host(2)).unwrap();
     let crashed = members.remove(2);
     crashed.signal(Signal::KILL);
@@ -340,7 +340,7 @@ fn a_registration_that_timed_out_is_made_once_and_ends_with_its_agent() {
     let heal = || cluster.lab().heal_all().unwrap();
     let failures = || cluster.log(1).matches("cannot register in etcd: ").count();
     for _ in 0..2 {
-        // Its only member does not know yet that it is cut off: what it is told may be executed later.
+        // Its only member does not know yet that it is cut off: requests to it may be executed later.
         isolate();
         start_agent(&cluster, 1, "etcd:", &own);
         eventually("the call has timed out", || (failures() > 0).then_some(()));

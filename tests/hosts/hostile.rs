@@ -43,7 +43,7 @@ fn garbage_for_the_pmi_server_of_every_host() {
     };
     let attacks = [
         "head -c 50000000 /dev/urandom >&$PMI_FD; sleep 1000",
-        // A line that never ends, and requests without end whose answers nobody reads.
+        // A line that never ends, and requests without end whose answers are not read.
         "head -c 50000000 /dev/zero | tr '\\0' x >&$PMI_FD; sleep 1000",
         "printf 'cmd=init pmi_version=1 pmi_subversion=1\\n' >&$PMI_FD; \
          timeout 3 yes cmd=get_maxes >&$PMI_FD; exit 1",
@@ -69,7 +69,7 @@ fn floods_of_output_on_every_host() {
         let nothing = std::fs::File::create("/dev/null").unwrap();
         let run = hostile(&cluster, flood).stdout_to(nothing);
         run.deadline(Duration::from_secs(200)).run().expect(3);
-        // Nobody reads it.
+        // It is not read.
         let mut held = hostile(&cluster, "yes").stdout_held().start();
         let pipe = held.take_stdout();
         let new = of(MALLORY, cluster.run(2, EVERYWHERE).more(["true"]));

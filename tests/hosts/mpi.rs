@@ -48,7 +48,7 @@ fn run(cluster: &Cluster, mpi: &Mpi, options: &[&str], ranks: u32, program: &str
         .fold(run, |run, (name, value)| run.env(name, value))
 }
 
-/// The first hosts of a cluster, each with so many slots.
+/// The first hosts of a cluster, each with `slots` slots.
 fn hosts(count: u32, slots: u32) -> String {
     let names: Vec<String> = (1..=count).map(|i| format!("node{i:02}:{slots}")).collect();
     names.join(",")

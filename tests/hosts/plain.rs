@@ -344,7 +344,7 @@ fn all_hosts_without_an_agent_are_named_at_once() {
     let outcome = cluster.run(0, ["--hosts", all, "-n", "4", "true"]).run();
     assert_ne!(outcome.code, 0);
     outcome.expect_one_line(&["on node[02,04]: ", "refused"]);
-    // Names are looked up first: nobody is asked while one is unknown.
+    // Names are looked up first: no host is contacted while one is unknown.
     let hosts = format!("{all},node05:1");
     let outcome = cluster.run(0, ["--hosts", &hosts, "-n", "5", "true"]).run();
     assert_ne!(outcome.code, 0);

@@ -42,7 +42,7 @@ fn an_agent_without_rights_starts_launches_of_users_everywhere() {
             assert_eq!(status(agent, set), "0000000000000000");
         }
         assert_eq!(status(agent, "NoNewPrivs:"), "1");
-        // Nobody of its user may look at it.
+        // No other process of its user may inspect it.
         let own = fs::metadata(format!("/proc/{agent}/fd")).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&own), 0);
     }
@@ -103,7 +103,7 @@ fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert_eq!(outcome.out(), "");
     outcome.expect_one_line(&["node02", "--root-launches", "agent.toml"]);
-    // Accounts of the system are nobody's.
+    // Accounts of the system belong to no user.
     let run = cluster.run(0, ["--hosts", "node01:1", "-n", "1", "id", "-u"]);
     let outcome = of(2, run).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");

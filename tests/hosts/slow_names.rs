@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, MALLORY};
 use crate::common::{Output, Running};
 use crate::users::of;
 
-/// Answers each question for an address of `slowNN` after so many seconds, with the address of node NN
+/// Answers each question for an address of `slowNN` after the seconds of its first argument, with the address of node NN
 /// or, where there is no such node, of node02.
 const NAME_SERVER: &str = "
 import re, socket, struct, sys, threading, time

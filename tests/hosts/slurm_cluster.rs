@@ -43,7 +43,7 @@ pub(crate) enum With {
     Groups,
 }
 
-/// The configuration of a cluster of so many nodes, each with four CPUs. A job that is requeued starts when its credentials have
+/// The configuration of a cluster of `count` nodes, each with four CPUs. A job that is requeued starts when its credentials have
 /// expired.
 fn configuration(count: usize, dir: &Path, with: With) -> String {
     let dir = dir.display();
@@ -123,7 +123,7 @@ for i in $(seq 600); do [ -S /run/mysql/socket ] && exec slurmdbd; sleep 0.1; do
 exit 1";
 
 impl Slurm {
-    /// So many nodes; `None`, and the test is ignored, when hosts are not possible here.
+    /// `count` nodes; `None`, and the test is ignored, when hosts are not possible here.
     #[track_caller]
     pub(crate) fn new(count: usize) -> Option<Self> {
         Self::with(count, With::Nothing)

@@ -1,5 +1,5 @@
 //! A user who takes the places where those of another look for an agent or for each other, listens there
-//! and accepts nobody: no launch waits for that.
+//! and accepts no connection: no launch waits for that.
 
 use rustix::process::Signal;
 
@@ -116,7 +116,7 @@ fn names_that_a_stranger_takes_keep_no_launches_from_meeting() {
         return;
     };
     cluster.kill_agent(0);
-    // Where the directory is a stranger's too, there is no meeting, and nobody waits for one.
+    // Where the directory is a stranger's too, there is no rendezvous, and no launch waits for one.
     let directory = format!("/tmp/wireup-{ALICE}/agent.sock");
     let taken: Vec<String> = names().chain([directory]).collect();
     let squatter = squat(&cluster, &taken);

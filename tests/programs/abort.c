@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == who) {
         MPI_Abort(MPI_COMM_WORLD, code);
-        /* MPICH comes back when nobody has ended it yet. */
+        /* MPICH returns when its launcher has not ended it yet. */
         wait_for_the_end();
     }
     MPI_Barrier(MPI_COMM_WORLD);

@@ -125,7 +125,7 @@ static inline uint32_t size_of(const char *nspace)
 __attribute__((unused)) static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 __attribute__((unused)) static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-/* Changes what somebody may wait for. */
+/* Changes a value that another thread may wait for. */
 #define CHANGE(statements)                                                                                   \
     do {                                                                                                     \
         pthread_mutex_lock(&lock);                                                                           \
@@ -189,7 +189,7 @@ static inline void handled(pmix_event_notification_cbfunc_fn_t done, void *data)
 
 /* ---- what is published and spawned ---- */
 
-/* Looks up one key. Waits so many seconds for it: 0, as long as it takes; negative, not at all. */
+/* Looks up one key. Waits up to `seconds` for it: 0, without limit; negative, not at all. */
 static inline pmix_status_t look_up_one(pmix_pdata_t *found, const char *key, int seconds)
 {
     int all = 0;
@@ -201,7 +201,7 @@ static inline pmix_status_t look_up_one(pmix_pdata_t *found, const char *key, in
     return PMIx_Lookup(found, 1, infos, seconds < 0 ? 0 : 2);
 }
 
-/* Spawns so many processes of the program that is the first of the words, of which NULL is the last. */
+/* Spawns `count` processes of the program that is the first of the words, of which NULL is the last. */
 static inline pmix_status_t spawn_program(char **words, int count, pmix_info_t *infos, size_t ninfo,
                                           char *nspace)
 {

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The most a test program waits for somebody to end it: a safety net, never a measurement. */
+/* The most a test program waits to be ended: a safety net, never a measurement. */
 enum { LAST_RESORT_SECONDS = 300 };
 
 /* Writes every byte, or returns -1 with errno. */

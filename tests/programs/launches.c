@@ -2,7 +2,7 @@
  * launches MODE SERVICE
  *
  * Two launches that know nothing of each other but a service name:
- *   publish   publishes it, waits until somebody has seen it, withdraws it and says so, ends when that
+ *   publish   publishes it, waits until another rank has seen it, withdraws it and says so, ends when that
  *             was seen
  *   lookup    the other side: waits for it, cannot publish it again, waits until it is withdrawn, and
  *             until what the other side published is gone with it

@@ -1,7 +1,7 @@
 /*
  * names
  *
- * Rank 0 publishes a name, all others look it up; a second publication, names nobody published, and
+ * Rank 0 publishes a name, all others look it up; a second publication, names that were not published, and
  * the name after it was withdrawn must fail with the errors that MPI has for them:
  *     names rank=R size=N twice=CLASS unknown=CLASS withdrawn=CLASS unpublish=CLASS
  * where CLASS is "ok", "name" (MPI_ERR_NAME), "service" (MPI_ERR_SERVICE), "other", or "-" for what

@@ -1,7 +1,7 @@
 /*
  * orphan [--hold-output] [--stay]
  *
- * Leaves a process behind that nobody asked for: a grandchild in a session of its own, whose parent
+ * Leaves a process behind that was not asked for: a grandchild in a session of its own, whose parent
  * is gone, and which ignores SIGHUP and SIGTERM. Prints
  *     orphan rank=R pid=P grandchild=G
  * and ends with 0, or with --stay waits to be killed. The grandchild closes its output unless told

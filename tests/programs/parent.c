@@ -1,7 +1,7 @@
 /*
  * parent RUNS AT_ONCE PROGRAM [ARGUMENT]...
  *
- * Starts the program so many times, so many at a time, as a daemon would that lives for months: it
+ * Starts the program RUNS times, AT_ONCE of them at a time, as a daemon would that lives for months: it
  * collects exactly the children it started, and adopts whatever they leave. Says
  *     parent runs=N failed=F strays=S descriptors=D
  * with the runs that did not exit with 0, the processes that came to it, living or dead, and by how
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
                 fail(1, "parent: waitpid: %s", strerror(errno));
             failed += status != 0;
         }
-        /* Everybody that is left now was started by somebody else. */
+        /* All processes that are left now were started by others. */
         siginfo_t info;
         while (memset(&info, 0, sizeof info),
                waitid(P_ALL, 0, &info, WEXITED | WNOHANG | __WALL) == 0) {

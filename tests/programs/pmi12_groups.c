@@ -5,7 +5,7 @@
  * each thread goes through the barriers of the world, of its node, and of all ranks that are even or
  * odd like its own, each with tags of its own, and the main thread through those without a group,
  * with gets between them. FILE, the same for all ranks, counts who has entered which barrier; a
- * barrier that lets somebody go before all have entered fails the program. Prints
+ * barrier that releases a rank before all have entered fails the program. Prints
  *     pmi12_groups rank=R size=N node=NODE threads=T barriers=B
  */
 #define _GNU_SOURCE

@@ -206,7 +206,7 @@ static void ring(void)
     report("pmi2_ring rank=%d position=%d left=%d right=%d", rank, position, atoi(left), atoi(right));
 }
 
-/* One rank does what it is told, the others wait for it. */
+/* One rank executes its arguments, the others wait for it. */
 static void one_acts(char **argv)
 {
     const char *what = argv[1], *argument = argv[3] == NULL ? "0" : argv[3];

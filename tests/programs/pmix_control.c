@@ -10,7 +10,7 @@
  *   terminate   they are asked to end
  *   kill        they are killed, and do not hear SIGTERM
  *   stubborn    they are asked to end, and do not hear SIGTERM
- *   signal      they get SIGUSR1, and nobody else
+ *   signal      they get SIGUSR1, and no other rank
  *   pause       rank 3 is stopped, which rank 2 on the same host sees, and continued
  *   all         everybody is asked to end
  *   kill_all    everybody is killed

@@ -12,7 +12,7 @@
  *            and what the server answers when asked for it as asked=NUMBER
  *   outlive  rank 0 spawns this program in mode heir, which all leave behind
  *   heir     waits for the end of the job it was spawned by, and prints what spawned prints
- *   lost     nobody ends until told that a node is down: prints its processes as lost=RANK,...
+ *   lost     no rank ends until notified that a node is down: prints its processes as lost=RANK,...
  *   beat     rank 3 wants its heartbeats watched, beats twice, and stops to
  *   file     rank 3 wants FILE.RANK watched, lets it grow twice, and stops to
  */

@@ -1,14 +1,14 @@
 /*
  * pmix_launches WHAT...
  *
- * One rank of a launch among others that know nothing of each other but keys. Does what it is told in
+ * One rank of a launch among others that know nothing of each other but keys. Does what it gets in
  * order:
  *   offer KEY PERSISTENCE   publishes its own key as a text; first, proc, app, session or indef
  *   want KEY SECONDS        looks it up and waits so long for it; 0 for as long as it takes
  *   look KEY                looks it up
  *   withdraw KEY            withdraws it
  *   tell KEY                publishes the name of its job
- *   join KEY SECONDS        connects with the job whose name is told, and waits so long for it
+ *   join KEY SECONDS        connects with the job whose name it gets, and waits this long for it
  *   part KEY                disconnects from it
  *   miss KEY SECONDS        gets what its rank 0 never puts, and waits so long for it
  * and prints for each, once it is answered

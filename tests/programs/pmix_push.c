@@ -6,8 +6,8 @@
  *     pmix_push bytes=N fnv1a=HEX
  * with the 64-bit FNV-1a of what it sent, and, unless it is to `leave` without pushing the end,
  *     pmix_pushed own=STATUS other=STATUS after=STATUS nobody=STATUS
- * with what it is told when it pushes to itself, to a process that is no reader, after the end, and to
- * nobody in particular. The other ranks wait for it.
+ * with the statuses of its pushes to itself, to a process that is no reader, after the end, and to
+ * no particular process. The other ranks wait for it.
  */
 #include "client.h"
 #include <inttypes.h>
@@ -38,7 +38,7 @@ static void spawn(char **argv, char nspace[PMIX_MAX_NSLEN + 1])
     PMIX_INFO_DESTRUCT(&infos[1]);
 }
 
-/* Pushes the end, and what nobody takes. */
+/* Pushes the end, and data that no rank takes. */
 static void end(const char *nspace, pmix_rank_t reader, bool everybody)
 {
     char byte = 0;

@@ -58,7 +58,7 @@ static void qualify(const char *name, const void *value, pmix_data_type_t type)
     query.nqual++;
 }
 
-/* An array of which no number is told needs an end that is marked, from 6.0 on. */
+/* An array that is passed without its length needs an end mark, from 6.0 on. */
 static pmix_status_t ask(void)
 {
     if (query.nqual == 0) {

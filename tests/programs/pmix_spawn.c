@@ -1,7 +1,7 @@
 /*
  * pmix_spawn MODE [ARGUMENT]...
  *
- * Spawns through PMIx itself. Children are this program too, in the mode `child`. Ranks that nobody
+ * Spawns through PMIx itself. Children are this program too, in the mode `child`. Ranks that were not
  * spawned end with
  *     pmix_spawn rank=R size=N mode=MODE status=CODE value=TEXT us=MICROSECONDS
  * where CODE is what PMIx_Spawn came to, TEXT depends on the mode ("-"), and the time is that of the
@@ -85,7 +85,7 @@ static void host_of(const char *nspace, pmix_rank_t rank, char *text, size_t roo
     PMIX_VALUE_RELEASE(value);
 }
 
-/* The program a process of another job is of, if it is told: a client of libpmix 4.2 asks for what is
+/* The program of a process of another job, if it is known: a client of libpmix 4.2 asks for what is
    known of all ranks of a job when it asks about one of them, and where none of them runs finds nothing. */
 static void check_appnum(const char *nspace, pmix_rank_t rank, unsigned expected)
 {
@@ -466,7 +466,7 @@ int main(int argc, char **argv)
     } else {
         fail(2, "pmix_spawn: what is \"%s\"?", mode);
     }
-    /* Of nobody but the rank that asked is known when all others may end. */
+    /* Only the rank that asked knows when all others may end. */
     barrier();
     report("pmix_spawn rank=%u size=%u mode=%s status=%d value=%s us=%ld", me.rank, size, mode,
            status, text, took);

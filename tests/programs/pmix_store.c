@@ -16,7 +16,7 @@
  *   put       what a rank puts after a fence that has brought everything put before, from another
  *             rank, which may be late
  *   shown     rank 0 publishes "shown", and everybody waits to be ended
- *   stuck     everybody waits for what nobody publishes, and for the end
+ *   stuck     all ranks wait for a key that is never published, and for the end
  *   meet      with others that publish "pmi1" and "pmi2": publishes "pmix", waits until both have
  *             seen everything ("pmi1.done", "pmi2.done"), publishes "end"
  */

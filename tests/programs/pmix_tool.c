@@ -6,7 +6,7 @@
  * whatever WHICH is; "system-first", after it has looked for a system server), and says
  *     pmix_tool attached nspace=NSPACE rank=R server=NSPACE.RANK
  * "given" is "file" with the name WHICH of the tool and the file in the environment as TOOL_FILE.
- * An attempt that fails is told as
+ * An attempt that fails is printed as
  *     pmix_tool refused status=S
  * with exit code 3. Then it does this and leaves:
  *

@@ -26,7 +26,7 @@
  *     outlive       disconnect, say so, wait until the file until=PATH is there, say that too
  *   code=N          see there (3)
  *
- * Each rank that nobody spawned ends with
+ * Each rank that was not spawned ends with
  *     spawn rank=R size=N universe=U times=T children=C merged=M refused=CLASS:CODES us=MICROSECONDS
  * where U is MPI_UNIVERSE_SIZE, "none" without one; M the size of the merged communicator; CLASS is
  * "spawn" (MPI_ERR_SPAWN) or "other", CODES what the array of error codes held, by commas, "-"
@@ -301,7 +301,7 @@ static void be_a_child(MPI_Comm parent)
     }
 }
 
-/* Until it is killed. Whoever it was connected with may need its progress to come to an end: a child of
+/* Until it is killed. Processes that it was connected with may need its progress to end: a child of
    Intel MPI hangs in MPI_Finalize without it, now and then. */
 static void wait_with_an_ear(void)
 {

@@ -1,7 +1,7 @@
 /*
  * ulfm [-w] RANK[,RANK...]
  *
- * The ranks named kill themselves after a first reduction; with -w nobody does, and the program waits for the loss of
+ * The ranks named kill themselves after a first reduction; with -w none does, and the program waits for the loss of
  * ranks by another hand: it reports "ulfm rank=R ready" first. The survivors revoke the communicator, shrink it, and
  * add up their old ranks in the new one. Prints for each of them
  *     ulfm rank=R size=N new_rank=M new_size=K sum=S

@@ -144,7 +144,7 @@ fn machine(name: &str) -> PathBuf {
     PathBuf::from(format!("{root}/core/topologies/{name}.xml"))
 }
 
-/// The plan for so many ranks on a machine: of each rank its cores or hardware threads, and its CPUs.
+/// The plan for `ranks` ranks on a machine: of each rank its cores or hardware threads, and its CPUs.
 fn planned(name: &str, (ranks, slots): (u32, u32), options: &[&str]) -> Vec<(String, String)> {
     let (hosts, ranks) = (format!("localhost:{slots}"), ranks.to_string());
     let words = [

@@ -22,7 +22,7 @@ fn everywhere(options: &[&str], mode: &str, code: i32, check: impl Fn(&Outcome))
     }
 }
 
-/// Ranks 0 and 2 came to the end, and nobody else.
+/// Ranks 0 and 2 came to the end, and no others.
 #[track_caller]
 fn expect_the_even_ones(outcome: &Outcome) {
     let lines = outcome.sorted_lines();

@@ -67,7 +67,7 @@ impl Detached {
         })
     }
 
-    /// Waits until so many commands are connected with the keeper.
+    /// Waits until `count` commands are connected with the keeper.
     #[track_caller]
     fn await_clients(&self, count: usize) {
         let keeper = self.process("keep").pid;

@@ -133,7 +133,7 @@ fn an_abort_ends_a_job_that_failures_do_not() {
 
 #[test]
 fn the_time_to_end_after_sigterm_can_be_chosen() {
-    // Nobody gets SIGTERM when there is no time to act on it.
+    // No rank gets SIGTERM when there is no time to act on it.
     let script = "trap 'echo asked; exit 0' TERM; echo ready
         [ $WIREUP_RANK = 0 ] && read x && exit 4
         while :; do sleep 0.05; done";

@@ -7,7 +7,7 @@ use crate::common::{
     program, skip,
 };
 
-/// What puts a command where it sees nobody's processes, Unix sockets and System V objects but its
+/// Puts a command where it sees no processes, Unix sockets and System V objects but its
 /// own, so that they can be counted; `None`, and the test is ignored, where that is not permitted.
 #[track_caller]
 fn alone() -> Option<Vec<&'static str>> {
@@ -37,7 +37,7 @@ struct Jobs<'a> {
     at_once: u32,
     /// Whether they are to fail.
     fail: bool,
-    /// What `wireup run` is told, as a shell reads it.
+    /// The arguments of `wireup run`, as a shell reads them.
     command: &'a str,
 }
 

@@ -217,7 +217,7 @@ fn members_hear_of_the_death_of_one_and_end_the_group_without_it() {
     }
 }
 
-/// libpmix 4.2 tells nobody of groups of one node without context id.
+/// libpmix 4.2 reports no groups of one node without context id.
 #[test]
 fn members_of_a_group_that_has_ended_hear_of_no_more_deaths() {
     for (client, major) in versions() {

@@ -93,7 +93,7 @@ fn a_rank_feeds_the_processes_that_it_spawns() {
                 let [told] = &lines("pmix_pushed ")[..] else {
                     panic!("{outcome:?}")
                 };
-                // Not its own, not those that are no readers, nothing after the end, and somebody.
+                // Not to itself, not to processes that are no readers, not after the end, and with a target.
                 for (what, status) in [
                     ("own", "-47"),
                     ("other", "-47"),

@@ -297,7 +297,7 @@ fn expect_two_jobs_of_two(outcome: &Outcome) {
 }
 
 fn outer_environment(mpi: &Mpi) {
-    // What a rank of srun and of other launchers finds; nobody is behind it.
+    // What a rank of srun and of other launchers finds; no server is behind it.
     let outer = [
         ("SLURM_JOBID", "1234"),
         ("SLURM_JOB_ID", "1234"),

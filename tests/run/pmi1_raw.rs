@@ -1,5 +1,5 @@
 //! Ranks that misuse their PMI socket, and many that use it well: one clear line, the right code,
-//! no hang, and no memory for what nobody answers for.
+//! no hang, and no memory for requests that are never answered.
 
 use rustix::process::Signal;
 
@@ -114,7 +114,7 @@ fn half_a_message_and_an_exit_is_a_broken_protocol() {
         return;
     };
     blamed(&run.run(), 1, &["in the middle of a message"]);
-    // How it ends is told before what it left unsaid.
+    // Its end is reported before the message that it did not finish.
     let Some(run) = raw(&["send", "cmd=ini", "--code", "5"]) else {
         return;
     };
@@ -232,7 +232,7 @@ fn a_rank_that_never_joins_while_others_wait_ends_the_job() {
         1,
         &["without joining the job while other ranks wait for it"],
     );
-    // Nobody waits for it here.
+    // No rank waits for it here.
     Run::ranks(3, ["--pmi", "pmi1", "true"])
         .run()
         .expect_quiet_success();

@@ -11,7 +11,7 @@ use crate::pmi1_raw::blamed;
 /// The PMI-2 clients whose bytes `pmi2_raw` writes.
 const CLIENTS: [&str; 3] = ["mpich4", "slurm", "mpich5"];
 
-/// So many ranks of `pmi2_raw` that go through these steps.
+/// `count` ranks of `pmi2_raw` that go through these steps.
 fn ranks(count: u32, options: &[&str], steps: &[&str]) -> Option<Run> {
     let program = program("pmi2_raw")?;
     let program = program.to_str().unwrap();
@@ -526,7 +526,7 @@ fn a_second_fence_of_a_rank_in_a_fence_breaks_the_protocol() {
         return;
     };
     blamed(&run.run(), 1, &["broke its protocol: ", "kvs-fence"]);
-    // A rank that has finalized is told so.
+    // A rank that has finalized gets an error.
     let steps = [
         "init", "for", "1", "finalize", "fence", "for", "all", "fence",
     ];

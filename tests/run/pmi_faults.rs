@@ -1,4 +1,4 @@
-//! What goes wrong between a PMI client and its server: what a PMI-1 client is told about its own
+//! What goes wrong between a PMI client and its server: what a PMI-1 client learns about its own
 //! mistakes (for PMI-2 see `pmi2_raw`), and what real clients make of a server that is gone.
 
 use rustix::process::Signal;

@@ -133,7 +133,7 @@ fn python_programs_run_for_an_ordinary_user() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();
     let script = here.copy(Path::new(SOURCE));
-    // Debian's MPICH needs a link in the build's directory, which may be somebody's own.
+    // Debian's MPICH needs a link in the build's directory, which may belong to a user.
     for name in ["openmpi4", "mpich5", "openmpi5", "impi"] {
         let Some(mpi) = mpi(name) else { continue };
         let Some(with) = mpi4py(&mpi) else { return };

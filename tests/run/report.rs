@@ -229,7 +229,7 @@ fn streams_that_are_none_or_are_cut_off_are_refused_or_count_as_far_as_they_go()
     }
 }
 
-/// A stream of so many ranks on 16 hosts, of which the last is waited for, with names that try to be more
+/// A stream of `ranks` ranks on 16 hosts, of which the last is waited for, with names that try to be more
 /// than text.
 fn wide_stream(ranks: u32) -> String {
     const HOSTILE: &str = r#"</script><img src=x onerror=document.title=1>\u001b[31m"#;

@@ -79,7 +79,7 @@ fn what_a_wrapper_took_away_is_named() {
         ),
     ] {
         let Some(mpi) = mpi(name) else { continue };
-        // Nobody sees the program behind a shell but by looking at what runs. Each rank is alone
+        // Only the running processes show the program behind a shell. Each rank is alone
         // and reads its own copy of the input to the end. Two of Open MPI 4.1 that are alone and start
         // at the same moment may both want to make the same directory, and one fails.
         let script = format!(
@@ -190,7 +190,7 @@ fn an_mpi_that_is_loaded_late_is_found_as_well() {
         let options = ["--pmi", wrong, "--stdin", "all"];
         let words = options.into_iter().chain(["sh", "-c", &script]);
         let strict = Run::ranks(1, ["--strict-pmi"]).more(words.clone());
-        // Nobody leaves before the end of the input.
+        // No rank ends before the end of the input.
         let strict = strict.stdin_held().start();
         if name == "mpich4" {
             let mut running = Run::ranks(2, words).stdin_held().start();

@@ -60,7 +60,7 @@ fn children(outcome: &Outcome, level: u32, count: u32) -> Vec<String> {
     lines
 }
 
-/// All parents saw so many children merge.
+/// All parents saw `merged` children merge.
 #[track_caller]
 fn expect_merged(outcome: &Outcome, parents: u32, merged: u32) {
     for line in outcome.by_rank("spawn", parents) {
@@ -370,7 +370,7 @@ fn programs_and_variables_come_from_an_mpi_info_too() {
     for stage in stages() {
         let program = stage.mpi.program("spawn");
         let path = format!("info.path={}", program.parent().unwrap().display());
-        // Open MPI tells nobody of the path, and only a bare name is looked for.
+        // Open MPI passes on no path, and only a bare name is looked for.
         let program = match stage.mpi.name.starts_with("openmpi") {
             true => format!("program={}", program.display()),
             false => "program=spawn".to_owned(),
@@ -421,7 +421,7 @@ fn pmix_everywhere(args: &[&str], check: impl Fn(&Outcome, u32)) {
     }
 }
 
-/// What the children of PMIx programs say, so many of them.
+/// What `count` children of PMIx programs print.
 #[track_caller]
 fn pmix_children(outcome: &Outcome, count: usize) -> Vec<String> {
     let lines = outcome.sorted_lines().into_iter();

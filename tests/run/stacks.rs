@@ -313,7 +313,7 @@ fn requests_that_make_no_sense_are_refused_and_the_job_goes_on() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("{\"refused\":"), "{answer}");
     }
-    // More than a request may have, and somebody who leaves.
+    // More than a request may have, and a caller that disconnects.
     let mut stream = UnixStream::connect_addr(&address).unwrap();
     while stream.write_all(&[b' '; 4096]).is_ok() {}
     drop(UnixStream::connect_addr(&address).unwrap());

@@ -1,10 +1,10 @@
-//! Programs without dynamic libraries: what they speak is told from what is inside them.
+//! Programs without dynamic libraries: their interface is detected from their contents.
 
 use std::path::Path;
 
 use crate::common::{Run, executable};
 
-/// Both kinds, and how a compiler is told.
+/// Both kinds, with the compiler's option.
 const KINDS: [&[&str]; 2] = [&["-static"], &["-static-pie", "-fPIE"]];
 
 /// A program that knows these variables.

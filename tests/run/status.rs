@@ -1,4 +1,4 @@
-//! What is told about a job to programs (`--json`) and about its lines to people (`--timestamps`).
+//! Reports about a job for programs (`--json`), and about its lines for users (`--timestamps`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -325,7 +325,7 @@ fn a_reader_that_goes_away_does_not_end_the_job() {
     running.wait_for(Output::Stdout, "ready");
     drop(reader);
     // Another test's child may hold a copy of the reading end until its exec.
-    eventually("nobody can read the status", || {
+    eventually("the status cannot be read", || {
         let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
         let opened = rustix::fs::open(&path, flags, rustix::fs::Mode::empty());
         (opened.err() == Some(rustix::io::Errno::NXIO)).then_some(())

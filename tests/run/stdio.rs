@@ -48,7 +48,7 @@ fn assert_lines(output: &[u8], ranks: usize, count: usize, lengths: &[usize], la
     assert!(next.values().all(|seen| *seen == count), "{next:?}");
 }
 
-/// Waits until every process of this name sleeps in a write: nobody takes its output any more.
+/// Waits until every process of this name sleeps in a write: its output is not read any more.
 fn wait_until_blocked(running: &Running, name: &str, count: usize) {
     let writes = format!("{} ", libc::SYS_write);
     eventually("all ranks blocked in a write", || {

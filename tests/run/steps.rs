@@ -1,4 +1,4 @@
-//! `wireup steps`, asked as an agent asks it: what it forks is a step, the user's and nobody else's.
+//! `wireup steps`, asked as an agent asks it: what it forks is a step that belongs to the user alone.
 
 #![allow(unsafe_code)]
 
@@ -203,7 +203,7 @@ fn a_step_of_root_s_helper_is_wholly_the_user_s() {
     assert_eq!(directory.uid(), 54_321);
     pidfd_send_signal(&step.pidfd, Signal::KILL).unwrap();
     step.end();
-    // One that nobody may become says so and does not run.
+    // One for a user that it may not become reports that and does not run.
     let nobody = helper.make(&order(Some(Account {
         uid: u32::MAX,
         gid: 54_322,
@@ -385,7 +385,7 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
         let reason = helper.refused(body, &borrowed);
         assert!(reason.contains(words), "{reason}");
     };
-    // Before there are rules nobody is named.
+    // Before there are rules no user may be named.
     refused(&user(1000), "rules are not given");
     assert_eq!(
         helper.asked(&separate, &[theirs.as_fd()]),

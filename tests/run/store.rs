@@ -11,7 +11,7 @@ use crate::pmix::{SERVERS, pairs, upcalls};
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// `names` did what it had to: rank 0's second publication failed, and nobody finds what is not
+/// `names` did what it had to: rank 0's second publication failed, and no rank finds what is not
 /// there.
 #[track_caller]
 fn expect_names(outcome: &Outcome, twice: &str) {

@@ -85,7 +85,7 @@ fn the_exit_policy_makes_a_success_of_survivors() {
         "1",
     ];
     continues(&[], &words).run().expect(0);
-    // Programs without MPI are waited for by nobody.
+    // No rank waits for programs without MPI.
     let words = ["sh", "-c", "[ $WIREUP_RANK = 1 ] && kill -9 $$; echo here"];
     let outcome = continues(&[], &words).run().expect(137);
     assert_eq!(outcome.out().matches("here").count(), 3, "{outcome:?}");

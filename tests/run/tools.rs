@@ -120,7 +120,7 @@ impl Job {
             .env("TOOL_JOB", self.nspace())
     }
 
-    /// The job is as if there had been no tool: it ends when it is told to.
+    /// The job is as if there had been no tool: it ends when its input ends.
     fn end(self) -> Outcome {
         self.running.signal(Signal::TERM);
         let outcome = self.running.finish().expect(143);

@@ -9,11 +9,11 @@ use crate::virtual_nodes::{
     able, expect_loopback_to_do, expect_nodes, expect_shared_by_two, without_network,
 };
 
-/// Nobody's: no account is needed to have a number.
+/// Of no account: a process needs none to have a number.
 pub(crate) const USER: &str = "54321";
 
 /// `wireup` with all its parts, and one MPI's programs, where everybody can read them: a
-/// repository may be in somebody's home.
+/// repository may be in a user's home.
 pub(crate) struct Reachable {
     dir: tempfile::TempDir,
 }

@@ -46,7 +46,7 @@ pub(crate) fn expect_shared_by_two(split_shared: &Outcome, nodes: u32) {
     }
 }
 
-/// hello, split_shared and allreduce with two ranks on each of so many nodes.
+/// hello, split_shared and allreduce with two ranks on each of `nodes` nodes.
 #[track_caller]
 pub(crate) fn expect_nodes(nodes: u32, run: impl Fn(&str) -> Run) {
     expect_names(&run("hello").run().expect(0), nodes);
@@ -91,7 +91,7 @@ fn expect_all_programs(nodes: u32, run: impl Fn(&str) -> Run) {
 }
 
 /// Every program of Open MPI with every server and client on two and on four nodes that have only a
-/// loopback. `run` is told MPI, ranks, options and program.
+/// loopback. `run` gets MPI, ranks, options and program.
 #[track_caller]
 pub(crate) fn expect_loopback_to_do(user: &[&str], run: impl Fn(&Mpi, u32, &[&str], &str) -> Run) {
     if without_network(Run::ranks(1, ["true"])).is_none() {

@@ -1,7 +1,7 @@
 //! Fence engines of a few nodes or some hundreds, in stars and trees, with several overlapping
 //! participant lists at once.
 //!
-//! Checked at every answer: nobody is released early, nobody is answered twice, the data is that
+//! Checked at every answer: no rank is released early, none is answered twice, the data is that
 //! of this fence and no other. Checked at the end: everyone was answered, participants agree how
 //! each fence ended, and nothing is left in the tables.
 
@@ -506,7 +506,7 @@ impl World {
     fn finish(mut self) {
         for node in self.alive() {
             for group in 0..self.groups.len() {
-                // Its processes had entered in part and died, and nobody else waits.
+                // Its processes had entered in part and died, and no other process waits.
                 if self.groups[group].vacant.contains_key(&node) {
                     continue;
                 }

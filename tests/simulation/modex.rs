@@ -1,6 +1,6 @@
 //! Direct-modex engines of up to six nodes, with hosts that answer when a rank has published.
 //!
-//! Checked at every step: nobody is answered twice, the host has one question per rank, a node
+//! Checked at every step: no request is answered twice, the host has one question per rank, a node
 //! has one request per rank under way, the data is that of the rank and not older than the
 //! request. Checked at the end: everyone was answered, and nothing is left in the tables.
 

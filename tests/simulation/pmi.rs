@@ -1,7 +1,7 @@
 //! Cores of up to five nodes whose ranks put, meet in barriers of groups and get, several threads
 //! each, in both dialects, while messages between the nodes are delayed, reordered and repeated.
 //!
-//! Checked at every answer: nobody leaves a barrier before all its members have entered, and then
+//! Checked at every answer: no rank leaves a barrier before all its members have entered, and then
 //! everybody sees what each member put before. Checked at the end: everyone has done all it wanted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

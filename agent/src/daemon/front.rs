@@ -66,7 +66,7 @@ pub(super) fn main() -> Result<u8, RunFailure> {
             let departure = stand(&mut signals, link, agent).await.map_err(failed)?;
             let code = match departure {
                 Departure::Stopped => return Ok(0),
-                // It was told to end, or cannot serve: the service manager is to see that.
+                // It was asked to end, or cannot serve: the service manager must see that.
                 Departure::Ended { code, served } if code == 0 || !served => return Ok(code),
                 Departure::Ended { code, .. } => code,
             };

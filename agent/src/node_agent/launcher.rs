@@ -63,7 +63,6 @@ pub struct ScheduledLauncher {
     pub stdout: pipe::Receiver,
     /// Its standard error.
     pub stderr: pipe::Receiver,
-    /// Its orders.
     pub orders: mpsc::UnboundedReceiver<LaunchOrder>,
     /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
     pub grace: Option<Duration>,

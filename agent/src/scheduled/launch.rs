@@ -18,7 +18,6 @@ use wireup_core::record::SignalOrder;
 /// Ranks in one answer to a query.
 const QUERY_RANKS: usize = 16_384;
 
-/// A launch.
 #[derive(Debug)]
 pub struct Launch {
     pub id: String,

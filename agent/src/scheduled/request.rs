@@ -53,7 +53,6 @@ pub struct LaunchRequest {
     pub timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Option<Duration>,
-    /// The exit policy.
     pub exit_policy: ExitPolicy,
     /// Whether all ranks end when one fails; `None`: as the policy implies.
     pub kill_on_bad_exit: Option<bool>,

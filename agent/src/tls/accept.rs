@@ -35,10 +35,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to send its first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
 
-/// So many may be about to show it. More wait in the kernel.
+/// Most connections in the handshake. Further ones wait in the kernel.
 const HANDSHAKES: usize = 1024;
 
-/// So many of one address; for IPv6 of a network of the size that one host may have. More are refused.
+/// Most of these from one address; for IPv6, from one network of the size that a host may have. Further ones are refused.
 const PER_SOURCE: usize = 128;
 
 /// Pause after accept failed, for instance for lack of descriptors.

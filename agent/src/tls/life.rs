@@ -12,7 +12,6 @@ use tracing::warn;
 use crate::identity::Identity;
 use crate::revoked::Revoked;
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct ConnectionLife {
     /// What the other side showed.

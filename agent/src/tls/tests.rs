@@ -137,7 +137,7 @@ async fn serve(tls: Arc<Tls>) -> SocketAddr {
     address
 }
 
-/// Calls as somebody who does not check beforehand whether that can work.
+/// Calls as a client that does not check beforehand whether that can work.
 async fn call(
     trusted: &Path,
     shown: Option<&Path>,

@@ -176,7 +176,7 @@ fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
 fn nodes_are_asked_how_they_are() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
     let mut members = cluster.spread(2, 2).members;
-    // Nobody, and somebody else.
+    // An address where no process listens, and the address of another node.
     members.push(wireup_core::link::control::LaunchMember {
         name: "n9".into(),
         address: "127.0.0.1:1".into(),

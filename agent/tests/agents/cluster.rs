@@ -43,12 +43,12 @@ pub(crate) struct Agent {
 struct Log(Arc<(Mutex<Vec<String>>, Condvar)>);
 
 impl Cluster {
-    /// So many agents, with these options besides.
+    /// `count` agents, with these options besides.
     pub(crate) fn start(count: usize, options: &[&str]) -> Self {
         Self::prepare(count, None, options)
     }
 
-    /// So many agents, started by the service manager with this socket.
+    /// `count` agents, started by the service manager with this socket.
     pub(crate) fn start_under(count: usize, manager: &Path) -> Self {
         Self::prepare(count, Some(manager), &[])
     }
@@ -260,7 +260,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // A test that failed is told apart by its own words.
+        // A test that failed has a message of its own.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -145,7 +145,7 @@ impl Launcher {
         self.begun_from(0, nodes)
     }
 
-    /// The same for so many nodes from a number on, which are the last of the launch.
+    /// The same for `count` nodes from `first` on, which are the last of the launch.
     pub(crate) fn begun_from(&mut self, first: u32, count: u32) -> Vec<u32> {
         let mut pids = vec![None; count as usize];
         while pids.contains(&None) {
@@ -161,7 +161,7 @@ impl Launcher {
         pids.into_iter().flatten().collect()
     }
 
-    /// Lets steps send to each other, and then hears from all of so many.
+    /// Lets steps send to each other, and then receives from all of them.
     #[track_caller]
     pub(crate) fn reaches(&mut self, pairs: &[(u32, u32)], nodes: u32) {
         for (from, to) in pairs {

@@ -78,7 +78,7 @@ fn a_frozen_parent_is_noticed_by_the_child() {
 fn agents_that_cannot_be_reached_are_each_reported_once_with_what_is_behind_them() {
     let cluster = Cluster::start(7, &[]);
     let mut spread = cluster.spread(7, 2);
-    // Nobody listens; somebody else answers.
+    // No process listens; another program answers.
     spread.members[1].address = "127.0.0.1:1".into();
     spread.members[6].address = cluster.agents[5].address.clone();
     let mut launcher = Launcher::open(&cluster.agents[0], spread);

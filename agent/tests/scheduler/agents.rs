@@ -131,7 +131,7 @@ impl Agents {
         NodeAgentClient::new(channel.unwrap())
     }
 
-    /// So many ranks on each agent.
+    /// The agents as peers, with these ranks on each.
     pub(crate) fn peers(&self, ranks: &[u32]) -> Vec<v1::PeerInfo> {
         let mut first = 0;
         let peer = |(agent, ranks): (&Agent, &u32)| {
@@ -229,7 +229,7 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
     }
 }
 
-/// A shell script on so many ranks of one node, as the user of the test.
+/// A shell script on `ranks` ranks of one node, as the user of the test.
 pub(crate) fn script(id: &str, ranks: u32, script: &str) -> v1::LaunchProcessesRequest {
     v1::LaunchProcessesRequest {
         launch_id: id.into(),
@@ -247,7 +247,7 @@ pub(crate) fn script(id: &str, ranks: u32, script: &str) -> v1::LaunchProcessesR
     }
 }
 
-/// Everything that is told of a launch, and its end.
+/// All reports about a launch, and its end.
 pub(crate) async fn watch(
     client: &mut Client,
     id: &str,

@@ -73,7 +73,7 @@ fn local(agents: &Agents, mut command: Command) -> Command {
     command
 }
 
-/// Over TLS, with so many ranks on each node.
+/// Over TLS, with these ranks on each node.
 fn remote(agents: &Agents, mut command: Command, ranks: &[u32]) -> Command {
     command.arg("--tls").arg(agents.tls("s")).current_dir("/");
     for (agent, ranks) in agents.agents.iter().zip(ranks) {
@@ -85,7 +85,7 @@ fn remote(agents: &Agents, mut command: Command, ranks: &[u32]) -> Command {
     command
 }
 
-/// Runs it; gives it input once so many lines are printed.
+/// Runs it; gives it input once `lines` lines are printed.
 fn run(mut command: Command, lines: usize, input: &str) -> Output {
     let mut child = command
         .stdin(Stdio::piped())

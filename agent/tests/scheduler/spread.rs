@@ -148,7 +148,7 @@ fn with_word(word: &str) -> Vec<i32> {
 async fn a_launch_ends_on_all_nodes_when_the_agent_at_its_head_is_killed() {
     let mut agents = Agents::start(2);
     let mut clients = clients(&agents).await;
-    // Nobody else sleeps for this long.
+    // No other process sleeps for this long.
     let time = format!("1000.{}", std::process::id());
     let mut request = script("headless", 0, &format!("trap '' TERM; exec sleep {time}"));
     request.peers = agents.peers(&[1, 1]);
@@ -193,7 +193,7 @@ async fn the_nodes_of_a_launch_exchange_keys_at_its_head() {
     assert_eq!(a, b);
     assert_eq!(a.merged_kvs.keys().collect::<Vec<_>>(), ["key0", "key1"]);
 
-    // Elsewhere somebody else says what it came to.
+    // Elsewhere another agent reports the result.
     let mut waiting = clients[1].clone();
     let waiting = tokio::spawn(async move { waiting.pmi_fence(part(1)).await });
     let complete = v1::PmiFenceCompleteRequest {

@@ -37,7 +37,7 @@ async fn what_is_refused_on_the_socket_is_logged_with_the_user_a_few_times() {
     logged(format!(
         "refused /wireup.v1.NodeAgent/LaunchProcesses of local user {uid}: launch_id \"a b\""
     ));
-    // Who only asks is told, and that is all.
+    // A user who only asks gets an answer, and nothing else happens.
     let request = v1::QueryRequest {
         launch_id: "nowhere".into(),
         ranks: false,

@@ -28,7 +28,6 @@ pub struct HostFacts {
     pub shm: Directory,
     /// Temporary files.
     pub tmp: Directory,
-    /// The home directory.
     pub home: Directory,
     /// Where ranks start.
     pub cwd: Directory,

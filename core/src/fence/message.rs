@@ -93,10 +93,7 @@ pub enum FenceInput<T> {
     },
     /// The other answer to [`FenceOutput::Describe`]: no participant here lives, and fences do without the
     /// dead.
-    Vacant {
-        /// The fence.
-        id: FenceId,
-    },
+    Vacant { id: FenceId },
     /// A message has come from the engine of another node.
     Message {
         /// Its sender, as authenticated by the transport.
@@ -109,7 +106,7 @@ pub enum FenceInput<T> {
         /// The observed cause, for the report.
         reason: Arc<str>,
     },
-    /// Some process of the launch has died: somebody may wait for a node none of whose participants
+    /// Some process of the launch has died: a node may wait for another one none of whose participants
     /// lives. Without meaning unless fences do without the dead ([`FenceEngine::surviving`]).
     ///
     /// [`FenceEngine::surviving`]: super::FenceEngine::surviving

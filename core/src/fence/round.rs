@@ -180,7 +180,7 @@ impl<T> Round<T> {
         self.begun = Some(now);
     }
 
-    /// What it has taken here if it is released now; `None` if nobody here has entered.
+    /// The time it has taken here if it is released now; `None` if no rank here has entered.
     pub(super) fn passage(&self, now: Moment) -> Option<PassageTimes> {
         let entered = self.entered?;
         Some(PassageTimes {

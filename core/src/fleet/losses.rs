@@ -11,7 +11,7 @@ use crate::link::control::NO_SIGN;
 use crate::supervisor::first_failure::{Blame, blame};
 
 impl Fleet {
-    /// Gives up nodes that did not do in time what they were told. Their agents go on with it.
+    /// Gives up nodes that did not execute an order in time. Their agents continue with it.
     pub fn tick(&mut self, jobs: &Roster<impl Placed>, now: Duration, out: &mut Vec<Conclusion>) {
         let first = jobs.first().ranks().nodes();
         if self.killed_at.take_if(|at| *at <= now).is_some() {

@@ -42,7 +42,6 @@ impl Directive {
     }
 }
 
-/// One request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AllocationRequest {
     /// The requested operation.

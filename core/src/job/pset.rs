@@ -59,7 +59,6 @@ pub struct RankRange {
     pub last: Rank,
 }
 
-/// One set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Unchecked")]
 pub struct ProcessSet {

@@ -16,7 +16,7 @@ pub const RANKS_MAX: u32 = 10_000_000;
 /// Most nodes of a job.
 pub const NODES_MAX: u32 = 1 << 16;
 
-/// So many `rounds` over `nodes` nodes from `node` on, each of which gets `each` ranks in each round.
+/// `rounds` rounds over `nodes` nodes from `node` on, each of which gets `each` ranks in each round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Sweep {
     node: NodeId,

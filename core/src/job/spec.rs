@@ -86,7 +86,7 @@ pub struct Preload {
 /// The ranks that read the launcher's standard input; all others get an empty one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum StdinTarget {
-    /// Nobody.
+    /// No rank.
     #[default]
     None,
     Rank(Rank),
@@ -274,7 +274,7 @@ impl StatusSpec {
         self.report.is_some() || self.trace.is_some() || self.timing
     }
 
-    /// Whether somebody wants to know what each fence takes.
+    /// Whether the time that each fence takes is recorded.
     pub fn observes_fences(&self) -> bool {
         self.json.is_some() || self.is_kept()
     }
@@ -357,7 +357,6 @@ impl DebugSpec {
     }
 }
 
-/// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Application contexts in command-line order; never empty.
@@ -392,7 +391,7 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
-    /// A job of these application contexts with no other wishes: nobody reads standard input, and the
+    /// A job of these application contexts with defaults for all else: no rank reads standard input, and the
     /// programs are inspected.
     pub fn of(apps: Vec<AppSpec>) -> Self {
         Self {

@@ -78,7 +78,6 @@ pub enum Class {
     Sign,
 }
 
-/// One frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
     pub to: Address,

@@ -61,7 +61,7 @@ pub mod seeds {
     use crate::link::frame::Class;
     use crate::link::message::{Envelope, cut};
 
-    /// So many inputs of such bodies from this many nodes, always the same.
+    /// `count` inputs with such bodies from `nodes` nodes, always the same.
     pub fn seeds(count: usize, nodes: u32, body: BoxedStrategy<Vec<u8>>) -> Vec<Vec<u8>> {
         let messages = (0..=u8::MAX, vec((0..nodes, body), 1..5)).prop_map(|(piece, messages)| {
             let mut input = vec![piece];

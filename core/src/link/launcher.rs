@@ -1,5 +1,5 @@
 //! What an agent hands to the launcher that it starts for a scheduler, `wireup launch`: the job, and where
-//! orders come from. What becomes of the job is told on standard output as [records](crate::record).
+//! orders come from. The launcher reports the job's progress on its standard output as [records](crate::record).
 
 use std::ffi::OsString;
 

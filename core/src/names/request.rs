@@ -11,7 +11,6 @@ use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
 use crate::job::octets::{self, Octets};
 use crate::job::proc::{Proc, ProcRank};
 
-/// A requester.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Requester {
     pub proc: Proc,
@@ -123,7 +122,7 @@ impl Accepts {
 /// Readiness to wait for values that are not there yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wait {
-    /// So many of the keys are enough; 0 stands for all.
+    /// The number of keys that is enough; 0 stands for all.
     pub at_least: u64,
     /// And no longer than this; `None` for no limit.
     pub timeout: Option<Duration>,
@@ -150,7 +149,6 @@ pub enum Removal {
     Anybodys,
 }
 
-/// One request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameRequest {
     /// Make values known, all or none of them.

@@ -95,7 +95,7 @@ impl Shop {
         self.last
     }
 
-    /// Makes a request that is answered at once, and nobody else's with it.
+    /// Makes a request that is answered at once, and no other is answered with it.
     #[track_caller]
     fn answer(&mut self, who: &Requester, request: NameRequest) -> NameReply {
         let number = self.ask(who, request);

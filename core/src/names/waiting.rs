@@ -16,7 +16,7 @@ pub(super) struct WaiterId(u64);
 pub(super) struct LookupWaiter<T> {
     pub(super) who: Requester,
     pub(super) lookup: Lookup,
-    /// So many keys must be there.
+    /// The number of keys that must exist.
     pub(super) need: usize,
     pub(super) ticket: T,
     pub(super) deadline: Option<Moment>,

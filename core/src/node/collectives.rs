@@ -52,7 +52,7 @@ pub(super) struct CollectiveState {
     last: u64,
     /// Upcalls that wait for data, and how long.
     fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
-    /// At the head node: nodes that were told to register jobs of other launches.
+    /// At the head node: nodes that got the order to register jobs of other launches.
     met: BTreeMap<Nspace, BTreeSet<NodeId>>,
     /// At the head node: requesters of data, and their jobs.
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,

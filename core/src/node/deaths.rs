@@ -24,8 +24,8 @@ impl NodeCore {
         self.fence(FenceInput::ProcessDied, now, actions);
     }
 
-    /// Nodes are lost, and their processes with them. Every node that is left is told, so nobody carries
-    /// that to others.
+    /// Nodes are lost, and their processes with them. Every remaining node is notified, so no node forwards
+    /// it to others.
     pub(super) fn died_with_nodes(
         &mut self,
         nodes: &[NodeId],

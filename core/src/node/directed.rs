@@ -1,5 +1,5 @@
 //! Launches that a PMIx tool directs: it has started the launcher (an indirect launch), says how the
-//! first job is launched before it is, and hears when its ranks run.
+//! first job is launched before it is, and is notified when its ranks run.
 //!
 //! ```text
 //! Init ──the tool releases the launcher──▶ directed ──all ranks run──▶ PMIX_LAUNCH_COMPLETE
@@ -109,7 +109,7 @@ impl NodeCore {
         true
     }
 
-    /// All ranks of the first job run: the tool that directs the launch is told.
+    /// All ranks of the first job run: notifies the tool that directs the launch.
     pub(super) fn launched(&mut self, now: Moment, actions: &mut Vec<Action>) {
         let Direction::Given(tool) = &self.direction else {
             return;

@@ -35,7 +35,7 @@ pub struct Terms {
     pub survives: bool,
     /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
     pub shown: bool,
-    /// The launcher is told what each fence has taken.
+    /// The launcher gets a report of the time that each fence has taken.
     pub observed: bool,
 }
 

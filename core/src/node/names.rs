@@ -159,7 +159,7 @@ impl NodeCore {
         let who = match (process, &request) {
             (Some(process), _) => Some(self.requester(process)),
             (None, Ok(NameRequest::Lookup(_))) => self.tool_as_requester(proc),
-            // What a tool has published nobody would withdraw: it may come again by the same name.
+            // No process would withdraw what a tool has published: another tool may come with the same name.
             (None, _) => None,
         };
         match (who, request) {

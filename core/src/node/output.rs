@@ -57,7 +57,7 @@ pub enum OutputMessage {
     },
     /// The tool that got what these processes print, and the launcher did not, is gone.
     Unclaimed { processes: Vec<GlobalRank> },
-    /// So many bytes of it have been taken.
+    /// `bytes` bytes of it have been taken.
     Taken {
         process: GlobalRank,
         channel: Channels,
@@ -98,7 +98,7 @@ pub(super) struct Outputs {
     early: BTreeMap<JobNumber, Early>,
     /// Streams whose ends this node's processes and tools have not got yet.
     awaited: BTreeSet<(GlobalRank, u16)>,
-    /// Ends of jobs that a tool here is told when it has got what they printed, or at that time.
+    /// Ends of jobs of which a tool here is notified when it has got their output, or at that time.
     ends: BTreeMap<JobNumber, (Moment, Notification)>,
 }
 

@@ -243,7 +243,7 @@ impl NodeCore {
             return;
         }
         self.stopped.nodes.remove(&(job, place));
-        // Nobody is named as affected: debuggers register for the event of their server.
+        // No process is named as affected: debuggers register for the event of their server.
         let name = Value::String((&context.nspace).into());
         let mut infos = event.infos.clone();
         infos.push(Info::new(keys::NSPACE, name));
@@ -261,7 +261,7 @@ impl NodeCore {
         }
     }
 
-    /// The server is ready: its tools are told of jobs that had stopped before.
+    /// The server is ready: its tools are notified of jobs that had stopped before.
     pub(super) fn tell_of_earlier_stops(&mut self, now: Moment, actions: &mut Vec<Action>) {
         for event in std::mem::take(&mut self.stopped.earlier) {
             self.notify_now(&event, now, actions);

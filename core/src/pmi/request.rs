@@ -39,7 +39,6 @@ pub enum PmiRequest<'a> {
         kvsname: Option<&'a [u8]>,
         /// Key, not empty.
         key: &'a [u8],
-        /// Value.
         value: &'a [u8],
     },
     /// Asks for a value or a job attribute.

@@ -166,7 +166,6 @@ impl<'a> Line<'a> {
         Ok(Self { name, fields })
     }
 
-    /// All fields.
     pub fn fields(&self) -> Fields<'a> {
         Fields { rest: self.fields }
     }

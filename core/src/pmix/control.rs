@@ -13,24 +13,16 @@ use crate::job::ids::{Nspace, Rank};
 
 pub mod serve;
 
-/// Names the requests.
+/// The variants of [`Control`], by their names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ControlKind {
-    /// See [`Control::Init`].
     Init,
-    /// See [`Control::RegisterJob`].
     RegisterJob,
-    /// See [`Control::DirectModex`].
     DirectModex,
-    /// See [`Control::Notify`].
     Notify,
-    /// See [`Control::DeregisterJob`].
     DeregisterJob,
-    /// See [`Control::Finalize`].
     Finalize,
-    /// See [`Control::Probe`].
     Probe,
-    /// See [`Control::IofDeliver`].
     IofDeliver,
 }
 

@@ -90,8 +90,8 @@ impl SidecarLink {
         Self::default()
     }
 
-    /// A link to the next sidecar. Nothing is outstanding, and no number comes again: who still has one of an
-    /// earlier sidecar reaches nobody with it.
+    /// A link to the next sidecar. Nothing is outstanding, and no number is used again: one of an earlier sidecar
+    /// refers to no request.
     pub fn renew(&mut self) {
         let counts = std::mem::take(&mut self.counts);
         *self = Self {

@@ -27,7 +27,6 @@ pub enum GroupOp {
     Destruct,
 }
 
-/// One upcall.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Upcall {
     /// A notice of libpmix, without an answer.

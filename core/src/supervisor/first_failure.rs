@@ -3,8 +3,8 @@
 //!
 //! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer
 //! or PMIx server has died abort or exit, a process that dies closes its connections before its end is
-//! reported, and each host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that it
-//! is told. So a failure that may be a consequence is withheld until nothing that explains it can still come:
+//! reported, and each host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that is
+//! reported to it. So a failure that may be a consequence is withheld until no cause of it can still arrive:
 //!
 //! ```text
 //! ends, aborts, sidecars of a host ──▶ HostFailures ──▶ AcrossHosts ──▶ Supervisor

@@ -10,7 +10,6 @@ use super::Timeline;
 /// The thread of a host on which its fences are shown.
 const FENCES: u64 = 0;
 
-/// The trace.
 pub fn trace(timeline: &Timeline) -> Value {
     let mut events = Vec::new();
     for (node, host) in &timeline.hosts {

@@ -90,7 +90,7 @@ fn input<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], PeerError> 
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(argument("a null pointer")),
-        // SAFETY: the caller gives so many bytes, and does not change them during the call.
+        // SAFETY: the caller gives this number of bytes, and does not change them during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
     }
 }
@@ -99,7 +99,7 @@ fn output<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], PeerErro
     match (data.is_null(), length) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(argument("a null pointer")),
-        // SAFETY: the caller gives so many bytes, and does not use them during the call.
+        // SAFETY: the caller gives this number of bytes, and does not use them during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), length) }),
     }
 }

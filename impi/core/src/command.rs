@@ -106,12 +106,12 @@ impl Inbox {
         })
     }
 
-    /// Takes exactly so many bytes, if they are there.
+    /// Takes exactly `count` bytes, if they have arrived.
     pub fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         (self.bytes.len() >= count).then(|| self.bytes.drain(..count).collect())
     }
 
-    /// Drops so many bytes, those that have not arrived yet included.
+    /// Drops `count` bytes, including those that have not arrived yet.
     pub fn skip(&mut self, count: usize) {
         let now = count.min(self.bytes.len());
         self.bytes.drain(..now);

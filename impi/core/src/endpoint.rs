@@ -67,9 +67,7 @@ pub enum Completion {
 pub struct Envelope {
     /// Rank in the world.
     pub destination: usize,
-    /// Tag.
     pub tag: i32,
-    /// Context.
     pub context: u64,
     /// Whether it completes only when it is matched.
     pub synchronous: bool,

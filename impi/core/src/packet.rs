@@ -25,7 +25,7 @@ pub enum PacketType {
     Data = 0,
     /// A short message of a synchronous send, or the first part of a long one.
     DataSync = 1,
-    /// So many packets have arrived as `ackmark` says.
+    /// Acknowledges `ackmark` packets.
     ProtoAck = 2,
     /// The message was matched.
     SyncAck = 3,

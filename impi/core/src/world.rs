@@ -109,7 +109,6 @@ pub struct Offer {
     pub crossover_size: i32,
     /// Masters up to which collectives are linear; -1 for the default.
     pub max_linear: i32,
-    /// Its hosts.
     pub hosts: Vec<HostOffer>,
 }
 

@@ -1,4 +1,4 @@
-//! What processes are told about the world, by environment.
+//! The environment that describes the world to processes.
 
 use wireup_impi_core::world::World;
 

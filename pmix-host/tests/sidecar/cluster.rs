@@ -174,7 +174,7 @@ impl Cluster {
         }
     }
 
-    /// A job of one program that no sidecar knows yet, with so many ranks on each node.
+    /// A job of one program that no sidecar knows yet, with a number of ranks on each node.
     pub(crate) fn new_job(&self, ranks: &[u32]) -> Job {
         let ranks = (0..).map(NodeId).zip(ranks.iter().copied());
         Job::new(RankMap::from_runs(ranks))

@@ -69,7 +69,7 @@ fn direct_modex_fetches_what_a_fence_without_data_left_behind() {
 fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
-        // Nobody runs yet, so the request is parked, and other requests are not held up.
+        // No rank runs yet, so the request is parked, and other requests are not held up.
         let parked = cluster.nodes[0].send(&Control::DirectModex {
             nspace: cluster.jobs[0].nspace.clone(),
             rank: Rank(0),

@@ -49,7 +49,7 @@ fn plans(count: u32) -> Vec<RankPlan> {
     (0..count).map(plan).collect()
 }
 
-/// Starts so many ranks and waits until the loop would be woken; returns what was reported by then. The
+/// Starts these ranks with these threads and waits until the loop would be woken; returns what was reported by then. The
 /// system ends the ranks with the threads of `pool`.
 fn reported(
     pool: &mut Threads,

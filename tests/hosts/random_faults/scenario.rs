@@ -19,7 +19,7 @@ pub(super) enum Job {
     MpichSpawns,
 }
 
-/// What the job is doing when it happens; then it takes so many milliseconds more.
+/// What the job is doing when it happens; the fault follows after this number of milliseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moment {
     /// The launcher has been started.
@@ -140,7 +140,7 @@ impl Scenario {
         };
         let spawns = matches!(job, Job::OpenMpiSpawns | Job::MpichSpawns);
         let moment = match moment {
-            // Shells meet nobody, and those that spawn do not end.
+            // Shells connect with no other launch, and those that spawn do not end.
             Moment::Fence(after) if job == Job::Shell => Moment::Running(after),
             Moment::Ending(after) if spawns => Moment::Running(after),
             moment => moment,

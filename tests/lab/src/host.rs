@@ -133,7 +133,7 @@ impl Host {
         Path::new(&root).join(inside.expect("an absolute path"))
     }
 
-    /// What runs here, without its first process; ended processes nobody has collected count,
+    /// What runs here, without its first process; ended processes that were not collected count,
     /// unless they are for the lab's owner to collect.
     #[must_use]
     pub fn processes(&self) -> Vec<Process> {
@@ -282,7 +282,7 @@ fn is_uncollected(child: &OwnedFd) -> bool {
 impl Drop for Host {
     fn drop(&mut self) {
         self.init.kill();
-        // The first process cannot end before these are collected, and nobody else may do it: a
+        // The first process cannot end before these are collected, and no other thread may do it: a
         // test that failed has forgotten them.
         let started = self.started.get_mut();
         for child in started.unwrap_or_else(PoisonError::into_inner) {

@@ -8,7 +8,7 @@
 //! ```text
 //!  the lab's owner ──pipe──▶ process 1 of each host: ends when the owner has ended, and with it
 //!       │                                            everything that runs there
-//!       └─ holds ──▶ network namespace of the bridge: gone when nobody holds it
+//!       └─ holds ──▶ network namespace of the bridge: gone when no process holds it
 //! ```
 //!
 //! Nothing has a name on the machine: no directory, no interface, no cgroup, no named namespace. So
@@ -230,7 +230,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Has every frame arrive so much later from now on, in either direction, and loses so many of a hundred; with
+    /// Delays every frame by `delay` from now on, in either direction, and loses `percent_lost` of them; with
     /// zeros the network is as at first. What is on its way is lost. Hosts that have crashed may not be among them.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ Needs root and iproute2.";
 fn main() -> ExitCode {
     let mut words = std::env::args();
     let name = words.next().unwrap_or_default();
-    // A launcher that is told what to use in place of ssh takes one path.
+    // A launcher's option for the program in place of ssh takes one path.
     if Path::new(&name)
         .file_name()
         .is_some_and(|name| name == "rsh")

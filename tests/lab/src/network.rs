@@ -15,7 +15,7 @@ use crate::{Error, MAX_HOSTS};
 /// Where iproute2 is looked for: root's own PATH may lack it.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Nobody's: what is sent there is lost.
+/// Of no host: what is sent there is lost.
 const NOBODY: &str = "02:00:00:00:ff:ff";
 
 /// IPv4 address of the host of that number.
@@ -50,7 +50,7 @@ impl Fabric {
         })
     }
 
-    /// Has all frames between so many hosts delayed and lost so from now on.
+    /// Delays and loses all frames between the hosts in this way from now on.
     pub(crate) fn set_weather(&self, hosts: usize, weather: Weather) -> Result<(), Error> {
         let mut slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
         // The one before reads the same cables.

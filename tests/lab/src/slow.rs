@@ -83,7 +83,7 @@ impl Drop for SlowNetwork {
 fn open(interface: &str) -> io::Result<OwnedFd> {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: makes a descriptor, which nobody else has.
+    // SAFETY: makes a descriptor, which no other code has.
     let socket = unsafe {
         match libc::socket(libc::AF_PACKET, kind, 0) {
             -1 => return Err(io::Error::last_os_error()),

@@ -32,7 +32,7 @@ fn able() -> bool {
     able.is_ok()
 }
 
-/// A lab of so many hosts; `None`, and the test ignored, where that is not possible.
+/// A lab of `count` hosts; `None`, and the test ignored, where that is not possible.
 #[track_caller]
 fn lab(count: usize) -> Option<Lab> {
     able().then(|| Lab::new(count).unwrap())
@@ -323,7 +323,7 @@ fn labs_do_not_disturb_each_other() {
     let (Some(first), Some(second)) = (lab(2), lab(2)) else {
         return;
     };
-    // The same addresses, and nobody listens there in the second.
+    // The same addresses; in the second no process listens there.
     let listener = TcpListener::bind("10.99.0.2:700");
     assert!(listener.is_err(), "not an address of the machine");
     let there = SocketAddr::new(first.host(1).address(), 700);

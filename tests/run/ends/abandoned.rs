@@ -67,7 +67,7 @@ fn plain_ranks_end_when_launcher_and_guard_are_killed() {
 
 #[test]
 fn the_next_launch_ends_and_removes_what_a_dead_one_left() {
-    // One rank ignores what it is told, and has a child that nothing connects with the launch but the group.
+    // One rank ignores SIGTERM, and has a child that only its process group connects with the launch.
     let alone = format!("sleep 1000{}", std::process::id());
     let script = format!(
         "trap '' TERM; (env -i setsid {alone} &); : >/dev/shm/mpich_shm_test.$WIREUP_RANK

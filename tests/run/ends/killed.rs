@@ -53,7 +53,7 @@ fn while_ranks_run_the_guard_ends_them_all() {
 
 #[test]
 fn ranks_may_end_in_order_when_wireup_is_gone() {
-    // Nobody reads their output any more; the shell must not die of that first.
+    // Their output is not read any more; the shell must not die of that first.
     let script = "trap 'echo ended >ended.$WIREUP_RANK; exit' TERM
         echo ready; exec >/dev/null 2>&1; while :; do sleep 0.05; done";
     let running = Run::ranks(3, ["sh", "-c", script])

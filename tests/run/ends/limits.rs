@@ -51,7 +51,7 @@ fn with_hardly_any_descriptors_there_is_one_line_and_no_hang() {
     }
 }
 
-/// An ordinary user nobody else is, for limits that count per user: not even another test, or the
+/// An ordinary user without other processes, for limits that count per user: not even another test, or the
 /// same one in another copy of the repository.
 fn as_somebody(run: Run, limit: u32) -> Run {
     static NEXT: AtomicU32 = AtomicU32::new(0);

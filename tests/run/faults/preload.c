@@ -260,7 +260,7 @@ static void act(int fd, const uint8_t *frame, size_t len)
     }
 }
 
-/* The host writes whole frames; it is told that all was taken. */
+/* The host writes whole frames; the call returns that all was taken. */
 static ssize_t on_write(int fd, const uint8_t *frame, size_t len)
 {
     if (!is_due(frame)) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::wireup;
 use crate::common::skip;
 
-/// Numbers nobody has.
+/// Numbers that no process has.
 const ATTACKER: u32 = 54322;
 const VICTIM: u32 = 54323;
 

@@ -26,7 +26,7 @@ fn daemons_are_where_the_target_is_use_no_slots_and_hear_of_its_end() {
             let job = Job::start(library.clone(), nodes);
             let mut tool = Debugger::attach(&job);
             let target = tool.spawns("pmix.fwd.stdin -- 1 cat");
-            // There are no slots for so many.
+            // There are too few slots.
             tool.order("spawn pmix.noover -- 999 sleep 1000");
             tool.hears("refused status=");
             let daemon = library.dir.join("pmix_daemon");

@@ -209,7 +209,7 @@ fn pevent_raises_events_and_pattrs_lists_what_the_server_supports() {
         };
         for nodes in NODES {
             let job = Job::start(library.clone(), nodes);
-            // As a test of the way of an event: `pmix_tool release` hears it and releases nobody.
+            // As a test of the way of an event: `pmix_tool release` gets it and releases no process.
             let hears = job.tool("file", &job.file(), &["release"]);
             let mut hears = hears.stdin_held().start();
             hears.wait_for(Output::Stdout, "pmix_tool attached");

@@ -40,7 +40,7 @@ impl Debugger {
         line.unwrap().to_owned()
     }
 
-    /// The same once there are so many; everything that was printed.
+    /// Waits for `count` of these; returns everything that was printed.
     #[track_caller]
     pub(super) fn hears_many(&self, text: &str, count: usize) -> String {
         self.running.wait_for_many(Output::Stdout, text, count)

@@ -23,7 +23,7 @@ pub(crate) enum Fault {
     SpawnForgotten,
     /// Reports of other hosts are believed in the order in which they come.
     NothingWithheld,
-    /// A step that nobody leads goes on.
+    /// A step whose launcher is lost continues.
     OrphanKept,
 }
 
@@ -93,7 +93,7 @@ impl Mutation {
         }
     }
 
-    /// A message as a node takes it that has entered so many barriers.
+    /// A message as a node takes it that has entered this number of barriers.
     pub(crate) fn generation(&self, mut message: PeerMessage, entered: u64) -> PeerMessage {
         if let PeerMessage::Fence(FenceMessage::Arrive { id, .. }) = &mut message
             && self.fault == Some(Fault::GenerationDropped)

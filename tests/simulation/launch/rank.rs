@@ -30,7 +30,7 @@ pub(super) enum Act {
     Exit(u8),
 }
 
-/// Each so many-th rank of a job.
+/// Every n-th rank of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Group {
     pub(super) number: u32,

@@ -341,7 +341,7 @@ impl Step {
         self.feed(Event::LaunchEnded, now);
     }
 
-    /// Nobody leads the step any more.
+    /// The launcher of the step is lost.
     pub(crate) fn orphaned(&mut self, now: Duration) {
         if self.mutation.fault == Some(Fault::OrphanKept) || !self.duty.orphan(GRACE, now) {
             return;

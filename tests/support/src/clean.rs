@@ -82,7 +82,7 @@ impl Sandbox {
         self.dir.path().join("tmp")
     }
 
-    /// By which name its runs meet, and nobody else does.
+    /// The name by which its runs meet, and no others.
     pub fn meeting(&self) -> String {
         format!("test-{}", self.id)
     }

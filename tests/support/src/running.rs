@@ -40,7 +40,7 @@ fn capture(mut from: impl Read + Send + 'static) -> Shared {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 256 * 1024];
         loop {
-            // A terminal ends with an error when nobody has it open any more.
+            // A terminal ends with an error when no process has it open any more.
             let count = from.read(&mut buffer).unwrap_or(0);
             let mut captured = thread.0.lock().unwrap();
             captured.bytes.extend_from_slice(&buffer[..count]);
@@ -54,7 +54,7 @@ fn capture(mut from: impl Read + Send + 'static) -> Shared {
     shared
 }
 
-/// A terminal that can be hung up: nobody may sleep in a read of it, since the system would count
+/// A terminal that can be hung up: no thread may sleep in a read of it, since the system would count
 /// that as having it open.
 struct Interruptible {
     terminal: File,
@@ -293,7 +293,7 @@ impl Running {
         }
     }
 
-    /// Somebody may hold the other end longer than the run lives: a leak of its own kind.
+    /// A process may hold the other end longer than the run lives: a leak of its own kind.
     #[track_caller]
     fn wait_for_end_of(&self, output: Output) {
         let (mutex, changed) = &**self.captured(output);
@@ -306,7 +306,7 @@ impl Running {
         drop(captured);
         if !ended {
             self.fail(&format!(
-                "it ended, and somebody still holds its {output:?}"
+                "it ended, and a process still holds its {output:?}"
             ));
         }
     }

@@ -90,7 +90,7 @@ fn a_launch_that_nobody_brings_ends_and_is_not_to_begin_then() {
         "the launcher did not reach this node within 10 minutes"
     );
     assert_eq!(brought.ended(), None);
-    // Who brings it now is told at once that it is to end.
+    // A caller that sends it now gets the order to end it at once.
     assert!(launches.part("waiting", 7).unwrap().is_aborted());
 }
 

@@ -30,7 +30,7 @@ pub enum HostSource {
 /// Hosts that are looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
-    /// All that a name of DNS stands for, each with so many slots.
+    /// All that a name of DNS stands for, each with this number of slots.
     Dns { name: String, slots: Option<u32> },
     /// Those with all of these labels.
     Registered(Registered),
@@ -101,7 +101,7 @@ impl fmt::Display for Lookup {
     }
 }
 
-/// How many hosts a launch of so many ranks needs; 1 if that cannot be said.
+/// How many hosts a launch of `ranks` ranks needs; 1 if that is not known.
 pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
     let each = match (slots, ppn) {
         (Some(slots), Some(ppn)) => Some(slots.min(ppn)),

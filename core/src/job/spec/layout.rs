@@ -67,7 +67,6 @@ impl AgentStarter {
         }
     }
 
-    /// All hosts.
     pub fn hosts(&self) -> Vec<String> {
         self.parts.concat()
     }

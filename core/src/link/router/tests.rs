@@ -60,7 +60,7 @@ fn a_local_neighbour_speaks_as_itself_whatever_it_claims() {
 fn what_comes_from_the_wrong_side_is_refused() {
     let child = |node| Neighbour::Child(NodeId(node));
     for (from, to, source) in [
-        // As somebody behind another neighbour, or as this node itself.
+        // As a node behind another neighbour, or as this node itself.
         (child(3), node(0), node(4)),
         (child(3), node(0), node(1)),
         (child(3), node(0), node(0)),
@@ -257,7 +257,7 @@ enum Deed {
 }
 
 impl Launch {
-    /// One of so many nodes, that so many have joined.
+    /// A launch of `nodes` nodes, which `joined` further ones have joined.
     fn new(nodes: u32, joined: u32, width: u32, short: bool) -> Self {
         let mut launch = Self::of_first(nodes, width, short);
         let names: Vec<_> = (nodes..nodes + joined).map(|n| format!("n{n}")).collect();
@@ -320,7 +320,7 @@ impl Launch {
         self.links.entry((from, to)).or_default().push_back(message);
     }
 
-    /// Somebody at the edge says something; its claims are lies.
+    /// A node at the edge sends a message with false claims.
     fn say(&mut self, from: Party, to: Address, count: u32) {
         let lie = Address::Node(NodeId(count % self.tree.nodes()));
         let packet = packet(to, lie, &count.to_string());
@@ -344,7 +344,7 @@ impl Launch {
                 Action::Report(loss) => {
                     self.push(at, self.party(at, Neighbour::Up), Message::Report(loss));
                 }
-                // A step that is told ends.
+                // A step that is notified ends.
                 Action::Orphan(_) => self.push(at, self.party(at, Neighbour::Step), Message::End),
                 Action::Close(child) => self.push(at, Party::Agent(child.0), Message::End),
                 // Only local neighbours ask, and none does here.

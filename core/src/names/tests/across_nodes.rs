@@ -232,7 +232,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
         job.end(first);
         let lives = publish_as(Range::Session, Persistence::App, &["a"]);
         assert_eq!(job.answer(publisher, lives), NameReply::Done);
-        // Somebody of another application looks.
+        // A process of another application looks it up.
         let see = |job: &mut Job| {
             let mut other = who_of("job", 9);
             other.node = NodeId(0);

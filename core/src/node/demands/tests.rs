@@ -6,7 +6,7 @@ use crate::node::event::Event;
 use crate::pmix::upcall::{Upcall, UpcallRequest};
 
 /// What rank 1 of a job on three nodes wants done with a session: what the launcher hears of it, and
-/// the status that the rank gets unless somebody else is asked.
+/// the status that the rank gets unless another process is asked.
 fn control(session: u32, directives: Vec<Info>) -> (Vec<FromNode>, Option<Status>) {
     let upcall = Upcall::Request(UpcallRequest::SessionControl {
         proc: Proc::new(&Nspace::new("job").unwrap(), Rank(1)),

@@ -2,7 +2,7 @@
 //!
 //! Rule: libpmix knows of the subscription when it has passed on the answer to the spawn, which the shim reports;
 //! what comes before is kept. Source: `pmix_server_spcbfunc` of 4.2.2 and 5.0.11.
-//! Rule: the end of a job is told to its tool after its output.
+//! Rule: a tool is notified of the end of a job after the job's output.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -156,7 +156,7 @@ fn what_was_asked_for_comes_in_order_and_nothing_else() {
         (0, 4, ""),
     ];
     assert_eq!(job.texts(), expected);
-    // Nobody waits for more of what has ended.
+    // No request waits for more output of ended processes.
     assert!(!job.wants(4, Channels::STDOUT) && job.wants(1, Channels::STDOUT));
 }
 

@@ -28,7 +28,7 @@ impl Facts for Names {
 /// Two nodes with two ranks each, in two application contexts; messages between them may be held.
 struct Job {
     cores: Vec<NodeCore>,
-    /// Who waits until starts are known; nobody, unless they are unknown.
+    /// The requests that wait until starts are known; none, unless they are unknown.
     awaiting: Vec<(u32, Asked)>,
     starting: bool,
     hold: bool,

@@ -392,7 +392,7 @@ fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
         .iter()
         .filter(|action| matches!(action, Action::SendUpcall(_)));
     assert_eq!(answers.count(), 1, "{actions:?}");
-    // Who aborts somebody else may want to go on.
+    // A rank that aborts another one may want to continue.
     let mut node = Node::ready();
     let frame = abort(&node, vec![Proc::new(&node.nspace, Rank(0))]);
     let actions = node.handle(Event::UpcallReceived(&frame));

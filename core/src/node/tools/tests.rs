@@ -72,7 +72,7 @@ impl Node {
     }
 }
 
-/// Whether the launcher is told that a tool has come, or the last is gone.
+/// Whether the launcher is notified that a tool has come, or the last is gone.
 fn says(actions: &[Action], came: bool) -> bool {
     let mut reports = actions.iter();
     reports.any(

@@ -84,7 +84,7 @@ fn a_client_without_threads_has_one_request_at_a_time() {
         job.frame(0, "cmd=kvs-fence;"),
         ["E> misbehaved 0: request kvs-fence while a node attribute is not answered yet"]
     );
-    // Nobody is woken any more.
+    // No rank is woken any more.
     assert_eq!(
         job.framed_reply(1, "cmd=info-putnodeattr;key=n;value=v;"),
         "cmd=info-putnodeattr-response;rc=0;"

@@ -5,64 +5,36 @@ use wireup_shim::wire as c;
 #[cfg(doc)]
 use super::{Notice, UpcallRequest};
 
-/// Names the upcalls.
+/// The variants of [`Notice`] and [`UpcallRequest`], by their names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum UpcallKind {
-    /// See [`Notice::ClientConnected`].
     ClientConnected,
-    /// See [`Notice::ClientFinalized`].
     ClientFinalized,
-    /// See [`Notice::RegisterEvents`].
     RegisterEvents,
-    /// See [`Notice::DeregisterEvents`].
     DeregisterEvents,
-    /// See [`Notice::NotifyEvent`].
     NotifyEvent,
-    /// See [`Notice::GroupEnded`].
     GroupEnded,
-    /// See [`Notice::ConnectionsLost`].
     ConnectionsLost,
-    /// See [`Notice::Spawned`].
     Spawned,
-    /// See [`UpcallRequest::Abort`].
     Abort,
-    /// See [`UpcallRequest::Fence`].
     Fence,
-    /// See [`UpcallRequest::DirectModex`].
     DirectModex,
-    /// See [`UpcallRequest::Query`].
     Query,
-    /// See [`UpcallRequest::Log`].
     Log,
-    /// See [`UpcallRequest::Publish`].
     Publish,
-    /// See [`UpcallRequest::Lookup`].
     Lookup,
-    /// See [`UpcallRequest::Unpublish`].
     Unpublish,
-    /// See [`UpcallRequest::Group`].
     Group,
-    /// See [`UpcallRequest::JobControl`].
     JobControl,
-    /// See [`UpcallRequest::Spawn`].
     Spawn,
-    /// See [`UpcallRequest::Connect`].
     Connect,
-    /// See [`UpcallRequest::Disconnect`].
     Disconnect,
-    /// See [`Notice::IofPull`].
     IofPull,
-    /// See [`UpcallRequest::PushStdin`].
     PushStdin,
-    /// See [`UpcallRequest::GetCredential`].
     GetCredential,
-    /// See [`UpcallRequest::ValidateCredential`].
     ValidateCredential,
-    /// See [`UpcallRequest::Allocate`].
     Allocate,
-    /// See [`UpcallRequest::SessionControl`].
     SessionControl,
-    /// See [`UpcallRequest::ToolConnected`].
     ToolConnected,
 }
 

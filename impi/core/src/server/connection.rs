@@ -102,7 +102,7 @@ pub(super) enum Request {
 #[derive(Debug)]
 enum Phase {
     Greeting,
-    /// The reply with this method is on its way; its answer has so many bytes.
+    /// The reply with this method was sent; the answer to it has this number of bytes.
     Proving(Method, usize),
     Authenticated,
 }

@@ -48,7 +48,7 @@ impl World {
                 self.may = vec![Some(cause)];
                 self.ranks[rank.index()].acts.push_front(Act::Abort);
             }
-            // Nobody is between init and finalize.
+            // No rank is between init and finalize.
             (Trouble::RankKilled | Trouble::RankExits | Trouble::RankAborts, None) => {}
             (Trouble::StepKilled, _) => {
                 self.host_may_fail(&[node]);
@@ -123,7 +123,7 @@ impl World {
         };
         let certain = nodes.iter().any(runs);
         let node = nodes[0];
-        // Its reason is told in several words.
+        // The report gives its reason in one of several words.
         let error = String::new();
         self.may = vec![Some(Cause::NodeFailed { node, error })];
         if !certain
