@@ -10,6 +10,7 @@ pub mod cleanup_record;
     reason = "processes made by clone(2) that have one thread"
 )]
 pub mod guard;
+pub(crate) mod container;
 pub(crate) mod inspection;
 pub mod job_label;
 pub mod launch_agents;

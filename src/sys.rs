@@ -18,6 +18,8 @@ pub mod kernel;
 pub mod leftovers;
 pub mod limits;
 pub mod local_link;
+#[allow(unsafe_code, reason = "requests to loop devices")]
+pub mod mounts;
 #[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
 pub mod mpir;
 #[allow(unsafe_code, reason = "getnameinfo(3)")]

@@ -108,7 +108,7 @@ fn show_name() -> Result<(), RunFailure> {
 fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     let ignored = ignored_at_start();
     descriptors::reserve_low().map_err(|errno| RunFailure::system("out of descriptors", errno))?;
-    let surroundings = Surroundings::take(ignored);
+    let mut surroundings = Surroundings::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
     let token = Token::new(Source::Link, 0);
     let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
@@ -132,7 +132,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     link.set_own(Address::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     let description = (node, description);
-    match make_backend(poll, description, silence, variables, &surroundings) {
+    match make_backend(poll, description, silence, variables, &mut surroundings) {
         Ok((local, signals, plan, origin)) => {
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.ranks.nodes());

@@ -1,6 +1,7 @@
 //! Options of `wireup run`, by topic: one file for each group of its help.
 
 mod binding;
+mod container;
 mod debug;
 mod ending;
 mod hosts;
@@ -11,6 +12,7 @@ mod stdio;
 mod surroundings;
 
 pub(super) use binding::BindingArgs;
+pub(super) use container::ContainerArgs;
 pub(super) use debug::DebugArgs;
 pub(super) use ending::{EndingArgs, OnLoss, parse_seconds};
 pub(super) use hosts::{HostsArgs, HostsListArgs};

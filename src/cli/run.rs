@@ -18,7 +18,7 @@ use super::impi::Link;
 use super::line::{Own, Word};
 use super::negation::with_negations;
 use super::options::{
-    BindingArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
+    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
 use crate::cli::{foreign_options, usage_errors};
@@ -76,6 +76,9 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     binding: BindingArgs,
+
+    #[command(flatten)]
+    container: ContainerArgs,
 
     #[command(flatten)]
     hosts: HostsArgs,
@@ -239,6 +242,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         psets,
         layout,
         binding,
+        container: args.container.into(),
         stdio,
         ending: args.ending.into(),
         status,

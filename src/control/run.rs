@@ -12,6 +12,7 @@ use std::time::{Instant, SystemTime};
 use tracing::{Span, info, info_span};
 
 use crate::backend::cleanup_record;
+use crate::backend::container;
 use crate::backend::local::{self, LocalBackend, Part, RankIo};
 use crate::backend::message::ToBackend;
 use crate::control::finish::finish;
@@ -77,6 +78,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     if spec.dry_run {
         let (surroundings, nspace) = beginning?.unguarded();
         let limit = surroundings.nofile.rlim_max;
+        enter_container(&spec)?;
         let plan = Plan::new(spec, nspace, limit)?;
         return dry_run::show(plan, &surroundings);
     }
@@ -121,12 +123,18 @@ fn prepare(
 ) -> Result<(Controller, Surroundings), RunFailure> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
+        enter_container(&spec)?;
         let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max)?;
         let controller = across::prepare(plan, &surroundings, (started, since), status)?;
         return Ok((controller, surroundings));
     }
-    let (surroundings, nspace, guard) = beginning.guarded()?;
-    let plan = match Plan::new(spec, nspace, surroundings.nofile.rlim_max) {
+    let (mut surroundings, nspace, guard) = beginning.guarded()?;
+    let entered = enter_container(&spec);
+    let plan = entered.and_then(|servers| {
+        surroundings.children.extend(servers);
+        Plan::new(spec, nspace, surroundings.nofile.rlim_max)
+    });
+    let plan = match plan {
         Ok(plan) => Arc::new(plan),
         Err(failure) => {
             drop(guard.dismiss());
@@ -165,6 +173,26 @@ fn prepare(
         streams,
     });
     Ok((controller, surroundings))
+}
+
+/// Enters what the ranks run in, so that their programs are found, and returns the children that it takes. The launcher
+/// of several hosts does so as far as it can: it may be on a host without the images, and what a program is, is then
+/// not known here.
+fn enter_container(spec: &JobSpec) -> Result<Vec<i32>, RunFailure> {
+    if spec.container.is_empty() {
+        return Ok(Vec::new());
+    }
+    let cwd = std::env::current_dir()
+        .map_err(|error| RunFailure::system("the working directory", error))?;
+    if !spec.layout.across_hosts() {
+        return container::enter(&spec.container, &cwd);
+    }
+    if rustix::process::geteuid().is_root()
+        && let Err(failure) = container::enter(&spec.container, &cwd)
+    {
+        info!("programs are looked for without their images: {failure}");
+    }
+    Ok(Vec::new())
 }
 
 /// How the ranks' output is shown.

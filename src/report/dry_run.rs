@@ -1,7 +1,7 @@
 //! `--dry-run`: everything up to the first process, and the plan as a text on standard output.
 //!
 //! What a run would refuse is refused here in the same words. Nothing is made: no process, no
-//! directory, no file.
+//! directory, no file; images are mounted for this process, to look for programs in them.
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr};
@@ -150,6 +150,10 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
         for line in explain::binding(plan, true) {
             sheet.add(std::mem::take(&mut name), &line);
         }
+    }
+    let mut name = "image";
+    for line in explain::images(plan) {
+        sheet.add(std::mem::take(&mut name), &line);
     }
     let across_hosts = plan.spec.layout.across_hosts();
     if across_hosts {

@@ -6,6 +6,7 @@ use crate::plan::slots::online;
 use crate::plan::{App, Plan, directory, rank_env};
 use crate::report::{bindings, nodes};
 use wireup_core::job::ids::Rank;
+use wireup_core::job::spec::Uenv;
 use wireup_core::topology;
 
 /// Nodes whose ranks [`short`] shows.
@@ -46,6 +47,7 @@ pub fn long(plan: &Plan) -> Vec<String> {
     lines.extend(places(plan).map(|place| format!("placement: {place}")));
     let bound = binding(plan, false).into_iter();
     lines.extend(bound.map(|line| format!("binding: {line}")));
+    lines.extend(images(plan).map(|line| format!("image: {line}")));
     if plan.spec.layout.across_hosts() {
         lines.push(format!("contacts: {}", nodes::reach(plan)));
         lines.push(format!("agent: {}", nodes::agent(plan)));
@@ -209,6 +211,15 @@ pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
     }
     lines.extend(bindings::ranks(binding));
     lines
+}
+
+/// The images that the ranks run in.
+pub(crate) fn images(plan: &Plan) -> impl Iterator<Item = String> + '_ {
+    let uenvs = plan.spec.container.uenvs.iter();
+    uenvs.map(|Uenv { file, mount }| {
+        let (file, mount) = (file.display(), mount.display());
+        format!("{file} on {mount}, mounted for the ranks alone (--uenv)")
+    })
 }
 
 /// Ascending ranks as `0-3,6`.

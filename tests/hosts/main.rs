@@ -15,6 +15,7 @@ mod batch_nodes;
 mod binding;
 mod bystanders;
 mod cluster;
+mod containers;
 mod debuggers;
 mod detached;
 mod diagnosing;

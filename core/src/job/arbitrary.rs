@@ -18,9 +18,9 @@ use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
-    AgentStarter, AppSpec, BindTo, BindingSpec, Children, DebugSpec, EndingSpec, FenceLimit,
+    AgentStarter, AppSpec, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec, EndingSpec, FenceLimit,
     Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy, MapWithin, OnFailure, PmiChoice, Preload,
-    RankChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, WrapSpec,
+    RankChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
 use crate::topology::{CPUS_MAX, CpuSet, Level};
@@ -168,6 +168,13 @@ fn app() -> BoxedStrategy<AppSpec> {
                 }
             },
         )
+        .boxed()
+}
+
+fn container() -> BoxedStrategy<ContainerSpec> {
+    let uenv = (path(), path()).prop_map(|(file, mount)| Uenv { file, mount });
+    vec(uenv, 0..3)
+        .prop_map(|uenvs| ContainerSpec { uenvs })
         .boxed()
 }
 
@@ -364,15 +371,17 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
             vec("\\PC{0,9}", 0..3),
             of("\\PC{0,9}"),
             binding(),
+            container(),
         ),
     )
         .prop_map(
             |(apps, layout, psets, stdio, ending, status, interface, debug, rest)| {
-                let (told, notes, log, binding) = rest;
+                let (told, notes, log, binding, container) = rest;
                 JobSpec {
                     apps,
                     layout,
                     binding,
+                    container,
                     psets,
                     stdio,
                     ending,

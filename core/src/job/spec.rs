@@ -1,6 +1,7 @@
 //! What the user asked for, as a plain value: flags end here.
 
 mod binding;
+mod container;
 mod layout;
 
 use std::ffi::OsString;
@@ -12,6 +13,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use binding::{BindTo, BindingSpec, MapWithin};
+pub use container::{ContainerSpec, UENV_MOUNT, Uenv, UenvError};
 pub use layout::{AgentStarter, LayoutSpec, MapBy, STAR_LIMIT, SpreadSpec, TREE_WIDTH};
 
 use super::debug::{Director, OnToolLoss};
@@ -366,6 +368,8 @@ pub struct JobSpec {
     pub layout: LayoutSpec,
     /// CPUs of the ranks.
     pub binding: BindingSpec,
+    /// What the ranks run in.
+    pub container: ContainerSpec,
     /// Process sets beside those of the applications.
     pub psets: Vec<ProcessSet>,
     /// Input and output.
@@ -398,6 +402,7 @@ impl JobSpec {
             apps,
             layout: LayoutSpec::default(),
             binding: BindingSpec::default(),
+            container: ContainerSpec::default(),
             psets: Vec::new(),
             stdio: StdioSpec::default(),
             ending: EndingSpec::default(),

@@ -9,6 +9,7 @@ use rustix::process::getppid;
 
 use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
 use crate::backend::cleanup_record;
+use crate::backend::container;
 use crate::backend::guard::Guard;
 use crate::backend::link_message::Description;
 use crate::backend::local::{self, LocalBackend, Part};
@@ -131,7 +132,7 @@ pub(super) fn make_backend(
     (node, description): (NodeId, Description),
     silence: Duration,
     variables: Vec<Variable>,
-    surroundings: &Surroundings,
+    surroundings: &mut Surroundings,
 ) -> Result<(LocalBackend, Signals, Arc<Plan>, Instant), RunFailure> {
     cleanup_record::collect();
     let (started, since) = (Instant::now(), SystemTime::now());
@@ -151,7 +152,11 @@ pub(super) fn make_backend(
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| RunFailure::system("cannot receive signals", error));
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
-    let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell);
+    let entered = container::enter(&spec.container, &inheritance.cwd);
+    let unpacked = entered.and_then(|servers| {
+        surroundings.children.extend(servers);
+        decided.unpack(&spec, &staged_files, &inheritance, node, tell)
+    });
     let made = unpacked.and_then(|unpacked| {
         let plan = Plan::resolve(decided, spec, inheritance, node, &staged_files, limit)?;
         Ok((unpacked, Arc::new(plan), signals?))

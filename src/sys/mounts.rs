@@ -1,0 +1,201 @@
+//! Mounts that only this process and those that it starts see.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// First bytes of a squashfs image, which is little-endian. Source: `SQUASHFS_MAGIC` in Linux's `linux/magic.h`.
+const SQUASHFS: [u8; 4] = *b"hsqs";
+
+/// Requests to `/dev/loop-control` and to a loop device. Source: Linux's `linux/loop.h`.
+const LOOP_CTL_GET_FREE: u32 = 0x4c82;
+const LOOP_CONFIGURE: u32 = 0x4c0a;
+/// The device cannot be written, and is free again when the last process has left its mount.
+const READ_ONLY_AND_AUTOCLEAR: u32 = 1 | 4;
+
+/// Attempts to get a loop device that another process takes first.
+const LOOP_TRIES: u32 = 16;
+
+/// `struct loop_config` of Linux's `linux/loop.h`, with `struct loop_info64` in it.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    device_inode_rdevice_offset_limit: [u64; 5],
+    number_encryption: [u32; 3],
+    flags: u32,
+    names: [u8; 128],
+    key: [u8; 32],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+
+/// How this process comes to have mounts of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rights {
+    /// It has those of the system's administrator.
+    System,
+    /// It is in a user namespace of its own, where it may mount few kinds of file systems.
+    OwnNamespace,
+}
+
+fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: no flag that is given here is about descriptors.
+    unsafe { unshare_unsafe(flags) }
+}
+
+/// Gives this process mounts of its own: what is mounted from here on is seen by it and by the processes that it
+/// starts. What the system mounts later is seen here too. Must be called while the process has a single thread.
+///
+/// # Errors
+/// When the system permits neither mount namespaces nor user namespaces.
+pub fn separate() -> io::Result<Rights> {
+    let rights = match unshare(UnshareFlags::NEWNS) {
+        Ok(()) => Rights::System,
+        Err(Errno::PERM) => {
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
+            fs::write("/proc/self/setgroups", "deny")?;
+            let one = |id: u32| format!("{id} {id} 1");
+            fs::write("/proc/self/uid_map", one(uid.as_raw()))?;
+            fs::write("/proc/self/gid_map", one(gid.as_raw()))?;
+            Rights::OwnNamespace
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    let received = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
+    mount_change("/", received)?;
+    Ok(rights)
+}
+
+/// Whether a file begins like a squashfs image.
+///
+/// # Errors
+/// Those of reading it.
+pub fn is_squashfs(file: &File) -> io::Result<bool> {
+    let mut start = Vec::new();
+    file.take(SQUASHFS.len() as u64).read_to_end(&mut start)?;
+    Ok(start == SQUASHFS)
+}
+
+const IMAGE_FLAGS: MountFlags = MountFlags::RDONLY
+    .union(MountFlags::NOSUID)
+    .union(MountFlags::NODEV);
+
+/// Mounts a squashfs image with the kernel's own driver, on a loop device.
+///
+/// # Errors
+/// The system's, with the part that failed.
+pub fn by_loop_device(image: &File, target: &Path) -> io::Result<()> {
+    let (device, name) = loop_device(image)?;
+    let mounted = mount(&name, target, "squashfs", IMAGE_FLAGS, None);
+    // The mount has it now; without one, this was the last to use the device, and it is free again.
+    drop(device);
+    mounted.map_err(|errno| named(&format!("cannot mount {name}"), errno.into()))
+}
+
+/// A loop device with the image, and its name.
+fn loop_device(image: &File) -> io::Result<(File, String)> {
+    let open = |name: &str| {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(name == LOOP_CONTROL)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(name);
+        opened.map_err(|error| named(name, error))
+    };
+    let control = open(LOOP_CONTROL)?;
+    let config = LoopConfig {
+        fd: image.as_raw_fd().unsigned_abs(),
+        block_size: 0,
+        device_inode_rdevice_offset_limit: [0; 5],
+        number_encryption: [0; 3],
+        flags: READ_ONLY_AND_AUTOCLEAR,
+        names: [0; 128],
+        key: [0; 32],
+        init: [0; 2],
+        reserved: [0; 8],
+    };
+    let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
+    for _ in 0..LOOP_TRIES {
+        // SAFETY: the request takes no argument.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE as _) };
+        if number < 0 {
+            return Err(named(LOOP_CONTROL, io::Error::last_os_error()));
+        }
+        let name = format!("/dev/loop{number}");
+        let device = open(&name)?;
+        // SAFETY: the request reads a `struct loop_config`, which outlives the call.
+        let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) };
+        if done == 0 {
+            return Ok((device, name));
+        }
+        last = named(&name, io::Error::last_os_error());
+        if last.kind() != io::ErrorKind::ResourceBusy {
+            break;
+        }
+    }
+    Err(last)
+}
+
+const LOOP_CONTROL: &str = "/dev/loop-control";
+
+fn named(what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Mounts a file system that the process with the returned descriptor will serve, by FUSE.
+///
+/// # Errors
+/// The system's, with the part that failed.
+pub fn by_fuse(target: &Path) -> io::Result<OwnedFd> {
+    const FUSE: &str = "/dev/fuse";
+    let device = OpenOptions::new().read(true).write(true).open(FUSE);
+    let device = device.map_err(|error| named(FUSE, error))?;
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={}",
+        device.as_raw_fd(),
+        uid.as_raw(),
+        gid.as_raw()
+    );
+    let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
+    mount("squashfuse", target, "fuse", IMAGE_FLAGS, options.as_c_str())
+        .map_err(|errno| named("cannot mount", errno.into()))?;
+    Ok(device.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_kernel_s() {
+        // Source: linux/loop.h: 8 + sizeof(struct loop_info64) = 232 + 64.
+        assert_eq!(size_of::<LoopConfig>(), 304);
+        assert_eq!(offset_of!(LoopConfig, flags), 8 + 52);
+        assert_eq!(offset_of!(LoopConfig, init), 8 + 216);
+    }
+
+    #[test]
+    fn an_image_is_known_by_its_first_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let looks = |contents: &[u8]| {
+            let path = dir.path().join("image");
+            fs::write(&path, contents).unwrap();
+            is_squashfs(&File::open(path).unwrap()).unwrap()
+        };
+        assert!(looks(b"hsqs and more"));
+        for other in [&b""[..], b"hsq", b"\x7fELF", b"sqsh"] {
+            assert!(!looks(other), "{other:?}");
+        }
+    }
+}
