@@ -5,12 +5,12 @@ pub(crate) mod admission;
 pub(crate) mod arbitrary;
 pub mod cleaning;
 pub mod cleanup_record;
+pub(crate) mod container;
 #[allow(
     unsafe_code,
     reason = "processes made by clone(2) that have one thread"
 )]
 pub mod guard;
-pub(crate) mod container;
 pub(crate) mod inspection;
 pub mod job_label;
 pub mod launch_agents;

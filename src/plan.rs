@@ -21,6 +21,7 @@ use crate::inspect::Detected;
 use crate::inspect::program::Program;
 use crate::inspect::sidecar_files::HostParts;
 use crate::plan::inheritance::Inheritance;
+use crate::plan::inside::Inside;
 use crate::plan::pattern::Fields;
 use crate::plan::reasons::{CountWhy, Offer};
 use crate::plan::slots::Slots;
@@ -45,6 +46,7 @@ mod growth;
 pub mod host_lookup;
 pub mod hostfile;
 pub mod inheritance;
+pub mod inside;
 pub(crate) mod job_facts;
 pub(crate) mod job_names;
 pub mod jobs;
@@ -147,6 +149,8 @@ pub struct Plan {
     pub inheritance: Arc<Inheritance>,
     /// Application contexts.
     pub apps: Vec<App>,
+    /// What the ranks here see, if they run in an image.
+    pub inside: Option<Inside>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.
     pub host: Option<HostParts>,
     /// Why there is none, on a node whose ranks do not need it.

@@ -5,6 +5,7 @@
 //! - [`topology`]: what a host is made of
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
 //! - [`binding`]: which CPUs each rank of a host gets
+//! - [`container`]: what the container of a node is made of
 //! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
@@ -16,6 +17,7 @@
 
 pub mod binding;
 pub mod collective;
+pub mod container;
 pub mod direct_modex;
 pub mod doctor;
 pub mod fence;

@@ -38,6 +38,7 @@ use nodes::LocalNode;
 use rustix::process::Pid;
 use tracing::Span;
 
+use crate::backend::container::Container;
 use crate::backend::guard::{Guard, Leaving};
 use crate::backend::local::waiting::Lookout;
 use crate::backend::message::FromBackend;
@@ -162,6 +163,8 @@ pub(crate) struct LocalBackend {
     lookout: Lookout,
     /// Debuggers that look into ranks here.
     inspections: Inspections,
+    /// What the ranks run in.
+    container: Option<Container>,
     /// The guard, once it was dismissed: the last field, since to drop it waits.
     pub(crate) leaving: Option<Leaving>,
 }
@@ -247,6 +250,7 @@ impl LocalBackend {
             absent: BTreeSet::new(),
             lookout: Lookout::default(),
             inspections: Inspections::default(),
+            container: None,
             leaving: None,
             plan: Arc::clone(parts.plan),
         })
@@ -259,8 +263,14 @@ impl LocalBackend {
         }
     }
 
+    /// What the ranks run in, removed with the launch.
+    pub(crate) fn run_in(&mut self, container: Option<Container>) {
+        self.container = container;
+    }
+
     /// Nothing was started and nothing will be: leaves nothing behind.
     pub(crate) fn abandon(mut self) {
+        self.container = None;
         if let Some(directory) = self.directory.take() {
             let _ = directory.remove();
         }

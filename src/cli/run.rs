@@ -18,7 +18,8 @@ use super::impi::Link;
 use super::line::{Own, Word};
 use super::negation::with_negations;
 use super::options::{
-    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs, StatusArgs, StdioArgs,
+    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs,
+    StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
 use crate::cli::{foreign_options, usage_errors};
@@ -242,7 +243,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         psets,
         layout,
         binding,
-        container: args.container.into(),
+        container: args.container.resolve().inspect_err(told)?,
         stdio,
         ending: args.ending.into(),
         status,

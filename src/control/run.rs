@@ -6,13 +6,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tracing::{Span, info, info_span};
 
 use crate::backend::cleanup_record;
-use crate::backend::container;
+use crate::backend::container::{self, Entered};
 use crate::backend::local::{self, LocalBackend, Part, RankIo};
 use crate::backend::message::ToBackend;
 use crate::control::finish::finish;
@@ -20,6 +21,7 @@ use crate::control::orders::Orders;
 use crate::control::{self, Controller};
 use crate::failure::{RequestError, RunFailure};
 use crate::log::{self, FilterError};
+use crate::plan::staging::Tell;
 use crate::plan::{Plan, direction};
 use crate::report::status::{Status, Target, made};
 use crate::report::{dry_run, explain};
@@ -32,7 +34,7 @@ use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
-use wireup_core::job::ids::Rank;
+use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::spec::{DebugSpec, FenceLimit, JobSpec, PmiChoice, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 
@@ -78,8 +80,14 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     if spec.dry_run {
         let (surroundings, nspace) = beginning?.unguarded();
         let limit = surroundings.nofile.rlim_max;
-        enter_container(&spec)?;
-        let plan = Plan::new(spec, nspace, limit)?;
+        let entered = match spec.layout.across_hosts() {
+            true => {
+                enter_images(&spec);
+                Entered::default()
+            }
+            false => enter(&spec, &nspace, &mut |_, _| {})?,
+        };
+        let plan = Plan::new(spec, nspace, limit, entered.inside())?;
         return dry_run::show(plan, &surroundings);
     }
     if let Some(filter) = &spec.log {
@@ -123,29 +131,31 @@ fn prepare(
 ) -> Result<(Controller, Surroundings), RunFailure> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
-        enter_container(&spec)?;
-        let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max)?;
+        enter_images(&spec);
+        let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
         let controller = across::prepare(plan, &surroundings, (started, since), status)?;
         return Ok((controller, surroundings));
     }
-    let (mut surroundings, nspace, guard) = beginning.guarded()?;
-    let entered = enter_container(&spec);
-    let plan = entered.and_then(|servers| {
-        surroundings.children.extend(servers);
-        Plan::new(spec, nspace, surroundings.nofile.rlim_max)
+    let (mut surroundings, nspace, mut guard) = beginning.guarded()?;
+    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let planned = enter(&spec, &nspace, tell).and_then(|entered| {
+        let limit = surroundings.nofile.rlim_max;
+        let plan = Plan::new(spec, nspace, limit, entered.inside())?;
+        Ok((Arc::new(plan), entered))
     });
-    let plan = match plan {
-        Ok(plan) => Arc::new(plan),
+    let (plan, entered) = match planned {
+        Ok(planned) => planned,
         Err(failure) => {
             drop(guard.dismiss());
             return Err(failure);
         }
     };
+    surroundings.children.extend(entered.processes());
     let namespaces = namespaces(&plan);
     let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
-    let local = LocalBackend::new(local::LocalParts {
+    let mut local = LocalBackend::new(local::LocalParts {
         plan: &plan,
         poll: Poll::new().map_err(|errno| RunFailure::system("cannot wait for events", errno))?,
         part: Part::Whole,
@@ -156,6 +166,7 @@ fn prepare(
         surroundings: &surroundings,
         silence: SILENCE,
     })?;
+    local.run_in(entered.container);
     let (signals, streams) = match outside((&local.poll, &local.wake), signals, show) {
         Ok(outside) => outside,
         Err(failure) => {
@@ -175,24 +186,25 @@ fn prepare(
     Ok((controller, surroundings))
 }
 
-/// Enters what the ranks run in, so that their programs are found, and returns the children that it takes. The launcher
-/// of several hosts does so as far as it can: it may be on a host without the images, and what a program is, is then
-/// not known here.
-fn enter_container(spec: &JobSpec) -> Result<Vec<i32>, RunFailure> {
-    if spec.container.is_empty() {
-        return Ok(Vec::new());
-    }
-    let cwd = std::env::current_dir()
-        .map_err(|error| RunFailure::system("the working directory", error))?;
-    if !spec.layout.across_hosts() {
-        return container::enter(&spec.container, &cwd);
-    }
+/// Mounts the software images of ranks on other hosts as far as can be done here: the launcher may be on a host without
+/// them, and what a program is, is then not known here.
+fn enter_images(spec: &JobSpec) {
+    let cwd = std::env::current_dir().unwrap_or_default();
     if rustix::process::geteuid().is_root()
-        && let Err(failure) = container::enter(&spec.container, &cwd)
+        && let Err(failure) = container::enter_images(&spec.container, &cwd)
     {
         info!("programs are looked for without their images: {failure}");
     }
-    Ok(Vec::new())
+}
+
+/// Makes what ranks on this machine run in, so that their programs are found there.
+fn enter(spec: &JobSpec, nspace: &Nspace, tell: Tell<'_>) -> Result<Entered, RunFailure> {
+    if spec.container.is_empty() {
+        return Ok(Entered::default());
+    }
+    let cwd = std::env::current_dir()
+        .map_err(|error| RunFailure::system("the working directory", error))?;
+    container::enter(&spec.container, (nspace, NodeId(0)), &cwd, tell)
 }
 
 /// How the ranks' output is shown.

@@ -50,12 +50,15 @@ pub(super) enum Remedy {
     None,
     Copy,
     CopyOrPreload,
+    /// It has to be in the image.
+    Image,
 }
 
 impl Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "",
+            Self::Image => "; ranks find what is in their image (--image), and what is mounted there (--image-mount)",
             Self::Copy => "; copy it there, or put it where every host sees it",
             Self::CopyOrPreload => {
                 "; copy it there, or put it where every host sees it, or let it go along (--preload-binary)"
@@ -115,16 +118,20 @@ pub(super) enum DirectoryProblem {
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
 /// [`variables`]. With a `search`, the program was spawned, and is searched in these
-/// directories before those of PATH, and in its working directory after all.
+/// directories before those of PATH, and in its working directory after all. Its ranks may run in an image.
 pub(super) fn app_plan(
     app: &AppSpec,
     (ranks, count): (Range<u32>, CountWhy),
     mut env: Vec<Variable>,
     inheritance: &Inheritance,
-    stand: Stand,
+    (stand, in_image): (Stand, bool),
     search: Option<&[PathBuf]>,
 ) -> Result<(App, Loader), RunFailure> {
-    let cwd = working_directory(app, inheritance, stand)?;
+    let mut cwd = working_directory(app, inheritance, stand)?;
+    if in_image {
+        // Which is not where its process is when it has entered the image.
+        cwd.get_or_insert_with(|| inheritance.cwd.clone());
+    }
     let start = cwd.as_deref().unwrap_or(&inheritance.cwd);
     // A program is found also for ranks that are to have no PATH.
     let path = env
@@ -141,6 +148,7 @@ pub(super) fn app_plan(
         },
     };
     let remedy = |preloaded| match (stand, preloaded) {
+        _ if in_image => Remedy::Image,
         (Stand::Node, true) => Remedy::Copy,
         (Stand::Node, false) => Remedy::CopyOrPreload,
         _ => Remedy::None,
@@ -225,11 +233,12 @@ pub(super) fn working_directory(
 }
 
 /// The variables of an app's ranks before wireup's own; if they are to `travel`, those that mean
-/// nothing on other machines only if the user asks for them.
+/// nothing on other machines only if the user asks for them, and the same of those that name files of the host if the
+/// ranks run in an image.
 pub(super) fn variables(
     app: &AppSpec,
     inheritance: &Inheritance,
-    travel: bool,
+    (travel, in_image): (bool, bool),
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Variable>, AppError> {
     let mut asked = Vec::new();
@@ -248,6 +257,9 @@ pub(super) fn variables(
         asked.push(Forward::parse(text).map_err(AppError::Forward)?);
     }
     let mut base = environment::base(&inheritance.vars, &app.inherited, &asked);
+    if in_image {
+        environment::leave_files(&mut base.variables, &app.inherited, &asked);
+    }
     if travel {
         environment::leave_local(&mut base.variables, &app.inherited, &asked);
     }

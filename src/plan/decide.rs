@@ -16,8 +16,10 @@ use crate::failure::{RequestError, RunFailure};
 use crate::inspect::Wants;
 use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
+use crate::plan::inside::{Inside, look};
 use crate::plan::reasons::OfferWhy;
 use crate::plan::slots::Slots;
+use wireup_core::container;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
@@ -61,14 +63,20 @@ fn secret() -> Result<LaunchKey, RunFailure> {
 }
 
 impl Plan {
-    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors.
+    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors, `inside`
+    /// what ranks here see if they run in an image.
     ///
     /// A job on several hosts is decided for all; what a program is, is then known as far as this
     /// machine has a copy.
     ///
     /// # Errors
     /// [`RunFailure`] with the reason and the remedy.
-    pub fn new(spec: JobSpec, nspace: Nspace, descriptors: u64) -> Result<Self, RunFailure> {
+    pub fn new(
+        spec: JobSpec,
+        nspace: Nspace,
+        descriptors: u64,
+        inside: Option<Inside>,
+    ) -> Result<Self, RunFailure> {
         let across = spec.layout.across_hosts();
         if let Some(socket) = &spec.interface.allocator {
             check_allocator(socket)?;
@@ -82,19 +90,27 @@ impl Plan {
         size::check(&spec, size, descriptors)?;
         let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
             .map_err(RunFailure::request)?;
-        let stand = if across {
-            Stand::Launcher
-        } else {
-            Stand::Alone
+        let in_image = spec.container.image.is_some();
+        let stand = match (across, in_image) {
+            // What this machine has under the name of a program is not what the ranks will find.
+            (true, true) => Stand::Bystander,
+            (true, false) => Stand::Launcher,
+            (false, _) => Stand::Alone,
         };
         let mut variables = Vec::new();
         let mut looked = Vec::with_capacity(spec.apps.len());
         for (app, ranks) in spec.apps.iter().zip(size::ranges(&sizes)) {
-            let env = app::variables(app, &inheritance, across, &mut warnings)?;
+            let mut env = app::variables(app, &inheritance, (across, in_image), &mut warnings)?;
             if across {
                 variables.push(env.clone());
             }
-            looked.push(app_plan(app, ranks, env, &inheritance, stand, None)?);
+            if let Some(inside) = &inside {
+                container::environment(&mut env, &inside.env);
+            }
+            let inherited = &inheritance;
+            looked.push(look(inside.as_ref(), move || {
+                app_plan(app, ranks, env, inherited, (stand, in_image), None)
+            })?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
         if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
@@ -179,6 +195,7 @@ impl Plan {
             decided,
             inheritance: Arc::new(inheritance),
             apps,
+            inside,
             host,
             without_host: None,
             binding,

@@ -21,7 +21,7 @@ pub type Variable = (OsString, OsString);
 pub mod file;
 mod local;
 
-pub use local::{is_given_by_node, is_hidden, is_local, leave_local};
+pub use local::{is_given_by_node, is_hidden, is_local, leave_files, leave_local};
 
 /// Names that start so are launcher state, unless [`KEPT`] has them.
 ///

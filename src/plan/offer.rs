@@ -68,6 +68,9 @@ impl Plan {
     /// # Errors
     /// [`RunFailure`] with the missing file and how to get it.
     pub fn server_for_tools(&self) -> Result<HostParts, RunFailure> {
+        if self.inside.is_some() {
+            return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
+        }
         let loader = |(app, spec): (&App, &AppSpec)| {
             let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
             let env = &app.env[..app.common];
@@ -85,6 +88,17 @@ pub(super) fn host_parts(
     loaders: &[Loader],
     inheritance: &Inheritance,
 ) -> Result<HostParts, RunFailure> {
+    let variable = inheritance
+        .variable(libpmix::VARIABLE)
+        .map(Path::new)
+        .filter(|p| !p.as_os_str().is_empty());
+    if spec.container.image.is_some() {
+        // The server runs outside the image, on the libraries of the host.
+        let loader = Loader::new(&inheritance.vars, &inheritance.cwd, System::default());
+        let asked = spec.interface.libpmix.as_deref();
+        let libpmix = libpmix::choose(asked, None, variable, &[], &loader);
+        return sidecar_files::find(spec, libpmix);
+    }
     let wanted = apps
         .iter()
         .position(|app| {
@@ -100,10 +114,6 @@ pub(super) fn host_parts(
     // What a script finds is a guess, and counts if no program is known to load a libpmix.
     let close_by = |app: &App| openmpi::close_by(&app.detected, &app.env);
     let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
-    let variable = inheritance
-        .variable(libpmix::VARIABLE)
-        .map(Path::new)
-        .filter(|p| !p.as_os_str().is_empty());
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),
         Some(&apps[wanted].detected),

@@ -10,7 +10,9 @@ use super::{App, Decided, Plan, StagedFiles, binding, libpmix, size};
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
+use crate::plan::inside::{Inside, look};
 use crate::plan::slots::Slots;
+use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{Inherited, JobSpec};
 
@@ -29,7 +31,7 @@ impl Plan {
     ///
     /// `inheritance` is the launcher's, with what the node itself adds ([`Inheritance::on_node`]);
     /// `staged_files` are those that were sent and stored; `descriptors` is the hard limit of open
-    /// descriptors here.
+    /// descriptors here, `inside` what ranks here see if they run in an image.
     ///
     /// # Errors
     /// [`RunFailure`] with the reason and the remedy, in words that are the same on every node with
@@ -41,12 +43,14 @@ impl Plan {
         node: NodeId,
         staged_files: &[StagedFiles],
         descriptors: u64,
+        inside: Option<Inside>,
     ) -> Result<Self, RunFailure> {
         decided.check(&spec, node)?;
         let slots = Slots::detect();
         let ranks = decided.job.ranks.local_size(node);
         size::check_node(&spec, node, ranks, &slots, descriptors)?;
         decided.oversubscribed = slots.exceeded_by(ranks);
+        let in_image = spec.container.image.is_some();
         let mut looked = Vec::with_capacity(spec.apps.len());
         let contexts = (0..).map(AppNum).zip(&spec.apps);
         let variables = std::mem::take(&mut decided.variables);
@@ -67,7 +71,13 @@ impl Plan {
             {
                 app.to_mut().argv[0] = program.into();
             }
-            looked.push(app_plan(&app, ranks, env, &inheritance, stand, None)?);
+            if let Some(inside) = &inside {
+                container::environment(&mut env, &inside.env);
+            }
+            let inherited = &inheritance;
+            looked.push(look(inside.as_ref(), move || {
+                app_plan(&app, ranks, env, inherited, (stand, in_image), None)
+            })?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
         let host = decided
@@ -87,6 +97,7 @@ impl Plan {
             decided,
             inheritance: Arc::new(inheritance),
             apps,
+            inside,
             host,
             without_host,
             binding,

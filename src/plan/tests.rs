@@ -29,7 +29,7 @@ fn app(program: &Path) -> AppSpec {
 }
 
 pub(crate) fn plan(spec: JobSpec) -> Plan {
-    Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20).unwrap()
+    Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None).unwrap()
 }
 
 /// A node's plan of what the launcher sends it, in a directory of that name there.
@@ -41,7 +41,7 @@ fn there(plan: &Plan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<Pla
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     let mut inheritance = inheritance.on_node(own);
     inheritance.cwd = cwd.into();
-    let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
+    let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None);
     plan.map_err(|failure| failure.to_string())
 }
 
@@ -162,7 +162,7 @@ fn the_launcher_refuses_what_no_host_could_accept() {
     let refused = |change: &dyn Fn(&mut JobSpec)| {
         let mut spec = spec("n1:1,n2:1", Path::new("./app"));
         change(&mut spec);
-        Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20)
+        Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None)
             .unwrap_err()
             .to_string()
     };
@@ -187,7 +187,7 @@ fn a_description_that_contradicts_itself_is_refused() {
         let (mut decided, mut spec) = (plan.decided.clone(), plan.spec.clone());
         change(&mut decided, &mut spec);
         let inheritance = (*plan.inheritance).clone();
-        let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20);
+        let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None);
         resolved.unwrap_err().to_string()
     };
     for message in [

@@ -216,10 +216,15 @@ pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
 /// The images that the ranks run in.
 pub(crate) fn images(plan: &Plan) -> impl Iterator<Item = String> + '_ {
     let uenvs = plan.spec.container.uenvs.iter();
-    uenvs.map(|Uenv { file, mount }| {
+    let uenvs = uenvs.map(|Uenv { file, mount }| {
         let (file, mount) = (file.display(), mount.display());
         format!("{file} on {mount}, mounted for the ranks alone (--uenv)")
-    })
+    });
+    let image = plan.spec.container.image.iter().map(|image| {
+        let (name, runtime) = (image.image.to_string_lossy(), image.runtime.as_str());
+        format!("{name} is the ranks' root directory (--image), in a container made by {runtime}")
+    });
+    uenvs.chain(image)
 }
 
 /// Ascending ranks as `0-3,6`.

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::process::{chroot, fchdir};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// First bytes of a squashfs image, which is little-endian. Source: `SQUASHFS_MAGIC` in Linux's `linux/magic.h`.
 const SQUASHFS: [u8; 4] = *b"hsqs";
@@ -74,6 +75,56 @@ pub fn separate() -> io::Result<Rights> {
     Ok(rights)
 }
 
+/// The mounts that another process sees, from its root directory.
+#[derive(Debug)]
+pub struct View {
+    namespace: OwnedFd,
+    root: OwnedFd,
+}
+
+impl View {
+    /// Of this process.
+    ///
+    /// # Errors
+    /// When it is gone, or another user's.
+    pub fn of(pid: i32) -> io::Result<Self> {
+        let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
+        let root = File::open(format!("/proc/{pid}/root"))?;
+        Ok(Self {
+            namespace: namespace.into(),
+            root: root.into(),
+        })
+    }
+
+    /// What a process joins, and the directory that it then makes its root.
+    pub fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
+        (self.namespace.as_fd(), self.root.as_fd())
+    }
+
+    /// Does something in a thread that sees these mounts.
+    ///
+    /// # Errors
+    /// When the system does not let this process join them.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let join = || -> io::Result<()> {
+            // Of the thread's own: root and working directory are those of the whole process otherwise.
+            unshare(UnshareFlags::FS)?;
+            let kind = Some(LinkNameSpaceType::Mount);
+            move_into_link_name_space(self.namespace.as_fd(), kind)?;
+            fchdir(&self.root)?;
+            Ok(chroot(".")?)
+        };
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new();
+            let thread = thread.spawn_scoped(scope, || join().map(|()| work()))?;
+            match thread.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
 /// Whether a file begins like a squashfs image.
 ///
 /// # Errors
@@ -132,7 +183,8 @@ fn loop_device(image: &File) -> io::Result<(File, String)> {
         let name = format!("/dev/loop{number}");
         let device = open(&name)?;
         // SAFETY: the request reads a `struct loop_config`, which outlives the call.
-        let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) };
+        let done =
+            unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE as _, &raw const config) };
         if done == 0 {
             return Ok((device, name));
         }
@@ -166,8 +218,14 @@ pub fn by_fuse(target: &Path) -> io::Result<OwnedFd> {
         gid.as_raw()
     );
     let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
-    mount("squashfuse", target, "fuse", IMAGE_FLAGS, options.as_c_str())
-        .map_err(|errno| named("cannot mount", errno.into()))?;
+    mount(
+        "squashfuse",
+        target,
+        "fuse",
+        IMAGE_FLAGS,
+        options.as_c_str(),
+    )
+    .map_err(|errno| named("cannot mount", errno.into()))?;
     Ok(device.into())
 }
 

@@ -20,6 +20,8 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::sys::mounts::View;
+
 mod child;
 mod exit;
 mod into_group;
@@ -67,6 +69,8 @@ pub struct ChildCommand<'a> {
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
     pub namespaces: Option<Namespaces<'a>>,
+    /// The mounts that it sees, if not the launcher's own. Its executable and its directory are then among these.
+    pub view: Option<&'a View>,
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
     /// What its score for the out-of-memory killer is set to; the launcher's own when absent. Done without where it
@@ -94,6 +98,7 @@ impl<'a> ChildCommand<'a> {
             cpus: &[],
             reset_signals: &[],
             namespaces: None,
+            view: None,
             group: None,
             oom_score: None,
             crowded: false,
@@ -119,7 +124,7 @@ pub enum SpawnStage {
     Clone,
     /// Becoming a session leader.
     Session,
-    /// Joining the virtual node's namespaces.
+    /// Joining the namespaces of the virtual node or of the container.
     Namespace,
     /// Setting a resource limit.
     Limit,
@@ -204,9 +209,19 @@ impl Spawner {
         let namespaces = command.namespaces;
         let user_ns = namespaces.and_then(|ns| ns.user).map(|fd| fd.as_raw_fd());
         let uts_ns = namespaces.map(|ns| ns.uts.as_raw_fd());
+        let view = command.view.map(View::descriptors);
+        let (mount_ns, root) = (
+            view.map(|(ns, _)| ns.as_raw_fd()),
+            view.map(|(_, root)| root.as_raw_fd()),
+        );
         let sources = self.descriptors.iter().map(|(source, _)| *source);
         let group = command.group.map(|fd| fd.as_raw_fd());
-        let highest = sources.chain(user_ns).chain(uts_ns).chain(group).max();
+        let others = user_ns
+            .into_iter()
+            .chain(uts_ns)
+            .chain(mount_ns)
+            .chain(root);
+        let highest = sources.chain(others).chain(group).max();
         let (copy_below, files) = match (command.crowded, highest) {
             (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
             _ => (0, 0),
@@ -230,6 +245,8 @@ impl Spawner {
             reset_count: command.reset_signals.len(),
             user_ns: user_ns.unwrap_or(-1),
             uts_ns: uts_ns.unwrap_or(-1),
+            mount_ns: mount_ns.unwrap_or(-1),
+            root: root.unwrap_or(-1),
             parent: rustix::process::getpid().as_raw_nonzero().get(),
             group: -1,
             oom_score: command.oom_score.map_or(ptr::null(), CStr::as_ptr),

@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::sys::cgroup::Group;
+use crate::sys::mounts::View;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::spawn::{Child, ChildCommand, SpawnStage, Spawner};
 use wireup_core::job::ids::GlobalRank;
@@ -126,6 +127,8 @@ pub struct StartShared {
     pub env: Vec<CString>,
     /// Environment of the ranks of each node, after that.
     pub node_env: Vec<Vec<CString>>,
+    /// What the ranks see, if they run in an image.
+    pub view: Option<Arc<View>>,
     /// Namespaces of the virtual nodes.
     pub namespaces: Option<Arc<NodeNamespaces>>,
     /// The launch's control group here, if it has one.
@@ -347,6 +350,7 @@ fn start_one(
         cpus: &plan.cpus,
         reset_signals: &shared.reset_signals,
         group: shared.group.as_ref().map(|group| group.as_fd()),
+        view: shared.view.as_deref(),
         namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
         oom_score: shared.oom_score.as_deref(),
         crowded: kept_from.is_some(),

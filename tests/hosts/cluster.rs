@@ -18,6 +18,10 @@ use crate::common::{Elsewhere, Mpi, Pmix, Run, Sandbox, eventually, mpis, reposi
 /// Agents make these and leave them to the next, root's and Alice's.
 const OF_AGENTS: [&str; 2] = ["/run/wireup", "/tmp/wireup-54321"];
 
+/// Container runtimes make these on each host and leave them to the next container: with all that is in them, or empty.
+const OF_RUNTIMES: [&str; 3] = ["/run/containers", "/run/libpod", "/dev/shm/libpod_lock"];
+const OF_RUNTIMES_EMPTY: [&str; 2] = ["/run/crun", "/run/mount"];
+
 /// All that is installed.
 const PARTS: [&str; 4] = [
     "wireup",
@@ -643,7 +647,10 @@ impl Hosts {
         let processes = all.into_iter();
         let processes = processes.filter(|process| !own(process.pid) && !helper(process));
         let allowed = |file: &PathBuf| {
-            known.contains(file) || OF_AGENTS.iter().any(|dir| file.as_path() == Path::new(dir))
+            let mut whole = OF_AGENTS.iter().chain(&OF_RUNTIMES_EMPTY);
+            known.contains(file)
+                || whole.any(|dir| file.as_path() == Path::new(dir))
+                || OF_RUNTIMES.iter().any(|dir| file.starts_with(dir))
         };
         let files = host.files().into_iter().filter(|file| !allowed(file));
         let processes = processes.map(|process| format!("{}: process {process}", host.name()));

@@ -27,6 +27,7 @@ mod grid_engine;
 mod groups;
 mod grow;
 mod hostile;
+mod images;
 mod jobs;
 mod killed;
 mod kubernetes;

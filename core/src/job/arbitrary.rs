@@ -18,9 +18,10 @@ use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
 use super::spec::{
-    AgentStarter, AppSpec, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec, EndingSpec, FenceLimit,
-    Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy, MapWithin, OnFailure, PmiChoice, Preload,
-    RankChoice, SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
+    AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
+    EndingSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
+    MapWithin, OnFailure, PmiChoice, Preload, RankChoice, Runtime, SpreadSpec, StatusSpec,
+    StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
 use crate::topology::{CPUS_MAX, CpuSet, Level};
@@ -173,8 +174,19 @@ fn app() -> BoxedStrategy<AppSpec> {
 
 fn container() -> BoxedStrategy<ContainerSpec> {
     let uenv = (path(), path()).prop_map(|(file, mount)| Uenv { file, mount });
-    vec(uenv, 0..3)
-        .prop_map(|uenvs| ContainerSpec { uenvs })
+    let mount = (path(), path(), any::<bool>()).prop_map(|(source, target, read_only)| BindMount {
+        source,
+        target,
+        read_only,
+    });
+    let image = (word(), 0..Runtime::ALL.len(), vec(mount, 0..3));
+    let image = image.prop_map(|(image, runtime, mounts)| ImageSpec {
+        image,
+        runtime: Runtime::ALL[runtime],
+        mounts,
+    });
+    (vec(uenv, 0..3), of(image))
+        .prop_map(|(uenvs, image)| ContainerSpec { uenvs, image })
         .boxed()
 }
 

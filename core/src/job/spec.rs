@@ -13,7 +13,10 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use binding::{BindTo, BindingSpec, MapWithin};
-pub use container::{ContainerSpec, UENV_MOUNT, Uenv, UenvError};
+pub use container::{
+    BindMount, ContainerSpec, ImageError, ImageSpec, MountError, Runtime, UENV_MOUNT, Uenv,
+    UenvError,
+};
 pub use layout::{AgentStarter, LayoutSpec, MapBy, STAR_LIMIT, SpreadSpec, TREE_WIDTH};
 
 use super::debug::{Director, OnToolLoss};

@@ -247,6 +247,7 @@ impl LocalBackend {
         if self.plan.spec.verbose > 0 {
             self.tell_upcalls();
         }
+        self.run_in(None);
         if let Some(directory) = self.directory.take()
             && let Err(error) = directory.remove()
         {

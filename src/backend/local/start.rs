@@ -270,6 +270,7 @@ impl LocalBackend {
             apps,
             env,
             node_env,
+            view: plan.inside.as_ref().map(|inside| Arc::clone(&inside.view)),
             namespaces: self.namespaces.clone(),
             group: self.group.clone(),
             oom_score: out_of_memory::rank_score(),

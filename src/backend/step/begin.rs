@@ -152,22 +152,30 @@ pub(super) fn make_backend(
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| RunFailure::system("cannot receive signals", error));
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
-    let entered = container::enter(&spec.container, &inheritance.cwd);
-    let unpacked = entered.and_then(|servers| {
-        surroundings.children.extend(servers);
-        decided.unpack(&spec, &staged_files, &inheritance, node, tell)
+    let of = (&decided.job.nspace, node);
+    let entered = container::enter(&spec.container, of, &inheritance.cwd, tell);
+    let made = entered.and_then(|entered| {
+        let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell)?;
+        let inside = entered.inside();
+        let plan = Plan::resolve(
+            decided,
+            spec,
+            inheritance,
+            node,
+            &staged_files,
+            limit,
+            inside,
+        )?;
+        Ok((entered, unpacked, Arc::new(plan), signals?))
     });
-    let made = unpacked.and_then(|unpacked| {
-        let plan = Plan::resolve(decided, spec, inheritance, node, &staged_files, limit)?;
-        Ok((unpacked, Arc::new(plan), signals?))
-    });
-    let (unpacked, plan, signals) = match made {
+    let (entered, unpacked, plan, signals) = match made {
         Ok(made) => made,
         Err(failure) => {
             guard.dismiss();
             return Err(failure);
         }
     };
+    surroundings.children.extend(entered.processes());
     let mut local = LocalBackend::new(local::LocalParts {
         plan: &plan,
         poll,
@@ -180,6 +188,7 @@ pub(super) fn make_backend(
         silence,
     })?;
     local.keep(unpacked);
+    local.run_in(entered.container);
     let watched = local
         .poll
         .add(signals.as_fd(), Token::new(Source::Signals, 0))

@@ -1,9 +1,12 @@
 //! What ranks run in.
 
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use std::ffi::OsString;
+
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
-use wireup_core::job::spec::{ContainerSpec, Uenv};
+use crate::failure::RunFailure;
+use wireup_core::job::spec::{BindMount, ContainerSpec, ImageSpec, Runtime, Uenv};
 
 /// Images that ranks run in.
 #[derive(Debug, Args)]
@@ -14,10 +17,46 @@ pub(crate) struct ContainerArgs {
     #[arg(long = "uenv", value_name = "FILE[:DIRECTORY]", value_hint = ValueHint::FilePath)]
     #[arg(value_parser = OsStringValueParser::new().try_map(|text| Uenv::parse(&text)))]
     uenvs: Vec<Uenv>,
+
+    /// Run the ranks in this image: a root directory (begins with / or ./), or the name of an image of podman
+    #[arg(long, value_name = "DIRECTORY|NAME")]
+    image: Option<OsString>,
+
+    /// What makes the container: bwrap, charliecloud, crun or podman [default: bwrap for a directory, podman for a name]
+    #[arg(long, value_name = "RUNTIME", requires = "image")]
+    #[arg(value_parser = PossibleValuesParser::new(Runtime::ALL.map(Runtime::as_str)).map(runtime))]
+    runtime: Option<Runtime>,
+
+    /// Mount a directory or file of the hosts in the image, :ro for reading only; /proc, /sys, /dev, /tmp and the working
+    /// directory are there anyway
+    #[arg(
+        long = "image-mount",
+        value_name = "SOURCE[:TARGET][:ro]",
+        requires = "image"
+    )]
+    #[arg(value_parser = OsStringValueParser::new().try_map(|text| BindMount::parse(&text)))]
+    mounts: Vec<BindMount>,
 }
 
-impl From<ContainerArgs> for ContainerSpec {
-    fn from(args: ContainerArgs) -> Self {
-        Self { uenvs: args.uenvs }
+fn runtime(name: String) -> Runtime {
+    let found = Runtime::ALL
+        .into_iter()
+        .find(|known| known.as_str() == name);
+    found.expect("only these names are accepted")
+}
+
+impl ContainerArgs {
+    /// As it is asked for.
+    ///
+    /// # Errors
+    /// [`RunFailure`] for an image that the runtime cannot take.
+    pub(crate) fn resolve(self) -> Result<ContainerSpec, RunFailure> {
+        let image = self
+            .image
+            .map(|image| ImageSpec::new(image, self.runtime, self.mounts));
+        Ok(ContainerSpec {
+            uenvs: self.uenvs,
+            image: image.transpose().map_err(RunFailure::request)?,
+        })
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::{Forward, is_meant, starts_with};
+use wireup_core::container;
 use wireup_core::job::spec::Inherited;
 
 /// Names that start so belong to a login or to a session on this machine.
@@ -72,6 +73,25 @@ pub fn leave_local(
     selected: &Inherited,
     asked: &[Forward],
 ) {
+    leave(variables, selected, asked, is_local);
+}
+
+/// Removes what names files of this machine's system, which an image has others of, unless it was selected by name or
+/// asked for.
+pub fn leave_files(
+    variables: &mut Vec<(OsString, OsString)>,
+    selected: &Inherited,
+    asked: &[Forward],
+) {
+    leave(variables, selected, asked, container::is_of_the_image);
+}
+
+fn leave(
+    variables: &mut Vec<(OsString, OsString)>,
+    selected: &Inherited,
+    asked: &[Forward],
+    meant: fn(&OsStr) -> bool,
+) {
     let wanted = |name: &OsStr| {
         let selected = match selected {
             Inherited::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
@@ -83,5 +103,5 @@ pub fn leave_local(
                 Forward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
             })
     };
-    variables.retain(|(name, _)| !is_local(name) || wanted(name));
+    variables.retain(|(name, _)| !meant(name) || wanted(name));
 }

@@ -9,6 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{SpawnedApp, SpawnedJob, refuse};
 use crate::inspect::Wants;
 use crate::plan::app::{self, Stand, app_plan};
+use crate::plan::inside::look;
 use crate::plan::reasons::{CountWhy, Offer};
 use crate::plan::resolve::Contradiction;
 use crate::plan::size::SizeError;
@@ -152,14 +153,19 @@ impl SpawnedJob {
             app.env.iter().for_each(|change| change.apply(&mut env));
             let ranks = self.job.appnums.ranks_of(number);
             let stand = stand(&ranks);
-            app.check_files(first, stand)?;
+            look(first.inside.as_ref(), || Ok(app.check_files(first, stand)))
+                .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
             let ranks = (ranks, CountWhy::Given);
             let search = Some(app.search.as_slice());
             let mut spec = app.spec.clone();
             if let Some(program) = node.and_then(|node| self.brought(number, node)) {
                 spec.argv[0] = program.into();
             }
-            let looked = app_plan(&spec, ranks, env, &first.inheritance, stand, search);
+            let stand = (stand, first.spec.container.image.is_some());
+            let inherited = &*first.inheritance;
+            let looked = look(first.inside.as_ref(), move || {
+                app_plan(&spec, ranks, env, inherited, stand, search)
+            });
             let (app, _) = looked.map_err(|failure| {
                 let kind = match failure.code() {
                     127 => SpawnFailureKind::NotFound,
@@ -179,6 +185,7 @@ impl SpawnedJob {
             spec,
             inheritance: Arc::clone(&first.inheritance),
             apps,
+            inside: first.inside.clone(),
             host: first.host.clone(),
             without_host: first.without_host.clone(),
             binding: None,

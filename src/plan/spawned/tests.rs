@@ -35,7 +35,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
     spec.stdio.stdin = StdinTarget::Rank(Rank(0));
     spec.interface.pmi = PmiChoice::Pmi1;
     change(&mut spec);
-    Plan::new(spec, Nspace::new("first").unwrap(), 1 << 20).unwrap()
+    Plan::new(spec, Nspace::new("first").unwrap(), 1 << 20, None).unwrap()
 }
 
 fn app(program: &str, count: u32) -> SpawnApp {
@@ -90,7 +90,7 @@ fn travelled(job: &SpawnedJob) -> SpawnedJob {
 fn there(plan: &Plan, node: u32) -> Plan {
     let (decided, spec) = (plan.decided.clone(), plan.spec.clone());
     let inheritance = plan.inheritance.travelling().on_node([]);
-    Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20).unwrap()
+    Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None).unwrap()
 }
 
 fn nodes(job: &SpawnedJob) -> Vec<u32> {

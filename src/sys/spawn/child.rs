@@ -31,6 +31,9 @@ pub(super) struct Shared {
     pub(super) reset_count: usize,
     pub(super) user_ns: RawFd,
     pub(super) uts_ns: RawFd,
+    pub(super) mount_ns: RawFd,
+    /// Of the mount namespace, if there is one.
+    pub(super) root: RawFd,
     pub(super) parent: libc::pid_t,
     /// Of a control group it has to enter by itself; negative if none.
     pub(super) group: RawFd,
@@ -110,6 +113,14 @@ unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
                 libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
                 SpawnStage::Namespace,
             )?;
+        }
+        if shared.mount_ns >= 0 {
+            check(
+                libc::setns(shared.mount_ns, libc::CLONE_NEWNS),
+                SpawnStage::Namespace,
+            )?;
+            check(libc::fchdir(shared.root), SpawnStage::Namespace)?;
+            check(libc::chroot(c".".as_ptr()), SpawnStage::Namespace)?;
         }
         // In case no process is left to end it: a guard sends the same. The parent may have died
         // before. Behind the namespaces, which would make the system forget it.

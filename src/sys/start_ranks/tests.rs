@@ -23,6 +23,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
         }],
         env: Vec::new(),
         node_env: Vec::new(),
+        view: None,
         namespaces: None,
         group: None,
         oom_score: None,

@@ -1,8 +1,9 @@
 //! What ranks run in.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,12 +17,185 @@ pub const UENV_MOUNT: &str = "/user-environment";
 pub struct ContainerSpec {
     /// Images of software that are mounted for the ranks, in this order.
     pub uenvs: Vec<Uenv>,
+    /// The image that ranks have for their root directory.
+    pub image: Option<ImageSpec>,
 }
 
 impl ContainerSpec {
     /// Whether ranks see the host as it is.
     pub fn is_empty(&self) -> bool {
-        self.uenvs.is_empty()
+        self.uenvs.is_empty() && self.image.is_none()
+    }
+}
+
+/// A program that makes containers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Runtime {
+    Bwrap,
+    Charliecloud,
+    Crun,
+    Podman,
+}
+
+impl Runtime {
+    pub const ALL: [Self; 4] = [Self::Bwrap, Self::Charliecloud, Self::Crun, Self::Podman];
+
+    /// As the option spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Bwrap => "bwrap",
+            Self::Charliecloud => "charliecloud",
+            Self::Crun => "crun",
+            Self::Podman => "podman",
+        }
+    }
+
+    /// The program of it that is executed.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Charliecloud => "ch-run",
+            _ => self.as_str(),
+        }
+    }
+
+    /// Whether it knows images by name.
+    pub fn has_images(self) -> bool {
+        self == Self::Podman
+    }
+}
+
+/// The image in which ranks run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ImageSpec {
+    /// A root directory, if it begins with a slash or a dot, else the name of an image.
+    #[serde(with = "octets")]
+    pub image: OsString,
+    /// What makes the container.
+    pub runtime: Runtime,
+    /// What of the host is mounted in it.
+    pub mounts: Vec<BindMount>,
+}
+
+/// Why there is no [`ImageSpec`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error(
+        "--runtime {}: it takes a root directory, and {image:?} is the name of an image (a directory begins with / or ./)",
+        runtime.as_str()
+    )]
+    NoDirectory { image: OsString, runtime: Runtime },
+    #[error("--image: give a root directory or the name of an image")]
+    NoName,
+}
+
+impl ImageSpec {
+    /// With the runtime that fits the image unless one is named: bubblewrap for a directory, podman for a name.
+    ///
+    /// # Errors
+    /// [`ImageError`]
+    pub fn new(
+        image: OsString,
+        runtime: Option<Runtime>,
+        mounts: Vec<BindMount>,
+    ) -> Result<Self, ImageError> {
+        let directory = image.as_bytes().starts_with(b"/") || image.as_bytes().starts_with(b".");
+        let default = match directory {
+            true => Runtime::Bwrap,
+            false => Runtime::Podman,
+        };
+        let runtime = runtime.unwrap_or(default);
+        match image.to_str() {
+            _ if directory => {}
+            Some("") | None => return Err(ImageError::NoName),
+            Some(_) if runtime.has_images() => {}
+            Some(_) => return Err(ImageError::NoDirectory { image, runtime }),
+        }
+        Ok(Self {
+            image,
+            runtime,
+            mounts,
+        })
+    }
+
+    /// The root directory, if it is one; a relative path counts from where the launcher was started.
+    pub fn directory(&self) -> Option<&Path> {
+        let bytes = self.image.as_bytes();
+        let directory = bytes.starts_with(b"/") || bytes.starts_with(b".");
+        directory.then_some(Path::new(&self.image))
+    }
+}
+
+/// A directory or file of the host in a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BindMount {
+    /// Absolute.
+    #[serde(with = "octets")]
+    pub source: PathBuf,
+    /// Absolute.
+    #[serde(with = "octets")]
+    pub target: PathBuf,
+    pub read_only: bool,
+}
+
+/// A text that is no mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "give the absolute path of a directory or file of the hosts, its path in the image if that is another, and :ro if ranks may not write to it"
+)]
+pub struct MountError;
+
+impl BindMount {
+    /// What the host has there, at the same place.
+    pub fn same(path: &Path) -> Self {
+        Self {
+            source: path.to_owned(),
+            target: path.to_owned(),
+            read_only: false,
+        }
+    }
+
+    /// Whether it is at the same place as on the host.
+    pub fn is_same(&self) -> bool {
+        self.source == self.target
+    }
+
+    /// Reads `SOURCE[:TARGET][:ro]`.
+    ///
+    /// # Errors
+    /// [`MountError`]
+    pub fn parse(text: &OsStr) -> Result<Self, MountError> {
+        let bytes = text.as_bytes();
+        let rest = bytes.strip_suffix(b":ro");
+        let mut parts = rest.unwrap_or(bytes).split(|byte| *byte == b':');
+        let mut path = || {
+            let part = parts.next().map(|part| OsString::from_vec(part.to_vec()));
+            part.map(PathBuf::from)
+        };
+        let source = path().unwrap_or_default();
+        let target = path().unwrap_or_else(|| source.clone());
+        let plain = |path: &Path| {
+            let mut parts = path.components();
+            path.is_absolute() && parts.all(|part| part != Component::ParentDir)
+        };
+        let fits = path().is_none() && !bytes.contains(&0) && plain(&source) && plain(&target);
+        match fits && target != Path::new("/") {
+            true => Ok(Self {
+                source,
+                target,
+                read_only: rest.is_some(),
+            }),
+            false => Err(MountError),
+        }
+    }
+}
+
+impl fmt::Display for BindMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.display().fmt(f)?;
+        if !self.is_same() {
+            write!(f, ":{}", self.target.display())?;
+        }
+        f.write_str(if self.read_only { ":ro" } else { "" })
     }
 }
 
@@ -38,7 +212,9 @@ pub struct Uenv {
 
 /// A text that names no image, or a directory that does not begin with a slash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("give the file of an image, and behind a colon the absolute path of the directory where it is mounted")]
+#[error(
+    "give the file of an image, and behind a colon the absolute path of the directory where it is mounted"
+)]
 pub struct UenvError;
 
 impl Uenv {
@@ -84,5 +260,42 @@ mod tests {
         for bad in ["", ":/opt", "a:", "a:opt", "a:/", "a:b"] {
             assert_eq!(parsed(bad), Err(UenvError), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_mount_has_a_source_and_what_is_not_as_usual() {
+        for text in ["/data", "/data:/d", "/data:ro", "/data:/d:ro"] {
+            let mount = BindMount::parse(text.as_ref()).unwrap();
+            assert_eq!(mount.to_string(), text);
+        }
+        for bad in [
+            "",
+            "data",
+            "/data:d",
+            "/data:/",
+            "/a:/b:rw",
+            "/a:/b:/c",
+            "/a:/b/../..",
+            ":/a",
+        ] {
+            assert_eq!(BindMount::parse(bad.as_ref()), Err(MountError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_runtime_fits_the_image() {
+        let made = |image: &str, runtime| {
+            let made = ImageSpec::new(image.into(), runtime, Vec::new());
+            made.map(|spec| spec.runtime)
+        };
+        assert_eq!(made("/srv/root", None), Ok(Runtime::Bwrap));
+        assert_eq!(made("./root", Some(Runtime::Crun)), Ok(Runtime::Crun));
+        assert_eq!(made("debian:12", None), Ok(Runtime::Podman));
+        let error = ImageError::NoDirectory {
+            image: "debian:12".into(),
+            runtime: Runtime::Crun,
+        };
+        assert_eq!(made("debian:12", Some(Runtime::Crun)), Err(error));
+        assert_eq!(made("", None), Err(ImageError::NoName));
     }
 }

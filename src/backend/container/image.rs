@@ -1,0 +1,350 @@
+//! The container of a node: a runtime makes it and starts a process in it that does nothing, the holder, and ranks join
+//! its mounts. So they remain children of this process, with their descriptors, signals and exit codes.
+
+use std::env;
+use std::ffi::{CString, OsStr};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, geteuid, getpid, kill_process};
+
+use crate::failure::{RequestError, RunFailure};
+use crate::plan::Variable;
+use crate::plan::inside::Inside;
+use crate::plan::staging::Tell;
+use crate::sys::mounts::{self, View};
+use crate::sys::pidfd;
+use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
+use wireup_core::container::{
+    self, Entry, EntryKind, HOLDER, Holder, HostFacts, Layout, LayoutError, Root, bundle, layout,
+};
+use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::job::spec::{BindMount, ImageSpec, Runtime};
+
+/// The program of the holder; empty if wireup was built without a C compiler.
+const HOLDER_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/holder"));
+
+/// How long a runtime may take to make a container, and to remove it.
+const MADE_WITHIN: Duration = Duration::from_secs(60);
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where second-version control groups are beside the first version's.
+const HYBRID: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
+
+/// A container that cannot be made on this host. The words are the same on every host.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("--runtime {}: there is no {} in PATH; install it, or choose another", .0.as_str(), .0.program())]
+    NoRuntime(Runtime),
+    #[error("--image {}: there is no such directory; copy it to the hosts, or put it where all see it", .0.display())]
+    NoDirectory(PathBuf),
+    #[error("--image {}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("--image {}: this is no directory", .0.display())]
+    NotADirectory(PathBuf),
+    #[error("--image-mount {0}: {1}")]
+    Mount(BindMount, io::Error),
+    #[error("--image: {0}")]
+    Layout(LayoutError<io::Error>),
+    #[error("--image {}: {} cannot make the container: {reason}", image.display(), runtime.program())]
+    Refused {
+        image: PathBuf,
+        runtime: Runtime,
+        reason: String,
+    },
+    #[error("--image: wireup was built without a C compiler, and cannot hold containers")]
+    NoHolder,
+}
+
+impl RequestError for Problem {}
+
+/// A container; it is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Container {
+    inside: Option<Inside>,
+    runtime: Option<Child>,
+    /// What the holder reads, to the end of which it waits.
+    input: Option<OwnedFd>,
+    directory: PathBuf,
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.input = None;
+        if let Some(Child { pid, pidfd }) = self.runtime.take() {
+            if !pidfd::ended_within(&pidfd, REMOVED_WITHIN) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            // Whoever collects orphans may have been first.
+            let _ = spawn::wait(&pidfd);
+        }
+        // What is mounted there is so in the container alone.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Container {
+    /// What its ranks see.
+    pub(super) fn inside(&self) -> Inside {
+        let inside = self.inside.clone();
+        inside.expect("one that was made has been entered")
+    }
+
+    /// The process that has made it.
+    pub(super) fn runtime(&self) -> Option<i32> {
+        let child = self.runtime.as_ref();
+        child.map(|child| child.pid.as_raw_nonzero().get())
+    }
+
+    /// Makes the container of a node, with the directory that its ranks start in and others at the host's paths.
+    pub(super) fn make(
+        image: &ImageSpec,
+        (job, node): (&Nspace, NodeId),
+        (cwd, shown): (&Path, &[&Path]),
+        tell: Tell<'_>,
+    ) -> Result<Self, RunFailure> {
+        if HOLDER_PROGRAM.is_empty() {
+            return Err(Problem::NoHolder.into());
+        }
+        let runtime = image.runtime;
+        find(runtime.program()).ok_or(Problem::NoRuntime(runtime))?;
+        let root = image.directory().map(|path| cwd.join(path));
+        if let Some(root) = &root {
+            check_root(root, Path::new(&image.image))?;
+        }
+        if !geteuid().is_root() {
+            // Root joins the mounts of the container; others may do so from a user namespace around it.
+            mounts::separate()
+                .map_err(|error| RunFailure::system("no mounts of one's own", error))?;
+        }
+        let mounts = bind_mounts(image, (cwd, shown))?;
+        let name = format!("{job}.n{node}.image");
+        let directory = env::temp_dir().join(&name);
+        tell(&directory, None);
+        let broken = |error| RunFailure::system(directory.display().to_string(), error);
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&directory)
+            .map_err(broken)?;
+        let mut made = Self {
+            inside: None,
+            runtime: None,
+            input: None,
+            directory: directory.clone(),
+        };
+        let program = directory.join("holder");
+        write_program(&program).map_err(broken)?;
+        let holder = Holder {
+            program: &program,
+            watches: getpid().as_raw_nonzero().get().unsigned_abs(),
+            name: &name,
+            bundle: &directory,
+        };
+        let words = match &root {
+            Some(root) => {
+                let planned = layout(root, &mounts, entries).map_err(Problem::Layout)?;
+                let new_root = directory.join("root");
+                make_places(&new_root, &planned).map_err(broken)?;
+                let config = bundle(&new_root, &planned, holder);
+                fs::write(directory.join("config.json"), config).map_err(broken)?;
+                let root = Root::Directory(&new_root, &planned);
+                container::command(runtime, root, holder, facts())
+            }
+            None => {
+                let mounts: Vec<BindMount> = mounts.into_iter().map(|(mount, _)| mount).collect();
+                let root = Root::Image(image.image.to_str().unwrap_or_default(), &mounts);
+                container::command(runtime, root, holder, facts())
+            }
+        };
+        let log = directory.join("log");
+        let pid = made.start(&words, &log).map_err(|error| Problem::Refused {
+            image: (&image.image).into(),
+            runtime,
+            reason: reason(&log, &error),
+        })?;
+        let env = match root {
+            Some(_) => Vec::new(),
+            None => variables(pid).map_err(broken)?,
+        };
+        let view = Arc::new(View::of(pid).map_err(broken)?);
+        made.inside = Some(Inside { view, env });
+        Ok(made)
+    }
+
+    /// Starts the runtime, and waits for the holder to say its process id.
+    fn start(&mut self, words: &[std::ffi::OsString], log: &Path) -> io::Result<i32> {
+        let program = find(&words[0].to_string_lossy()).ok_or(io::ErrorKind::NotFound)?;
+        let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::other);
+        let program = c_string(program.as_os_str())?;
+        let argv = words.iter().map(|word| c_string(word));
+        let argv = argv.collect::<io::Result<Vec<_>>>()?;
+        let env = environment()?;
+        let (input, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (output, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        let log = File::create(log)?;
+        let descriptors = [(input.as_fd(), 0), (theirs.as_fd(), 1), (log.as_fd(), 2)];
+        let command = ChildCommand {
+            env: &[&env],
+            descriptors: &descriptors,
+            ..ChildCommand::new(&program, &argv)
+        };
+        let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+        self.runtime = Some(child);
+        self.input = Some(ours);
+        drop(theirs);
+        let line = first_line(output)?;
+        line.trim().parse().map_err(io::Error::other)
+    }
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let mut found = env::split_paths(&path).map(|dir| dir.join(program));
+    found.find(|program| program.is_file())
+}
+
+fn check_root(root: &Path, named: &Path) -> Result<(), Problem> {
+    let named = named.to_owned();
+    match fs::read_dir(root) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(match error.kind() {
+            io::ErrorKind::NotFound => Problem::NoDirectory(named),
+            io::ErrorKind::NotADirectory => Problem::NotADirectory(named),
+            _ => Problem::Unreadable { path: named, error },
+        }),
+    }
+}
+
+/// What is mounted in the container, each with whether it is a directory.
+fn bind_mounts(
+    image: &ImageSpec,
+    (cwd, shown): (&Path, &[&Path]),
+) -> Result<Vec<(BindMount, bool)>, Problem> {
+    let temporary = env::temp_dir();
+    let also = [&*temporary, cwd].into_iter().chain(shown.iter().copied());
+    let also: Vec<PathBuf> = also.filter_map(|path| path.canonicalize().ok()).collect();
+    let also: Vec<&Path> = also.iter().map(PathBuf::as_path).collect();
+    let all = container::mounts(&image.mounts, &also).into_iter();
+    let known = all.map(|mount| match fs::metadata(&mount.source) {
+        Ok(meta) => Ok((mount, meta.is_dir())),
+        Err(error) => Err(Problem::Mount(mount, error)),
+    });
+    known.collect()
+}
+
+/// A directory's entries; none of one that does not exist.
+fn entries(path: &Path) -> io::Result<Vec<Entry>> {
+    let listed = match fs::read_dir(path) {
+        Ok(listed) => listed,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut all = Vec::new();
+    for entry in listed {
+        let entry = entry?;
+        let found = entry.file_type()?;
+        let kind = match (found.is_dir(), found.is_symlink()) {
+            (true, _) => EntryKind::Directory,
+            (_, true) => EntryKind::Link(fs::read_link(entry.path())?),
+            _ => EntryKind::File,
+        };
+        let name = entry.file_name();
+        all.push(Entry { name, kind });
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// Makes the places of mounts below the new root directory, and the holder in it.
+fn make_places(root: &Path, layout: &Layout) -> io::Result<()> {
+    DirBuilder::new().mode(0o755).create(root)?;
+    for place in &layout.directories {
+        fs::create_dir(root.join(place))?;
+    }
+    for place in &layout.files {
+        File::create(root.join(place))?;
+    }
+    for (place, text) in &layout.links {
+        symlink(text, root.join(place))?;
+    }
+    write_program(&root.join(HOLDER.trim_start_matches('/')))
+}
+
+fn write_program(path: &Path) -> io::Result<()> {
+    fs::write(path, HOLDER_PROGRAM)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+fn facts() -> HostFacts {
+    let second = fs::read_to_string(HYBRID).is_ok_and(|text| !text.trim().is_empty());
+    HostFacts {
+        hybrid_cgroups: second,
+    }
+}
+
+/// The variables of a runtime: this process's. Charliecloud wants to know its user's name.
+fn environment() -> io::Result<Vec<CString>> {
+    let entry = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).map_err(io::Error::other)
+    };
+    let mut all = env::vars_os().map(entry).collect::<io::Result<Vec<_>>>()?;
+    if env::var_os("USER").is_none() {
+        let user = format!("USER={}", geteuid().as_raw());
+        all.push(CString::new(user).map_err(io::Error::other)?);
+    }
+    Ok(all)
+}
+
+/// Waits for a line.
+fn first_line(output: OwnedFd) -> io::Result<String> {
+    let until = Instant::now() + MADE_WITHIN;
+    let mut output = File::from(output);
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        if poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&left))? == 0 {
+            let text = format!("nothing was heard of it for {} s", MADE_WITHIN.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+        if output.read(&mut byte)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match byte {
+            [b'\n'] => return String::from_utf8(line).map_err(io::Error::other),
+            [other] => line.push(other),
+        }
+    }
+}
+
+/// What a runtime said last, or else the error.
+fn reason(log: &Path, error: &io::Error) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines().map(str::trim).rev();
+    let last = lines.find(|line| !line.is_empty());
+    last.map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// The variables of a process.
+fn variables(pid: i32) -> io::Result<Vec<Variable>> {
+    let text = fs::read(format!("/proc/{pid}/environ"))?;
+    let own = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());
+    let entries = text.split(|byte| *byte == 0);
+    let pairs = entries.filter_map(|entry| {
+        let at = entry.iter().position(|byte| *byte == b'=')?;
+        Some((own(&entry[..at]), own(&entry[at + 1..])))
+    });
+    Ok(pairs.collect())
+}

@@ -1,0 +1,156 @@
+//! Software images: they are mounted in a mount namespace that the launcher, on its one machine, or the step of
+//! a node enters before it looks for programs. So a program in an image is found and inspected like any other, the
+//! PMIx server can load the libpmix of an image, and the mounts end with the processes of the launch.
+
+use std::env;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use tracing::info;
+
+use crate::failure::{RequestError, RunFailure};
+use crate::sys::mounts::{self, Rights};
+use crate::sys::spawn::{ChildCommand, Spawner};
+use wireup_core::job::spec::{ContainerSpec, Uenv};
+
+/// The program that serves an image where the kernel's driver is not for the user.
+const SQUASHFUSE: &str = "squashfuse_ll";
+/// The descriptor on which it finds its mount.
+const FUSE_FD: i32 = 3;
+
+/// An image that cannot be mounted on this host. The words are the same on every host.
+#[derive(Debug, thiserror::Error)]
+enum UenvProblem {
+    #[error("--uenv {}: there is no such file; copy it to the hosts, or put it where all see it", .0.display())]
+    NoFile(PathBuf),
+    #[error("--uenv {}: {error}", file.display())]
+    Unreadable { file: PathBuf, error: io::Error },
+    #[error("--uenv {}: this is not a squashfs image (mksquashfs makes one)", .0.display())]
+    NoImage(PathBuf),
+    #[error("--uenv {}: the directory {} does not exist; make it, or name another (--uenv FILE:DIRECTORY)", file.display(), mount.display())]
+    NoDirectory { file: PathBuf, mount: PathBuf },
+    #[error("--uenv {}: cannot be mounted on {}: {error}", file.display(), mount.display())]
+    Mount {
+        file: PathBuf,
+        mount: PathBuf,
+        error: io::Error,
+    },
+    #[error(
+        "--uenv {}: an ordinary user needs squashfuse for it, and there is no {SQUASHFUSE} in PATH: install it",
+        .0.display()
+    )]
+    NoSquashfuse(PathBuf),
+    #[error("--uenv: this system gives its users no mounts of their own: {0}")]
+    Namespace(io::Error),
+}
+
+impl RequestError for UenvProblem {}
+
+/// Mounts the images for this process and those that it will start, relative paths from `cwd`. Returns the children
+/// that serve them, which end with the calling thread. Must be called while the process has a single thread.
+///
+/// # Errors
+/// [`RunFailure`] with the image and the remedy, in words that are the same on every host with this problem.
+pub(super) fn enter(spec: &ContainerSpec, cwd: &Path) -> Result<Vec<i32>, RunFailure> {
+    if spec.uenvs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let images = spec.uenvs.iter().map(|uenv| open(uenv, cwd));
+    let images = images.collect::<Result<Vec<_>, _>>()?;
+    let rights = mounts::separate().map_err(UenvProblem::Namespace)?;
+    let mut servers = Vec::new();
+    for (uenv, image) in spec.uenvs.iter().zip(images) {
+        servers.extend(mount(uenv, &cwd.join(&uenv.file), &image, rights)?);
+    }
+    Ok(servers)
+}
+
+/// The image, once it is known that it is one.
+fn open(uenv: &Uenv, cwd: &Path) -> Result<File, UenvProblem> {
+    let path = cwd.join(&uenv.file);
+    let file = || uenv.file.clone();
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => UenvProblem::NoFile(file()),
+        _ => UenvProblem::Unreadable {
+            file: file(),
+            error,
+        },
+    };
+    let image = File::open(path).map_err(unreadable)?;
+    let regular = image.metadata().map_err(unreadable)?.is_file();
+    if !regular || !mounts::is_squashfs(&image).map_err(unreadable)? {
+        return Err(UenvProblem::NoImage(file()));
+    }
+    Ok(image)
+}
+
+/// Mounts one image; with a server of it if the kernel does not do it by itself.
+fn mount(
+    uenv: &Uenv,
+    path: &Path,
+    image: &File,
+    rights: Rights,
+) -> Result<Option<i32>, UenvProblem> {
+    let Uenv { file, mount } = uenv;
+    // An image may have the directory for a further one.
+    if !mount.is_dir() {
+        return Err(UenvProblem::NoDirectory {
+            file: file.clone(),
+            mount: mount.clone(),
+        });
+    }
+    let failed = |error| UenvProblem::Mount {
+        file: file.clone(),
+        mount: mount.clone(),
+        error,
+    };
+    if rights == Rights::System {
+        match mounts::by_loop_device(image, mount) {
+            Ok(()) => return Ok(None),
+            // A container of the whole launch may have no loop devices, and FUSE.
+            Err(error) if squashfuse().is_none() => return Err(failed(error)),
+            Err(error) => info!("{}: {error}; squashfuse is tried", file.display()),
+        }
+    }
+    let program = squashfuse().ok_or_else(|| UenvProblem::NoSquashfuse(file.clone()))?;
+    let device = mounts::by_fuse(mount).map_err(failed)?;
+    let server = serve(&program, path, device).map_err(failed)?;
+    // Answered when the server serves; fails when it has ended.
+    std::fs::read_dir(mount).map_err(failed)?;
+    Ok(Some(server))
+}
+
+fn squashfuse() -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    let mut found = env::split_paths(&path).map(|dir| dir.join(SQUASHFUSE));
+    found.find(|program| program.is_file())
+}
+
+/// Starts the server of a mount.
+fn serve(program: &Path, image: &Path, device: OwnedFd) -> io::Result<i32> {
+    let c_string = |text: &[u8]| CString::new(text).map_err(io::Error::other);
+    let program = c_string(program.as_os_str().as_bytes())?;
+    let argv = [
+        program.clone(),
+        c"-f".into(),
+        c_string(image.as_os_str().as_bytes())?,
+        c_string(format!("/dev/fd/{FUSE_FD}").as_bytes())?,
+    ];
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let descriptors = [
+        (null.as_fd(), 0),
+        (null.as_fd(), 1),
+        (null.as_fd(), 2),
+        (device.as_fd(), FUSE_FD),
+    ];
+    let command = ChildCommand {
+        descriptors: &descriptors,
+        ..ChildCommand::new(&program, &argv)
+    };
+    let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+    Ok(child.pid.as_raw_nonzero().get())
+}

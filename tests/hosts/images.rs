@@ -1,0 +1,337 @@
+//! Ranks whose root directory is an image, on several hosts, by every runtime that is here.
+//!
+//! The image is the machine's own root directory below a layer of each host's own, with what no host has: a program and
+//! a text.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::cluster::{ALICE, Cluster};
+use crate::common::{DEADLINE, Mpi, Outcome, Output, Run, mpi, skip};
+use crate::spawn::{able, children};
+use crate::users::of;
+use wireup_core::job::spec::Runtime;
+
+const HOSTS: [&str; 2] = ["--hosts", "node01:2,node02:2"];
+
+/// Hosts that have the image.
+struct Images {
+    cluster: Cluster,
+    root: PathBuf,
+}
+
+/// Runs a shell script on a host, which must succeed.
+#[track_caller]
+fn shell(cluster: &Cluster, host: usize, script: &str) -> String {
+    let output = cluster
+        .host(host)
+        .command("sh")
+        .args(["-ec", script])
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Images {
+    /// With these programs of an MPI in `/opt/app`.
+    #[track_caller]
+    fn new(programs: &[PathBuf]) -> Option<Self> {
+        let cluster = Cluster::new(2)?;
+        let root = cluster.dir().join("image");
+        fs::create_dir(&root).unwrap();
+        for host in 0..2 {
+            let layer = cluster.dir().join(format!("layer{host}"));
+            let app = layer.join("upper/opt/app");
+            fs::create_dir_all(&app).unwrap();
+            fs::create_dir(layer.join("work")).unwrap();
+            for program in programs {
+                fs::copy(program, app.join(program.file_name().unwrap())).unwrap();
+            }
+            fs::create_dir(layer.join("upper/etc")).unwrap();
+            fs::write(layer.join("upper/etc/image"), "of the image\n").unwrap();
+            let (layer, root) = (layer.display(), root.display());
+            let options = format!("lowerdir=/,upperdir={layer}/upper,workdir={layer}/work");
+            shell(
+                &cluster,
+                host,
+                &format!("mount --no-mtab -t overlay overlay -o {options} {root}"),
+            );
+            // The containers of these hosts are not each other's.
+            shell(
+                &cluster,
+                host,
+                "mkdir -p /var/lib/containers; mount --no-mtab -t tmpfs tmpfs /var/lib/containers",
+            );
+        }
+        Some(Self { cluster, root })
+    }
+
+    fn run(&self, runtime: Runtime, ranks: &str) -> Run {
+        let image = format!("--image={}", self.root.display());
+        let run = self
+            .cluster
+            .run(0, HOSTS)
+            .more(["-n", ranks, "--oversubscribe"]);
+        run.more([&image, "--runtime", runtime.as_str()])
+            .deadline(Duration::from_secs(180))
+    }
+}
+
+/// The runtimes of this machine; the test is ignored where one is missing.
+#[track_caller]
+fn runtimes() -> Vec<Runtime> {
+    let there = |runtime: &Runtime| {
+        let path = std::env::var_os("PATH").unwrap();
+        let found = std::env::split_paths(&path).any(|dir| dir.join(runtime.program()).exists());
+        if !found {
+            skip(&format!("no {}: run scripts/setup", runtime.program()));
+        }
+        found
+    };
+    Runtime::ALL.into_iter().filter(there).collect()
+}
+
+/// The variables of an MPI: an image has no libraries of the host's, so they have to be asked for.
+fn with_env(mpi: &Mpi, mut run: Run, program: &str) -> Run {
+    for (name, value) in &mpi.env {
+        run = run.env(name, value).more(["-x", name]);
+    }
+    run.more([format!("/opt/app/{program}")])
+}
+
+/// An MPI's ranks on two hosts exchange messages of 1 MiB, and spawn, in each runtime.
+fn messages_and_spawn(name: &str) {
+    let Some(mpi) = mpi(name) else { return };
+    let Some(images) = Images::new(&["hello", "ring", "spawn"].map(|program| mpi.program(program)))
+    else {
+        return;
+    };
+    for runtime in runtimes() {
+        // Debian's UCX may hang when it finalizes after messages between hosts, under any launcher.
+        let (hosts, ranks) = match name {
+            "mpich4" => ("node01:2", "2"),
+            _ => ("node01:2,node02:2", "4"),
+        };
+        let run = with_env(&mpi, images.run(runtime, "4"), "hello");
+        run.run().expect_success().by_rank("hello", 4);
+        let run = images.run(runtime, ranks).more(["--hosts", hosts]);
+        let outcome = with_env(&mpi, run, "ring").run().expect_success();
+        outcome.by_rank("ring", ranks.parse().unwrap());
+        // Hydra's MPICH 4 does not spawn under PMI-1 alone; see docs/spawn.md.
+        let Some(mpi) = able(name).filter(|_| name != "mpich4") else {
+            continue;
+        };
+        let run = images.run(runtime, "2").more(["--map-by", "node"]);
+        let run = with_env(&mpi, run, "spawn").more(["children=2"]);
+        children(&run.run().expect_success(), 1, 2);
+    }
+}
+
+#[test]
+fn mpich4_runs_in_every_runtime() {
+    messages_and_spawn("mpich4");
+}
+
+#[test]
+fn mpich5_runs_in_every_runtime() {
+    messages_and_spawn("mpich5");
+}
+
+#[test]
+fn openmpi4_runs_in_every_runtime() {
+    messages_and_spawn("openmpi4");
+}
+
+#[test]
+fn openmpi5_runs_in_every_runtime() {
+    messages_and_spawn("openmpi5");
+}
+
+#[test]
+fn impi_runs_in_every_runtime() {
+    messages_and_spawn("impi");
+}
+
+/// What ranks that print a line each print, without doubles.
+fn distinct(outcome: &Outcome) -> Vec<String> {
+    let mut lines = outcome.sorted_lines();
+    lines.dedup();
+    lines
+}
+
+#[test]
+fn ranks_see_the_image_and_share_the_namespaces_of_their_host() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    let own = |kind: &str| {
+        shell(
+            &images.cluster,
+            0,
+            &format!("readlink /proc/self/ns/{kind}"),
+        )
+    };
+    let (pid, user, mount) = (own("pid"), own("user"), own("mnt"));
+    for runtime in runtimes() {
+        let run = images.run(runtime, "2").more(["--hosts", "node01:2"]);
+        let script = "for n in pid user mnt; do readlink /proc/self/ns/$n; done; cat /etc/image; pwd; \
+                      echo $PATH; stat -c %i /dev/shm; ls -d /proc/$PPID";
+        let run = run
+            .env("LD_LIBRARY_PATH", "/nowhere")
+            .more(["sh", "-c", script]);
+        let outcome = run.run().expect_quiet_success();
+        let directory = outcome.dir().display().to_string();
+        let lines = distinct(&outcome);
+        for line in [&pid, &user, "of the image", &directory] {
+            assert!(
+                lines.iter().any(|known| known == line.trim()),
+                "{runtime:?}: {line}: {lines:#?}"
+            );
+        }
+        assert!(
+            !lines.iter().any(|line| *line == mount.trim()),
+            "{runtime:?}: {lines:#?}"
+        );
+        let same = lines.iter().filter(|line| line.starts_with("mnt:")).count();
+        assert_eq!(same, 1, "{runtime:?}: {lines:#?}");
+    }
+}
+
+#[test]
+fn codes_signals_and_input_are_as_without_an_image() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    for runtime in runtimes() {
+        let run = |script: &str| images.run(runtime, "2").more(["sh", "-c", script]);
+        run("exit $((WIREUP_RANK * 7))").run().expect(7);
+        run("[ $WIREUP_RANK = 0 ] || kill -9 $$; sleep 100")
+            .run()
+            .expect(137);
+        let echoed = run("[ $WIREUP_RANK = 1 ] || cat").stdin_bytes("a line\n");
+        assert_eq!(echoed.run().expect_quiet_success().out(), "a line\n");
+        let running = run("trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done").start();
+        running.wait_for_many(Output::Stdout, "ready", 2);
+        running.signal(Signal::TERM);
+        // Of the launcher, as without an image.
+        running.finish().expect(143);
+    }
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_no_container() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    for runtime in runtimes() {
+        let run = images.run(runtime, "4").clean_within(DEADLINE);
+        let running = run
+            .more(["sh", "-c", "echo ready; exec sleep 1000"])
+            .start();
+        running.wait_for_many(Output::Stdout, "ready", 4);
+        running.signal(Signal::KILL);
+        running.finish().expect(137);
+        for host in 0..2 {
+            let left = "ls -A /run/crun 2>/dev/null || true; podman ps -aq";
+            assert_eq!(shell(&images.cluster, host, left), "", "{runtime:?}");
+        }
+    }
+}
+
+#[test]
+fn directories_of_the_host_are_mounted_where_they_are_wanted() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    let data = images.cluster.dir().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("text"), "of the host\n").unwrap();
+    let mount = |target: &str| format!("--image-mount={}:{target}", data.display());
+    for runtime in runtimes() {
+        // Nobody has the directory, and its place is not made in the image.
+        let run = images.run(runtime, "4").more([mount("/srv/deep/data")]);
+        let outcome = run
+            .more(["cat", "/srv/deep/data/text"])
+            .run()
+            .expect_quiet_success();
+        assert_eq!(distinct(&outcome), ["of the host"], "{runtime:?}");
+        assert!(!images.root.join("srv/deep").exists());
+        let run = images.run(runtime, "1").more([mount("/data:ro")]);
+        let write = ["sh", "-c", "cat /data/text; ! touch /data/new 2>/dev/null"];
+        if runtime != Runtime::Charliecloud {
+            run.more(write).run().expect_quiet_success();
+        }
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_used_is_one_clear_line() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    let Images { cluster, root } = &images;
+    let file = cluster.dir().join("file");
+    fs::write(&file, "").unwrap();
+    let lost = cluster.dir().join("lost");
+    let run = |image: &Path| {
+        let image = format!("--image={}", image.display());
+        cluster
+            .run(0, HOSTS)
+            .more(["-n", "4", "--oversubscribe", &image])
+    };
+    for (image, reason) in [
+        (&lost, "there is no such directory"),
+        (&file, "this is no directory"),
+    ] {
+        let outcome = run(image).more(["true"]).run().expect(125);
+        let named = format!("--image {}: ", image.display());
+        outcome.expect_one_line(&["on all 2 hosts: ", &named, reason]);
+    }
+    let outcome = run(root).more(["/opt/app/none"]).run().expect(127);
+    outcome.expect_one_line(&[
+        "on all 2 hosts: ",
+        "\"/opt/app/none\"",
+        "what is in their image",
+    ]);
+    let outcome = run(root).more(["no-such-program"]).run().expect(127);
+    outcome.expect_one_line(&["\"no-such-program\"", "searched PATH=/usr/local/sbin:"]);
+    // Not root's, and closed.
+    let closed = cluster.dir().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let outcome = of(ALICE, run(&closed).more(["true"])).run().expect(125);
+    outcome.expect_one_line(&["--image ", "Permission denied"]);
+    // Without the directories of programs.
+    let absent = Run::new([
+        &*format!("--image={}", root.display()),
+        "--runtime=crun",
+        "/bin/true",
+    ]);
+    let absent = absent.under(["env", "PATH=/nonexistent"]).run().expect(125);
+    absent.expect_one_line(&["--runtime crun: there is no crun in PATH; install it"]);
+}
+
+#[test]
+fn ordinary_users_have_containers_too() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    for runtime in [Runtime::Bwrap, Runtime::Charliecloud] {
+        if !runtimes().contains(&runtime) {
+            return;
+        }
+        let run = images.run(runtime, "4");
+        let run = of(ALICE, run.more(["sh", "-c", "cat /etc/image; id -u"]));
+        let outcome = run.run().expect_quiet_success();
+        assert_eq!(
+            distinct(&outcome),
+            [&*ALICE.to_string(), "of the image"],
+            "{runtime:?}"
+        );
+    }
+}
