@@ -8,6 +8,7 @@
 //! Nothing else than the host's topology, its limits and the number of its ranks decides: each host does it by itself.
 
 mod error;
+mod gpus;
 mod map;
 mod picture;
 
@@ -17,6 +18,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use error::BindingError;
+pub use gpus::{Gpu, Maker, gpus};
 pub use picture::rows;
 
 use crate::job::ids::Rank;
@@ -42,6 +44,10 @@ pub struct HostBinding {
     pub usable: CpuSet,
     /// In the order in which ranks were bound.
     ranks: Vec<(Rank, CpuSet)>,
+    /// The GPUs of each of them, in the same order; empty if none are given out.
+    gpus: Vec<Vec<Gpu>>,
+    /// Whether the ranks are bound to the CPUs; otherwise these are all that they may use.
+    binds: bool,
     /// How it came to that.
     pub reasons: Vec<String>,
 }
@@ -67,21 +73,57 @@ impl HostBinding {
             before,
             share,
         };
-        let (sets, reasons) = cpus(&topology, &usable, spec, demand)?;
+        let (sets, mut reasons) = cpus(&topology, &usable, spec, demand)?;
+        let gpus = match spec.gpus_per_rank {
+            None => Vec::new(),
+            Some(each) => {
+                reasons.push(format!(
+                    "each rank gets {each} of {} GPUs, free ones before others and near ones before far ones (--gpus-per-rank)",
+                    gpus::gpus(&topology).len()
+                ));
+                let sets: Vec<&CpuSet> = sets.iter().collect();
+                gpus::assign(&topology, &sets, each, (before, share))?
+            }
+        };
         Ok(Self {
             topology,
             usable,
             ranks: ranks.iter().copied().zip(sets).collect(),
+            gpus,
+            binds: spec.binds(),
             reasons,
         })
     }
 
-    /// The CPUs of a rank of this host.
+    /// The CPUs to which a rank of this host is bound.
     pub fn of(&self, rank: Rank) -> Option<&CpuSet> {
+        let at = self.place_of(rank).filter(|_| self.binds)?;
+        Some(&self.ranks[at].1)
+    }
+
+    /// The GPUs of a rank of this host; nothing if none are given out.
+    pub fn gpus_of(&self, rank: Rank) -> Option<&[Gpu]> {
+        let gpus = self.gpus.get(self.place_of(rank)?)?;
+        Some(gpus)
+    }
+
+    /// The numbers by which the system knows the NUMA nodes that are near some CPUs.
+    pub fn memory_near(&self, cpus: &CpuSet) -> Vec<u32> {
+        let nodes = self.topology.parts(Level::Numa).iter();
+        let near = nodes.filter(|node| node.cpus.meets(cpus));
+        near.filter_map(|node| node.os_index).collect()
+    }
+
+    /// The CPUs of each core of which a rank has some.
+    pub fn cores_within(&self, cpus: &CpuSet) -> Vec<CpuSet> {
+        let cores = self.topology.parts(Level::Core).iter();
+        let within = cores.map(|core| core.cpus.and(cpus));
+        within.filter(|core| !core.is_empty()).collect()
+    }
+
+    fn place_of(&self, rank: Rank) -> Option<usize> {
         let mut ranks = self.ranks.iter();
-        ranks
-            .find(|(known, _)| *known == rank)
-            .map(|(_, cpus)| cpus)
+        ranks.position(|(known, _)| *known == rank)
     }
 
     /// All of them, in the order in which ranks were bound.

@@ -15,9 +15,9 @@ use wireup_core::topology::{CpuSet, Topology, xml};
 
 /// Why the ranks of a host cannot be bound.
 #[derive(Debug, thiserror::Error)]
-#[error("--bind-to {to}: {error}")]
+#[error("{option}: {error}")]
 pub(crate) struct NotBound {
-    to: String,
+    option: String,
     error: Reason,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn bind(
     let several = node.is_none() && decided.job.ranks.nodes() > 1;
     // A virtual node brings the slots of the whole machine.
     let share = spec.layout.oversubscribe || several;
-    if !spec.binding.binds() || ranks.is_empty() {
+    if !spec.binding.asks() || ranks.is_empty() {
         return Ok(None);
     }
     let before = match (&decided.origin, node) {
@@ -115,7 +115,10 @@ pub(super) fn bind(
         let (topology, usable) = match known {
             Some(known) => (Arc::clone(&known.topology), Some(known.usable.clone())),
             None => {
-                let host = Host::look(libpmix.and_then(Path::parent), false)?;
+                let host = Host::look(
+                    libpmix.and_then(Path::parent),
+                    spec.binding.gpus_per_rank.is_some(),
+                )?;
                 if host.limit.is_none() && !spec.dry_run {
                     return Err(Reason::OtherHost);
                 }
@@ -133,7 +136,10 @@ pub(super) fn bind(
         )?)
     };
     let bound = bound().map_err(|error| NotBound {
-        to: spec.binding.to.to_string(),
+        option: match spec.binding.binds() {
+            true => format!("--bind-to {}", spec.binding.to),
+            false => "--gpus-per-rank".to_owned(),
+        },
         error,
     })?;
     Ok(Some(Arc::new(bound)))

@@ -13,6 +13,7 @@ use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
 
+mod bound;
 mod settings;
 mod sidecar;
 mod slurm;
@@ -30,7 +31,7 @@ pub fn names<'a>(env: impl IntoIterator<Item = &'a CString>) -> HashSet<&'a OsSt
     env.into_iter()
         .filter_map(|entry| entry.to_bytes().split(|byte| *byte == b'=').next())
         .map(OsStr::from_bytes)
-        .filter(|name| !PLACE.iter().any(|place| name == place))
+        .filter(|name| !PLACE.iter().chain(&bound::NAMES).any(|place| name == place))
         .collect()
 }
 
@@ -233,6 +234,7 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
     if plan.spec.interface.slurm_env {
         env.extend(entries(slurm::of_rank(plan, rank)));
     }
+    env.extend(entries(bound::of_rank(plan, rank)));
     let before = plan
         .origin
         .as_ref()

@@ -10,12 +10,13 @@ use crate::plan::directory::NodeDirectories;
 use crate::plan::{Plan, rank_env};
 use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
-use wireup_core::job::spec::RankChoice;
+use wireup_core::job::spec::{MemBind, RankChoice};
 use wireup_core::node::HEAD;
 use wireup_core::pmix::control::{ClientRegistration, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::value::{Array, Info, Proc, ProcRank, Text, Value};
+use wireup_core::topology::CpuSet;
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(crate) fn app_start(
@@ -65,6 +66,24 @@ pub(crate) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
 pub(crate) fn cpus(plan: &Plan, rank: Rank) -> Vec<u64> {
     let bound = plan.binding.as_ref().and_then(|binding| binding.of(rank));
     bound.map_or_else(Vec::new, |cpus| cpus.words().to_vec())
+}
+
+/// The policy of a rank's memory and its NUMA nodes, 64 in each word; nothing if it has none.
+pub(crate) fn memory(plan: &Plan, rank: Rank) -> Option<(i32, Vec<u64>)> {
+    let binding = plan.binding.as_ref()?;
+    let policy = match plan.spec.binding.memory {
+        MemBind::None => return None,
+        MemBind::Local => libc::MPOL_BIND,
+        MemBind::Prefer => libc::MPOL_PREFERRED,
+        MemBind::Interleave => libc::MPOL_INTERLEAVE,
+    };
+    let near = binding.memory_near(binding.of(rank)?);
+    let count = match plan.spec.binding.memory {
+        MemBind::Prefer => 1,
+        _ => near.len(),
+    };
+    let nodes: CpuSet = near.into_iter().take(count).collect();
+    Some((policy, nodes.words().to_vec()))
 }
 
 /// The name of a node's PMIx server.

@@ -146,7 +146,7 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
         sheet.add("placement", &place);
     }
     let mut name = "binding";
-    if plan.spec.binding.binds() {
+    if plan.spec.binding.asks() {
         for line in explain::binding(plan, true) {
             sheet.add(std::mem::take(&mut name), &line);
         }

@@ -196,7 +196,7 @@ pub(crate) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
 /// The binding of the ranks: why they have which CPUs, and with a `picture` of the host.
 pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
     let spec = &plan.spec.binding;
-    if !spec.binds() {
+    if !spec.asks() {
         return vec!["none: the system chooses the CPUs of the ranks (--bind-to)".to_owned()];
     }
     let Some(binding) = &plan.binding else {

@@ -73,6 +73,12 @@ pub fn start_failure(
             ),
             EXIT_WIREUP,
         ),
+        RankStartError::Spawn(SpawnStage::Memory, errno) => (
+            format!(
+                "cannot be given memory of these NUMA nodes (--mem-bind): {errno}; the control group may exclude them, or the kernel has no NUMA"
+            ),
+            EXIT_WIREUP,
+        ),
         RankStartError::Spawn(SpawnStage::Stop, errno) => (
             format!(
                 "cannot be stopped before main: {errno}; the system or the container does not permit ptrace(2)"

@@ -65,6 +65,8 @@ pub struct ChildCommand<'a> {
     pub umask: Option<u32>,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],
+    /// Policy of its memory (`MPOL_*`) and the NUMA nodes of that, 64 in each word.
+    pub memory: Option<(c_int, &'a [u64])>,
     /// Signals whose disposition goes back to the default; all others are already at it.
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
@@ -96,6 +98,7 @@ impl<'a> ChildCommand<'a> {
             limits: &[],
             umask: None,
             cpus: &[],
+            memory: None,
             reset_signals: &[],
             namespaces: None,
             view: None,
@@ -136,6 +139,8 @@ pub enum SpawnStage {
     Terminal,
     /// Being bound to CPUs.
     Binding,
+    /// Having the policy of its memory set.
+    Memory,
     /// Being stopped when the program has been executed.
     Stop,
     /// Executing the program.
@@ -241,6 +246,11 @@ impl Spawner {
             umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
             cpus: command.cpus.as_ptr(),
             cpu_words: command.cpus.len(),
+            memory_policy: command.memory.map_or(-1, |(policy, _)| policy),
+            memory_nodes: command
+                .memory
+                .map_or(ptr::null(), |(_, nodes)| nodes.as_ptr()),
+            memory_words: command.memory.map_or(0, |(_, nodes)| nodes.len()),
             reset_signals: command.reset_signals.as_ptr(),
             reset_count: command.reset_signals.len(),
             user_ns: user_ns.unwrap_or(-1),

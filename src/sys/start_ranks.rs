@@ -108,6 +108,8 @@ pub struct RankPlan {
     pub env: Vec<CString>,
     /// The CPUs that it is bound to, 64 in each word; empty if it is not.
     pub cpus: Vec<u64>,
+    /// Policy of its memory and the NUMA nodes of that, 64 in each word.
+    pub memory: Option<(i32, Vec<u64>)>,
     /// Standard input.
     pub stdin: StdinPlan,
     /// Standard output and error.
@@ -348,6 +350,10 @@ fn start_one(
         limits: &app.limits,
         umask: app.umask,
         cpus: &plan.cpus,
+        memory: plan
+            .memory
+            .as_ref()
+            .map(|(policy, nodes)| (*policy, &nodes[..])),
         reset_signals: &shared.reset_signals,
         group: shared.group.as_ref().map(|group| group.as_fd()),
         view: shared.view.as_deref(),

@@ -253,3 +253,108 @@ fn plans_equal_those_of_hydra_on_the_same_topology() {
         assert_eq!(ours, theirs, "{name} {to}: {told}");
     }
 }
+
+#[test]
+fn memory_comes_from_where_it_was_asked_for() {
+    for (place, policy) in [
+        ("local", "bind"),
+        ("prefer", "preferred"),
+        ("interleave", "interleave"),
+    ] {
+        let words = [
+            "--bind-to",
+            "core",
+            "--mem-bind",
+            place,
+            "numactl",
+            "--show",
+        ];
+        let out = Run::ranks(1, words).run().expect(0).out();
+        assert!(
+            out.starts_with(&format!("policy: {policy}\n")),
+            "{place}: {out}"
+        );
+        let key = match place {
+            "local" => "membind: ",
+            "prefer" => "preferred node: ",
+            _ => "interleavemask: ",
+        };
+        let line = out.lines().find_map(|line| line.strip_prefix(key));
+        assert_eq!(line.map(str::trim), Some("0"), "{place}: {out}");
+    }
+    Run::new(["-n", "1", "--mem-bind", "local", "true"])
+        .run()
+        .expect_one_line(&["--mem-bind follows the CPUs", "write --bind-to"]);
+}
+
+#[test]
+fn openmp_is_told_of_the_cores() {
+    let cores = parts("core");
+    let show = [
+        "sh",
+        "-c",
+        "echo $OMP_NUM_THREADS $OMP_PLACES $OMP_PROC_BIND",
+    ];
+    let options = ["--bind-to", "package", "--openmp"];
+    let shown = |more: &[&str]| {
+        Run::ranks(1, [&options, more, &show].concat())
+            .run()
+            .expect(0)
+            .out()
+    };
+    let out = shown(&[]);
+    let words: Vec<&str> = out.split_whitespace().collect();
+    assert_eq!(words[0], cores.len().to_string());
+    assert_eq!(words[1].matches('{').count(), cores.len(), "{out}");
+    assert_eq!(words[2], "close");
+    // What the user has set stays, also for one program of several.
+    assert_eq!(shown(&["-x", "OMP_NUM_THREADS=7"]), "7\n");
+    let last = [
+        ":",
+        "-n",
+        "1",
+        "-x",
+        "OMP_NUM_THREADS=9",
+        "printenv",
+        "OMP_NUM_THREADS",
+    ];
+    let words = [&options[..], &["printenv", "OMP_NUM_THREADS"], &last].concat();
+    let outcome = Run::ranks(1, words).run().expect(0);
+    let mut expected = vec![cores.len().to_string(), "9".to_owned()];
+    expected.sort();
+    assert_eq!(outcome.sorted_lines(), expected);
+}
+
+#[test]
+fn gpus_near_the_ranks_are_given_out() {
+    let plan = |name: &str, ranks: &str, options: &[&str]| {
+        let words = [
+            &["--hosts", "localhost:64", "-n", ranks, "--dry-run"],
+            options,
+            &["true"],
+        ];
+        Run::new(words.concat())
+            .env("HWLOC_XMLFILE", machine(name))
+            .run()
+    };
+    let options = [
+        "--map-by",
+        "package",
+        "--bind-to",
+        "core",
+        "--gpus-per-rank",
+        "2",
+    ];
+    let out = plan("gpu8", "4", &options).expect(0).out();
+    let line = "rank 2: core 64 of NUMA node 1, package 1 (CPUs 64,192), \
+                NVIDIA GPU 0000:90:00.0 (renderD132), NVIDIA GPU 0000:a0:00.0 (renderD133)";
+    assert!(out.contains(line), "{out}");
+    let set = "CUDA_DEVICE_ORDER=PCI_BUS_ID\n  CUDA_VISIBLE_DEVICES=0,1\n";
+    assert!(out.contains(set), "{out}");
+    let given = [&options[..], &["-x", "CUDA_VISIBLE_DEVICES=MIG-1"]].concat();
+    let out = plan("gpu8", "4", &given).expect(0).out();
+    assert!(out.contains("CUDA_VISIBLE_DEVICES=MIG-1\n"), "{out}");
+    assert!(!out.contains("CUDA_DEVICE_ORDER"), "{out}");
+    let refused = plan("numa4", "2", &["--gpus-per-rank", "1"]);
+    refused.expect_one_line(&["2 GPUs are needed", "this host has 0"]);
+}

@@ -37,6 +37,10 @@ pub enum BindingError {
         parts: u32,
     },
     #[error(
+        "{needed} GPUs are needed, {each} for each rank, and this host has {have} of a kind that ranks can be given (wireup topo shows them); use fewer ranks, or --oversubscribe to let them share"
+    )]
+    TooFewGpus { needed: u64, each: u32, have: u64 },
+    #[error(
         "CPU {cpu} does not run on this host or does not exist; ranks may use the CPUs {usable}"
     )]
     NoSuchCpu { cpu: u32, usable: CpuSet },

@@ -279,3 +279,64 @@ fn the_picture_has_a_row_for_each_numa_node() {
     );
     assert!(limited.unwrap().picture()[0].starts_with("package 0, NUMA node 0: [0|-][-]  [-]"));
 }
+
+#[test]
+fn ranks_get_the_nearest_gpus_that_are_free() {
+    let mut two = spec(Level::Core, MapWithin::Over(Level::Package));
+    two.gpus_per_rank = Some(2);
+    let binding = bound("gpu8", &two, 4).unwrap();
+    let numbers = |binding: &HostBinding, rank| -> Vec<u32> {
+        let gpus = binding.gpus_of(Rank(rank)).unwrap().iter();
+        gpus.map(|gpu| gpu.number).collect()
+    };
+    let all: Vec<_> = (0..4).map(|rank| numbers(&binding, rank)).collect();
+    assert_eq!(all, [[0, 1], [2, 3], [4, 5], [6, 7]]);
+    // All ranks are on the first package: its GPUs, then those of the other.
+    two.map = ORDER;
+    let binding = bound("gpu8", &two, 3).unwrap();
+    let all: Vec<_> = (0..3).map(|rank| numbers(&binding, rank)).collect();
+    assert_eq!(all, [[0, 1], [2, 3], [4, 5]]);
+    let refused = bound("gpu8", &two, 5).unwrap_err().to_string();
+    assert!(
+        refused.contains("10 GPUs are needed, 2 for each rank, and this host has 8"),
+        "{refused}"
+    );
+    two.gpus_per_rank = Some(1);
+    let topology = Arc::new(machine("gracehopper"));
+    let over = spec(Level::Numa, MapWithin::Over(Level::Numa));
+    let one = BindingSpec {
+        gpus_per_rank: Some(1),
+        ..over
+    };
+    let shared = HostBinding::new(topology, None, &one, &ranks(8), (0, true)).unwrap();
+    // In the order of the bus the GPU of the first package is the last.
+    let gpus: Vec<_> = (0..8).map(|rank| numbers(&shared, rank)[0]).collect();
+    assert_eq!(gpus, [3, 3, 0, 0, 1, 1, 2, 2]);
+    let unbound = BindingSpec {
+        gpus_per_rank: Some(1),
+        ..BindingSpec::default()
+    };
+    let binding = bound("gpu8", &unbound, 8).unwrap();
+    assert_eq!((numbers(&binding, 7), binding.of(Rank(7))), (vec![7], None));
+    assert_eq!(
+        Maker::Nvidia.variables("4,5")[1],
+        ("CUDA_VISIBLE_DEVICES", "4,5".to_owned())
+    );
+}
+
+#[test]
+fn memory_and_threads_follow_the_cpus() {
+    let map = MapWithin::Over(Level::Package);
+    let binding = bound("gracehopper", &spec(Level::Package, map), 2).unwrap();
+    let second = binding.of(Rank(1)).unwrap();
+    assert_eq!(binding.memory_near(second), [1]);
+    assert_eq!(binding.cores_within(second).len(), 72);
+    let binding = bound("numa4", &spec(Level::Package, map), 2).unwrap();
+    assert_eq!(
+        binding.memory_near(binding.of(Rank(1)).unwrap()),
+        [4, 5, 6, 7]
+    );
+    let binding = bound("numa4", &spec(Level::Hwthread, ORDER), 1).unwrap();
+    let places = binding.cores_within(binding.of(Rank(0)).unwrap());
+    assert_eq!(places, ["0".parse().unwrap()]);
+}

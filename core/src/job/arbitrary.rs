@@ -20,7 +20,7 @@ use super::rank_set::RankSet;
 use super::spec::{
     AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
     EndingSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
-    MapWithin, OnFailure, PmiChoice, Preload, RankChoice, Runtime, SpreadSpec, StatusSpec,
+    MapWithin, MemBind, OnFailure, PmiChoice, Preload, RankChoice, Runtime, SpreadSpec, StatusSpec,
     StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
 use crate::job::rank_placement::RankMap;
@@ -263,12 +263,22 @@ fn binding() -> BoxedStrategy<BindingSpec> {
         level().prop_map(MapWithin::Over),
         (any::<u32>(), level()).prop_map(|(each, level)| MapWithin::Each(each, level)),
     ];
-    (to, map, 1_u32.., any::<bool>())
-        .prop_map(|(to, map, cpus_per_rank, report)| BindingSpec {
+    let memory = prop_oneof![
+        Just(MemBind::None),
+        Just(MemBind::Local),
+        Just(MemBind::Prefer),
+        Just(MemBind::Interleave),
+    ];
+    let rest = any::<(bool, bool, Option<u32>)>();
+    (to, map, 1_u32.., memory, rest)
+        .prop_map(|(to, map, cpus_per_rank, memory, rest)| BindingSpec {
             to,
             map,
             cpus_per_rank,
-            report,
+            memory,
+            openmp: rest.0,
+            report: rest.1,
+            gpus_per_rank: rest.2,
         })
         .boxed()
 }

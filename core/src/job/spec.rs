@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use binding::{BindTo, BindingSpec, MapWithin};
+pub use binding::{BindTo, BindingSpec, MapWithin, MemBind};
 pub use container::{
     BindMount, ContainerSpec, ImageError, ImageSpec, MountError, Runtime, UENV_MOUNT, Uenv,
     UenvError,

@@ -307,6 +307,7 @@ impl LocalBackend {
                     wrapper: start_orders::wrapper(plan, rank),
                     env: rank_env::of_rank(plan, rank, job.env(node)),
                     cpus: start_orders::cpus(plan, rank),
+                    memory: start_orders::memory(plan, rank),
                     stdin,
                     output,
                     pmi: plan.offer.pmi,

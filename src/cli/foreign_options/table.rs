@@ -54,7 +54,7 @@ const LIST_ONLY: &str = "wireup runs on this machine only if it is in the list; 
     name the hosts with --hosts or --hostfile";
 const BINDING: &str =
     "write --bind-to core, hwthread, numa, package or cpu-list:LIST with the CPUs of each rank";
-const NO_GPUS: &str = "wireup assigns no GPUs; leave it out, or write --wrap 'env \
+const NO_GPUS: &str = "write --gpus-per-rank N for N GPUs of each rank; or --wrap 'env \
     CUDA_VISIBLE_DEVICES=%l', which gives each rank the GPU with the number of its local rank";
 const NO_MEMORY: &str = "wireup reserves no memory, the batch system does; leave it out, or write \
     --rlimit as={1} for a limit of each rank's process";

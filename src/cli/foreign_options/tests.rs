@@ -89,7 +89,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("--cpu-bind=cores a", "write --bind-to core,"),
         ("-c 2 -n 4 a", "write -n 2 for 2 ranks"),
         ("--pernode a", "write --ppn 1"),
-        ("--gpus-per-task=1 a", "CUDA_VISIBLE_DEVICES=%l"),
+        ("--gpus-per-task=1 a", "write --gpus-per-rank N"),
         ("--mem=4G a", "--rlimit as=4G"),
         ("-m cyclic a", "--map-by node for cyclic"),
         ("-o out.%t a", "write --output out.%t"),

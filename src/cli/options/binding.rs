@@ -2,12 +2,12 @@
 
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::LayoutArgs;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
-use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithin};
+use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithin, MemBind};
 use wireup_core::topology::{CPUS_MAX, CpuSet, Level};
 
 /// `--map-by`: over nodes and within a host.
@@ -96,6 +96,14 @@ fn cpus(text: &str) -> Option<CpuSet> {
     Some(all)
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Memory {
+    None,
+    Local,
+    Prefer,
+    Interleave,
+}
+
 /// Binding of the ranks.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Binding")]
@@ -105,6 +113,20 @@ pub(crate) struct BindingArgs {
     /// or what --map-by spreads ranks over; docs/binding.md]
     #[arg(long, value_name = "none|UNIT|cpu-list:LIST")]
     bind_to: Option<To>,
+
+    /// Where the memory of bound ranks comes from: local, only from the NUMA nodes near their CPUs; prefer, from the first
+    /// of these as long as it has any; interleave, from these in turn
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Memory::None, hide_short_help = true)]
+    mem_bind: Memory,
+
+    /// Set OMP_NUM_THREADS and OMP_PLACES for the cores of each bound rank, unless you have set one of them
+    #[arg(long, hide_short_help = true)]
+    openmp: bool,
+
+    /// Give each rank N GPUs, the nearest to its CPUs that are free: CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and
+    /// ZE_AFFINITY_MASK, unless you have set them. hwloc has to be installed on the hosts, with its part for PCI
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    gpus_per_rank: Option<u32>,
 
     /// Show each host as a picture with its ranks, and the CPUs of each
     #[arg(long)]
@@ -134,10 +156,30 @@ impl BindingArgs {
             (None, Some(level)) => BindTo::Level(level),
             (None, None) => BindTo::None,
         };
+        let needs_cpus = [
+            (self.mem_bind != Memory::None, "--mem-bind"),
+            (self.openmp, "--openmp"),
+        ];
+        let needing = needs_cpus
+            .iter()
+            .find(|(given, _)| *given && to == BindTo::None);
+        if let Some((_, option)) = needing {
+            return Err(RunFailure::request(format!(
+                "{option} follows the CPUs of each rank; write --bind-to too"
+            )));
+        }
         Ok(BindingSpec {
             to,
             map,
             cpus_per_rank,
+            memory: match self.mem_bind {
+                Memory::None => MemBind::None,
+                Memory::Local => MemBind::Local,
+                Memory::Prefer => MemBind::Prefer,
+                Memory::Interleave => MemBind::Interleave,
+            },
+            openmp: self.openmp,
+            gpus_per_rank: self.gpus_per_rank,
             report: self.report_bindings,
         })
     }

@@ -65,10 +65,7 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["gpus-per-proc"],
         1,
-        Computed(
-            values::gpus,
-            "wireup gives each rank one GPU at most; write -gpus-per-proc 1",
-        ),
+        Computed(values::gpus, "write -gpus-per-proc with a number"),
     ),
     habit(
         &["output"],

@@ -84,6 +84,11 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(values::interface, "write none, pmi2 or pmix"),
     ),
     habit(
+        &["mem-bind"],
+        1,
+        Computed(values::mem_bind, "write --mem-bind none, local or prefer"),
+    ),
+    habit(
         &["cpu-bind"],
         1,
         Computed(
@@ -96,7 +101,7 @@ pub(super) const HABITS: &[Habit] = &[
         1,
         Computed(
             values::gpus,
-            "wireup gives each rank one GPU at most, and reserves none; write --gpus-per-task 1",
+            "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
         ),
     ),
     habit(&["pty"], 0, Words(&["--pty", "0"])),
@@ -120,7 +125,7 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["r", "relative", "x", "exclude"], 1, Instead(NO_STEP)),
     habit(
-        &["hint", "threads-per-core", "cores-per-socket", "mem-bind"],
+        &["hint", "threads-per-core", "cores-per-socket"],
         1,
         Instead("write --cpu-bind cores or threads, and -c for the CPUs of each task"),
     ),

@@ -114,12 +114,22 @@ pub(super) fn cpus(text: &str) -> Option<Vec<OsString>> {
     words(&["--cpus-per-rank", text])
 }
 
-/// One GPU for each rank, the one with its local number.
+/// GPUs of each rank.
 pub(super) fn gpus(text: &str) -> Option<Vec<OsString>> {
-    let one = "env CUDA_VISIBLE_DEVICES=%l ROCR_VISIBLE_DEVICES=%l";
+    // Slurm allows a type in front.
+    let count = text.rsplit(':').next()?;
+    match count.parse::<u32>().ok()? {
+        0 => words(&[]),
+        _ => words(&["--gpus-per-rank", count]),
+    }
+}
+
+/// Where srun has memory from. Source: srun(1), --mem-bind.
+pub(super) fn mem_bind(text: &str) -> Option<Vec<OsString>> {
     match text {
-        "1" => words(&["--wrap", one]),
-        "0" => words(&[]),
+        "no" | "none" => words(&["--mem-bind", "none"]),
+        "local" => words(&["--mem-bind", "local"]),
+        "prefer" | "p" | "prefer,local" => words(&["--mem-bind", "prefer"]),
         _ => None,
     }
 }

@@ -27,6 +27,10 @@ pub(super) struct Shared {
     pub(super) umask: c_int,
     pub(super) cpus: *const u64,
     pub(super) cpu_words: usize,
+    /// Policy of memory; negative to leave it.
+    pub(super) memory_policy: c_int,
+    pub(super) memory_nodes: *const u64,
+    pub(super) memory_words: usize,
     pub(super) reset_signals: *const c_int,
     pub(super) reset_count: usize,
     pub(super) user_ns: RawFd,
@@ -173,6 +177,19 @@ unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
                     shared.cpus,
                 ) as c_int,
                 SpawnStage::Binding,
+            )?;
+        }
+        if shared.memory_policy >= 0 {
+            // The kernel leaves out the last bit of the number that it is given.
+            let bits = shared.memory_words * u64::BITS as usize + 1;
+            check(
+                libc::syscall(
+                    libc::SYS_set_mempolicy,
+                    shared.memory_policy,
+                    shared.memory_nodes,
+                    bits,
+                ) as c_int,
+                SpawnStage::Memory,
             )?;
         }
         // After the descriptors, whose numbers may be beyond the new limit.

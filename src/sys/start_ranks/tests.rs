@@ -42,6 +42,7 @@ fn plans(count: u32) -> Vec<RankPlan> {
         wrapper: None,
         env: Vec::new(),
         cpus: Vec::new(),
+        memory: None,
         stdin: StdinPlan::Empty,
         output: OutputPlan::Pipes,
         pmi: false,

@@ -30,6 +30,20 @@ pub enum MapWithin {
     Each(u32, Level),
 }
 
+/// The memory of bound ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MemBind {
+    /// As the system gives it: near the CPU that first uses it.
+    #[default]
+    None,
+    /// Only of the NUMA nodes that are near the rank's CPUs.
+    Local,
+    /// Of the first of these as long as it has any.
+    Prefer,
+    /// Of these in turn, page by page.
+    Interleave,
+}
+
 /// The binding of ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BindingSpec {
@@ -37,6 +51,11 @@ pub struct BindingSpec {
     pub map: MapWithin,
     /// Cores of each rank, or hardware threads where these are bound to; at least 1.
     pub cpus_per_rank: u32,
+    pub memory: MemBind,
+    /// Whether ranks are told of OpenMP threads for their CPUs.
+    pub openmp: bool,
+    /// GPUs of each rank; nothing if none are given out.
+    pub gpus_per_rank: Option<u32>,
     /// Whether the user is shown the bindings.
     pub report: bool,
 }
@@ -47,15 +66,23 @@ impl Default for BindingSpec {
             to: BindTo::None,
             map: MapWithin::InOrder,
             cpus_per_rank: 1,
+            memory: MemBind::None,
+            openmp: false,
+            gpus_per_rank: None,
             report: false,
         }
     }
 }
 
 impl BindingSpec {
-    /// Whether ranks are bound to anything.
+    /// Whether ranks are bound to CPUs.
     pub fn binds(&self) -> bool {
         self.to != BindTo::None
+    }
+
+    /// Whether the topology of a host is needed.
+    pub fn asks(&self) -> bool {
+        self.binds() || self.gpus_per_rank.is_some()
     }
 }
 
