@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod channel;
 pub mod core_dump;
 pub mod descriptors;
+pub mod device_files;
 pub mod devices;
 pub mod fd_passing;
 #[allow(unsafe_code, reason = "the C library hwloc")]

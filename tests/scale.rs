@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -143,6 +144,7 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
                 offset: Default::default(),
                 before: &[],
                 others: &[],
+                cpusets: &BTreeMap::new(),
                 tmpdir: &"/tmp/wireup".into(),
                 nsdir: &"/tmp/wireup/job".into(),
                 uid: 1000,

@@ -10,7 +10,9 @@
 mod error;
 mod gpus;
 mod map;
+mod near;
 mod picture;
+mod slots;
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +25,7 @@ pub use picture::rows;
 
 use crate::job::ids::Rank;
 use crate::job::spec::{BindTo, BindingSpec, MapWithin};
-use crate::topology::{CpuSet, Level, Topology, ranges};
+use crate::topology::{CpuSet, Device, DeviceKind, Level, Topology, ranges};
 
 /// The ranks of a host that are bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,13 +75,13 @@ impl HostBinding {
             before,
             share,
         };
-        let (sets, mut reasons) = cpus(&topology, &usable, spec, demand)?;
+        let (sets, mut reasons) = cpus(&topology, &usable, spec, (ranks, demand))?;
         let gpus = match spec.gpus_per_rank {
             None => Vec::new(),
             Some(each) => {
                 reasons.push(format!(
                     "each rank gets {each} of {} GPUs, free ones before others and near ones before far ones (--gpus-per-rank)",
-                    gpus::gpus(&topology).len()
+                    gpus(&topology).len()
                 ));
                 let sets: Vec<&CpuSet> = sets.iter().collect();
                 gpus::assign(&topology, &sets, each, (before, share))?
@@ -105,6 +107,15 @@ impl HostBinding {
     pub fn gpus_of(&self, rank: Rank) -> Option<&[Gpu]> {
         let gpus = self.gpus.get(self.place_of(rank)?)?;
         Some(gpus)
+    }
+
+    /// The devices of a kind that are near some CPUs, as far as they were looked for.
+    pub fn devices_near<'a>(
+        &'a self,
+        cpus: &'a CpuSet,
+        kind: DeviceKind,
+    ) -> impl Iterator<Item = &'a Device> {
+        near::near(&self.topology, cpus).filter(move |device| device.kind == kind)
     }
 
     /// The numbers by which the system knows the NUMA nodes that are near some CPUs.
@@ -176,7 +187,7 @@ fn cpus(
     topology: &Topology,
     usable: &CpuSet,
     spec: &BindingSpec,
-    demand: Demand,
+    (ranks, demand): (&[Rank], Demand),
 ) -> Result<(Vec<CpuSet>, Vec<String>), BindingError> {
     if usable.is_empty() {
         return Err(BindingError::NoCpus);
@@ -188,6 +199,15 @@ fn cpus(
     let level = match &spec.to {
         BindTo::None => return Ok((vec![usable.clone(); demand.ranks as usize], reasons)),
         BindTo::List(list) => return Ok((listed(topology, usable, list, demand)?, reasons)),
+        BindTo::Slots(unit, slots) => {
+            reasons.push(format!(
+                "each rank gets what its line has, where {} are numbered from 0 in the order of the host (--rankfile)",
+                unit.noun(2)
+            ));
+            let slots = (*unit, &slots[..]);
+            let sets = slots::cpus(topology, usable, slots, ranks, demand.share)?;
+            return Ok((sets, reasons));
+        }
         BindTo::Level(level) => *level,
     };
     for asked in [Some(level), mapped_over(spec.map)].into_iter().flatten() {

@@ -19,6 +19,7 @@ pub mod proc;
 pub mod pset;
 pub mod rank_placement;
 pub mod rank_set;
+pub mod rankfile;
 pub mod roster;
 pub mod shortage;
 pub mod spawn;

@@ -147,6 +147,8 @@ pub struct NodeCore {
     queries: Queries,
     spawns: Spawns,
     allocations: Allocations,
+    /// What PMI clients of all jobs can ask for here.
+    attributes: Vec<(&'static str, Vec<u8>)>,
     voucher: Option<Voucher>,
     outputs: Outputs,
     tools: Tools,
@@ -212,6 +214,7 @@ impl NodeCore {
             spawns: Spawns::default(),
             allocations: Allocations::default(),
             collectives: CollectiveState::default(),
+            attributes: Vec::new(),
             voucher: None,
             outputs: Outputs::default(),
             tools: Tools::default(),

@@ -50,9 +50,14 @@ impl Level {
         }
     }
 
-    /// The level of this name.
+    /// The level of this name, ours or that of other launchers.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|level| level.as_str() == name)
+        match name {
+            "socket" => Some(Self::Package),
+            "l2cache" => Some(Self::L2),
+            "l3cache" => Some(Self::L3),
+            _ => Self::ALL.into_iter().find(|level| level.as_str() == name),
+        }
     }
 
     /// Its noun for `count` units.
@@ -157,6 +162,8 @@ pub struct Topology {
     /// Empty where all CPUs are alike.
     pub kinds: Vec<CpuKind>,
     pub devices: Vec<Device>,
+    /// The text that it was read from, for others that read such.
+    pub description: String,
 }
 
 impl Topology {

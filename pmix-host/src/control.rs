@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::foreign::{self, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
+use crate::locality;
 use crate::output::Output;
 use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
@@ -82,7 +83,8 @@ impl Server {
         infos: &[u8],
     ) -> Result<ForkEnv, ControlRefusal> {
         self.check_running()?;
-        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let infos = locality::completed(self.libraries.pmix, infos)?;
+        let infos = Infos::decode(self.libraries.shim, &infos)?;
         if !self.names.insert(nspace.clone()) {
             let text = format!("the name {nspace} was given to a job before, choose another");
             return Err(refusal(Status::ERR_BAD_PARAM, text));

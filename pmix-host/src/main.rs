@@ -41,6 +41,9 @@ mod libs;
 mod links;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
+mod locality;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
 mod output;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as accept(2)")]

@@ -32,6 +32,7 @@ const PER_JOB: &[&str] = &[
     "explain",
     "detach",
     "impi",
+    "rankfile",
     "on-terminal-loss",
 ];
 /// Options that an environment variable precedes.

@@ -209,7 +209,11 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         Some(filter) => Some(filter),
         None => filter_of_environment().inspect_err(told)?,
     };
-    let apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
+    let mut apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
+    let rankfile = args.layout.rankfile().inspect_err(told)?;
+    if let (Some(file), [app]) = (&rankfile, &mut apps[..]) {
+        app.count = app.count.or_else(|| Some(file.size()));
+    }
     args.ending.check().inspect_err(told)?;
     let stdio = StdioSpec::from(args.stdio);
     if start != Start::Here {
@@ -220,8 +224,10 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
     let ranks = apps.iter().map(|app| app.count).sum::<Option<u32>>();
-    let binding = args.binding.resolve(&args.layout).inspect_err(told)?;
-    let layout = args.layout.resolve(args.hosts, ranks);
+    let slots = rankfile.as_ref().and_then(|file| file.slots.clone());
+    let binding = args.binding.resolve(&args.layout, slots);
+    let binding = binding.inspect_err(told)?;
+    let layout = args.layout.resolve(args.hosts, ranks, rankfile.as_ref());
     let layout = layout.inspect_err(told)?;
     if says
         && !given

@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open};
-
+use crate::sys::device_files::openable;
 use wireup_core::doctor::facts::{Device, DeviceKind};
 
 /// Directories, and beginnings of the names of device files in them. `/dev/infiniband/issm*` and `umad*` are for
@@ -45,13 +44,9 @@ pub(super) fn look() -> Vec<Device> {
     files.chain(ports(Path::new(PORTS))).collect()
 }
 
-/// Nothing of a device changes when it is opened and closed.
 fn open_problem(path: &Path) -> Option<String> {
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let opened = open(path, flags, Mode::empty());
-    opened
-        .err()
-        .map(|error| std::io::Error::from(error).to_string())
+    let opened = openable(path).err();
+    opened.map(|errno| std::io::Error::from(errno).to_string())
 }
 
 /// The ports, `DEVICE/ports/NUMBER`, whose state is a line such as `4: ACTIVE`.

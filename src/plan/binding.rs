@@ -1,17 +1,20 @@
 //! The binding of the ranks of this host: its topology, the CPUs that it may use, and what core decides of these.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::failure::RequestError;
 use crate::plan::{Decided, Plan};
+use crate::sys::device_files::Places;
+use crate::sys::devices::{self, SYS};
 use crate::sys::hwloc::{self, HwlocError};
 use wireup_core::binding::{BindingError, HostBinding};
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::JobSpec;
 use wireup_core::topology::xml::TopologyError;
-use wireup_core::topology::{CpuSet, Topology, xml};
+use wireup_core::topology::{CpuSet, DeviceKind, Topology, xml};
 
 /// Why the ranks of a host cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +30,13 @@ enum Reason {
     Topology(#[from] NoTopology),
     #[error(transparent)]
     Binding(#[from] BindingError),
+    #[error("{error}; {hidden} more have no device file here, or one that the control group bars")]
+    Hidden { error: BindingError, hidden: usize },
+    #[error(
+        "the device files of GPUs cannot be opened: permission denied for {0}; add the user to the groups video and render, \
+         or in a container pass the devices on"
+    )]
+    Refused(String),
     #[error(
         "a variable of hwloc's names another host's topology (HWLOC_XMLFILE, HWLOC_SYNTHETIC); --dry-run shows the binding there"
     )]
@@ -65,6 +75,31 @@ impl Host {
         let topology = xml::parse(&described.xml)?;
         let limit = described.this_host.then(affinity).flatten();
         Ok(Self { topology, limit })
+    }
+}
+
+/// Takes those GPUs out of a host's devices that are none of ours, and says how many they are.
+fn hide_gpus(topology: &mut Topology) -> usize {
+    let places = Places::here();
+    let before = topology.devices.len();
+    topology
+        .devices
+        .retain(|device| device.kind != DeviceKind::Gpu || !places.is_hidden(device));
+    before - topology.devices.len()
+}
+
+/// Refuses GPUs of ranks whose device files are refused to us.
+fn check_gpus(bound: &HostBinding, ranks: &[Rank]) -> Result<(), Reason> {
+    let gpus = ranks.iter().filter_map(|rank| bound.gpus_of(*rank));
+    let devices: BTreeSet<usize> = gpus.flatten().map(|gpu| gpu.device).collect();
+    let devices = devices.iter().map(|at| &bound.topology.devices[*at]);
+    let refused: BTreeSet<PathBuf> = devices
+        .flat_map(|device| Places::here().refused(device))
+        .collect();
+    let refused: Vec<String> = refused.iter().map(|it| it.display().to_string()).collect();
+    match refused.is_empty() {
+        true => Ok(()),
+        false => Err(Reason::Refused(refused.join(", "))),
     }
 }
 
@@ -112,34 +147,39 @@ pub(super) fn bind(
     };
     let known = first.and_then(|first| first.binding.as_ref());
     let bound = || -> Result<HostBinding, Reason> {
+        let mut hidden = 0;
         let (topology, usable) = match known {
             Some(known) => (Arc::clone(&known.topology), Some(known.usable.clone())),
             None => {
-                let host = Host::look(
-                    libpmix.and_then(Path::parent),
-                    spec.binding.gpus_per_rank.is_some(),
-                )?;
+                // Looking for devices takes time: only where they are given out or shown, or where ranks read of them.
+                let shown = spec.dry_run || spec.explain || spec.binding.report;
+                let read = decided.offer.pmi && !devices::without_near_and_far(Path::new(SYS));
+                let wanted = spec.binding.gpus_per_rank.is_some() || shown || read;
+                let mut host = Host::look(libpmix.and_then(Path::parent), wanted)?;
                 if host.limit.is_none() && !spec.dry_run {
                     return Err(Reason::OtherHost);
+                }
+                if spec.binding.gpus_per_rank.is_some() && host.limit.is_some() {
+                    hidden = hide_gpus(&mut host.topology);
                 }
                 (Arc::new(host.topology), host.limit)
             }
         };
+        let here = usable.is_some();
         let usable = usable.as_ref();
         let order = (before, share);
-        Ok(HostBinding::new(
-            topology,
-            usable,
-            &spec.binding,
-            &ranks,
-            order,
-        )?)
+        let bound = HostBinding::new(topology, usable, &spec.binding, &ranks, order);
+        let bound = bound.map_err(|error| match error {
+            BindingError::TooFewGpus { .. } if hidden > 0 => Reason::Hidden { error, hidden },
+            error => Reason::Binding(error),
+        })?;
+        if here {
+            check_gpus(&bound, &ranks)?;
+        }
+        Ok(bound)
     };
     let bound = bound().map_err(|error| NotBound {
-        option: match spec.binding.binds() {
-            true => format!("--bind-to {}", spec.binding.to),
-            false => "--gpus-per-rank".to_owned(),
-        },
+        option: spec.binding.option(),
         error,
     })?;
     Ok(Some(Arc::new(bound)))

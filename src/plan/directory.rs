@@ -130,6 +130,16 @@ impl JobDirectory {
         Ok(server)
     }
 
+    /// Writes hwloc's description of this host into it.
+    ///
+    /// # Errors
+    /// When the file system is full or went away.
+    pub fn describe_host(&self, description: &str) -> io::Result<PathBuf> {
+        let path = self.path.join("hwloc.xml");
+        fs::write(&path, description)?;
+        Ok(path)
+    }
+
     /// Makes the directories of a node.
     ///
     /// # Errors

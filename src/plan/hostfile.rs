@@ -34,7 +34,11 @@ pub fn read(path: &Path) -> Result<Vec<HostEntry>, HostFileError> {
     Ok(file::parse(path, &text)?)
 }
 
-fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+/// What a file with hosts has.
+///
+/// # Errors
+/// Those of the system, and for one that is too large.
+pub(crate) fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path)?;
     if file.take(FILE_MAX + 1).read_to_end(&mut text)? as u64 > FILE_MAX {

@@ -16,10 +16,12 @@ pub(super) enum LayoutError {
     #[error("--layout has {ranks} ranks and the programs have {size}; make them equal")]
     OtherSize { ranks: u64, size: u32 },
     #[error(
-        "--layout gives a host more ranks than it has slots; use --oversubscribe, or name more slots"
+        "--layout or --rankfile gives a host more ranks than it has slots; use --oversubscribe, or name more slots"
     )]
     Oversubscribed,
-    #[error("--layout gives no rank to virtual node {0}; give it one, or lower --virtual-nodes")]
+    #[error(
+        "no rank is given to virtual node {0} (--layout, --rankfile); give it one, or lower --virtual-nodes"
+    )]
     Empty(usize),
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -134,7 +136,7 @@ pub(super) fn in_turn(mut room: Vec<(NodeId, u32)>) -> Vec<(NodeId, u32)> {
 }
 
 /// One node has the machine's name; virtual ones add a number to its first part.
-pub(super) fn node_names(nodes: u32) -> Vec<String> {
+pub(crate) fn node_names(nodes: u32) -> Vec<String> {
     let own = rustix::system::uname()
         .nodename()
         .to_string_lossy()

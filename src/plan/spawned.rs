@@ -27,7 +27,7 @@ use std::time::Duration;
 pub(crate) use debugger::directed;
 use hosts::Names;
 use placement::{NodeSpace, WantedPlaces};
-use request::Wishes;
+use request::{BindingWishes, Wishes};
 pub use requester::By;
 use serde::{Deserialize, Serialize};
 use variable::{Change, How};
@@ -46,7 +46,7 @@ use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rank_placement::{RANKS_MAX, RankMap};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppSpec, Preload, StdinTarget};
+use wireup_core::job::spec::{AppSpec, BindingSpec, Preload, StdinTarget};
 use wireup_core::node::JobContext;
 
 /// What there is in a launch when a job is added.
@@ -80,6 +80,8 @@ pub struct SpawnedJob {
     /// Which of its ranks read what processes push to them.
     input: StdinTarget,
     origin: Origin,
+    /// The binding of its ranks.
+    binding: BindingSpec,
     apps: Vec<SpawnedApp>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
@@ -148,6 +150,7 @@ impl Plan {
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
+        let binding = self.binding_of(&job, &asked)?;
         let mut space = match &allocation {
             None => self.space(standing.ground),
             Some(id) => self.space_within(standing.ground.find(id)?, &mut asked),
@@ -229,6 +232,7 @@ impl Plan {
                 base,
                 before: standing.before.to_vec(),
             },
+            binding,
             apps: apps.collect::<Result<_, _>>()?,
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
@@ -270,6 +274,24 @@ impl Plan {
             .or(first)
             .unwrap_or_else(|| Path::new(""));
         self.inheritance.cwd.join(own)
+    }
+
+    /// The binding of a job's ranks, which is the same for all its programs: what the first says that says anything.
+    fn binding_of(
+        &self,
+        job: &Wishes,
+        asked: &[(&SpawnApp, Wishes, WantedPlaces)],
+    ) -> Result<BindingSpec, SpawnFailure> {
+        if job.is_debugger() {
+            return Ok(BindingSpec::default());
+        }
+        let says = |wishes: &&Wishes| wishes.binding != BindingWishes::default();
+        let all = || asked.iter().map(|(_, wishes, _)| wishes);
+        let Some(wishes) = all().find(says).or_else(|| all().next()) else {
+            return Ok(BindingSpec::default());
+        };
+        let by = wishes.by.unwrap_or_default();
+        wishes.binding.spec(&self.spec.binding, by)
     }
 
     /// The nodes on which an application's ranks may run.

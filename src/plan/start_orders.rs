@@ -1,6 +1,6 @@
 //! Converts the plan into orders for the starting threads and the sidecars.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -66,6 +66,19 @@ pub(crate) fn wrapper(plan: &Plan, rank: Rank) -> Option<Executed> {
 pub(crate) fn cpus(plan: &Plan, rank: Rank) -> Vec<u64> {
     let bound = plan.binding.as_ref().and_then(|binding| binding.of(rank));
     bound.map_or_else(Vec::new, |cpus| cpus.words().to_vec())
+}
+
+/// The CPUs of the bound ranks of a node, as PMIx has them. Rule: without `hwloc:` in front, since Open MPI gives them to
+/// hwloc as they are.
+fn cpusets(plan: &Plan, node: NodeId) -> BTreeMap<Rank, Text> {
+    let Some(binding) = &plan.binding else {
+        return BTreeMap::new();
+    };
+    let ranks = plan.job.ranks.ranks_on(node);
+    let bound = ranks.filter_map(|rank| Some((rank, binding.of(rank)?)));
+    bound
+        .map(|(rank, cpus)| (rank, Text::new(cpus.to_string().into_bytes())))
+        .collect()
 }
 
 /// The policy of a rank's memory and its NUMA nodes, 64 in each word; nothing if it has none.
@@ -197,6 +210,7 @@ pub(crate) fn register_request(
         offset: plan.job.offset,
         before: plan.origin.as_ref().map_or(&[], |origin| &origin.before),
         others,
+        cpusets: &cpusets(plan, node),
         tmpdir: &text(&directories.session),
         nsdir: &text(&directories.nspace),
         uid,

@@ -1,6 +1,7 @@
 //! Texts about the binding of the ranks of a host.
 
 use wireup_core::binding::HostBinding;
+use wireup_core::topology::{CpuSet, DeviceKind};
 
 /// `--report-bindings`: a picture of the host, then each rank.
 pub(crate) fn report(host: &str, binding: &HostBinding) -> Vec<String> {
@@ -17,9 +18,34 @@ pub(crate) fn ranks(binding: &HostBinding) -> impl Iterator<Item = String> + '_ 
     let mut ranks: Vec<_> = binding.ranks().iter().collect();
     ranks.sort_by_key(|(rank, _)| *rank);
     ranks.into_iter().map(|(rank, cpus)| {
-        let gpus = binding.gpus_of(*rank).unwrap_or_default().iter();
-        let gpus = gpus.map(|gpu| binding.topology.devices[gpu.device].to_string());
-        let gpus: String = gpus.map(|gpu| format!(", {gpu}")).collect();
-        format!("rank {}: {}{gpus}", rank.0, binding.place(cpus))
+        let gpus = binding.gpus_of(*rank);
+        let given = gpus.unwrap_or_default().iter();
+        let given = given.map(|gpu| binding.topology.devices[gpu.device].to_string());
+        let given: String = given.map(|gpu| format!(", {gpu}")).collect();
+        let mut line = format!("rank {}: {}{given}", rank.0, binding.place(cpus));
+        if gpus.is_none() {
+            line.push_str(&near(binding, cpus, DeviceKind::Gpu));
+        }
+        line.push_str(&near(binding, cpus, DeviceKind::Nic));
+        line
     })
+}
+
+/// The devices that are near the CPUs of a rank: `; near NIC mlx5_0`.
+fn near(binding: &HostBinding, cpus: &CpuSet, kind: DeviceKind) -> String {
+    let devices = binding.devices_near(cpus, kind);
+    let names: Vec<String> = devices
+        .map(|device| match device.names.is_empty() {
+            true => device.bus.clone(),
+            false => device.names.join("/"),
+        })
+        .collect();
+    let noun = match (kind, names.len()) {
+        (_, 0) => return String::new(),
+        (DeviceKind::Gpu, 1) => "GPU",
+        (DeviceKind::Gpu, _) => "GPUs",
+        (DeviceKind::Nic, 1) => "NIC",
+        (DeviceKind::Nic, _) => "NICs",
+    };
+    format!("; near {noun} {}", names.join(", "))
 }

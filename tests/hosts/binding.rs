@@ -102,3 +102,44 @@ fn spawned_ranks_are_bound_on_their_hosts() {
     let second = format!(": core {} ", 1 % cores.len());
     assert!(outcome.err().contains(&second), "{outcome:?}");
 }
+
+#[test]
+fn a_rankfile_says_on_which_host_each_rank_runs() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let cores = cores();
+    let last = cores.len() - 1;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ranks");
+    let lines = format!(
+        "rank 0=node03 slot=0\nrank 1=node01 slot={last}\nrank 2=+n1 slot=0:0\nrank 3=node01 slot=0\n"
+    );
+    std::fs::write(&path, lines).unwrap();
+    let file = path.to_str().unwrap();
+    let list = ["--hosts", "node01:2,node02:1,node03:1", "--rankfile", file];
+    let run = cluster.run(0, list).more(["--oversubscribe"]).more(SHOW);
+    let expected = [
+        format!("0 node03 {}", cores[0]),
+        format!("1 node01 {}", cores[last]),
+        format!("2 node02 {}", cores[0]),
+        format!("3 node01 {}", cores[0]),
+    ];
+    assert_eq!(run.run().expect(0).sorted_lines(), expected);
+    // Slurm's form, whose hosts are those of the launch if no others are named.
+    std::fs::write(&path, "node02\nnode01*2\nnode02\n").unwrap();
+    let run = cluster.run(0, ["--rankfile", file]).more(SHOW);
+    let outcome = run.run().expect(0);
+    let hosts: Vec<String> = outcome
+        .sorted_lines()
+        .iter()
+        .map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(hosts, ["0 node02", "1 node01", "2 node01", "3 node02"]);
+    std::fs::write(&path, "node09\n").unwrap();
+    let run = cluster.run(0, ["--hosts", "node01", "--rankfile", file]);
+    let outcome = run.more(["true"]).run().expect(125);
+    let told = outcome.err();
+    let line = "rank 0: node09 is none of the hosts of the launch (node01)";
+    assert!(told.contains(line), "{told}");
+}

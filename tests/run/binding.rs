@@ -1,6 +1,11 @@
 //! Binding of ranks to CPUs: what ranks find in `/proc/self/status`, and plans for other machines, which are compared
 //! with those of other launchers.
 
+mod limits;
+mod locality;
+mod rankfile;
+mod spawned;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -158,7 +163,8 @@ fn planned(name: &str, (ranks, slots): (u32, u32), options: &[&str]) -> Vec<(Str
     // `rank 3: cores 6-7 of NUMA node 0, package 0 (CPUs 12-15)`.
     let of_rank = |line: &str| {
         let (_, place) = line.trim().strip_prefix("rank ")?.split_once(": ")?;
-        let (place, cpus) = place.strip_suffix(')')?.split_once(" (CPU")?;
+        let (place, cpus) = place.split_once(" (CPU")?;
+        let (cpus, _devices) = cpus.split_once(')')?;
         let units = place.split(" of ").next()?.split(' ').next_back()?;
         Some((
             units.to_owned(),
@@ -166,6 +172,16 @@ fn planned(name: &str, (ranks, slots): (u32, u32), options: &[&str]) -> Vec<(Str
         ))
     };
     out.lines().filter_map(of_rank).collect()
+}
+
+/// The cores of each rank that a map of prterun's shows.
+fn bindings(map: &str) -> Vec<String> {
+    let numbers = map.lines().filter_map(|line| {
+        let (_, set) = line.split_once("Binding: ")?;
+        let (_, numbers) = set.rsplit_once(":L")?;
+        Some(numbers.trim_end_matches(']').to_owned())
+    });
+    numbers.collect()
 }
 
 #[test]
@@ -204,12 +220,7 @@ fn plans_equal_those_of_prterun_on_the_same_topology() {
             .output()
             .unwrap();
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let theirs = told.lines().filter_map(|line| {
-            let (_, set) = line.split_once("Binding: ")?;
-            let (_, numbers) = set.rsplit_once(":L")?;
-            Some(numbers.trim_end_matches(']').to_owned())
-        });
-        let theirs: Vec<String> = theirs.collect();
+        let theirs = bindings(&told);
         let each = modifier.strip_prefix(":pe=").unwrap_or("1");
         let ours = ["--map-by", map, "--bind-to", to, "--cpus-per-rank", each];
         let ranks = theirs.len() as u32;

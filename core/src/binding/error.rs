@@ -1,5 +1,6 @@
 //! Why ranks cannot be bound as asked.
 
+use crate::job::ids::Rank;
 use crate::topology::{CpuSet, Level};
 
 /// A host has not what is asked for.
@@ -48,6 +49,23 @@ pub enum BindingError {
         "CPU {cpu} is not in the affinity mask or the control group here; ranks may use the CPUs {usable}"
     )]
     NotAllowed { cpu: u32, usable: CpuSet },
+    #[error(
+        "there is no {} {number}{}: {have} are there, numbered from 0 (wireup topo shows them)",
+        unit.noun(1), package.map_or(String::new(), |number| format!(" in package {number}"))
+    )]
+    NoSuchNumber {
+        unit: Level,
+        number: u32,
+        have: usize,
+        /// The package of which it should be.
+        package: Option<u32>,
+    },
+    #[error("rank {0} has no CPUs that ranks may use; correct its line")]
+    NotListed(Rank),
+    #[error(
+        "ranks {other} and {rank} are given a CPU in common; correct their lines, or --oversubscribe to let them share"
+    )]
+    Overlap { other: Rank, rank: Rank },
 }
 
 fn of_level(over: Option<Level>, unit: Level) -> String {

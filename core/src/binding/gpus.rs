@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::BindingError;
-use crate::topology::{CpuSet, Device, DeviceKind, Level, Topology};
+use super::near::distance;
+use crate::topology::{CpuSet, Device, DeviceKind, Topology};
 
 /// Who makes a GPU, and so which variables name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -125,20 +126,4 @@ pub(super) fn assign(
     }
     let gpus = |chosen: Vec<usize>| chosen.into_iter().map(|at| gpus[at]).collect();
     Ok(all.into_iter().map(gpus).collect())
-}
-
-/// How far a device is from CPUs: near all of them, some of them, in their package, or farther.
-fn distance(topology: &Topology, device: &Device, cpus: &CpuSet) -> u32 {
-    if cpus.is_within(&device.near) {
-        return 0;
-    }
-    if cpus.meets(&device.near) {
-        return 1;
-    }
-    let packages = topology.numbers_of(Level::Package, &device.near);
-    let own = topology.numbers_of(Level::Package, cpus);
-    match packages.iter().any(|package| own.contains(package)) {
-        true => 2,
-        false => 3,
-    }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::job::rankfile::Rankfile;
 use crate::topology::tests::machine;
 
 fn spec(to: Level, map: MapWithin) -> BindingSpec {
@@ -339,4 +340,59 @@ fn memory_and_threads_follow_the_cpus() {
     let binding = bound("numa4", &spec(Level::Hwthread, ORDER), 1).unwrap();
     let places = binding.cores_within(binding.of(Rank(0)).unwrap());
     assert_eq!(places, ["0".parse().unwrap()]);
+}
+
+#[test]
+fn a_rankfile_gives_each_rank_its_cores() {
+    let text = "rank 0=a slot=0-1,4\nrank 1=a slot=1:0,2\nrank 2=a slot=0:8-9\nrank 3=b slot=P1\n";
+    let slots = Rankfile::parse(text.as_bytes()).unwrap().slots.unwrap();
+    let spec = |unit| BindingSpec {
+        to: BindTo::Slots(unit, slots.clone()),
+        ..BindingSpec::default()
+    };
+    let topology = Arc::new(machine("numa4"));
+    let bind = |unit, limit: Option<&CpuSet>, ranks: &[u32], share| {
+        let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
+        let topology = Arc::clone(&topology);
+        HostBinding::new(topology, limit, &spec(unit), &ranks, (0, share))
+    };
+    let binding = bind(Level::Core, None, &[0, 1, 2], false).unwrap();
+    assert_eq!(parts(&binding, Level::Core), ["0-1,4", "32,34", "8-9"]);
+    assert_eq!(binding.of(Rank(1)).unwrap().to_string(), "32,34,96,98");
+    let binding = bind(Level::Hwthread, None, &[0, 1], false).unwrap();
+    assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "0,2,64");
+    let binding = bind(Level::Core, None, &[3], false).unwrap();
+    assert_eq!(parts(&binding, Level::Package), ["1"]);
+    let told = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
+    let common = told(bind(Level::Core, None, &[1, 3], false));
+    assert!(
+        common.contains("ranks 1 and 3 are given a CPU in common"),
+        "{common}"
+    );
+    assert!(bind(Level::Core, None, &[1, 3], true).is_ok());
+    let limit: CpuSet = "0-3,96".parse().unwrap();
+    let barred = told(bind(Level::Core, Some(&limit), &[0], false));
+    assert!(
+        barred.contains("CPU 4 is not in the affinity mask"),
+        "{barred}"
+    );
+    // Of a whole package those that may be used.
+    let binding = bind(Level::Core, Some(&limit), &[3], false).unwrap();
+    assert_eq!(binding.of(Rank(3)).unwrap().to_string(), "96");
+    let unlisted = told(bind(Level::Core, None, &[4], false));
+    assert!(unlisted.contains("rank 4 has no CPUs"), "{unlisted}");
+    for (list, needed) in [
+        ("64", "no core 64: 64"),
+        ("1:32", "no core 32 in package 1: 32"),
+        ("2:0", "no package 2: 2"),
+    ] {
+        let text = format!("rank 0=a slot={list}");
+        let slots = Rankfile::parse(text.as_bytes()).unwrap().slots.unwrap();
+        let spec = BindingSpec {
+            to: BindTo::Slots(Level::Core, slots),
+            ..BindingSpec::default()
+        };
+        let none = told(bound("numa4", &spec, 1));
+        assert!(none.contains(needed), "{none}");
+    }
 }

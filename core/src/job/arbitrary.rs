@@ -17,6 +17,7 @@ use super::limit::{Bound, Limit, Resource};
 use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
+use super::rankfile::Slot;
 use super::spec::{
     AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
     EndingSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
@@ -253,10 +254,13 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
 fn binding() -> BoxedStrategy<BindingSpec> {
     let level = || (0..Level::ALL.len()).prop_map(|at| Level::ALL[at]);
     let cpus = vec(0..CPUS_MAX, 1..4).prop_map(|cpus| cpus.into_iter().collect::<CpuSet>());
+    let slot = any::<(Option<u32>, Option<(u32, u32)>)>();
+    let slot = slot.prop_map(|(package, units)| Slot { package, units });
     let to = prop_oneof![
         Just(BindTo::None),
         level().prop_map(BindTo::Level),
         vec(cpus, 1..3).prop_map(BindTo::List),
+        (level(), vec(vec(slot, 0..3), 0..3)).prop_map(|(unit, slots)| BindTo::Slots(unit, slots)),
     ];
     let map = prop_oneof![
         Just(MapWithin::InOrder),

@@ -24,6 +24,7 @@ pub mod registered;
 
 pub use merge::{merge, name_here};
 pub use names::compress;
+pub(super) use names::split as words;
 
 /// Default port on which agents listen for each other.
 pub const PORT: u16 = 7437;
@@ -66,7 +67,7 @@ impl HostSpec {
 }
 
 /// What every machine calls itself.
-const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+pub const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// A host as it was written once; a list may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +77,22 @@ pub struct HostEntry {
     address: Option<String>,
     slots: Option<u32>,
     most: Option<u32>,
+}
+
+impl HostEntry {
+    /// A host with slots whose agent is where its name says.
+    pub fn new(name: &str, slots: u32) -> Self {
+        Self {
+            name: name.to_owned(),
+            address: None,
+            slots: Some(slots),
+            most: None,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// The words of one `--hosts`.

@@ -74,6 +74,13 @@ impl JobMember {
 }
 
 impl JobMember {
+    /// Its PMI clients here can read an attribute.
+    fn describe(&mut self, key: &str, value: &[u8]) {
+        if let Some(server) = &mut self.pmi {
+            server.describe(key, value);
+        }
+    }
+
     /// All its ranks have ended.
     pub(super) fn is_over(&self) -> bool {
         self.over
@@ -81,6 +88,15 @@ impl JobMember {
 }
 
 impl NodeCore {
+    /// The same, with a file in which hwloc has described this node, for the PMI clients of all jobs.
+    pub fn with_topology_file(mut self, path: &[u8]) -> Self {
+        let first = self.jobs.get_mut(JobNumber(0));
+        let first = first.expect("there is always a first job");
+        first.describe(pmi::TOPOLOGY_FILE, path);
+        self.attributes.push((pmi::TOPOLOGY_FILE, path.to_owned()));
+        self
+    }
+
     /// A job was spawned: its ranks on this node, if it has any, must be served. `requests` are
     /// those of the sidecar; when it has carried them out it reports that the job is ready.
     ///
@@ -95,7 +111,10 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) -> Result<JobNumber, pmi::SetupError> {
         let first = NodeRank(self.jobs.local_size(self.node));
-        let member = JobMember::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
+        let mut member = JobMember::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
+        for (key, value) in &self.attributes {
+            member.describe(key, value);
+        }
         let job = self.jobs.add(member);
         let here = self.jobs.local_size(self.node) as usize;
         self.pmix.resize(here, PmixState::default());

@@ -58,6 +58,10 @@ pub enum ReleaseError {
     Ring,
 }
 
+/// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
+/// machine itself on a miss.
+pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
+
 /// This node's ranks of one job.
 #[derive(Debug)]
 pub struct Server {
@@ -107,6 +111,11 @@ impl Server {
             survives: false,
             dead: BTreeSet::new(),
         })
+    }
+
+    /// Clients can read an attribute; one that none can be sent is left out.
+    pub fn describe(&mut self, key: &str, value: &[u8]) {
+        self.store.describe(key, value);
     }
 
     /// The same, with barriers and rings that do without ranks whose processes have ended.

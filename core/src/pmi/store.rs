@@ -110,6 +110,13 @@ impl Store {
         })
     }
 
+    /// Adds an attribute that clients can be sent.
+    pub(super) fn describe(&mut self, key: &str, value: &[u8]) {
+        if value.len() <= VALLEN_MAX && sendable(Dialect::Pmi1, value) {
+            self.attributes.insert(key.into(), value.to_owned());
+        }
+    }
+
     pub(super) fn kvsname(&self) -> &Nspace {
         &self.kvsname
     }

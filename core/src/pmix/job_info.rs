@@ -6,6 +6,7 @@
 //! Rule: every array starts with the key that identifies its node, app or proc. Rule: every node
 //! describes the whole job. Source: docs/shim.md#job-description.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::keys;
@@ -54,6 +55,9 @@ pub struct JobInfo<'a> {
     pub before: &'a [u32],
     /// Those of other jobs that run on the node that gets the record.
     pub others: &'a [value::Proc],
+    /// The CPUs of those ranks of the node that gets the record that are bound. The sidecar adds what its libpmix makes of
+    /// them; of other nodes they are not known here.
+    pub cpusets: &'a BTreeMap<Rank, Text>,
     /// Session directory, existing, owned by the job's user.
     pub tmpdir: &'a Text,
     /// The job's directory in it, existing, owned by the job's user; the agent removes both.
@@ -286,6 +290,9 @@ impl JobInfo<'_> {
                     ),
                     Info::new(keys::REINCARNATION, Value::Uint32(0)),
                 ];
+                if let Some(cpus) = self.cpusets.get(&rank) {
+                    infos.push(Info::new(keys::CPUSET, Value::String(cpus.clone())));
+                }
                 if let Some(parent) = self.parent {
                     infos.push(Info::new(keys::SPAWNED, Value::Bool(true)));
                     infos.push(Info::new(

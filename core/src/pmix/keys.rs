@@ -54,6 +54,10 @@ keys! {
     APP_RANK = "pmix.apprank";
     /// Rank: position over all jobs of the session.
     GLOBAL_RANK = "pmix.grank";
+    /// String: the CPUs that a process is bound to, as hwloc lists them.
+    CPUSET = "pmix.cpuset";
+    /// String: in which parts of its node a process is bound, which libpmix compares.
+    LOCALITY_STRING = "pmix.locstr";
     /// u32: restarts of the process.
     REINCARNATION = "pmix.reinc";
     /// String: session directory on top.

@@ -88,6 +88,7 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
             .for_each(|part| topology.add(Level::Core, part));
     }
     topology.kinds = kinds(&root)?;
+    text.clone_into(&mut topology.description);
     Ok(topology)
 }
 

@@ -73,6 +73,7 @@ impl Job {
             offset: Default::default(),
             before: &[],
             others: &[],
+            cpusets: &BTreeMap::new(),
             tmpdir: &session,
             nsdir: &session,
             uid,

@@ -1,6 +1,7 @@
 //! What a backend needs and may not get: descriptors, directories, the nodes' state.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -47,12 +48,21 @@ impl Made {
             .poll
             .add(&wake, Token::new(Source::Wake, 0))
             .map_err(cannot_wait)?;
-        if plan.offer.pmix {
+        // MPICH's ranks read what is known of the host, and would look at it themselves otherwise.
+        let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
+        if plan.offer.pmix || known.is_some() {
             *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
         }
         let nodes = || part.nodes(plan.job.ranks.nodes());
+        let topology = known
+            .zip(directory.as_ref())
+            .map(|(binding, directory)| directory.describe_host(&binding.topology.description));
+        let topology = topology.transpose();
+        let topology = topology
+            .map_err(|error| RunFailure::system("cannot write what this host is made of", error))?;
         let directories = directory
             .iter()
+            .filter(|_| plan.offer.pmix)
             .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| RunFailure::system("cannot make the job's directories", error))?;
@@ -73,6 +83,9 @@ impl Made {
                 .map(|core| {
                     let core = core.impatient_after(parts.silence);
                     let mut core = core.vouching(voucher.clone());
+                    if let Some(path) = &topology {
+                        core = core.with_topology_file(path.as_os_str().as_bytes());
+                    }
                     core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
                     if plan.offer.pmix {
                         core.name_nodes(&plan.node_names);

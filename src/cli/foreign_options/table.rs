@@ -110,7 +110,8 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["bind-to-socket"], 0, Words(&["--bind-to", "package"])),
     habit(&["bycore"], 0, Words(&["--map-by", "core"])),
     habit(&["bysocket"], 0, Words(&["--map-by", "package"])),
-    habit(&["cpu-set", "rankfile"], 1, Instead(BINDING)),
+    habit(&["cpu-set"], 1, Instead(BINDING)),
+    habit(&["rf"], 1, Option("--rankfile")),
     habit(&["cpus-per-proc"], 1, Option("--cpus-per-rank")),
     habit(
         &["display-map", "display-allocation"],

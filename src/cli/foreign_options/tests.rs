@@ -109,7 +109,7 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
         ("--partition=batch a", "give it to sbatch or salloc"),
         ("--wait=30 a", "a job runs until all its ranks have ended"),
         ("-W 30 a", "write --timeout SECONDS for the whole job"),
-        ("--gres=gpu:1 a", "--gres=gpu:1: wireup assigns no GPUs"),
+        ("--gres=gpu:1 a", "--gres=gpu:1: write --gpus-per-rank N"),
         (
             "--display-map a",
             "write -v, which shows where the ranks run",

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use super::LayoutArgs;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
+use wireup_core::job::rankfile::Slot;
 use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithin, MemBind};
 use wireup_core::topology::{CPUS_MAX, CpuSet, Level};
 
@@ -16,16 +17,6 @@ pub(super) struct Mapping {
     pub(super) nodes: MapBy,
     pub(super) within: MapWithin,
     pub(super) per_node: Option<u32>,
-}
-
-/// The level of a name, ours or that of other launchers.
-fn level(name: &str) -> Option<Level> {
-    match name {
-        "socket" => Some(Level::Package),
-        "l2cache" => Some(Level::L2),
-        "l3cache" => Some(Level::L3),
-        _ => Level::named(name),
-    }
 }
 
 impl FromStr for Mapping {
@@ -39,7 +30,7 @@ impl FromStr for Mapping {
         if let Some(rest) = text.strip_prefix("ppr:") {
             let (count, unit) = rest.split_once(':').ok_or(ValueError::Mapping)?;
             let count: u32 = count.parse().map_err(|_| ValueError::Mapping)?;
-            return match (count, unit, level(unit)) {
+            return match (count, unit, Level::named(unit)) {
                 (0, ..) => Err(ValueError::Mapping),
                 (_, "node", _) => Ok(Self {
                     per_node: Some(count),
@@ -49,7 +40,7 @@ impl FromStr for Mapping {
                 _ => Err(ValueError::Mapping),
             };
         }
-        match (text, level(text)) {
+        match (text, Level::named(text)) {
             ("slot", _) => Ok(Self::default()),
             ("node", _) => Ok(Self {
                 nodes: MapBy::Node,
@@ -74,7 +65,7 @@ impl FromStr for To {
             let sets = sets.map(|sets| Self(BindTo::List(sets)));
             return sets.ok_or(ValueError::CpuList);
         }
-        match (text, level(text)) {
+        match (text, Level::named(text)) {
             ("none", _) => Ok(Self(BindTo::None)),
             (_, Some(level)) => Ok(Self(BindTo::Level(level))),
             _ => Err(ValueError::BindTo),
@@ -125,7 +116,7 @@ pub(crate) struct BindingArgs {
 
     /// Give each rank N GPUs, the nearest to its CPUs that are free: CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and
     /// ZE_AFFINITY_MASK, unless you have set them. hwloc has to be installed on the hosts, with its part for PCI
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), hide_short_help = true)]
     gpus_per_rank: Option<u32>,
 
     /// Show each host as a picture with its ranks, and the CPUs of each
@@ -134,27 +125,26 @@ pub(crate) struct BindingArgs {
 }
 
 impl BindingArgs {
-    /// Together with the placement.
+    /// Together with the placement, and the CPUs of a rankfile.
     ///
     /// # Errors
     /// [`RunFailure`] for options that contradict each other.
-    pub(crate) fn resolve(self, layout: &LayoutArgs) -> Result<BindingSpec, RunFailure> {
+    pub(crate) fn resolve(
+        self,
+        layout: &LayoutArgs,
+        slots: Option<Vec<Vec<Slot>>>,
+    ) -> Result<BindingSpec, RunFailure> {
         let (map, cpus_per_rank) = layout.within();
-        let mapped = match map {
-            MapWithin::InOrder => None,
-            MapWithin::Over(level) | MapWithin::Each(_, level) => Some(level),
-        };
+        let mapped = map != MapWithin::InOrder;
         let to = match (self.bind_to, mapped) {
-            (Some(To(BindTo::List(_))), Some(_)) => {
+            (to, _) if slots.is_some() => of_rankfile(to, slots.unwrap_or_default())?,
+            (Some(To(BindTo::List(_))), true) => {
                 return Err(RunFailure::request(
                     "--bind-to cpu-list says which rank gets which CPUs; leave --map-by out",
                 ));
             }
             (Some(To(to)), _) => to,
-            // Several cores of a part are not the whole part.
-            (None, Some(level)) if cpus_per_rank > 1 => BindTo::Level(level.min(Level::Core)),
-            (None, Some(level)) => BindTo::Level(level),
-            (None, None) => BindTo::None,
+            (None, _) => BindTo::implied(map, cpus_per_rank),
         };
         let needs_cpus = [
             (self.mem_bind != Memory::None, "--mem-bind"),
@@ -182,6 +172,18 @@ impl BindingArgs {
             gpus_per_rank: self.gpus_per_rank,
             report: self.report_bindings,
         })
+    }
+}
+
+/// What the ranks of a rankfile are bound to.
+fn of_rankfile(to: Option<To>, slots: Vec<Vec<Slot>>) -> Result<BindTo, RunFailure> {
+    match to {
+        Some(To(BindTo::None)) => Ok(BindTo::None),
+        None | Some(To(BindTo::Level(Level::Core))) => Ok(BindTo::Slots(Level::Core, slots)),
+        Some(To(BindTo::Level(Level::Hwthread))) => Ok(BindTo::Slots(Level::Hwthread, slots)),
+        Some(_) => Err(RunFailure::request(
+            "the rankfile says which CPUs ranks get; leave --bind-to out, or write core or hwthread for what its numbers count, or none",
+        )),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::plan::host_lookup::{self, Awaited};
 use crate::plan::{engines, hostfile};
 use crate::sys::pidfd::wait_for;
 use wireup_core::job::hosts::lookup::HostSource;
-use wireup_core::job::hosts::{self, HostSpec};
+use wireup_core::job::hosts::{self, HostList, HostSpec};
 use wireup_core::job::spec::{AgentStarter, SpreadSpec};
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
@@ -192,7 +192,8 @@ impl HostsArgs {
     }
 
     /// The hosts, looked up or their file read; none for this machine alone. `needed` gives the number of hosts to wait
-    /// for, by the slots of each, if the line does not say.
+    /// for, by the slots of each, if the line does not say; `others` are the hosts if neither the line nor a batch system
+    /// names any.
     ///
     /// # Errors
     /// [`RunFailure`] with the file and line that are wrong.
@@ -200,6 +201,7 @@ impl HostsArgs {
         mut self,
         is_virtual: bool,
         needed: impl Fn(Option<u32>) -> u32,
+        others: Option<HostList>,
     ) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
         let given = self.are_given();
         let mut allocation = None;
@@ -209,6 +211,8 @@ impl HostsArgs {
         if let (Some(found), false) = (&allocation, given) {
             let hosts = found.hosts().map_err(RunFailure::request)?;
             self.hosts = vec![HostSource::List(hosts)];
+        } else if let (Some(others), false) = (others, given) {
+            self.hosts = vec![HostSource::List(others)];
         }
         let mut spread = SpreadSpec {
             star_limit: self.star_limit,

@@ -1,15 +1,21 @@
 //! Placement of the ranks.
 
-use clap::Args;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
 
 use super::HostsArgs;
 use super::binding::Mapping;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use crate::plan::slots::Slots;
+use crate::plan::{hostfile, placement};
 use wireup_core::job::hosts::lookup::needed;
+use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::rankfile::Rankfile;
 use wireup_core::job::spec::{LayoutSpec, MapWithin};
 
 /// Nodes and numbers of ranks.
@@ -63,6 +69,12 @@ pub(crate) struct LayoutArgs {
     #[arg(conflicts_with_all = ["ppn", "map_by"])]
     layout: Option<Runs>,
 
+    /// Read from a file on which host each rank runs, and on which cores: a line rank N=HOST slot=CORES for each as Open
+    /// MPI has it, or the host of each rank in order as Slurm has it. If no hosts are named, they are those of the file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, hide_short_help = true)]
+    #[arg(conflicts_with_all = ["ppn", "map_by", "layout", "cpus_per_rank"])]
+    rankfile: Option<PathBuf>,
+
     /// Name some ranks for MPI sessions, as in io=0,2-4; each program's ranks are app0, app1, ...
     #[arg(long = "pset", value_name = "NAME=RANKS")]
     pub(crate) psets: Vec<ProcessSet>,
@@ -74,12 +86,26 @@ impl LayoutArgs {
         (self.map_by.within, self.cpus_per_rank.unwrap_or(1))
     }
 
+    /// Reads the rankfile, if one is named.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the line that is wrong.
+    pub(crate) fn rankfile(&self) -> Result<Option<Rankfile>, RunFailure> {
+        let Some(path) = &self.rankfile else {
+            return Ok(None);
+        };
+        let text = hostfile::bytes(path).map_err(|error| wrong_file(path, &error))?;
+        let file = Rankfile::parse(&text).map_err(|error| wrong_file(path, &error))?;
+        Ok(Some(file))
+    }
+
     /// Whether this machine is to act as several nodes.
     pub(crate) fn is_virtual(&self) -> bool {
         self.virtual_nodes > 1
     }
 
-    /// Together with the hosts, which are looked up, or their file read. `ranks` are those of all programs, if known.
+    /// Together with the hosts, which are looked up, or their file read. `ranks` are those of all programs, if known, and
+    /// `rankfile` is what [`Self::rankfile`] has read.
     ///
     /// # Errors
     /// [`RunFailure`] for hosts that cannot be used.
@@ -87,6 +113,7 @@ impl LayoutArgs {
         self,
         hosts: HostsArgs,
         ranks: Option<u32>,
+        rankfile: Option<&Rankfile>,
     ) -> Result<LayoutSpec, RunFailure> {
         let each = self.cpus_per_rank.unwrap_or(1);
         let ppn = match (self.map_by.per_node, self.ppn) {
@@ -99,7 +126,10 @@ impl LayoutArgs {
         };
         let divided = |slots: u32| (slots / each).max(1);
         let needed = |slots: Option<u32>| needed(ranks, slots.map(divided), ppn);
-        let (mut hosts, spread) = hosts.resolve(self.is_virtual(), needed)?;
+        let own = placement::node_names(self.virtual_nodes);
+        let named = rankfile.filter(|_| !self.is_virtual());
+        let named = named.and_then(|file| hosts_of(file, &own));
+        let (mut hosts, spread) = hosts.resolve(self.is_virtual(), needed, named)?;
         for host in &mut hosts {
             host.slots = host
                 .slots
@@ -117,17 +147,48 @@ impl LayoutArgs {
         if hosts.is_empty() && slots.is_none() && each > 1 {
             slots = Some(divided(Slots::detect().count()));
         }
+        let mut runs = self.layout.map_or_else(Vec::new, |runs| runs.0);
+        if let (Some(file), Some(path)) = (rankfile, &self.rankfile) {
+            let names: Vec<&str> = match hosts.is_empty() {
+                true => own.iter().map(String::as_str).collect(),
+                false => hosts.iter().map(|host| host.name.as_str()).collect(),
+            };
+            let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
+            let size = ranks.unwrap_or_else(|| file.size());
+            runs = file
+                .runs(size, &names, here)
+                .map_err(|error| wrong_file(path, &error))?;
+        }
         Ok(LayoutSpec {
             hosts,
             spread,
             virtual_nodes: self.virtual_nodes,
             ppn,
             map_by: self.map_by.nodes,
-            runs: self.layout.map_or_else(Vec::new, |runs| runs.0),
+            runs,
             slots,
             oversubscribe: self.oversubscribe,
         })
     }
+}
+
+fn wrong_file(path: &Path, problem: &dyn fmt::Display) -> RunFailure {
+    RunFailure::request(format!("--rankfile {}: {problem}", path.display()))
+}
+
+/// The hosts of a rankfile that has others than this machine, which is called so.
+fn hosts_of(file: &Rankfile, own: &[String]) -> Option<HostList> {
+    let named = file.named_hosts();
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let here = |name: &str| {
+        HERE.contains(&name)
+            || own
+                .iter()
+                .any(|own| own == name || short(own) == short(name))
+    };
+    let other = named.iter().any(|(name, _)| !here(name));
+    let entry = |(name, ranks): (&str, u32)| HostEntry::new(name, ranks);
+    other.then(|| HostList(named.into_iter().map(entry).collect()))
 }
 
 #[cfg(test)]

@@ -92,13 +92,6 @@ pub(super) const HABITS: &[Habit] = &[
         1,
         Instead("write --on-failure continue, with which ranks survive others"),
     ),
-    habit(
-        &["rf"],
-        1,
-        Instead(
-            "write --layout NODE*RANKS,... for which nodes get which ranks, and --bind-to cpu-list:LIST for their CPUs",
-        ),
-    ),
     // How processes are started, which programs do not notice.
     habit(
         &[

@@ -40,7 +40,10 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["m", "distribution"],
         1,
-        Computed(values::distribution, "write -m block or -m cyclic"),
+        Computed(
+            values::distribution,
+            "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
+        ),
     ),
     habit(&["l", "label"], 0, Same("--label")),
     habit(

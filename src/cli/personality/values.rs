@@ -139,6 +139,10 @@ pub(super) fn distribution(text: &str) -> Option<Vec<OsString>> {
     match text {
         "block" | "block:block" | "block:cyclic" => words(&["--map-by", "slot"]),
         "cyclic" | "cyclic:block" | "cyclic:cyclic" => words(&["--map-by", "node"]),
+        "arbitrary" => {
+            let file = std::env::var_os("SLURM_HOSTFILE").filter(|file| !file.is_empty())?;
+            Some(vec!["--rankfile".into(), file])
+        }
         _ => None,
     }
 }
@@ -158,6 +162,10 @@ fn unit(text: &str) -> Option<&'static str> {
 
 /// Where Open MPI and Hydra place ranks: `UNIT[:MODIFIER]…` and `ppr:N:UNIT[:MODIFIER]…`.
 pub(super) fn mapping(text: &str) -> Option<Vec<OsString>> {
+    let file = text.strip_prefix("rankfile:file=");
+    if let Some(file) = file.or_else(|| text.strip_prefix("seq:file=")) {
+        return words(&["--rankfile", file]);
+    }
     let lower = text.to_ascii_lowercase();
     let mut parts = lower.split(':');
     let mut result = Vec::new();

@@ -48,7 +48,8 @@ pub(super) fn of_rank(plan: &Plan, rank: Rank) -> Vec<(&'static str, String)> {
         let numbers: Vec<String> = gpus.iter().map(|gpu| gpu.number.to_string()).collect();
         let variables = first.maker.variables(&numbers.join(","));
         let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
-        if !given(&names) && !(first.maker == Maker::Amd && given(&["HIP_VISIBLE_DEVICES"])) {
+        let by_hip = first.maker == Maker::Amd && given(&["HIP_VISIBLE_DEVICES"]);
+        if !given(&names) && !by_hip {
             env.extend(variables);
         }
     }

@@ -5,12 +5,14 @@
 //! which Open MPI's users write there. Those that are not known here are ignored, unless they are
 //! required.
 
+mod binding;
 mod values;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(super) use self::binding::BindingWishes;
 use self::values::{architecture, change, choice, entries, number, path, reader, target, truth};
 use crate::plan::spawned::soft_counts::Soft;
 use crate::plan::spawned::variable::{Change, How};
@@ -19,7 +21,8 @@ use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::ProcRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::{MapBy, RankChoice, StdinTarget};
+use wireup_core::job::spec::{MapBy, MapWithin, RankChoice, StdinTarget};
+use wireup_core::topology::Level;
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -39,6 +42,8 @@ pub(super) struct Wishes {
     pub(super) env: Vec<Change>,
     /// The order of placement.
     pub(super) by: Option<MapBy>,
+    /// The CPUs of its ranks.
+    pub(super) binding: BindingWishes,
     /// Most ranks on a node.
     pub(super) per_node: Option<u32>,
     /// Whether more ranks than slots are fine; as for the launch when absent.
@@ -114,6 +119,7 @@ impl Wishes {
         some(&mut self.search, &job.search);
         self.wdir = self.wdir.or_else(|| job.wdir.clone());
         self.by = self.by.or(job.by);
+        self.binding = self.binding.over(&job.binding);
         self.per_node = self.per_node.or(job.per_node);
         self.oversubscribe = self.oversubscribe.or(job.oversubscribe);
         self.soft = self.soft.or_else(|| job.soft.clone());
@@ -203,6 +209,10 @@ impl Wishes {
                 let bare = value.strip_prefix("ppr:").unwrap_or(value);
                 self.per_resource(info, bare)?;
             }
+            "bind_to" | "bind-to" | "pmix.bindto" | "PMIX_BINDTO" => self.binding.bind_to(info)?,
+            "rank_by" | "rank-by" | "pmix.rankby" | "PMIX_RANKBY" => self.binding.rank_by(info)?,
+            "pmix.cpuperproc" | "PMIX_CPUS_PER_PROC" => self.binding.cpus(info)?,
+            "pmix.repbind" | "PMIX_REPORT_BINDINGS" => self.binding.report(info)?,
             "npernode" => self.per_resource(info, value)?,
             "pernode" if truth(info)? => self.per_node = Some(1),
             "pernode" => {}
@@ -298,28 +308,51 @@ impl Wishes {
                 self.per_resource(info, &rest[..end])?;
                 rest = &rest[end..];
             }
-            _ => self.not_offered(info, "is not offered; slot, node and ppr:N:node are")?,
+            unit => match Level::named(unit) {
+                Some(level) => self.binding.map = Some(MapWithin::Over(level)),
+                None => {
+                    let problem = format!(
+                        "{:?} is not offered; slot, node, hwthread, core, l2cache, l3cache, numa, package and ppr:N: with one of these are",
+                        info.value
+                    );
+                    return Err(text(&info.key, problem));
+                }
+            },
         }
         for modifier in rest.split([':', ',']) {
             match modifier {
+                pe if pe.starts_with("pe=") => {
+                    let count = pe[3..].parse().ok().filter(|count| *count > 0);
+                    let problem = || text(&info.key, format!("{pe:?} has no number of CPUs"));
+                    self.binding.cpus_per_rank = Some(count.ok_or_else(problem)?);
+                }
                 "oversubscribe" => self.oversubscribe = Some(true),
                 "nooversubscribe" => self.oversubscribe = Some(false),
                 "nolocal" => self.no_head = true,
-                // The rest is about binding, or about reporting.
+                // The rest is about reporting.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// `N`, or `N:node`.
+    /// `N`, or `N:UNIT`.
     fn per_resource(&mut self, info: &SpawnInfo, value: &str) -> Result<(), SpawnFailure> {
         let (number, object) = value.split_once(':').unwrap_or((value, "node"));
-        if !["n", "node", "host"].contains(&object.to_ascii_lowercase().as_str()) {
-            return self.not_offered(info, "is not offered; N:node is");
-        }
-        match number.trim().parse() {
-            Ok(number @ 1..) => self.per_node = Some(number),
+        let object = object.to_ascii_lowercase();
+        let whole = ["n", "node", "host"].contains(&object.as_str());
+        match (number.trim().parse(), Level::named(&object)) {
+            (Ok(number @ 1..), _) if whole => self.per_node = Some(number),
+            (Ok(number @ 1..), Some(level)) => {
+                self.binding.map = Some(MapWithin::Each(number, level));
+            }
+            (Ok(1..), None) => {
+                let problem = format!(
+                    "{:?} is not offered; N:node, N:package, N:numa, N:l3cache and N:core are",
+                    info.value
+                );
+                return Err(text(&info.key, problem));
+            }
             _ => {
                 return Err(text(
                     &info.key,
@@ -343,7 +376,7 @@ impl Wishes {
     }
 }
 
-/// Attributes that are always satisfied: ranks are not bound, the server identifies the requester,
+/// Attributes that are always satisfied: the server identifies the requester,
 /// and the end of a job is an event for registered processes.
 const NOTHING_TO_DO: &[&str] = &[
     "personality",

@@ -57,6 +57,7 @@ impl SpawnedJob {
         spec.apps = self.apps.iter().map(|app| app.spec.clone()).collect();
         spec.psets.clear();
         spec.layout.runs.clear();
+        spec.binding = self.binding.clone();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
         spec.debug = DebugSpec {

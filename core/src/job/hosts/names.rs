@@ -21,7 +21,7 @@ pub(super) fn outside(text: &str, wanted: char) -> Vec<usize> {
 }
 
 /// The words of a list: commas between brackets belong to them.
-pub(super) fn split(text: &str) -> Result<impl Iterator<Item = &str>, Problem> {
+pub(in crate::job) fn split(text: &str) -> Result<impl Iterator<Item = &str>, Problem> {
     let opened = text.matches('[').count();
     if opened != text.matches(']').count() {
         return Err(Problem::Range(text.into()));

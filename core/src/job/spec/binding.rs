@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::rankfile::Slot;
 use crate::topology::{CpuSet, Level};
 
 /// What the ranks of a host are bound to.
@@ -16,6 +17,8 @@ pub enum BindTo {
     Level(Level),
     /// These, each a rank's in turn; never empty.
     List(Vec<CpuSet>),
+    /// What a rankfile has for each rank of the job, whose numbers count these parts: cores or hardware threads.
+    Slots(Level, Vec<Vec<Slot>>),
 }
 
 /// Where the ranks of a host are mapped.
@@ -74,10 +77,33 @@ impl Default for BindingSpec {
     }
 }
 
+impl BindTo {
+    /// What ranks are bound to if nothing says it: the part over which they are mapped.
+    pub fn implied(map: MapWithin, cpus_per_rank: u32) -> Self {
+        match map {
+            MapWithin::InOrder => Self::None,
+            // Several cores of a part are not the whole part.
+            MapWithin::Over(level) | MapWithin::Each(_, level) if cpus_per_rank > 1 => {
+                Self::Level(level.min(Level::Core))
+            }
+            MapWithin::Over(level) | MapWithin::Each(_, level) => Self::Level(level),
+        }
+    }
+}
+
 impl BindingSpec {
     /// Whether ranks are bound to CPUs.
     pub fn binds(&self) -> bool {
         self.to != BindTo::None
+    }
+
+    /// The option that asks for it, for messages.
+    pub fn option(&self) -> String {
+        match &self.to {
+            BindTo::None => "--gpus-per-rank".to_owned(),
+            BindTo::Slots(..) => "--rankfile".to_owned(),
+            to => format!("--bind-to {to}"),
+        }
     }
 
     /// Whether the topology of a host is needed.
@@ -92,6 +118,7 @@ impl fmt::Display for BindTo {
             Self::None => f.write_str("none"),
             Self::Level(level) => level.fmt(f),
             Self::List(_) => f.write_str("cpu-list"),
+            Self::Slots(..) => f.write_str("rankfile"),
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use wireup_core::job::spawn::HONOURED;
+use wireup_core::job::spec::{BindTo, BindingSpec};
 
 fn info(key: &str, value: &str, required: bool) -> SpawnInfo {
     SpawnInfo {
@@ -118,9 +119,9 @@ fn placement_is_written_as_users_of_open_mpi_do() {
 
 #[test]
 fn what_is_not_known_is_ignored_unless_it_is_required() {
-    let infos = [info("colour", "red", false), info("map_by", "core", false)];
+    let infos = [info("colour", "red", false), info("cpulist", "3", false)];
     let wishes = Wishes::of(&infos).unwrap();
-    assert_eq!(wishes.ignored, ["colour", "map_by"]);
+    assert_eq!(wishes.ignored, ["colour", "cpulist"]);
     assert_eq!(
         refused("pmix.cpulist", "0-3"),
         SpawnFailure {
@@ -128,10 +129,63 @@ fn what_is_not_known_is_ignored_unless_it_is_required() {
             text: "info key pmix.cpulist (\"0-3\") is required and is not known here".into()
         }
     );
+}
+
+#[test]
+fn binding_is_asked_for_as_users_of_open_mpi_do() {
+    let spec = |infos: &[(&str, &str)]| {
+        let wishes = wishes(infos);
+        let by = wishes.by.unwrap_or_default();
+        wishes.binding.spec(&BindingSpec::default(), by)
+    };
+    let to = |infos: &[(&str, &str)]| {
+        let spec = spec(infos).unwrap();
+        (spec.to, spec.map, spec.cpus_per_rank)
+    };
+    let level = BindTo::Level;
+    let order = MapWithin::InOrder;
+    assert_eq!(to(&[]), (BindTo::None, order, 1));
+    assert_eq!(to(&[("bind_to", "core")]), (level(Level::Core), order, 1));
+    let numa = MapWithin::Over(Level::Numa);
+    assert_eq!(to(&[("pmix.mapby", "NUMA")]), (level(Level::Numa), numa, 1));
+    let several = [("pmix.mapby", "numa:PE=4"), ("pmix.rankby", "slot")];
+    assert_eq!(to(&several), (level(Level::Core), numa, 4));
+    let two = MapWithin::Each(2, Level::Package);
+    let asked = [
+        ("pmix.ppr", "2:socket"),
+        ("pmix.cpuperproc", "3"),
+        ("PMIX_BINDTO", "l3cache:overload-allowed"),
+    ];
+    assert_eq!(to(&asked), (level(Level::L3), two, 3));
     assert_eq!(
-        refused("map_by", "core").kind,
-        SpawnFailureKind::NotSupported
+        to(&[("map_by", "node"), ("rank_by", "node")]),
+        (BindTo::None, order, 1)
     );
+    let cross = spec(&[("map_by", "node"), ("rank_by", "slot")]).unwrap_err();
+    assert!(
+        cross
+            .text
+            .contains("info key rank_by: ranks are numbered as they are placed, by node"),
+        "{}",
+        cross.text
+    );
+    for (key, value, needed) in [
+        ("bind_to", "board", "none, hwthread, core"),
+        ("pmix.bindto", "core:sometimes", "is not offered"),
+        ("map_by", "seq", "slot, node, hwthread"),
+        ("map_by", "core:pe=0", "no number of CPUs"),
+        ("pmix.ppr", "2:board", "N:package"),
+        ("rank_by", "span", "slot, fill and node"),
+        ("pmix.cpuperproc", "0", "no number of"),
+    ] {
+        let failure = refused(key, value);
+        assert_eq!(failure.kind, SpawnFailureKind::BadRequest, "{key}={value}");
+        assert!(
+            failure.text.contains(key) && failure.text.contains(needed),
+            "{}",
+            failure.text
+        );
+    }
 }
 
 #[test]
@@ -194,7 +248,16 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
 #[test]
 fn every_attribute_that_is_said_to_be_honoured_is() {
     for key in HONOURED.split(',') {
-        let values = ["1", "node", "A=1", ":A=1", "ppr:1:node", "true", "job:0"];
+        let values = [
+            "1",
+            "node",
+            "none",
+            "A=1",
+            ":A=1",
+            "ppr:1:node",
+            "true",
+            "job:0",
+        ];
         let honoured = values.iter().any(|value| {
             let info = SpawnInfo {
                 key: key.to_owned(),

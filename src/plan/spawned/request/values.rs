@@ -33,7 +33,7 @@ pub(super) fn number(info: &SpawnInfo) -> Result<u32, SpawnFailure> {
         Ok(number @ 1..) => Ok(number),
         _ => Err(text(
             &info.key,
-            format!("{:?} is no number of processes", info.value),
+            format!("{:?} is no number of them, which is at least 1", info.value),
         )),
     }
 }

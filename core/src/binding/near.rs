@@ -1,0 +1,39 @@
+//! How far devices are from CPUs.
+
+use crate::topology::{CpuSet, Device, Level, Topology};
+
+/// How far a device is from the CPUs of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Distance {
+    /// Its bus is at all of them.
+    Near,
+    /// At some of them.
+    Partly,
+    /// In a package that has some of them.
+    SamePackage,
+    Far,
+}
+
+pub(super) fn distance(topology: &Topology, device: &Device, cpus: &CpuSet) -> Distance {
+    if cpus.is_within(&device.near) {
+        return Distance::Near;
+    }
+    if cpus.meets(&device.near) {
+        return Distance::Partly;
+    }
+    let packages = topology.numbers_of(Level::Package, &device.near);
+    let own = topology.numbers_of(Level::Package, cpus);
+    match packages.iter().any(|package| own.contains(package)) {
+        true => Distance::SamePackage,
+        false => Distance::Far,
+    }
+}
+
+/// The devices of the host whose bus is at some of these CPUs.
+pub(super) fn near<'a>(
+    topology: &'a Topology,
+    cpus: &'a CpuSet,
+) -> impl Iterator<Item = &'a Device> {
+    let devices = topology.devices.iter();
+    devices.filter(|device| distance(topology, device, cpus) <= Distance::Partly)
+}

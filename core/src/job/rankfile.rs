@@ -1,0 +1,459 @@
+//! Files that give each rank its host, and CPUs there; no I/O.
+//!
+//! ```text
+//! Open MPI   rank 0=node1 slot=0:0-3    a line for each rank: cores of package 0; +n1 is the second host of the launch
+//! Slurm      node1                      a word for each rank, in order; node[1-3] and node1*2 are several
+//! ```
+//! Rule: `slot` lists cores by number, those of the host, or with `PACKAGE:` those of that package; `P0` is a whole
+//! package, `;` and `,` add parts. Source: PRRTE, docs/placement/rankfiles.rst and prte_hwloc_base_cpu_list_parse.
+//! Rule: SLURM_HOSTFILE has names one in a line or with commas between them. Source: srun(1), --distribution.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::hosts::{self, HostList};
+use super::ids::NodeId;
+use super::rank_placement::RANKS_MAX;
+
+/// The host of a rank.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RankHost {
+    Named(String),
+    /// The one with this number in the launch, from 0.
+    Numbered(u32),
+}
+
+/// Cores of a rank, or hardware threads, numbered in the order of the host, or of a package of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Slot {
+    pub package: Option<u32>,
+    /// The first and the last; all of the package when absent.
+    pub units: Option<(u32, u32)>,
+}
+
+/// A file that was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rankfile {
+    /// By rank.
+    pub hosts: Vec<RankHost>,
+    /// By rank; nothing if the file has no CPUs.
+    pub slots: Option<Vec<Vec<Slot>>>,
+}
+
+/// A file that gives ranks no hosts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RankfileError {
+    /// Counted from 1; of the whole file when absent.
+    pub line: Option<usize>,
+    pub problem: RankfileProblem,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RankfileProblem {
+    #[error("has no rank; write rank 0=HOST slot=CORES, or the host of each rank in a line")]
+    Empty,
+    #[error("is no text")]
+    NoText,
+    #[error("{0:?} is no rank with its host; write rank N=HOST slot=CORES")]
+    Form(String),
+    #[error("rank {0} has no cores; add slot=CORES, such as slot=0-3 or slot=1:0,2")]
+    NoSlot(u32),
+    #[error(
+        "slot={0} lists no cores; write numbers and ranges (0-3,8), those of a package (1:0-3), or whole packages (P0)"
+    )]
+    Slot(String),
+    #[error("rank {0} has a line before")]
+    Twice(u32),
+    #[error("there is no line for rank {0}; ranks count from 0 without gaps")]
+    Missing(u32),
+    #[error(transparent)]
+    Host(#[from] hosts::Problem),
+    #[error("has more than {RANKS_MAX} ranks")]
+    TooMany,
+    #[error("has {have} ranks, and the programs have {wanted}; add lines, or lower -n")]
+    TooFew { have: usize, wanted: u32 },
+    #[error("rank {rank}: {host} is none of the hosts of the launch ({hosts})")]
+    Elsewhere {
+        rank: usize,
+        host: RankHost,
+        hosts: String,
+    },
+}
+
+impl fmt::Display for RankHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => f.write_str(name),
+            Self::Numbered(number) => write!(f, "+n{number}"),
+        }
+    }
+}
+
+impl fmt::Display for RankfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+impl std::error::Error for RankfileError {}
+
+impl From<RankfileProblem> for RankfileError {
+    fn from(problem: RankfileProblem) -> Self {
+        let line = None;
+        Self { line, problem }
+    }
+}
+
+impl Rankfile {
+    /// Reads a file of either form: lines of Open MPI's begin with `rank`.
+    ///
+    /// # Errors
+    /// [`RankfileError`] with the line that is wrong.
+    pub fn parse(text: &[u8]) -> Result<Self, RankfileError> {
+        let text = std::str::from_utf8(text).map_err(|_| RankfileProblem::NoText)?;
+        let lines = (1..).zip(text.lines().map(|line| match line.split_once('#') {
+            Some((line, _comment)) => line.trim(),
+            None => line.trim(),
+        }));
+        let lines: Vec<(usize, &str)> = lines.filter(|(_, line)| !line.is_empty()).collect();
+        match lines.first() {
+            None => Err(RankfileProblem::Empty.into()),
+            Some((_, first)) if is_rank_line(first) => by_rank(&lines),
+            Some(_) => in_order(&lines),
+        }
+    }
+
+    /// How many ranks it has.
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The hosts that it names, in the order in which they first occur, with the number of their ranks.
+    pub fn named_hosts(&self) -> Vec<(&str, u32)> {
+        let mut found: Vec<(&str, u32)> = Vec::new();
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        for host in &self.hosts {
+            let RankHost::Named(name) = host else {
+                continue;
+            };
+            let at = *places.entry(name).or_insert(found.len());
+            match found.get_mut(at) {
+                Some((_, count)) => *count += 1,
+                None => found.push((name, 1)),
+            }
+        }
+        found
+    }
+
+    /// The nodes of the first `size` ranks: nodes with numbers of ranks, in the order of ranks. `names` are those of the
+    /// nodes; `here` are further ones of the first.
+    ///
+    /// # Errors
+    /// [`RankfileProblem`] for too few ranks, and for a host that is no node.
+    pub fn runs(
+        &self,
+        size: u32,
+        names: &[&str],
+        here: &[&str],
+    ) -> Result<Vec<(NodeId, u32)>, RankfileProblem> {
+        if size as usize > self.hosts.len() {
+            return Err(RankfileProblem::TooFew {
+                have: self.hosts.len(),
+                wanted: size,
+            });
+        }
+        let mut known: BTreeMap<&str, NodeId> = BTreeMap::new();
+        for (node, name) in (0..).map(NodeId).zip(names) {
+            known.entry(name).or_insert(node);
+        }
+        let by_short = (0..)
+            .map(NodeId)
+            .zip(names)
+            .map(|(node, name)| (short(name), node));
+        for (name, node) in by_short.collect::<Vec<_>>() {
+            known.entry(name).or_insert(node);
+        }
+        let mut runs: Vec<(NodeId, u32)> = Vec::new();
+        for (rank, host) in self.hosts.iter().take(size as usize).enumerate() {
+            let node = match host {
+                RankHost::Numbered(number) => {
+                    ((*number as usize) < names.len()).then_some(NodeId(*number))
+                }
+                RankHost::Named(name) => {
+                    let found = known.get(&**name).or_else(|| known.get(short(name)));
+                    let first = here.contains(&&**name).then_some(NodeId(0));
+                    found.copied().or(first)
+                }
+            };
+            let node = node.ok_or_else(|| RankfileProblem::Elsewhere {
+                rank,
+                host: host.clone(),
+                hosts: hosts::compress(names),
+            })?;
+            match runs.last_mut() {
+                Some((last, count)) if *last == node => *count += 1,
+                _ => runs.push((node, 1)),
+            }
+        }
+        Ok(runs)
+    }
+}
+
+/// A name without its domain; an address as it is.
+fn short(name: &str) -> &str {
+    match name.parse::<std::net::IpAddr>() {
+        Ok(_) => name,
+        Err(_) => name.split('.').next().unwrap_or(name),
+    }
+}
+
+fn is_rank_line(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let number = |word: &str| word.starts_with(|first: char| first.is_ascii_digit());
+    words.next() == Some("rank") && words.next().is_some_and(number)
+}
+
+fn at(line: usize) -> impl Fn(RankfileProblem) -> RankfileError {
+    move |problem| RankfileError {
+        line: Some(line),
+        problem,
+    }
+}
+
+/// Open MPI's form.
+fn by_rank(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
+    let mut ranks: BTreeMap<u32, (RankHost, Vec<Slot>)> = BTreeMap::new();
+    for (number, line) in lines {
+        let (rank, host, slots) = rank_line(line).map_err(at(*number))?;
+        if ranks.insert(rank, (host, slots)).is_some() {
+            return Err(at(*number)(RankfileProblem::Twice(rank)));
+        }
+    }
+    let mut expected = 0..;
+    let gap = ranks.keys().find_map(|rank| {
+        let next = expected.next();
+        next.filter(|next| next != rank)
+    });
+    if let Some(missing) = gap {
+        return Err(RankfileProblem::Missing(missing).into());
+    }
+    let (hosts, slots) = ranks.into_values().unzip();
+    Ok(Rankfile {
+        hosts,
+        slots: Some(slots),
+    })
+}
+
+/// `rank N=HOST slot=LIST`, with blanks anywhere.
+fn rank_line(line: &str) -> Result<(u32, RankHost, Vec<Slot>), RankfileProblem> {
+    let form = || RankfileProblem::Form(line.to_owned());
+    let spaced = line.replace('=', " = ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let ["rank", rank, "=", host, rest @ ..] = &words[..] else {
+        return Err(form());
+    };
+    let rank: u32 = rank.parse().map_err(|_| form())?;
+    let host = host.rsplit('@').next().unwrap_or(host);
+    let host = match host.strip_prefix("+n").or_else(|| host.strip_prefix("+N")) {
+        Some(number) => RankHost::Numbered(number.parse().map_err(|_| form())?),
+        None => RankHost::Named(host.to_owned()),
+    };
+    match rest {
+        [] => Err(RankfileProblem::NoSlot(rank)),
+        ["slot" | "slots", "=", list @ ..] if !list.is_empty() => {
+            let list = list.concat();
+            let slots = slots(&list).ok_or(RankfileProblem::Slot(list))?;
+            Ok((rank, host, slots))
+        }
+        _ => Err(form()),
+    }
+}
+
+/// The cores of a `slot`.
+fn slots(list: &str) -> Option<Vec<Slot>> {
+    let mut found = Vec::new();
+    for item in list.split(';') {
+        let bare = item.trim_start_matches(['P', 'p', 'S', 's']);
+        // A package holds for what follows it, until the next one.
+        let mut package = None;
+        for part in bare.split(',') {
+            let mut units = part;
+            if let Some((of, rest)) = part.split_once(':') {
+                package = Some(of.parse().ok()?);
+                units = rest;
+            }
+            let units = units.strip_prefix(['C', 'c']).unwrap_or(units);
+            match (package, units) {
+                (Some(_), "*") => found.push(Slot {
+                    package,
+                    units: None,
+                }),
+                (None, _) if bare.len() < item.len() => {
+                    let (first, last) = range(units)?;
+                    found.extend((first..=last).map(|package| Slot {
+                        package: Some(package),
+                        units: None,
+                    }));
+                }
+                _ => found.push(Slot {
+                    package,
+                    units: Some(range(units)?),
+                }),
+            }
+        }
+    }
+    Some(found)
+}
+
+/// `2` or `0-3`, of numbers that CPUs can have.
+fn range(text: &str) -> Option<(u32, u32)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last && last < crate::topology::CPUS_MAX).then_some((first, last))
+}
+
+/// Slurm's form.
+fn in_order(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
+    let mut found = Vec::new();
+    for (number, line) in lines {
+        let at = at(*number);
+        let words = line.split_whitespace().map(hosts::words);
+        let words: Vec<_> = words
+            .collect::<Result<_, _>>()
+            .map_err(|problem| at(RankfileProblem::Host(problem)))?;
+        for word in words.into_iter().flatten() {
+            let (word, count) = match word.rsplit_once('*') {
+                Some((word, count)) => {
+                    (word, count.parse::<usize>().ok().filter(|count| *count > 0))
+                }
+                None => (word, Some(1)),
+            };
+            let count: usize =
+                count.ok_or_else(|| at(RankfileProblem::Form((*line).to_owned())))?;
+            let list: HostList = word
+                .parse()
+                .map_err(|problem| at(RankfileProblem::Host(problem)))?;
+            let all = list.0.len().saturating_mul(count);
+            if found.len().saturating_add(all) > RANKS_MAX as usize {
+                return Err(at(RankfileProblem::TooMany));
+            }
+            for entry in &list.0 {
+                let host = RankHost::Named(entry.name().to_owned());
+                found.extend(std::iter::repeat_n(host, count));
+            }
+        }
+    }
+    Ok(Rankfile {
+        hosts: found,
+        slots: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> Vec<RankHost> {
+        let names = names.iter().map(|name| (*name).to_owned());
+        names.map(RankHost::Named).collect()
+    }
+
+    fn read(text: &str) -> Result<Rankfile, String> {
+        Rankfile::parse(text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    fn units(package: Option<u32>, first: u32, last: u32) -> Slot {
+        Slot {
+            package,
+            units: Some((first, last)),
+        }
+    }
+
+    #[test]
+    fn a_rankfile_of_open_mpi_has_a_line_for_each_rank() {
+        let file = read(
+            "# the order of lines does not matter\n\
+             rank 2=+n1 slot=1-2,5\n\
+             rank 0=aa slot=1:0-2   # the second package\n\n\
+             rank 1 = user@bb.example slot = 0:0,1\n\
+             rank 3=bb slots=P1;0:*;s0:3,1:4\n",
+        )
+        .unwrap();
+        let mut hosts = named(&["aa", "bb.example", "", "bb"]);
+        hosts[2] = RankHost::Numbered(1);
+        assert_eq!(file.hosts, hosts);
+        let slots = file.slots.as_ref().unwrap();
+        assert_eq!(slots[0], [units(Some(1), 0, 2)]);
+        assert_eq!(slots[1], [units(Some(0), 0, 0), units(Some(0), 1, 1)]);
+        assert_eq!(slots[2], [units(None, 1, 2), units(None, 5, 5)]);
+        let whole = |package| Slot {
+            package: Some(package),
+            units: None,
+        };
+        let last = [
+            whole(1),
+            whole(0),
+            units(Some(0), 3, 3),
+            units(Some(1), 4, 4),
+        ];
+        assert_eq!(slots[3], last);
+        assert_eq!(
+            file.named_hosts(),
+            [("aa", 1), ("bb.example", 1), ("bb", 1)]
+        );
+        let runs = file.runs(4, &["aa", "bb.example"], &[]).unwrap();
+        assert_eq!(runs, [(NodeId(0), 1), (NodeId(1), 3)]);
+    }
+
+    #[test]
+    fn a_file_of_slurm_has_a_host_for_each_rank() {
+        let file = read("n1\nn2*2\nn1*1,n3\nm[1-2]\n").unwrap();
+        let hosts = named(&["n1", "n2", "n2", "n1", "n3", "m1", "m2"]);
+        assert_eq!((file.hosts.clone(), file.slots.clone()), (hosts, None));
+        let runs = file.runs(5, &["n1", "n2", "n3"], &[]).unwrap();
+        let nodes = runs.iter().map(|(node, count)| (node.0, *count));
+        assert_eq!(nodes.collect::<Vec<_>>(), [(0, 1), (1, 2), (0, 1), (2, 1)]);
+        let here = read("localhost*3").unwrap();
+        let runs = here.runs(2, &["login.example"], &["localhost"]);
+        assert_eq!(runs.unwrap(), [(NodeId(0), 2)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let wrong = |text: &str, needed: &str| {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(needed), "{text:?}: {error}");
+        };
+        wrong("# nothing\n\n", "has no rank");
+        wrong(
+            "rank 0=a slot=0\nrank 0=b slot=1\n",
+            "line 2: rank 0 has a line before",
+        );
+        wrong("rank 0=a slot=0\nrank 2=b slot=1\n", "no line for rank 1");
+        wrong("rank 0=a\n", "line 1: rank 0 has no cores");
+        wrong("rank 0=a slot=\n", "is no rank with its host");
+        wrong("rank 0 a slot=1\n", "is no rank with its host");
+        for list in ["x", "3-1", "0:", "1:x", "0-", "*", ":1", "99999", "0,,1"] {
+            wrong(&format!("rank 0=a slot={list}\n"), "lists no cores");
+        }
+        wrong("n1\nn2*0\n", "line 2: ");
+        wrong("n_\u{e9}\n", "is no host name");
+        wrong("n1*9999999999,n2\n", "line 1: ");
+        let file = read("n1\nn2\n").unwrap();
+        let few = file.runs(3, &["n1", "n2"], &[]).unwrap_err().to_string();
+        assert!(
+            few.contains("has 2 ranks, and the programs have 3"),
+            "{few}"
+        );
+        let other = file.runs(2, &["n1", "m"], &[]).unwrap_err().to_string();
+        assert!(
+            other.contains("rank 1: n2 is none of the hosts of the launch (n1,m)"),
+            "{other}"
+        );
+    }
+}

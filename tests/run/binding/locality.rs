@@ -1,0 +1,178 @@
+//! What ranks are told of where they are bound, compared with what other launchers tell them.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::parts;
+use crate::common::{Mpi, Output, Pmix, Run, field, mpi, pmix, program};
+
+/// What two ranks of a job say, without what names the job.
+fn lines(output: &str) -> Vec<String> {
+    let mut lines: Vec<String> = output
+        .lines()
+        .filter(|line| line.starts_with("pmix_locality ") || line.starts_with("split_parts "))
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// The launcher of Open MPI 5, which runs this program on two ranks.
+fn under_prterun(open: &Mpi, to: &str, program: &std::path::Path) -> Vec<String> {
+    let mut command = Command::new(&open.launcher);
+    command.args([
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-n",
+        "2",
+        "--bind-to",
+        to,
+    ]);
+    if to == "core" {
+        command.args(["--map-by", "core"]);
+    }
+    let told = command
+        .arg(program)
+        .envs(open.env.iter().cloned())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let lines = lines(&text);
+    assert_eq!(lines.len(), 2, "{told:?}");
+    lines
+}
+
+#[test]
+fn ranks_know_what_prterun_tells_them() {
+    let (Some(open), Some(client)) = (mpi("openmpi5"), pmix("pmix5")) else {
+        return;
+    };
+    for to in ["core", "package", "none"] {
+        let theirs = under_prterun(&open, to, &client.dir.join("pmix_locality"));
+        // With the devices that the server leaves out on a host where none matters (docs/shim.md#server).
+        let outcome = client
+            .run(2, &["--bind-to", to], "pmix_locality", &[])
+            .env("HWLOC_COMPONENTS", "-x86")
+            .run();
+        assert_eq!(lines(&outcome.expect(0).out()), theirs, "{to}");
+    }
+}
+
+#[test]
+fn ranks_of_open_mpi_share_what_they_share_under_its_own_launcher() {
+    let Some(open) = mpi("openmpi5") else { return };
+    for to in ["core", "package"] {
+        let theirs = under_prterun(&open, to, &open.program("split_parts"));
+        let outcome = open.run(2, &["--bind-to", to], "split_parts", &[]).run();
+        assert_eq!(lines(&outcome.expect(0).out()), theirs, "{to}");
+    }
+}
+
+#[test]
+fn every_libpmix_is_told_of_the_cpus_of_its_ranks() {
+    let cores = parts("core");
+    for (server, client) in [("pmix4", "pmix4"), ("pmix5", "pmix4"), ("pmix4", "pmix5")] {
+        let (Some(server), Some(client)) = (pmix(server), pmix(client)) else {
+            continue;
+        };
+        told(&server, &client, &cores);
+    }
+}
+
+/// Ranks on two nodes: each knows where those of its own node are, and nothing of the others.
+fn told(server: &Pmix, client: &Pmix, cores: &[String]) {
+    let options = [
+        "--virtual-nodes",
+        "2",
+        "--bind-to",
+        "core",
+        "--libpmix",
+        server.path(),
+    ];
+    let outcome = client
+        .run(4, &options, "pmix_locality", &[])
+        .run()
+        .expect(0);
+    let ranks = outcome.by_rank("pmix_locality", 4);
+    for (rank, line) in ranks.iter().enumerate() {
+        let core = &cores[rank % cores.len()];
+        assert_eq!(field(line, "cpuset"), Some(core.as_str()), "{line}");
+        let locality = field(line, "locality").unwrap();
+        assert!(locality.contains("CR") && locality.contains("HT"), "{line}");
+        let shares = field(line, "shares").unwrap().split(',');
+        let shares: Vec<&str> = shares.filter_map(|one| one.split(':').nth(1)).collect();
+        for (other, bits) in shares.iter().enumerate() {
+            let bits = u16::from_str_radix(bits, 16).unwrap();
+            let (together, same) = (
+                rank / 2 == other / 2,
+                other % cores.len() == rank % cores.len(),
+            );
+            // PMIX_LOCALITY_SHARE_NODE and _SHARE_CORE.
+            assert_eq!(bits & 0x4000 != 0, together, "{line}");
+            assert_eq!(bits & 0x2 != 0, together && same, "{line}");
+        }
+    }
+}
+
+/// The answer to a PMI-1 client that asks for the topology's file.
+fn topology_file(options: &[&str]) -> Option<String> {
+    let program = program("pmi_raw")?;
+    let asks = r"cmd=init pmi_version=1 pmi_subversion=1\ncmd=get kvsname=$PMI_JOBID key=PMI_hwloc_xmlfile\n";
+    let script = format!("exec {} all send \"{asks}\" --then read", program.display());
+    let words = ["--pmi", "pmi1"].into_iter().chain(options.iter().copied());
+    let words = words.chain(["sh", "-c", &script]);
+    let running = Run::ranks(1, words).start();
+    let told = running.wait_for(Output::Stdout, "reply=cmd=get_result");
+    // The file is there as long as the job is.
+    let path = told
+        .split_once("value=")
+        .and_then(|(_, rest)| rest.split_whitespace().next());
+    if let Some(path) = path {
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains("<topology version=\"2."), "{told}");
+    }
+    let path = path.map(str::to_owned);
+    running.signal(Signal::TERM);
+    running.finish().expect(143);
+    path
+}
+
+#[test]
+fn ranks_of_mpich_read_the_topology_where_it_is_known() {
+    assert_eq!(topology_file(&[]), None);
+    let path = topology_file(&["--bind-to", "core"]);
+    assert!(path.is_some_and(|path| path.ends_with("/hwloc.xml")));
+    let Some(mpich) = mpi("mpich5") else { return };
+    // MPICH itself opens that file, and no rank looks at the machine.
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let options = [
+        "--bind-to",
+        "core",
+        "strace",
+        "-f",
+        "-ff",
+        "-e",
+        "trace=openat",
+        "-o",
+    ];
+    let words = options.iter().map(OsString::from);
+    let run = Run::ranks(
+        2,
+        words.chain([trace.into(), mpich.program("hello").into()]),
+    );
+    let run = mpich
+        .env
+        .iter()
+        .fold(run, |run, (name, value)| run.env(name, value));
+    run.run().expect(0);
+    let traces = std::fs::read_dir(dir.path()).unwrap().flatten();
+    let traces = traces.map(|trace| std::fs::read_to_string(trace.path()).unwrap());
+    let reads = |trace: &String| {
+        let mut lines = trace.lines();
+        lines.any(|line| line.contains("/hwloc.xml\"") && !line.contains(" = -1"))
+    };
+    assert_eq!(traces.filter(reads).count(), 2);
+}
