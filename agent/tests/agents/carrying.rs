@@ -1,6 +1,7 @@
 //! Launches that go well.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use wireup_test_support::skip;
 
@@ -95,6 +96,52 @@ fn much_data_goes_down_and_up_the_tree_complete() {
     for _ in 0..400 {
         assert_eq!(launcher.said(), (2, "got 3 262144 bytes".into()));
     }
+}
+
+/// Prints what a message of them costs the first agent, which gets them from four others: with more messages
+/// (`WIREUP_BURST`), a number of docs/scale.md.
+#[test]
+fn bursts_of_short_messages_arrive_complete_and_in_order() {
+    let number = std::env::var("WIREUP_BURST").ok();
+    let count: u32 = number.map_or(2_000, |number| number.parse().unwrap());
+    let cluster = Cluster::start(5, &[]);
+    let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(5, 4));
+    launcher.begun(5);
+    let (begun, used) = (Instant::now(), processor_time(cluster.agents[0].pid()));
+    for node in 1..5 {
+        launcher.tell(node, &format!("burst {count} 400"));
+    }
+    let mut next = [0; 5];
+    for _ in 0..4 * count {
+        let (node, text) = launcher.said();
+        let (number, _) = text.split_once(' ').unwrap();
+        assert_eq!((number.parse(), text.len()), (Ok(next[node as usize]), 400));
+        next[node as usize] += 1;
+    }
+    assert_eq!(next, [0, count, count, count, count]);
+    let used = processor_time(cluster.agents[0].pid()) - used;
+    let each = |time: Duration| time / (4 * count);
+    println!(
+        "a message of a burst takes {:?} of the first agent's processors, and {:?} until it is there",
+        each(used),
+        each(begun.elapsed())
+    );
+}
+
+/// What a process and its children have used.
+fn processor_time(pid: u32) -> Duration {
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let children = read(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    let ticks = |pid: u32| -> u64 {
+        let stat = read(format!("/proc/{pid}/stat"));
+        let behind_name = stat.rsplit(')').next().unwrap();
+        let fields = behind_name.split_whitespace().skip(11).take(2);
+        fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    };
+    let all: u64 = children.chain([pid]).map(ticks).sum();
+    // Of 10 ms each.
+    Duration::from_millis(10 * all)
 }
 
 #[test]

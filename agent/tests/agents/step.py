@@ -101,6 +101,15 @@ def main():
                 to, count = words[1:]
                 for _ in range(int(count)):
                     send(number(to), bytes(256 * 1024))
+            case "burst":
+                # Short messages with a number each, many in one write.
+                count, length = map(int, body.decode().split()[1:])
+                for first in range(0, count, 500):
+                    frames = bytearray()
+                    for number_ in range(first, min(first + 500, count)):
+                        text = f"{number_} ".ljust(length).encode()
+                        frames += struct.pack("<IIIBB", 10 + len(text), LAUNCHER, 0, 0, 0) + text
+                    link.sendall(frames)
             case "lie":
                 send(LAUNCHER, words[2], source=int(words[1]))
             case "exit":
