@@ -317,6 +317,43 @@ fn an_image_that_cannot_be_used_is_one_clear_line() {
 }
 
 #[test]
+fn an_image_of_podman_is_known_by_its_name_and_has_variables() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    if !runtimes().contains(&Runtime::Podman) {
+        return;
+    }
+    let files = images.cluster.dir().join("files");
+    fs::create_dir_all(files.join("bin")).unwrap();
+    fs::create_dir(files.join("etc")).unwrap();
+    fs::write(files.join("etc/image"), "imported\n").unwrap();
+    // Static: there is no C library in the image.
+    fs::copy("/bin/busybox", files.join("bin/sh")).unwrap();
+    let import = format!(
+        "tar -C {} -c . | podman import --change 'ENV GREETING=hello' - wireup-test:1 2>&1",
+        files.display()
+    );
+    for host in 0..2 {
+        shell(&images.cluster, host, &import);
+    }
+    let run = |image: &str| {
+        let list = ["-n", "4", "--oversubscribe", "--image", image];
+        images.cluster.run(0, HOSTS).more(list)
+    };
+    let script = "read line </etc/image; echo $line $GREETING; : >/new$WIREUP_RANK";
+    let outcome = run("wireup-test:1").more(["sh", "-c", script]).run();
+    assert_eq!(
+        distinct(&outcome.expect_quiet_success()),
+        ["imported hello"]
+    );
+    let outcome = run("wireup-none:1").more(["sh"]).run().expect(125);
+    outcome.expect_one_line(&[
+        "on all 2 hosts: --image wireup-none:1: podman cannot make the container: ",
+    ]);
+}
+
+#[test]
 fn ordinary_users_have_containers_too() {
     let Some(images) = Images::new(&[]) else {
         return;
