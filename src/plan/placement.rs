@@ -20,7 +20,7 @@ pub(super) enum LayoutError {
     )]
     Oversubscribed,
     #[error(
-        "no rank is given to virtual node {0} (--layout, --rankfile); give it one, or lower --virtual-nodes"
+        "--layout or --rankfile gives no rank to virtual node {0}; give it one, or lower --virtual-nodes"
     )]
     Empty(usize),
     #[error(transparent)]

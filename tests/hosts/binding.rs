@@ -110,8 +110,7 @@ fn a_rankfile_says_on_which_host_each_rank_runs() {
     };
     let cores = cores();
     let last = cores.len() - 1;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("ranks");
+    let path = cluster.dir().join("ranks");
     let lines = format!(
         "rank 0=node03 slot=0\nrank 1=node01 slot={last}\nrank 2=+n1 slot=0:0\nrank 3=node01 slot=0\n"
     );

@@ -133,6 +133,11 @@ fn hosts_that_cannot_bind_so_refuse_in_one_line() {
         &["write one of them"],
     );
     let library = "/nonexistent/libhwloc.so";
+    // A launch that binds nothing does not look for it.
+    Run::new(["-n", "1", "true"])
+        .env("WIREUP_LIBHWLOC", library)
+        .run()
+        .expect_quiet_success();
     Run::new(["-n", "1", "--bind-to", "core", "true"])
         .env("WIREUP_LIBHWLOC", library)
         .run()
