@@ -44,6 +44,7 @@ use crate::sys::poll::{Poll, Ready};
 use crate::sys::process_state::Surroundings;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState};
+use wireup_core::link::control::LaunchEnd;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::Waiting;
 
@@ -130,6 +131,9 @@ pub(crate) trait Backend {
 
     /// Where the kernel is known to have dumped a rank's memory when it was killed.
     fn dumped(&self, rank: GlobalRank) -> Option<String>;
+
+    /// Reports to this machine's agent, if it takes part, how the launch went.
+    fn report_end(&mut self, end: LaunchEnd);
 
     /// Nodes that are not ready.
     fn late(&self) -> Vec<NodeId>;
@@ -224,6 +228,8 @@ impl Backend for LocalBackend {
     fn dumped(&self, rank: GlobalRank) -> Option<String> {
         self.has_dumped(rank)
     }
+
+    fn report_end(&mut self, _end: LaunchEnd) {}
 
     fn late(&self) -> Vec<NodeId> {
         self.late_hosts()

@@ -166,6 +166,9 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Wait(args)) => attach::wait(&args),
         Ok(Other::Doctor(args)) => doctor::execute(args),
         Ok(Other::Report(args)) => report::execute(&args),
+        Ok(Other::Handed(agent_commands::Handed::Top(args))) if !args.is_interactive() => {
+            agent_commands::top::plain(&args)
+        }
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::Config(args)) => config::show::execute(args),

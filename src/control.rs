@@ -7,6 +7,7 @@ mod event_loop;
 pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
+mod metrics;
 mod mpir;
 pub(crate) mod orders;
 mod progress;
@@ -31,6 +32,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use allocations::Allotments;
 use growth::Growth;
+use metrics::LaunchCounters;
+use progress::Reached;
 use rank_life::RankLife;
 use rendezvous::NameServerLink;
 use requests::Requests;
@@ -45,7 +48,7 @@ use crate::plan::Plan;
 use crate::plan::job_names::JobNames;
 use crate::plan::jobs::Jobs;
 use crate::report::failures::Unended;
-use crate::report::progress::Progress;
+use crate::report::progress::{PATIENCE, PATIENCE_ACROSS, Progress};
 use crate::report::status::{Kept, Status};
 use crate::stdio::pty::Pty;
 use crate::stdio::streams::Streams;
@@ -101,6 +104,7 @@ pub(crate) struct Controller {
     kept: Option<Kept>,
     /// Puts together what nodes report of fences.
     fences: FenceObserver,
+    counters: LaunchCounters,
     /// The last job state in it.
     phase_told: JobState,
     /// Ranks that were ever in contact with a process-management interface.
@@ -123,6 +127,8 @@ pub(crate) struct Controller {
     alone: Alone,
     /// The progress line.
     progress: Progress,
+    /// How far nodes have come, for the progress line.
+    reached: Reached,
     /// Whether it knows that the job is being ended.
     end_expected: bool,
     ready: Vec<Ready>,
@@ -178,6 +184,7 @@ impl Controller {
             status: parts.status,
             kept: Kept::of(&parts.plan.spec.status, parts.since),
             fences: FenceObserver::default(),
+            counters: LaunchCounters::default(),
             phase_told: JobState::Planned,
             connected: 0,
             names: JobNames::of(&parts.plan.job.nspace),
@@ -189,7 +196,15 @@ impl Controller {
             memory: None,
             alone: Alone::new(parts.plan.apps.len()),
             end_expected: false,
-            progress: Progress::new(parts.streams.on_terminal(), parts.plan.spec.verbose > 0),
+            progress: Progress::new(
+                parts.plan.spec.status.live && parts.streams.on_terminal(),
+                parts.plan.spec.verbose > 0 && !parts.plan.spec.status.no_progress,
+                match parts.plan.spec.layout.across_hosts() {
+                    true => PATIENCE_ACROSS,
+                    false => PATIENCE,
+                },
+            ),
+            reached: Reached::default(),
             ready: Vec::new(),
             dialect_told: false,
             orders: None,

@@ -14,8 +14,10 @@ mod devices;
 pub mod hosts;
 pub mod machine;
 mod network;
+pub mod network_libraries;
 mod program;
 mod protocol;
+pub mod run;
 pub mod worker;
 
 use std::ffi::OsString;
@@ -59,6 +61,7 @@ pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
         cwd: machine::entered(cwd),
         left: machine::left(uid),
         devices: devices::look(),
+        network_libraries: network_libraries::look(program.as_ref()),
         pmix,
         program,
         variables: machine::variables(),

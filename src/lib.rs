@@ -19,7 +19,7 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{accounts, hwloc, interfaces, kernel, mounts, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
+// `sys::{accounts, fabric, hwloc, interfaces, kernel, mounts, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
 // `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 

@@ -9,6 +9,8 @@ pub mod core_dump;
 pub mod descriptors;
 pub mod device_files;
 pub mod devices;
+#[allow(unsafe_code, reason = "the C libraries libfabric and UCX")]
+pub(crate) mod fabric;
 pub mod fd_passing;
 #[allow(unsafe_code, reason = "the C library hwloc")]
 pub mod hwloc;

@@ -87,6 +87,23 @@ impl Budgets {
         accounts.insert(uid, Arc::downgrade(&account));
         account
     }
+
+    /// What all of them hold.
+    pub fn held(&self) -> AllHeld {
+        let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let living = accounts.values().filter_map(Weak::upgrade);
+        living.fold(AllHeld::default(), |sum, account| AllHeld {
+            users: sum.users + 1,
+            bytes: sum.bytes + account.bytes.load(Ordering::Relaxed),
+        })
+    }
+}
+
+/// What all users hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AllHeld {
+    pub users: usize,
+    pub bytes: usize,
 }
 
 impl BudgetAccount {

@@ -47,7 +47,7 @@ use crate::rendezvous::NameServers;
 use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
-use crate::{local, node_agent, tls, work};
+use crate::{local, metrics, node_agent, tls, work};
 use wireup::cli::agent_commands::agent::{AgentArgs, OnStop};
 use wireup::failure::RunFailure;
 use wireup::plan::slots::Slots;
@@ -115,6 +115,7 @@ struct Ready {
     signals: DaemonSignals,
     front: Option<Front>,
     listener: std::net::TcpListener,
+    metrics: Option<std::net::TcpListener>,
     bound: SocketAddr,
     socket: Socket,
     steps: Arc<Steps>,
@@ -127,7 +128,7 @@ async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunF
         .map_err(|error| RunFailure::system("cannot wait for signals", error))?;
     let front = front.map(Front::new).transpose();
     let front = front.map_err(|error| RunFailure::system("cannot use standard input", error))?;
-    let listener = listen(settings.listen).await?;
+    let listener = listen(settings.listen, "--listen").await?;
     // It is watched by the network's thread.
     let listener = listener
         .into_std()
@@ -135,6 +136,13 @@ async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunF
     let bound = listener
         .local_addr()
         .map_err(|error| RunFailure::system("cannot listen", error))?;
+    let metrics = match settings.metrics {
+        Some(address) => Some(listen(Some(address), "--metrics").await?.into_std()),
+        None => None,
+    };
+    let metrics = metrics
+        .transpose()
+        .map_err(|error| RunFailure::system("cannot listen for metrics", error))?;
     let served = Served::by_this_process();
     let socket =
         Socket::bind(&settings.socket, served == Served::Everybody).map_err(RunFailure::request)?;
@@ -150,6 +158,7 @@ async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunF
         signals,
         front,
         listener,
+        metrics,
         bound,
         socket,
         steps,
@@ -167,6 +176,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         mut signals,
         mut front,
         listener,
+        metrics,
         bound,
         socket,
         steps,
@@ -191,6 +201,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         silence: settings.heartbeat.silence,
         budgets,
         refusals: Arc::default(),
+        counters: Arc::default(),
         served,
     });
     info!(
@@ -252,6 +263,18 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
             }
         }))
     });
+    if let Some(listener) = metrics {
+        let (agent, tls, left) = (agent.clone(), settings.tls.clone(), left.clone());
+        network.spawn(async move {
+            match TcpListener::from_std(listener) {
+                Ok(listener) => tokio::select! {
+                    () = metrics::serve(agent, listener, tls) => {}
+                    () = is_left(left) => {}
+                },
+                Err(error) => warn!("metrics are not served: {error}"),
+            }
+        });
+    }
     notify(front.as_mut(), READY).await;
     let launchers = local::serve(
         agent.clone(),

@@ -83,6 +83,7 @@ fn agent(
         silence: heartbeat.silence,
         budgets,
         refusals: Arc::default(),
+        counters: Arc::default(),
         served: Served::Only(rustix::process::geteuid().as_raw()),
     }))
 }

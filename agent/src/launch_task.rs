@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::budget::BudgetAccount;
-use crate::launch::growth::Pieces;
+use crate::launch::growth::{FromLauncher, Pieces};
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::opening::Opening;
 use crate::launch::queue::Queue;
@@ -32,7 +32,7 @@ use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{ToStep, VERSION};
+use wireup_core::link::control::{LaunchEnd, ToStep, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::{Look, Sign};
 
@@ -102,6 +102,8 @@ struct LaunchTask {
     /// When the step is killed.
     limit: Pin<Box<Sleep>>,
     orphaned: bool,
+    /// What the launcher has said about its end, if it is on this machine.
+    said: Option<Arc<OnceLock<LaunchEnd>>>,
     refused: u32,
     losses: u32,
 }
@@ -137,6 +139,7 @@ pub async fn run_launch(
             info!(%launch, uid, "begins; its launcher is here, its {nodes} nodes are elsewhere")
         }
     }
+    agent.counters.parts.add(1);
     let scheduled = agent.scheduled.part(&opening.scheduled, uid);
     let router = Router::new(place, opening.tree());
     let below = router.below();
@@ -172,6 +175,9 @@ pub async fn run_launch(
     if let Some(part) = scheduled {
         part.end();
     }
+    if let Some(said) = task.said.take() {
+        agent.counters.launch_ended(said.get());
+    }
     drop(task);
     drop(registration);
     if wide {
@@ -194,6 +200,7 @@ impl LaunchTask {
         let (place, account) = (router.place(), registration.account());
         let mut events = SelectAll::new();
         let mut caller = None;
+        let mut said: Option<Arc<OnceLock<LaunchEnd>>> = None;
         let up = match above {
             Above::Launcher {
                 reader,
@@ -201,7 +208,8 @@ impl LaunchTask {
                 root,
             } => {
                 caller = root;
-                events.push(launcher(reader, Pieces::new(account)).boxed());
+                let end = said.insert(Arc::default()).clone();
+                events.push(launcher(reader, Pieces::new(account), end).boxed());
                 Up::Launcher(writer)
             }
             Above::Agent {
@@ -257,6 +265,7 @@ impl LaunchTask {
             children: BTreeMap::new(),
             limit: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
+            said,
             refused: 0,
             losses: 0,
         };
@@ -281,6 +290,11 @@ impl LaunchTask {
             let mut event = poll_fn(|cx| self.poll_event(cx)).await;
             if let Event::Carried(_, packet) = &mut event {
                 packet.body = self.account.keep(std::mem::take(&mut packet.body));
+            }
+            if let Event::Carried(from, packet) = &event
+                && self.is_agent(*from)
+            {
+                self.agent.counters.received.add(packet.body.len() as u64);
             }
             match &event {
                 Event::Carried(Neighbour::Step, _) | Event::Signed(Neighbour::Step, _) => {
@@ -308,6 +322,15 @@ impl LaunchTask {
                     self.router.handle(trouble, &mut actions);
                 }
             }
+        }
+    }
+
+    /// Whether a neighbour is another agent.
+    fn is_agent(&self, neighbour: Neighbour) -> bool {
+        match neighbour {
+            Neighbour::Up => matches!(self.up, Up::Agent(_)),
+            Neighbour::Step => false,
+            Neighbour::Child(_) => true,
         }
     }
 
@@ -358,7 +381,11 @@ impl LaunchTask {
 }
 
 /// What the launcher sends, and then its end.
-fn launcher(reader: LinkReader, mut pieces: Pieces) -> impl Stream<Item = Event> + Send {
+fn launcher(
+    reader: LinkReader,
+    mut pieces: Pieces,
+    said: Arc<OnceLock<LaunchEnd>>,
+) -> impl Stream<Item = Event> + Send {
     let gone = |reason: &str| Event::UpGone {
         reason: reason.to_owned(),
     };
@@ -367,7 +394,13 @@ fn launcher(reader: LinkReader, mut pieces: Pieces) -> impl Stream<Item = Event>
             Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Up, packet)),
             Ok(Incoming::Sign(sign)) => Some(Event::Signed(Neighbour::Up, sign)),
             Ok(Incoming::Control { more, body }) => match pieces.of_launcher(&body, more) {
-                Ok(growth) => growth.map(Event::Grow),
+                Ok(Some(FromLauncher::Growth(growth))) => Some(Event::Grow(growth)),
+                Ok(Some(FromLauncher::Ended(end))) => {
+                    // The first word counts.
+                    let _ = said.set(end);
+                    None
+                }
+                Ok(None) => None,
                 Err(what) => Some(gone(&format!("the launcher sent {what}"))),
             },
             Err(error) => Some(gone(&format!("the launcher is lost: {error}"))),

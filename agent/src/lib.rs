@@ -5,6 +5,7 @@
 //!
 //! - [`identity`]: the identity in a certificate
 //! - [`proto`]: the services and messages of `proto/`
+//! - [`counters`]: what an agent counts
 //! - [`budget`]: what a user may take of an agent
 //! - `memory`: returns unused memory to the kernel
 //! - `stream`: what a stream leaves to the one inside it
@@ -27,9 +28,11 @@
 //! - [`local`]: the socket for launchers of this machine
 //! - [`node_agent`]: the service for schedulers
 //! - [`register`]: this node in etcd
+//! - [`metrics`]: what Prometheus reads
 //! - [`daemon`]: `wireup agent`
 //! - [`for_launch`]: agents that serve one launch and end with it
 //! - [`find_hosts`]: looks hosts up for a launcher
+//! - [`top`]: `wireup top` on a terminal
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
 // `user::accounts`, `user::spawn::child`, `launch::step`, `node_agent::process`, `daemon::separate`,
@@ -37,6 +40,7 @@
 #![deny(unsafe_code)]
 
 pub mod budget;
+pub mod counters;
 pub mod daemon;
 pub mod etcd;
 pub mod find_hosts;
@@ -48,6 +52,7 @@ pub mod launch_task;
 pub mod local;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
+pub mod metrics;
 pub mod name_client;
 pub mod node_agent;
 pub mod origin;
@@ -63,5 +68,6 @@ pub mod scheduled;
 pub mod state;
 mod stream;
 pub mod tls;
+pub mod top;
 pub mod user;
 pub mod work;

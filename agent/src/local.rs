@@ -315,7 +315,7 @@ async fn wanted(
             let held = account.take(members.len() * QUESTION)?;
             Ok(Some(Wanted::Nodes(members, held)))
         }
-        ToAgent::Grow { .. } => Err(Refusal::GrowsNothing),
+        ToAgent::Grow { .. } | ToAgent::Ended(_) => Err(Refusal::GrowsNothing),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The `wireup-agent` command: what `wireup agent` and `wireup pki` become.
+//! The `wireup-agent` command: what `wireup agent`, `wireup pki` and, on a terminal, `wireup top` become.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -44,6 +44,7 @@ fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, RunFailure> {
         Ok(Handed::Agent(args)) if behind_front => daemon::behind_front(args),
         Ok(Handed::Agent(args)) => daemon::main(args),
         Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
+        Ok(Handed::Top(args)) => wireup_agent::top::main(&args),
         Err(answer) => answer,
     }
 }

@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::warn;
 
+use crate::counters::Counter;
 use crate::origin::{LocalCaller, Peer};
 
 /// Lines for one caller in a [`WHILE`].
@@ -40,7 +41,10 @@ const STEERING: [&str; 5] = [
 
 /// Callers that were refused recently.
 #[derive(Debug, Default)]
-pub struct Refusals(Mutex<Recent>);
+pub struct Refusals {
+    recent: Mutex<Recent>,
+    count: Counter,
+}
 
 #[derive(Debug, Default)]
 struct Recent(BTreeMap<String, Count>);
@@ -63,7 +67,8 @@ enum Admitted {
 impl Refusals {
     /// Logs a refusal, unless there were too many.
     pub fn log(&self, who: &str, line: impl FnOnce()) {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.count.add(1);
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         for (who, count) in recent.over(now) {
             warn!("refused {who} {count} more times, which were not logged");
@@ -80,6 +85,13 @@ impl Refusals {
                 "refused {who} {LINES} times within {seconds} s: further refusals are not logged"
             );
         }
+    }
+}
+
+impl Refusals {
+    /// Number of refusals so far, logged or not.
+    pub fn count(&self) -> u64 {
+        self.count.get()
     }
 }
 

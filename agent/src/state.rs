@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 use crate::budget::Budgets;
+use crate::counters::Counters;
 use crate::launch::registry::Registry;
 use crate::launch_agents::LaunchAgents;
 use crate::peer::client::PROGRAM_VERSION;
@@ -56,6 +57,7 @@ pub struct Agent {
     pub budgets: Arc<Budgets>,
     /// Recent refusals.
     pub refusals: Arc<Refusals>,
+    pub counters: Arc<Counters>,
     pub served: Served,
 }
 

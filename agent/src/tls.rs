@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 use tonic::transport::Server;
 use tower::layer::util::{Identity, Stack};
 
+pub(crate) use accept::words;
 pub use accept::{TlsConnection, server_incoming, server_incoming_until_closed};
 pub use connect::{Accepted, ConnectError, channel, connect, dial};
 pub use credentials::{CredentialsError, Tls};

@@ -7,11 +7,13 @@
 mod checks;
 pub mod facts;
 pub mod neighbours;
+pub mod ping_pong;
 pub mod report;
 
 use serde::{Deserialize, Serialize};
 
 use facts::HostFacts;
+use ping_pong::Pair;
 
 pub use checks::CHECKS;
 
@@ -57,6 +59,8 @@ pub struct Host {
     pub clock: Option<Clock>,
     /// What it sees of its neighbours.
     pub seen: Vec<Neighbour>,
+    /// What ranks of the user's MPI measured between it and others, if that was tried.
+    pub pairs: Vec<Pair>,
 }
 
 impl Host {

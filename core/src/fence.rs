@@ -80,6 +80,8 @@ pub struct FenceEngine<T> {
     launch: Option<u32>,
     /// Whether it reports what each fence has taken.
     observed: bool,
+    /// Number of fences that were released here.
+    released: u64,
     /// The time of the input that is handled.
     now: Moment,
 }
@@ -98,6 +100,7 @@ impl<T> FenceEngine<T> {
             survivors: None,
             launch: None,
             observed: false,
+            released: 0,
             now: Moment(Duration::ZERO),
         }
     }
@@ -170,6 +173,18 @@ impl<T> FenceEngine<T> {
     /// Whether some process here waits for any other.
     pub fn has_waiters(&self) -> bool {
         self.rounds.values().any(|round| round.ticket.is_some())
+    }
+
+    /// The fences in which some process here waits, and since when the first one does, as far as is known.
+    pub fn waited_in(&self) -> impl Iterator<Item = (&FenceId, Moment)> {
+        let rounds = self.rounds.iter();
+        let waiting = rounds.filter(|(_, round)| round.ticket.is_some());
+        waiting.map(|(id, round)| (id, round.entered_at()))
+    }
+
+    /// Number of fences that were released here.
+    pub fn released(&self) -> u64 {
+        self.released
     }
 
     /// Whether no process waits here, no unfinished fence is known, and no failure is stored

@@ -24,6 +24,7 @@ pub mod roster;
 pub mod shortage;
 pub mod spawn;
 pub mod spec;
+pub mod usage;
 pub mod wall;
 
 #[cfg(any(test, feature = "testing"))]

@@ -2,6 +2,7 @@
 //! argument.
 //!
 //! Map, from the vocabulary up; a module uses only those above it:
+//! - [`metrics`]: metrics as Prometheus reads them
 //! - [`topology`]: what a host is made of
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
 //! - [`binding`]: which CPUs each rank of a host gets
@@ -29,6 +30,7 @@ pub mod job;
 pub mod kvs;
 pub mod link;
 pub mod logged;
+pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod pmi;

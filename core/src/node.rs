@@ -37,6 +37,7 @@ mod spawns;
 mod stopped;
 mod tools;
 mod upcalls;
+mod waits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -59,6 +60,7 @@ use pmi_state::PmixState;
 use queries::Queries;
 use serde::{Deserialize, Serialize};
 use sidecar::SidecarLife;
+pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexInput};
 use crate::fence::{self, FenceEngine, FenceResult};

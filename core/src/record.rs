@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::JobNumber;
+use crate::job::ids::{JobNumber, Rank};
 use crate::job::wall::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank, kind_of};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
@@ -36,6 +36,8 @@ pub enum Record<'a> {
     Rank(RankChange<'a>),
     /// A host has joined the launch.
     Node(JoinedNode<'a>),
+    /// Ranks of a job have been bound on a host.
+    Bindings(HostBindings<'a>),
     /// A rank or a tool has spawned a job, whose ranks are about to be started.
     Spawned(SpawnedJob<'a>),
     /// A fence or barrier was released on all nodes.
@@ -111,6 +113,27 @@ pub struct PlannedNode<'a> {
 pub struct JoinedNode<'a> {
     pub node: u32,
     pub host: Cow<'a, str>,
+}
+
+/// See [`Record::Bindings`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HostBindings<'a> {
+    /// The number of their job, unless that is the one the user asked for.
+    #[serde(default, skip_serializing_if = "ranks::is_first")]
+    pub spawned_job: JobNumber,
+    pub node: u32,
+    pub host: Cow<'a, str>,
+    /// What the host is made of.
+    pub topology: Cow<'a, str>,
+    pub ranks: Vec<RankBinding<'a>>,
+}
+
+/// See [`HostBindings::ranks`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RankBinding<'a> {
+    pub rank: Rank,
+    /// The CPUs it is bound to, as parts of the host.
+    pub cpus: Cow<'a, str>,
 }
 
 /// See [`Record::Spawned`].

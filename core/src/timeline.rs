@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use crate::job::usage::Usage;
 use crate::record::{
-    AppRecord, CauseRecord, EndRecord, FenceRecord, JobState, Outcome, PlannedJob, RankChange,
-    RankState, Record, SpawnedJob, Speaker,
+    AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, Outcome, PlannedJob,
+    RankBinding, RankChange, RankState, Record, SpawnedJob, Speaker,
 };
 pub use summary::summary;
 pub use trace::trace;
@@ -83,6 +84,12 @@ pub struct RankTimes {
     pub ended: Option<u64>,
     #[serde(flatten)]
     pub how: EndRecord,
+    /// What its process has used, once it has ended.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// The CPUs it was bound to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
     /// The kind of failure that ended it, if one did.
     pub cause: Option<String>,
 }
@@ -155,6 +162,7 @@ impl Timeline {
                 host.joined = Some(at);
             }
             Record::Rank(change) => self.rank(at, change),
+            Record::Bindings(bindings) => self.bindings(bindings),
             Record::Spawned(job) => self.spawns.push(Spawn { at, job }),
             Record::Fence(fence) => self.fence(at, *fence),
             Record::Warning { message } => {
@@ -207,6 +215,17 @@ impl Timeline {
         }
         if let Some(end) = change.end {
             rank.how = end;
+        }
+        rank.usage = change.usage.or(rank.usage);
+    }
+
+    fn bindings(&mut self, bindings: HostBindings<'static>) {
+        for RankBinding { rank, cpus } in bindings.ranks {
+            let speaker = Speaker::from((bindings.spawned_job, rank));
+            let known = self.ranks.entry(speaker).or_default();
+            known.name = speaker.to_string();
+            known.node = bindings.node;
+            known.cpus = Some(cpus.into_owned());
         }
     }
 

@@ -24,10 +24,13 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
     match told {
         FromBackend::Node { node: of, said } => *of == node && known.said(node, said),
         FromBackend::SidecarLoaded { node: of, .. }
+        | FromBackend::Reached { node: of, .. }
+        | FromBackend::Fences { node: of, .. }
         | FromBackend::SidecarLostLate { node: of, .. } => *of == node,
         FromBackend::Inspected {
             node: of, findings, ..
         } => *of == node && findings.iter().all(|one| own(one.rank)),
+        FromBackend::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| own(*rank)),
         FromBackend::NotStarted { cause, .. } => {
             cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
@@ -179,6 +182,20 @@ mod tests {
         assert!(!admitted(told(1, 0)));
         assert!(!admitted(told(0, 0)));
         assert!(!admitted(told(1, 77)));
+    }
+
+    #[test]
+    fn a_node_reports_bindings_of_its_own_ranks_only() {
+        let told = |rank| FromBackend::Bound {
+            topology: String::new(),
+            ranks: vec![
+                (GlobalRank(2), String::new()),
+                (GlobalRank(rank), String::new()),
+            ],
+        };
+        assert!(admitted(told(3)));
+        assert!(!admitted(told(1)));
+        assert!(!admitted(told(77)));
     }
 
     #[test]

@@ -6,15 +6,16 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::inspection::{Dump, Inspected, InspectedRank, InspectionError};
+use crate::backend::inspection::{Dump, Inspected, InspectedRank, InspectionError, RankUsage};
 use crate::backend::link_message::{Carried, Description};
-use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
+use crate::backend::message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
 use crate::backend::wait_report::Awaited;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::ids::JobNumber;
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::job::usage::Usage;
 use wireup_core::node::event::arbitrary::{cause, from_node, job_end, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
@@ -38,6 +39,16 @@ fn end() -> BoxedStrategy<RankEnd> {
         any::<i32>().prop_map(RankEnd::Signal)
     ]
     .boxed()
+}
+
+fn usage() -> BoxedStrategy<Usage> {
+    (any::<[u64; 2]>(), option::of(any::<u64>()))
+        .prop_map(|([cpu_user_us, cpu_system_us], rss_max)| Usage {
+            cpu_user_us,
+            cpu_system_us,
+            rss_max,
+        })
+        .boxed()
 }
 
 fn state() -> BoxedStrategy<PmiState> {
@@ -92,6 +103,23 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         frames().prop_map(|frames| Ok(Inspected::Stack(frames))),
         TEXT.prop_map(|file| Ok(Inspected::Core(file))),
         (TEXT, frames()).prop_map(|(text, frames)| Ok(Inspected::Dump(Dump { text, frames }))),
+        (
+            any::<[u64; 2]>(),
+            option::of(any::<u64>()),
+            TEXT,
+            option::of(TEXT)
+        )
+            .prop_map(|([cpu_ms, resident], output, did, fence)| {
+                Ok(Inspected::Usage(Box::new(RankUsage {
+                    cpu_ms,
+                    resident,
+                    output,
+                    state: 'R',
+                    did,
+                    fence_ms: fence.as_ref().map(|_| cpu_ms),
+                    fence,
+                })))
+            }),
         any::<i32>().prop_map(|errno| Err(InspectionError::NotStarted(errno))),
         TEXT.prop_map(|text| Err(InspectionError::Gdb(text))),
     ];
@@ -108,7 +136,8 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
             .prop_map(|(rank, cause)| FromBackend::NotStarted { rank, cause }),
         (process(), dialect).prop_map(|(rank, dialect)| FromBackend::Connected { rank, dialect }),
         process().prop_map(|rank| FromBackend::Finalized { rank }),
-        (process(), option::of(end())).prop_map(|(rank, end)| FromBackend::Ended { rank, end }),
+        (process(), option::of(end()), option::of(usage()))
+            .prop_map(|(rank, end, usage)| FromBackend::Ended { rank, end, usage }),
         (process(), end(), state()).prop_map(|(rank, end, state)| FromBackend::Judged {
             rank,
             end,
@@ -138,10 +167,23 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         }),
         lost.prop_map(|(node, error)| FromBackend::SidecarLostLate { node, error }),
         job().prop_map(|job| FromBackend::AllStarted { job }),
+        (TEXT, vec((process(), TEXT), 0..3))
+            .prop_map(|(topology, ranks)| FromBackend::Bound { topology, ranks }),
         (job(), TEXT).prop_map(|(job, text)| {
             let kind = SpawnFailureKind::Failed;
             let failure = SpawnFailure { kind, text };
             FromBackend::JobRefused { job, failure }
+        }),
+        node().prop_map(|node| FromBackend::Reached {
+            node,
+            stage: NodeStage::Staged
+        }),
+        (node(), any::<bool>(), any::<u32>()).prop_map(|(node, passed, waiting)| {
+            FromBackend::Fences {
+                node,
+                passed,
+                waiting,
+            }
         }),
         TEXT.prop_map(|text| FromBackend::Tell { text }),
         (node(), option::of(refusal()))

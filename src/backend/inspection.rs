@@ -19,6 +19,8 @@ pub(crate) enum Look {
     Core(#[serde(with = "octets")] PathBuf),
     /// What the kernel has dumped of a rank that has ended.
     Dump,
+    /// What ranks use of their host, and where they wait; without a debugger.
+    Usage,
 }
 
 /// A request to look into ranks.
@@ -46,6 +48,26 @@ pub(crate) enum Inspected {
     /// The file of its core.
     Core(String),
     Dump(Dump),
+    Usage(Box<RankUsage>),
+}
+
+/// What a rank uses of its host, and where it waits.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RankUsage {
+    /// Milliseconds of processor time of its process and all below it that still run.
+    pub(crate) cpu_ms: u64,
+    /// Bytes of memory that they have resident. What they share counts once for each.
+    pub(crate) resident: u64,
+    /// Bytes that it has printed; `None` if that does not pass through wireup.
+    pub(crate) output: Option<u64>,
+    /// The letter of its state in `/proc`.
+    pub(crate) state: char,
+    /// The last it did with its process-management interface.
+    pub(crate) did: String,
+    /// The fence that it waits in.
+    pub(crate) fence: Option<String>,
+    /// How long the first rank of its node has waited there, in milliseconds.
+    pub(crate) fence_ms: Option<u64>,
 }
 
 /// What the kernel dumped of a rank.

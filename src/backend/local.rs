@@ -23,7 +23,8 @@ mod sidecar_death;
 pub(crate) mod sidecars;
 mod spawned;
 mod start;
-pub(crate) mod waiting;
+pub(crate) mod usage;
+mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -41,10 +42,11 @@ use tracing::Span;
 use crate::backend::container::Container;
 use crate::backend::guard::{Guard, Leaving};
 use crate::backend::local::waiting::Lookout;
-use crate::backend::message::FromBackend;
+use crate::backend::message::{FromBackend, NodeStage};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::directory::JobDirectory;
+use crate::plan::jobs::Planned as _;
 use crate::plan::staging::Unpacked;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::channel::Channel;
@@ -59,6 +61,7 @@ use pipes::Pipes;
 use pushed_input::Pushed;
 use resources::Made;
 pub(crate) use start::RankIo;
+use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::job::roster::Roster;
@@ -266,6 +269,30 @@ impl LocalBackend {
     /// What the ranks run in, removed with the launch.
     pub(crate) fn run_in(&mut self, container: Option<Container>) {
         self.container = container;
+    }
+
+    /// The files that go along are where they belong.
+    pub(crate) fn report_staged(&mut self, node: NodeId) {
+        let stage = NodeStage::Staged;
+        self.tell(FromBackend::Reached { node, stage });
+    }
+
+    /// Reports how many ranks of the first job wait in fences.
+    pub(super) fn count_fences(&mut self) {
+        let now = Moment(self.now());
+        for index in 0..self.nodes.len() {
+            let node = self.part.node_at(index);
+            let core = &self.nodes[index].core;
+            let first = self.jobs.first().plan().job.ranks.local_size(node);
+            let waits = core.fence_waits(now);
+            let waiting = waits.keys().filter(|rank| rank.0 < first).count();
+            let told = FromBackend::Fences {
+                node,
+                passed: core.fences_released() > 0,
+                waiting: waiting as u32,
+            };
+            self.tell(told);
+        }
     }
 
     /// Nothing was started and nothing will be: leaves nothing behind.

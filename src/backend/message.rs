@@ -12,6 +12,7 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::job::spawn::SpawnFailure;
+use wireup_core::job::usage::Usage;
 use wireup_core::node::event::{FromNode, ToNode};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::queries::JobEnd;
@@ -62,6 +63,15 @@ pub(crate) enum FromBackend {
         rank: GlobalRank,
         /// How, unless the system lost that.
         end: Option<RankEnd>,
+        /// What it has used, unless that is not known.
+        usage: Option<Usage>,
+    },
+    /// The ranks of a job are bound here, and this is recorded; before they are started.
+    Bound {
+        /// What the host is made of.
+        topology: String,
+        /// The CPUs of each rank, as parts of the host.
+        ranks: Vec<(GlobalRank, String)>,
     },
     /// The end of a rank can be judged: nothing that explains it otherwise is to come.
     Judged {
@@ -123,8 +133,27 @@ pub(crate) enum FromBackend {
         /// Of each of the ranks that run there.
         findings: Vec<InspectedRank>,
     },
+    /// How far a host has come that was asked to take part; only where that is [shown](wireup_core::job::spec::StatusSpec::live).
+    Reached { node: NodeId, stage: NodeStage },
+    /// The fences of the first job at a node: the answer to [`ToBackend::CountFences`].
+    Fences {
+        node: NodeId,
+        /// Some fence was released.
+        passed: bool,
+        /// Ranks of the first job that wait in one.
+        waiting: u32,
+    },
     /// Nothing of the job is left on this host.
     Over,
+}
+
+/// How far a host has come on its way to be ready.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) enum NodeStage {
+    /// Its agent has joined and has the description of the launch, with all files that go along.
+    Joined,
+    /// It has put these files where they belong.
+    Staged,
 }
 
 impl FromBackend {
@@ -181,6 +210,8 @@ pub(crate) enum ToBackend {
     Inspect(Inspection),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
     Look { app: u32, ranks: Vec<GlobalRank> },
+    /// Report how many ranks wait in fences.
+    CountFences,
     /// No tool is left: ranks that wait for a debugger go on, or it is reported that there are some.
     LetGo { report: bool },
     /// PMIx tools are there: every node has a sidecar from now on.

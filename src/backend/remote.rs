@@ -38,7 +38,7 @@ use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, PmiState};
 use wireup_core::job::roster::Roster;
-use wireup_core::link::control::FromAgent;
+use wireup_core::link::control::{FromAgent, LaunchEnd, ToAgent};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::Envelope;
@@ -383,6 +383,12 @@ impl Backend for RemoteBackend {
     /// Hosts report how a rank ended. They are asked for dumps at the end ([`Look::Dump`](super::inspection::Look)).
     fn dumped(&self, _rank: GlobalRank) -> Option<String> {
         None
+    }
+
+    fn report_end(&mut self, end: LaunchEnd) {
+        let end = ToAgent::Ended(end);
+        self.link
+            .send(Address::EveryNode, Class::Control, &end, &self.poll);
     }
 
     fn late(&self) -> Vec<NodeId> {

@@ -31,7 +31,7 @@ use crate::backend::Backend;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::link_message::Carried;
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
+use crate::backend::message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
 use crate::failure::RunFailure;
 use crate::log;
 use crate::plan::{Plan, Variable};
@@ -131,6 +131,14 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     let _launch = span.enter();
     link.set_own(Address::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
+    if description.spec.status.live {
+        let reached = FromBackend::Reached {
+            node,
+            stage: NodeStage::Joined,
+        };
+        let told = Carried::Told(vec![reached]);
+        link.send(Address::Launcher, Class::Carried, &told, &poll);
+    }
     let description = (node, description);
     match make_backend(poll, description, silence, variables, &mut surroundings) {
         Ok((local, signals, plan, origin)) => {

@@ -1,4 +1,4 @@
-//! Commands that another executable carries out: `wireup-agent`, which has TLS, gRPC and a runtime
+//! Commands that another executable carries out: `wireup-agent`, which has TLS, gRPC, a runtime and a library for terminals
 //! that `wireup run` is to start without.
 //!
 //! Their description is here, so that help, manual pages, completions and complaints are those of
@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod pki;
+pub mod top;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -19,11 +20,17 @@ use crate::inspect::agent_file;
 
 /// What `wireup-agent` does.
 #[derive(Debug, Subcommand)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one of it, which is taken apart at once"
+)]
 pub enum Handed {
     /// Serve this node: launches of its users, and of other nodes' agents
     Agent(agent::AgentArgs),
     /// Make, renew and show the certificates by which agents identify each other
     Pki(pki::PkiArgs),
+    /// Show what the ranks of a job do and use, refreshed
+    Top(top::TopArgs),
 }
 
 /// Parses the arguments of `wireup-agent`, program name included.

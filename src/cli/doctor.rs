@@ -10,7 +10,8 @@ use serde_json::json;
 use super::options::HostsListArgs;
 use super::ps::nodes::ask;
 use super::table;
-use crate::doctor::{Asked, facts, hosts, worker};
+use crate::doctor::run::{Wanted, ping_pong};
+use crate::doctor::{Asked, facts, hosts, network_libraries, worker};
 use crate::failure::RunFailure;
 use wireup_core::doctor::report::{Group, grouped};
 use wireup_core::doctor::{CHECKS, Host, Needs, Severity, judge};
@@ -22,12 +23,14 @@ Examples:
   wireup doctor                           this machine
   wireup doctor ./app                     also the program, its libraries and its MPI
   wireup doctor --hosts n[01-32] ./app    all hosts, and what they see of each other
+  wireup doctor --run --hosts n[01-04]    two ranks of your MPI send messages, pair by pair
   wireup doctor --json | jq '.findings[]'
   wireup doctor --list                    what is checked
 
 How:
   On other hosts it runs through their agents, on all at once. Each host connects to two others, which
-  are the next in the list and its parent in a tree, and not to all. Nothing is changed on any host.
+  are the next in the list and its parent in a tree, and not to all. Nothing is changed on any host. With --run
+  the same pairs of hosts launch two ranks each of a program that is compiled here by mpicc.
 
 Exit status:
   0    nothing is wrong, or there are warnings only
@@ -53,6 +56,22 @@ pub(super) struct DoctorArgs {
     #[arg(long, conflicts_with = "json")]
     list: bool,
 
+    /// Also let two ranks send messages to and fro between hosts, and show latency and bandwidth of each pair
+    #[arg(long, conflicts_with = "list")]
+    run: bool,
+
+    /// The compiler of your MPI for --run [default: $MPICC, or mpicc]
+    #[arg(long, value_name = "COMMAND", requires = "run", value_hint = ValueHint::CommandName)]
+    mpicc: Option<OsString>,
+
+    /// Run this program with two ranks instead of one that is compiled; it may print latency_us=N and bandwidth_mb_s=N
+    #[arg(long, value_name = "FILE", requires = "run", conflicts_with = "mpicc", value_hint = ValueHint::FilePath)]
+    run_program: Option<PathBuf>,
+
+    /// Open the network libraries that these directories have, or the system
+    #[arg(long, hide = true, value_name = "DIRECTORY", num_args = 0..)]
+    providers: Option<Vec<PathBuf>>,
+
     /// Report the facts of this host to `wireup doctor` elsewhere
     #[arg(long, hide = true)]
     facts: bool,
@@ -74,6 +93,17 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
     if args.list {
         return list();
     }
+    if let Some(directories) = &args.providers {
+        return super::print(network_libraries::opened(directories).as_bytes());
+    }
+    let wanted = args.run.then(|| match args.run_program {
+        Some(program) => Wanted::Given(program),
+        None => {
+            let variable = std::env::var_os("MPICC").filter(|command| !command.is_empty());
+            let compiler = args.mpicc.or(variable);
+            Wanted::Compiled(compiler.unwrap_or_else(|| "mpicc".into()))
+        }
+    });
     let cwd = match args.wdir {
         Some(directory) => std::path::absolute(directory),
         None => std::env::current_dir(),
@@ -94,7 +124,8 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
     }
     let agent = args.hosts.agent().map(|path| path.as_os_str().to_owned());
     let members = args.hosts.resolve()?;
-    let found = match members.is_empty() {
+    let specs = members.clone();
+    let mut found = match members.is_empty() {
         true => vec![here(&asked, &cwd)],
         false => {
             let mut words: Vec<OsString> = vec!["doctor".into(), "--facts".into(), "--wdir".into()];
@@ -103,6 +134,9 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
             across(members, agent.as_ref(), &words)?
         }
     };
+    if let Some(wanted) = &wanted {
+        ping_pong(&mut found, &specs, agent.as_ref(), wanted)?;
+    }
     let needs = Needs {
         ranks: args.ppn,
         hosts: found.len() as u32,
@@ -127,6 +161,7 @@ fn here(asked: &Asked, cwd: &std::path::Path) -> Host {
         facts: Ok(facts),
         clock: None,
         seen: Vec::new(),
+        pairs: Vec::new(),
     }
 }
 
@@ -164,6 +199,19 @@ fn text(hosts: &[Host], groups: &[Group]) -> String {
             group.remedy
         ));
     }
+    for host in hosts {
+        for pair in &host.pairs {
+            let other = match hosts[pair.host].name == host.name {
+                true => "another rank here",
+                false => &hosts[pair.host].name,
+            };
+            let result = match &pair.result {
+                Ok(measured) => measured.text(),
+                Err(_) => "failed, see above".to_owned(),
+            };
+            text.push_str(&format!("{} - {other}: {result}\n", host.name));
+        }
+    }
     let count = |severity| {
         groups
             .iter()
@@ -194,6 +242,7 @@ fn json(hosts: &[Host], groups: &[Group]) -> String {
             "problem": host.facts.as_ref().err(),
             "clock": host.clock.map(|clock| json!({"ahead": clock.ahead, "error": clock.error})),
             "neighbours": host.seen,
+            "pairs": host.pairs,
         })
     };
     let hosts: Vec<_> = hosts.iter().map(host).collect();

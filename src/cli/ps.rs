@@ -159,7 +159,7 @@ fn overview(all: &[Job]) -> String {
 }
 
 /// Columns of the terminal on standard output.
-fn width() -> Option<usize> {
+pub(super) fn width() -> Option<usize> {
     let stdout = std::io::stdout();
     let size = rustix::termios::tcgetwinsize(stdout.as_fd()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)

@@ -34,7 +34,12 @@ impl Controller {
                 node,
                 libpmix,
                 warnings,
-            } => self.loaded[node.index()] = Some(Loaded { libpmix, warnings }),
+            } => {
+                let before = self.loaded[node.index()].replace(Loaded { libpmix, warnings });
+                if before.is_some() {
+                    self.counters.sidecar_restarted();
+                }
+            }
             FromBackend::Ready => self.hosts_ready = true,
             FromBackend::NodeReady { node } => {
                 let plan = Arc::clone(&self.plan);
@@ -54,6 +59,7 @@ impl Controller {
                 }
                 self.process_over(rank);
             }
+            FromBackend::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
             FromBackend::AllStarted { job } => {
                 if job == JobNumber(0) {
                     self.all_reported = true;
@@ -67,9 +73,12 @@ impl Controller {
                 self.rank_said(rank, RankState::Connected);
             }
             FromBackend::Finalized { rank } => self.rank_said(rank, RankState::Finalized),
-            FromBackend::Ended { rank, end } => {
+            FromBackend::Ended { rank, end, usage } => {
                 self.end_pty(Some(rank));
-                self.lives[rank.index()].end = Some((self.now(), end));
+                let now = self.now();
+                let life = &mut self.lives[rank.index()];
+                life.end = Some((now, end));
+                life.usage = usage;
                 self.crowd.freed();
                 self.rank_changed(rank, RankState::Ended);
             }
@@ -97,6 +106,7 @@ impl Controller {
             } => {
                 let now = self.now();
                 let speaker = self.jobs.identity(rank).into();
+                self.counters.output(stream, bytes.len());
                 self.streams.take(stream, speaker, &bytes, now)?;
                 self.regulate()?;
             }
@@ -125,6 +135,12 @@ impl Controller {
                 ticket,
                 findings,
             } => self.inspected(node, ticket, findings),
+            FromBackend::Reached { node, stage } => self.node_reached(node, stage),
+            FromBackend::Fences {
+                node,
+                passed,
+                waiting,
+            } => self.fences_counted(node, passed, waiting),
             FromBackend::Over => self.over = true,
         }
         Ok(())

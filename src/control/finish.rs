@@ -35,6 +35,8 @@ pub(crate) fn finish(
         || controller.supervisor.tolerated().is_some()
         || controller.lives.iter().any(killed);
     let ends = controller.untold_ends();
+    let end = controller.launch_end();
+    controller.backend.report_end(end);
     controller
         .backend
         .order(ToBackend::Finish { abnormal, ends });

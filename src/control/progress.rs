@@ -1,15 +1,45 @@
 //! Finds out what the job is waiting for, and shows it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Controller;
+use crate::backend::message::{NodeStage, ToBackend};
 use crate::inspect::Wants;
 use crate::plan::jobs::Plans;
-use crate::report::progress::{Line, NAMED, Wait};
-use wireup_core::job::ids::GlobalRank;
+use crate::report::progress::{
+    EVERY, Line, NAMED, PATIENCE, PATIENCE_ACROSS, Preparation, Wait, slowest,
+};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::supervisor::LaunchPhase;
 
+/// What nodes have reported only for the progress line.
+#[derive(Debug, Default)]
+pub(super) struct Reached {
+    stages: BTreeMap<NodeId, NodeStage>,
+    first_fence: FirstFence,
+}
+
+/// The first fence of the ranks of the first job.
+#[derive(Debug, Default)]
+struct FirstFence {
+    /// When all ranks had made contact: from then on nodes are asked.
+    since: Option<Duration>,
+    /// By node: its ranks that wait in it.
+    waiting: BTreeMap<NodeId, usize>,
+    /// A fence was released: nothing more is asked.
+    passed: bool,
+}
+
 impl Controller {
+    /// How long something may take before it is shown.
+    pub(super) fn patience(&self) -> Duration {
+        match self.plan.spec.layout.across_hosts() {
+            true => PATIENCE_ACROSS,
+            false => PATIENCE,
+        }
+    }
+
     /// Updates the progress line, if it is due.
     pub(super) fn show_progress(&mut self, now: Duration) {
         if self.progress.next_deadline().is_none_or(|at| now < at) {
@@ -24,11 +54,50 @@ impl Controller {
             Line::Erase => self.streams.draw(None),
             Line::Log(text) => self.tell(&text),
         }
+        self.ask_for_first_fence(now);
+    }
+
+    /// A host has come further on its way to be ready.
+    pub(super) fn node_reached(&mut self, node: NodeId, stage: NodeStage) {
+        let known = self.reached.stages.entry(node).or_insert(stage);
+        *known = stage.max(*known);
+    }
+
+    /// A node has counted its ranks in fences.
+    pub(super) fn fences_counted(&mut self, node: NodeId, passed: bool, waiting: u32) {
+        let first = &mut self.reached.first_fence;
+        first.passed |= passed;
+        first.waiting.insert(node, waiting as usize);
+    }
+
+    /// All ranks have made contact: what they wait for next is a fence.
+    pub(super) fn all_connected(&mut self, now: Duration) {
+        if self.plan.spec.status.live && self.plan.job.ranks.size() > 1 {
+            self.reached.first_fence.since = Some(now);
+            self.progress.expect(now, self.patience());
+        }
+    }
+
+    /// Has nodes count their ranks in fences, ever more seldom while none of them comes to one.
+    fn ask_for_first_fence(&mut self, now: Duration) {
+        let first = &self.reached.first_fence;
+        let Some(since) = first.since.filter(|_| !first.passed) else {
+            return;
+        };
+        if self.supervisor.phase() == LaunchPhase::Running {
+            self.backend.order(ToBackend::CountFences);
+            let interval = now.saturating_sub(since) / 8;
+            self.progress.expect(now, interval.max(EVERY));
+        }
     }
 
     fn waited_for(&self, now: Duration) -> Option<Wait> {
         match self.supervisor.phase() {
-            LaunchPhase::Running => self.servers().or_else(|| self.contacts()),
+            LaunchPhase::Running => self
+                .preparations()
+                .or_else(|| self.starts())
+                .or_else(|| self.contacts())
+                .or_else(|| self.first_fence()),
             LaunchPhase::Terminating { kill_at } => {
                 self.ends("SIGTERM", Some(kill_at.saturating_sub(now)))
             }
@@ -37,17 +106,82 @@ impl Controller {
     }
 
     /// PMIx servers, or hosts, that are not ready.
-    fn servers(&self) -> Option<Wait> {
+    fn preparations(&self) -> Option<Wait> {
         let late = self.backend.late();
-        let count = late.len();
-        let named = late.iter().take(NAMED);
-        let named = named.map(|node| self.plan.node_names[node.index()].clone());
-        let named = named.collect();
-        match self.plan.spec.layout.across_hosts() {
-            _ if count == 0 => None,
-            true => Some(Wait::Hosts { named, count }),
-            false => Some(Wait::Servers { named, count }),
+        if late.is_empty() {
+            return None;
         }
+        let names = |nodes: &[NodeId]| {
+            let named = nodes.iter().take(NAMED);
+            let named = named.map(|node| self.plan.node_names[node.index()].clone());
+            named.collect()
+        };
+        if !self.plan.spec.layout.across_hosts() {
+            return Some(Wait::Servers {
+                named: names(&late),
+                count: late.len(),
+            });
+        }
+        let hosts = self.plan.job.ranks.nodes() as usize;
+        let before = |stage| {
+            let short = |node: &&NodeId| {
+                let reached = self.reached.stages.get(*node);
+                reached.is_none_or(|reached| *reached < stage)
+            };
+            late.iter().filter(short).copied().collect::<Vec<_>>()
+        };
+        let staged = self.plan.stages_files();
+        let phases = [
+            (Preparation::Agents, before(NodeStage::Joined)),
+            (
+                Preparation::Staging,
+                match staged {
+                    true => before(NodeStage::Staged),
+                    false => Vec::new(),
+                },
+            ),
+            (Preparation::Servers, late.clone()),
+        ];
+        let mut phases = phases.into_iter();
+        let (what, nodes) = phases.find(|(_, nodes)| !nodes.is_empty())?;
+        Some(Wait::Hosts {
+            what,
+            ready: hosts.saturating_sub(nodes.len()),
+            hosts,
+            named: names(&nodes),
+        })
+    }
+
+    /// Ranks of the first job that have not been started.
+    fn starts(&self) -> Option<Wait> {
+        let size = self.plan.job.ranks.size();
+        let missing = |rank: &GlobalRank| {
+            let life = &self.lives[rank.index()];
+            life.pid.is_none() && !life.is_over()
+        };
+        let missing: Vec<GlobalRank> = (0..size).map(GlobalRank).filter(missing).collect();
+        (!missing.is_empty()).then(|| Wait::Starts {
+            started: size as usize - missing.len(),
+            size: size as usize,
+            hosts: self.hosts_of(missing),
+        })
+    }
+
+    /// The hosts with most of these ranks.
+    fn hosts_of(&self, ranks: impl IntoIterator<Item = GlobalRank>) -> Vec<(String, usize)> {
+        let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for rank in ranks {
+            *counts.entry(self.jobs.home_of(rank)).or_default() += 1;
+        }
+        self.slowest(counts)
+    }
+
+    fn slowest(&self, counts: BTreeMap<NodeId, usize>) -> Vec<(String, usize)> {
+        let named = |(node, count): (NodeId, usize)| {
+            let name = self.plan.node_names[node.index()].clone();
+            (name, count)
+        };
+        slowest(counts.into_iter().map(named))
     }
 
     /// Ranks that have not made contact, if they are expected to: those of programs that load an
@@ -59,7 +193,7 @@ impl Controller {
             return None;
         }
         let (mut size, mut connected) = (0, 0);
-        let (mut missing, mut named) = (0, Vec::new());
+        let mut missing = Vec::new();
         for app in 0..self.plan.apps.len() {
             let wants = self.plan.apps[app].detected.wants;
             let loads = matches!(wants, Wants::Pmi | Wants::Pmix) || self.alone.sees_mpi(app);
@@ -71,17 +205,40 @@ impl Controller {
                 if self.lives[rank.index()].connected {
                     connected += 1;
                 } else if self.lives[rank.index()].end.is_none() {
-                    missing += 1;
-                    if named.len() < NAMED {
-                        named.push(self.name_of(rank));
-                    }
+                    missing.push(rank);
                 }
             }
         }
-        (missing > 0).then_some(Wait::Ranks {
+        let named = missing.iter().take(NAMED).map(|rank| self.name_of(*rank));
+        let across = self.plan.job.ranks.nodes() > 1 && missing.len() > NAMED;
+        (!missing.is_empty()).then(|| Wait::Ranks {
             connected,
             size,
-            named,
+            named: named.collect(),
+            hosts: match across {
+                true => self.hosts_of(missing.iter().copied()),
+                false => Vec::new(),
+            },
+        })
+    }
+
+    /// Ranks that have not entered the first fence, while others wait in it.
+    fn first_fence(&self) -> Option<Wait> {
+        let first = &self.reached.first_fence;
+        let entered: usize = first.waiting.values().sum();
+        if first.passed || entered == 0 {
+            return None;
+        }
+        let ranks = &self.plan.job.ranks;
+        let missing = ranks.node_ids().map(|node| {
+            let here = ranks.local_size(node) as usize;
+            let waiting = first.waiting.get(&node).copied().unwrap_or(0);
+            (node, here.saturating_sub(waiting))
+        });
+        Some(Wait::Fence {
+            entered,
+            size: ranks.size() as usize,
+            hosts: self.slowest(missing.collect()),
         })
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use wireup_core::job::outcome::RankEnd;
+use wireup_core::job::usage::Usage;
 
 /// Known facts about one rank's process.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,8 @@ pub(crate) struct RankLife {
     pub(crate) start: Duration,
     /// When its end was reported, and how it ended, unless the system lost that.
     pub(crate) end: Option<(Duration, Option<RankEnd>)>,
+    /// What it has used, once it has ended.
+    pub(crate) usage: Option<Usage>,
     /// It was ever in contact with a process-management interface.
     pub(crate) connected: bool,
     /// Why it did not end in order, if it did not: a kind of the status stream.

@@ -1,5 +1,5 @@
-//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core` and `wireup ps
-//! --proctable`. And looks into the ranks that the launch takes by itself (`--stacks`).
+//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top` and
+//! `wireup ps --proctable`. And looks into the ranks that the launch takes by itself (`--stacks`).
 //!
 //! The launch listens at an abstract Unix address, which costs no file and vanishes with it.
 //!
@@ -8,6 +8,7 @@
 pub(crate) mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
-use super::Controller;
 use super::mpir::executable;
+use super::{Controller, metrics as launch_metrics};
 use crate::backend::inspection::{
     Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
 };
 use crate::backend::message::ToBackend;
+use crate::failure::RunFailure;
 use crate::plan::jobs::Plans;
 use crate::report::stacks;
 use crate::sys::channel::{Backlog, Channel, Received};
@@ -29,6 +31,7 @@ use crate::sys::poll::{Ready, Source, Token};
 use message::{JobAnswer, JobQuery, ProcessRecord, REQUEST_MAX, Wish, address};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::Cause;
+use wireup_core::metrics::{self, HttpAnswer};
 
 /// Who may ask at the same time.
 const CALLERS_MAX: usize = 16;
@@ -39,15 +42,23 @@ const CHUNK: usize = 4096;
 /// How long the hosts may take to answer: more than each gives its gdb for its ranks.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// The same for what a debugger is not needed for, and is asked for again and again.
+const LIMIT_FOR_USAGE: Duration = Duration::from_secs(5);
+
 /// The same for what the end of the job waits for.
 const LIMIT_AT_END: Duration = Duration::from_secs(90);
 
 /// The same for the dump of a rank, which the report of its end waits for.
 const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
 
+/// The number of the connection at which those come that read metrics.
+const METRICS: u32 = u32::MAX;
+
 /// A connection that asks.
 struct Caller {
     channel: Channel,
+    /// It reads metrics, over HTTP.
+    metrics: bool,
     request: Vec<u8>,
     /// The request has come.
     asked: bool,
@@ -82,6 +93,7 @@ struct Open {
 #[derive(Default)]
 pub(super) struct Requests {
     listener: Option<OwnedFd>,
+    metrics: Option<OwnedFd>,
     callers: BTreeMap<u32, Caller>,
     last_caller: u32,
     open: BTreeMap<u32, Open>,
@@ -132,39 +144,69 @@ impl Controller {
         }
     }
 
+    /// Serves metrics from now on, if they are asked for.
+    ///
+    /// # Errors
+    /// When they cannot be served there.
+    pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), RunFailure> {
+        let listener = launch_metrics::listen(address)?;
+        let token = Token::new(Source::Requests, METRICS);
+        let watched = self.backend.poll().add(&listener, token);
+        watched.map_err(|errno| RunFailure::system("cannot wait for readers of metrics", errno))?;
+        self.requests.metrics = Some(listener);
+        Ok(())
+    }
+
     pub(super) fn hear_request(&mut self, event: Ready) {
         match event.token.index {
-            0 => self.accept_callers(),
+            0 => self.accept_callers(false),
+            METRICS => self.accept_callers(true),
             caller => self.hear_caller(caller, event),
         }
     }
 
-    fn accept_callers(&mut self) {
-        let Some(listener) = &self.requests.listener else {
-            return;
+    fn accept_callers(&mut self, metrics: bool) {
+        while let Some(socket) = self.accept(metrics) {
+            self.add_caller(socket, metrics);
+        }
+    }
+
+    /// The next connection of somebody who may ask and has a place.
+    fn accept(&self, metrics: bool) -> Option<OwnedFd> {
+        let listener = match metrics {
+            true => self.requests.metrics.as_ref()?,
+            false => self.requests.listener.as_ref()?,
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = accept_with(listener, flags) {
-            let own = rustix::process::geteuid();
-            let theirs = socket_peercred(&socket).map(|peer| peer.uid);
-            let permitted = theirs.is_ok_and(|uid| uid == own || uid.is_root());
-            if !permitted || self.requests.callers.len() >= CALLERS_MAX {
-                continue;
+        let own = rustix::process::geteuid();
+        let others = self.requests.callers.values();
+        let full = others.filter(|other| other.metrics == metrics).count() >= CALLERS_MAX;
+        loop {
+            let socket = accept_with(listener, flags).ok()?;
+            // What may be read over the network of this machine is no secret of the user.
+            let permitted = metrics
+                || socket_peercred(&socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
+            if permitted && !full {
+                return Some(socket);
             }
-            // Tokens are not used again, so that nothing is heard of who was here before.
-            self.requests.last_caller += 1;
-            let number = self.requests.last_caller;
-            let token = Token::new(Source::Requests, number);
-            let channel = Channel::new(socket, token, Backlog::Flows, self.backend.poll());
-            if let Ok(channel) = channel {
-                let caller = Caller {
-                    channel,
-                    request: Vec::new(),
-                    asked: false,
-                    answered: false,
-                };
-                self.requests.callers.insert(number, caller);
-            }
+        }
+    }
+
+    fn add_caller(&mut self, socket: OwnedFd, metrics: bool) {
+        // Tokens are not used again, so that nothing is heard of who was here before.
+        self.requests.last_caller += 1;
+        let number = self.requests.last_caller;
+        let token = Token::new(Source::Requests, number);
+        let channel = Channel::new(socket, token, Backlog::Flows, self.backend.poll());
+        if let Ok(channel) = channel {
+            let caller = Caller {
+                channel,
+                metrics,
+                request: Vec::new(),
+                asked: false,
+                answered: false,
+            };
+            self.requests.callers.insert(number, caller);
         }
     }
 
@@ -188,11 +230,26 @@ impl Controller {
         if gone || done {
             return self.forget(number);
         }
-        if !caller.asked && caller.request.ends_with(b"\n") {
+        if caller.metrics && !caller.answered {
+            let request = std::mem::take(&mut caller.request);
+            return self.serve_metrics(number, request);
+        }
+        if !caller.asked && !caller.metrics && caller.request.ends_with(b"\n") {
             caller.asked = true;
             match serde_json::from_slice::<JobQuery>(&caller.request) {
                 Ok(request) => self.requested(number, &request),
                 Err(error) => self.answer(number, &JobAnswer::Refused(error.to_string())),
+            }
+        }
+    }
+
+    fn serve_metrics(&mut self, number: u32, request: Vec<u8>) {
+        match metrics::answer(&request, || self.metrics_text()) {
+            HttpAnswer::Answer(bytes) => self.send_answer(number, &bytes),
+            HttpAnswer::More => {
+                if let Some(caller) = self.requests.callers.get_mut(&number) {
+                    caller.request = request;
+                }
             }
         }
     }
@@ -204,12 +261,16 @@ impl Controller {
     }
 
     fn answer(&mut self, number: u32, answer: &JobAnswer) {
+        let mut line = serde_json::to_vec(answer).unwrap_or_default();
+        line.push(b'\n');
+        self.send_answer(number, &line);
+    }
+
+    fn send_answer(&mut self, number: u32, answer: &[u8]) {
         let Some(caller) = self.requests.callers.get_mut(&number) else {
             return;
         };
-        let mut line = serde_json::to_vec(answer).unwrap_or_default();
-        line.push(b'\n');
-        caller.channel.send(&line, self.backend.poll());
+        caller.channel.send(answer, self.backend.poll());
         caller.answered = true;
         if caller.channel.queued() == 0 {
             self.forget(number);
@@ -239,8 +300,13 @@ impl Controller {
             }
             Wish::Stacks { python } => Look::Stacks { python: *python },
             Wish::Core { directory } => Look::Core(directory.clone()),
+            Wish::Usage => Look::Usage,
         };
-        self.look_into(Asker::Caller(number), ranks, look, LIMIT);
+        let limit = match look {
+            Look::Usage => LIMIT_FOR_USAGE,
+            _ => LIMIT,
+        };
+        self.look_into(Asker::Caller(number), ranks, look, limit);
     }
 
     /// What is known of a process.
@@ -262,6 +328,7 @@ impl Controller {
             state: state.to_owned(),
             found: None,
             error: None,
+            usage: None,
         }
     }
 
@@ -335,7 +402,9 @@ impl Controller {
             Asker::Dump => {
                 let dump = open.found.into_values().find_map(|found| match found {
                     Ok(Inspected::Dump(dump)) => Some(dump),
-                    Ok(Inspected::Stack(_) | Inspected::Core(_)) | Err(_) => None,
+                    Ok(Inspected::Stack(_) | Inspected::Core(_) | Inspected::Usage(_)) | Err(_) => {
+                        None
+                    }
                 });
                 self.requests.dump = open.ranks.first().map(|rank| (*rank, dump));
             }

@@ -4,7 +4,7 @@
 //! signals are blocked before that too; sidecars start before everything that can be prepared
 //! while they start.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -77,6 +77,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
         // Who stops ranks decides how long the others wait for them.
         spec.ending.fence = FenceLimit::Unlimited;
     }
+    spec.status.live = !spec.status.no_progress && io::stderr().is_terminal();
     if spec.dry_run {
         let (surroundings, nspace) = beginning?.unguarded();
         let limit = surroundings.nofile.rlim_max;
@@ -115,8 +116,13 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     controller.take_requests();
     controller.watch_director();
     controller.tell_plan();
+    let metrics = match controller.plan.spec.status.metrics {
+        Some(address) => controller.serve_metrics_at(address),
+        None => Ok(()),
+    };
     let started = watched
         .map_err(|error| RunFailure::system("cannot wait for orders", error))
+        .and(metrics)
         .and_then(|()| controller.backend.prepare(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
     finish(controller, result)

@@ -2,6 +2,7 @@
 //! stream.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tracing::{Level, debug, enabled, info};
@@ -13,7 +14,7 @@ use crate::plan::Plan;
 use crate::plan::jobs::{Jobs, Plans};
 use crate::report::failures::Unended;
 use crate::report::plan_record::{apps, planned, program};
-use crate::report::progress::{END_PATIENCE, PATIENCE};
+use crate::report::progress::END_PATIENCE;
 use crate::report::status::{Kept, Status, own_failure};
 use crate::sys::out_of_memory::Counter;
 use wireup_core::fence::FencePassage;
@@ -22,8 +23,9 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, RankEnd};
 use wireup_core::job::spawn::Spawner;
 use wireup_core::record::{
-    CauseRecord, EndRecord, JobState, JoinedNode, Missing, MissingRank, Outcome, PlannedJob,
-    RankChange, RankLocation, RankResult, RankState, Record, SpawnedJob, VERSION, kind_of, ms,
+    CauseRecord, EndRecord, HostBindings, JobState, JoinedNode, Missing, MissingRank, Outcome,
+    PlannedJob, RankBinding, RankChange, RankLocation, RankResult, RankState, Record, SpawnedJob,
+    VERSION, kind_of, ms,
 };
 use wireup_core::supervisor::LaunchPhase;
 
@@ -93,7 +95,7 @@ impl Controller {
             if !self.plan.spec.layout.across_hosts() {
                 self.memory = Counter::read();
             }
-            self.progress.expect(self.now(), PATIENCE);
+            self.progress.expect(self.now(), self.patience());
             self.show_to_debuggers(JobNumber(0));
         }
     }
@@ -153,7 +155,10 @@ impl Controller {
             // Only the parent waits for spawned processes.
             self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
             if self.connected == 1 {
-                self.progress.expect(self.now(), PATIENCE);
+                self.progress.expect(self.now(), self.patience());
+            }
+            if self.connected == self.plan.job.ranks.size() {
+                self.all_connected(self.now());
             }
         }
         self.rank_changed(rank, state);
@@ -175,7 +180,36 @@ impl Controller {
             end: life
                 .end
                 .map(|(_, end)| end.map_or_else(EndRecord::default, EndRecord::from)),
+            usage: life.usage,
         }));
+    }
+
+    /// Ranks of one job are bound on a host.
+    pub(super) fn record_bindings(&mut self, topology: &str, ranks: &[(GlobalRank, String)]) {
+        let Some((first, _)) = ranks.first() else {
+            return;
+        };
+        let jobs = self.jobs.clone();
+        // One machine may be several nodes.
+        let mut nodes: BTreeMap<NodeId, Vec<RankBinding<'_>>> = BTreeMap::new();
+        for (process, cpus) in ranks {
+            let binding = RankBinding {
+                rank: jobs.identity(*process).1,
+                cpus: cpus.as_str().into(),
+            };
+            let node = jobs.home_of(*process);
+            nodes.entry(node).or_default().push(binding);
+        }
+        for (node, ranks) in nodes {
+            let host = jobs.first().node_names[node.index()].as_str();
+            self.record(&Record::Bindings(HostBindings {
+                spawned_job: jobs.identity(*first).0,
+                node: node.0,
+                host: host.into(),
+                topology: topology.into(),
+                ranks,
+            }));
+        }
     }
 
     /// A host has joined.
@@ -210,6 +244,7 @@ impl Controller {
         let host = |node: NodeId| Cow::from(jobs.first().node_names[node.index()].as_str());
         let speaker = |rank| jobs.identity(rank).into();
         if let Some(record) = self.fences.passed(node, passage, host, speaker) {
+            self.counters.fence(&record);
             self.record(&Record::Fence(Box::new(record)));
         }
     }
@@ -271,6 +306,7 @@ impl Controller {
                     .and_then(|(_, end)| end)
                     .map(EndRecord::from)
                     .unwrap_or_default(),
+                usage: life.usage,
                 cause: life.fate.map(Into::into),
                 connected: state.contacted,
                 last: state.last,

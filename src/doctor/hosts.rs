@@ -53,6 +53,7 @@ pub fn look(
         facts: Err("it has not answered".to_owned()),
         clock: None,
         seen: Vec::new(),
+        pairs: Vec::new(),
     });
     let mut hosts: Vec<Host> = hosts.collect();
     let reached = members.iter().enumerate();

@@ -116,6 +116,12 @@ impl Plan {
             false => Ok(all),
         }
     }
+
+    /// Whether files go along to hosts.
+    pub(crate) fn stages_files(&self) -> bool {
+        let mut apps = self.spec.apps.iter();
+        apps.any(|app| app.preload.program || !app.preload.files.is_empty())
+    }
 }
 
 impl Decided {

@@ -9,26 +9,33 @@ pub(crate) fn report(host: &str, binding: &HostBinding) -> Vec<String> {
     let head = format!("{host}: {}", topology.summary());
     let rows = binding.picture().into_iter();
     let rows = rows.map(|row| format!("{host}:   {row}"));
-    let ranks = ranks(binding).map(|line| format!("{host}: {line}"));
+    let ranks = lines(binding).map(|line| format!("{host}: {line}"));
     std::iter::once(head).chain(rows).chain(ranks).collect()
 }
 
 /// A line for each rank.
-pub(crate) fn ranks(binding: &HostBinding) -> impl Iterator<Item = String> + '_ {
+pub(crate) fn lines(binding: &HostBinding) -> impl Iterator<Item = String> + '_ {
+    let ranks = ranks(binding).into_iter();
+    ranks.map(|(Rank(rank), cpus)| format!("rank {rank}: {cpus}"))
+}
+
+/// The CPUs of each rank, as parts of the host, with its devices, by rank.
+pub(crate) fn ranks(binding: &HostBinding) -> Vec<(Rank, String)> {
     let mut ranks: Vec<_> = binding.ranks().iter().collect();
     ranks.sort_by_key(|(rank, _)| *rank);
-    ranks.into_iter().map(|(rank, cpus)| {
+    let ranks = ranks.into_iter().map(|(rank, cpus)| {
         let gpus = binding.gpus_of(*rank);
         let given = gpus.unwrap_or_default().iter();
         let given = given.map(|gpu| binding.topology.devices[gpu.device].to_string());
         let given: String = given.map(|gpu| format!(", {gpu}")).collect();
-        let mut line = format!("rank {}: {}{given}", rank.0, binding.place(cpus));
+        let mut place = format!("{}{given}", binding.place(cpus));
         if gpus.is_none() {
-            line.push_str(&near(binding, cpus, DeviceKind::Gpu));
+            place.push_str(&near(binding, cpus, DeviceKind::Gpu));
         }
-        line.push_str(&near(binding, cpus, DeviceKind::Nic));
-        line
-    })
+        place.push_str(&near(binding, cpus, DeviceKind::Nic));
+        (*rank, place)
+    });
+    ranks.collect()
 }
 
 /// The devices that are near the CPUs of a rank: `; near NIC mlx5_0`.

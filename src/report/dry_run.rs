@@ -70,6 +70,7 @@ fn records(plan: &Plan) -> impl Iterator<Item = Record<'_>> {
             place: RankLocation::new(speaker, node, host, plan.job.appnums.of(rank)),
             pid: None,
             end: None,
+            usage: None,
         })
     });
     std::iter::once(planned(plan)).chain(ranks)

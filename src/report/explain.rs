@@ -209,7 +209,7 @@ pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
     if picture {
         lines.extend(binding.picture());
     }
-    lines.extend(bindings::ranks(binding));
+    lines.extend(bindings::lines(binding));
     lines
 }
 

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// How long a job may take to start before something is said.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The same on several hosts, where more can be late.
+pub const PATIENCE_ACROSS: Duration = Duration::from_secs(1);
+
 /// The same for its end.
 pub const END_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -26,13 +29,34 @@ pub enum Wait {
     /// PMIx servers that are not ready.
     Servers { named: Vec<String>, count: usize },
     /// Hosts that are not ready.
-    Hosts { named: Vec<String>, count: usize },
+    Hosts {
+        what: Preparation,
+        ready: usize,
+        hosts: usize,
+        /// The first few that are not.
+        named: Vec<String>,
+    },
+    /// Ranks that have not been started.
+    Starts {
+        started: usize,
+        size: usize,
+        /// The hosts with most of those that have not, and their number.
+        hosts: Vec<(String, usize)>,
+    },
     /// Ranks that have not made contact.
     Ranks {
         connected: usize,
         size: usize,
-        /// The first few that have not.
+        /// The first few that have not; of more, the hosts with most of them.
         named: Vec<String>,
+        hosts: Vec<(String, usize)>,
+    },
+    /// Ranks that have not entered the first fence, in which others wait.
+    Fence {
+        entered: usize,
+        size: usize,
+        /// The hosts with most of those that have not, and their number.
+        hosts: Vec<(String, usize)>,
     },
     /// Ranks that were asked to end.
     Ends {
@@ -45,6 +69,28 @@ pub enum Wait {
     },
 }
 
+/// What a host does before ranks can be started on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Preparation {
+    /// Its agent is to join, and to get the description of the launch.
+    Agents,
+    /// It puts files that go along where they belong.
+    Staging,
+    /// Its PMIx server starts.
+    Servers,
+}
+
+impl Preparation {
+    /// The phase of the launch, and what hosts have done that are through with it.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Agents => ("agents", "have joined"),
+            Self::Staging => ("staging", "have the files"),
+            Self::Servers => ("PMIx servers", "are ready"),
+        }
+    }
+}
+
 impl Wait {
     /// In words, on one line.
     pub fn text(&self) -> String {
@@ -52,14 +98,43 @@ impl Wait {
             Self::Servers { named, count } => {
                 format!("waiting for the PMIx server of {}", list(named, *count))
             }
-            Self::Hosts { named, count } => format!("waiting for {}", list(named, *count)),
+            Self::Hosts {
+                what,
+                ready,
+                hosts,
+                named,
+            } => {
+                let (phase, done) = what.words();
+                let missing = list(named, hosts - ready);
+                format!("{phase}: {ready} of {hosts} hosts {done}, waiting for {missing}")
+            }
+            Self::Starts {
+                started,
+                size,
+                hosts,
+            } => {
+                let missing = counted(hosts, size - started);
+                format!("{started} of {size} ranks started, waiting for {missing}")
+            }
             Self::Ranks {
                 connected,
                 size,
                 named,
+                hosts,
             } => {
-                let missing = list(named, size - connected);
-                format!("{connected} of {size} ranks connected, waiting for {missing}")
+                let missing = match hosts.is_empty() {
+                    true => list(named, size - connected),
+                    false => counted(hosts, size - connected),
+                };
+                format!("in init: {connected} of {size} ranks connected, waiting for {missing}")
+            }
+            Self::Fence {
+                entered,
+                size,
+                hosts,
+            } => {
+                let missing = counted(hosts, size - entered);
+                format!("in the first fence: {entered} of {size} ranks, waiting for {missing}")
             }
             Self::Ends {
                 named,
@@ -79,6 +154,25 @@ impl Wait {
             }
         }
     }
+}
+
+/// The hosts with most of something, from a count by host: a few, most first.
+pub fn slowest(counts: impl IntoIterator<Item = (String, usize)>) -> Vec<(String, usize)> {
+    let mut hosts: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
+    hosts.sort_by(|(_, a), (_, b)| b.cmp(a));
+    hosts.truncate(NAMED);
+    hosts
+}
+
+/// Hosts with a number of ranks each, of `count` ranks in all.
+fn counted(hosts: &[(String, usize)], count: usize) -> String {
+    let shown: usize = hosts.iter().map(|(_, ranks)| ranks).sum();
+    let named = hosts.iter().map(|(host, ranks)| match ranks {
+        1 => format!("{host} (1 rank)"),
+        ranks => format!("{host} ({ranks} ranks)"),
+    });
+    let more = if count > shown { ", …" } else { "" };
+    format!("{}{more}", named.collect::<Vec<_>>().join(", "))
 }
 
 fn list(named: &[String], count: usize) -> String {
@@ -111,12 +205,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Prints on a `terminal`, or else only if `logged`.
-    pub fn new(terminal: bool, logged: bool) -> Self {
+    /// Prints on a `terminal`, or else only if `logged`, and looks first after `patience`.
+    pub fn new(terminal: bool, logged: bool, patience: Duration) -> Self {
         Self {
             terminal,
             logged,
-            next: (terminal || logged).then_some(PATIENCE),
+            next: (terminal || logged).then_some(patience),
             last: None,
         }
     }
@@ -173,6 +267,7 @@ mod tests {
             connected,
             size: 64,
             named: vec!["rank 3 (n, pid 8)".into(), "rank 5 (n, pid 9)".into()],
+            hosts: Vec::new(),
         }
     }
 
@@ -182,7 +277,7 @@ mod tests {
     fn the_line_names_a_few_and_counts_all() {
         assert_eq!(
             ranks(41).text(),
-            "41 of 64 ranks connected, waiting for rank 3 (n, pid 8), rank 5 (n, pid 9), …"
+            "in init: 41 of 64 ranks connected, waiting for rank 3 (n, pid 8), rank 5 (n, pid 9), …"
         );
         assert!(ranks(62).text().ends_with("rank 5 (n, pid 9)"));
         let ends = Wait::Ends {
@@ -198,8 +293,35 @@ mod tests {
     }
 
     #[test]
+    fn the_slowest_hosts_are_named_first() {
+        let counts = [("a", 1), ("b", 9), ("c", 0), ("d", 4), ("e", 2)];
+        let hosts = slowest(counts.map(|(host, count)| (host.to_owned(), count)));
+        let text = |started| {
+            let hosts = hosts.clone();
+            let size = 64;
+            Wait::Starts {
+                started,
+                size,
+                hosts,
+            }
+            .text()
+        };
+        let named = "waiting for b (9 ranks), d (4 ranks), e (2 ranks)";
+        assert_eq!(text(48), format!("48 of 64 ranks started, {named}, …"));
+        assert_eq!(text(49), format!("49 of 64 ranks started, {named}"));
+        let hosts = Wait::Hosts {
+            what: Preparation::Staging,
+            ready: 14,
+            hosts: 16,
+            named: vec!["n3".into(), "n7".into()],
+        };
+        let told = "staging: 14 of 16 hosts have the files, waiting for n3, n7";
+        assert_eq!(hosts.text(), told);
+    }
+
+    #[test]
     fn a_terminal_shows_it_every_second_until_nothing_is_waited_for() {
-        let mut progress = Progress::new(true, false);
+        let mut progress = Progress::new(true, false, PATIENCE);
         assert_eq!(progress.next_deadline(), Some(PATIENCE));
         let line = Line::Draw(ranks(1).text());
         assert_eq!(progress.look(PATIENCE, Some(ranks(1))), line);
@@ -214,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_log_gets_only_news_and_not_often() {
-        let mut progress = Progress::new(false, true);
+        let mut progress = Progress::new(false, true, PATIENCE);
         let at = |seconds| SECOND * seconds;
         assert_eq!(
             progress.look(at(3), Some(ranks(1))),
@@ -231,7 +353,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_and_unasked_nothing_is_ever_due() {
-        let mut progress = Progress::new(false, false);
+        let mut progress = Progress::new(false, false, PATIENCE);
         progress.expect(SECOND, PATIENCE);
         assert_eq!(progress.next_deadline(), None);
     }

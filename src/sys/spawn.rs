@@ -28,7 +28,7 @@ mod into_group;
 mod stop;
 
 use child::{Shared, child_main};
-pub use exit::{ExitStatus, wait};
+pub use exit::{ExitStatus, wait, wait_with_usage};
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
 /// run on it since the process has none.

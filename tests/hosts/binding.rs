@@ -2,7 +2,7 @@
 //! the CPUs of this machine.
 
 use crate::cluster::Cluster;
-use crate::common::{Run, mpi, wireup};
+use crate::common::{Outcome, Run, mpi, wireup};
 
 /// Prints the rank, its host and the CPUs that it may use.
 const SHOW: [&str; 3] = [
@@ -23,6 +23,22 @@ fn cores() -> Vec<String> {
         .collect()
 }
 
+/// The hosts and ranks whose bindings are in the status stream.
+fn recorded(outcome: &Outcome) -> Vec<(String, u64)> {
+    let stream = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+    let events = stream
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let bindings = events.filter(|event| event["event"] == "bindings");
+    bindings
+        .flat_map(|event| {
+            let host = event["host"].as_str().unwrap().to_owned();
+            let ranks = event["ranks"].as_array().unwrap().clone().into_iter();
+            ranks.map(move |rank| (host.clone(), rank["rank"].as_u64().unwrap()))
+        })
+        .collect()
+}
+
 #[test]
 fn each_host_binds_its_own_ranks() {
     let Some(cluster) = Cluster::new(3) else {
@@ -33,7 +49,8 @@ fn each_host_binds_its_own_ranks() {
     let bind = ["--oversubscribe", "--bind-to", "core"];
     let list = ["--hosts", "node01:2,node02:1,node03:2", "-n", "5"];
     let run = cluster.run(0, list).more(bind);
-    let outcome = run.more(["--report-bindings"]).more(SHOW).run().expect(0);
+    let run = run.more(["--report-bindings", "--json", "status"]);
+    let outcome = run.more(SHOW).run().expect(0);
     let places = [
         ("node01", 0),
         ("node01", 1),
@@ -45,9 +62,14 @@ fn each_host_binds_its_own_ranks() {
         |(rank, (host, local)): (usize, &(&str, usize))| format!("{rank} {host} {}", core(*local));
     let expected: Vec<String> = places.iter().enumerate().map(line).collect();
     assert_eq!(outcome.sorted_lines(), expected);
+    let recorded = recorded(&outcome);
     for (rank, (host, local)) in places.iter().enumerate() {
         let told = format!("{host}: rank {rank}: core {}", local % cores.len());
         assert!(outcome.err().contains(&told), "{outcome:?}");
+        assert!(
+            recorded.contains(&(host.to_string(), rank as u64)),
+            "{recorded:?}"
+        );
     }
 }
 

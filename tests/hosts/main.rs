@@ -35,6 +35,7 @@ mod launch_agents;
 mod launchers;
 mod load;
 mod lost;
+mod metrics;
 mod mpi;
 mod plain;
 mod pmi;

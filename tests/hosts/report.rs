@@ -1,9 +1,9 @@
-//! Where the time of a launch on several hosts went.
+//! Where the time of a launch on several hosts goes: while it starts, and when it has ended.
 
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::common::program;
+use crate::common::{Output, program};
 
 #[test]
 fn the_host_that_the_others_waited_for_is_named() {
@@ -34,4 +34,30 @@ fn the_host_that_the_others_waited_for_is_named() {
     let alone = last["behind_us"].as_u64().unwrap() - second["behind_us"].as_u64().unwrap();
     assert!(alone > 500_000, "{fence}");
     assert_eq!(first["behind_us"], 0, "{fence}");
+}
+
+#[test]
+fn a_terminal_shows_the_host_whose_agent_is_waited_for() {
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    cluster.host(3).pause().unwrap();
+    let hosts = ["--hosts", "node01,node02,node03,node04", "-n", "4"];
+    let run = cluster
+        .run(0, hosts)
+        .more(["sh", "-c", "echo $WIREUP_RANK"]);
+    let running = run.terminal().start();
+    let told = "wireup: agents: 3 of 4 hosts have joined, waiting for node04";
+    running.wait_for(Output::Stdout, told);
+    cluster.host(3).resume().unwrap();
+    let outcome = running.finish().expect(0);
+    let out = outcome.out();
+    let after = out.rsplit(told).next().unwrap();
+    assert!(
+        after.starts_with("\r\u{1b}[K"),
+        "it is not taken away: {out:?}"
+    );
+    for rank in 0..4 {
+        assert!(after.contains(&format!("{rank}\r\n")), "{out:?}");
+    }
 }

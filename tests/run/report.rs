@@ -93,6 +93,68 @@ fn barriers_name_the_rank_that_came_last_on_one_node_too() {
 }
 
 #[test]
+fn what_each_rank_used_and_where_it_was_bound_is_recorded_and_shown() {
+    // Rank 1 computes for half a second of processor time, rank 2 has 64 MiB.
+    let script = "import os, time
+rank = os.environ['WIREUP_RANK']
+while rank == '1' and time.process_time() < 0.5: pass
+kept = bytearray(os.urandom(1)) * (64 << 20) if rank == '2' else None";
+    let recorded = ["--json", "status", "--report", "page.html"];
+    let bound = [
+        "--virtual-nodes",
+        "2",
+        "--oversubscribe",
+        "--bind-to",
+        "core",
+    ];
+    let words = [&recorded[..], &bound, &["python3", "-c", script]].concat();
+    let outcome = Run::ranks(4, words).run().expect(0);
+    let stream = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
+    let events: Vec<Value> = stream
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let ended = |rank: u64| {
+        let of = |event: &&Value| event["state"] == "ended" && event["rank"] == rank;
+        events.iter().find(of).unwrap()
+    };
+    let part = |rank, name| ended(rank)[name].as_u64().unwrap();
+    let cpu = |rank| part(rank, "cpu_user_us") + part(rank, "cpu_system_us");
+    let memory = |rank| ended(rank)["rss_max"].as_u64().unwrap_or(0);
+    assert!(cpu(1) > 400_000 && cpu(1) > cpu(0) + 200_000, "{stream}");
+    assert!(
+        memory(2) > 64 << 20 && memory(2) > memory(0) + (50 << 20),
+        "{stream}"
+    );
+    let result = events.last().unwrap();
+    assert_eq!(result["ranks"][1]["cpu_user_us"], ended(1)["cpu_user_us"]);
+    let bindings = events.iter().filter(|event| event["event"] == "bindings");
+    let bindings: Vec<(&Value, &Value)> = bindings
+        .flat_map(|event| {
+            let ranks = event["ranks"].as_array().unwrap().iter();
+            ranks.map(move |rank| (&event["host"], &rank["rank"]))
+        })
+        .collect();
+    let expected: [(Value, Value); 4] =
+        [0, 1, 2, 3].map(|rank| (node(rank / 2).into(), rank.into()));
+    assert_eq!(
+        bindings,
+        expected.each_ref().map(|(host, rank)| (host, rank))
+    );
+    if Command::new("chromium").arg("--version").output().is_err() {
+        return skip("the page in a browser: needs chromium");
+    }
+    let shown = browse(outcome.dir());
+    let ranks = &shown[shown.find(r#"<table id="ranks""#).unwrap()..];
+    let row = |rank: usize| ranks.split("<tr>").nth(rank + 2).unwrap();
+    assert!(
+        row(1).contains("core ") && row(1).contains("CPU"),
+        "{ranks}"
+    );
+    assert!(row(2).contains(" MiB"), "{ranks}");
+}
+
+#[test]
 fn a_recorded_stream_gives_the_same_report() {
     let Some(mpi) = mpi("openmpi5") else { return };
     let options = ["--json", "status", "--virtual-nodes", "2"];

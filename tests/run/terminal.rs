@@ -3,6 +3,7 @@
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::common::{Output, Process, Run, Running, eventually, mpi, process, program};
+use crate::virtual_nodes::node;
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -289,7 +290,7 @@ fn a_terminal_shows_which_rank_is_waited_for_and_clears_that_away() {
     let out = running.wait_for(Output::Stdout, "slow=");
     let line = out.lines().find_map(|line| line.strip_prefix("slow="));
     let pid = line.unwrap().trim();
-    let told = "wireup: 2 of 3 ranks connected, waiting for rank 1 (";
+    let told = "wireup: in init: 2 of 3 ranks connected, waiting for rank 1 (";
     let out = running.wait_for_many(Output::Stdout, told, 2);
     assert!(out.contains(&format!("pid {pid})")), "{out}");
     running.type_text("go\n");
@@ -303,6 +304,49 @@ fn a_terminal_shows_which_rank_is_waited_for_and_clears_that_away() {
     assert_eq!(whole.count(), 3, "{screen:?}");
 }
 
+/// Four ranks on two nodes that meet in a barrier, which rank 3 enters after this command.
+fn late_in_the_first_fence(options: &[&str], command: &str) -> Run {
+    let script = r#"ask() { printf "$1\n" >&3; read -r reply <&3; }
+        ask 'cmd=init pmi_version=1 pmi_subversion=1'
+        echo "rank $WIREUP_RANK begins"
+        [ $WIREUP_RANK != 3 ] || eval "$LATE"
+        ask cmd=barrier_in
+        echo "rank $WIREUP_RANK goes on"
+        ask cmd=finalize"#;
+    let nodes = ["--virtual-nodes", "2", "--pmi", "pmi1", "--stdin", "3"];
+    let words = [&nodes[..], options, &["bash", "-c", script]].concat();
+    Run::ranks(4, words).env("LATE", command).terminal()
+}
+
+#[test]
+fn a_terminal_shows_which_node_is_late_in_the_first_fence() {
+    let mut running = late_in_the_first_fence(&[], "read x").start();
+    without_echo(&running);
+    let told = format!(
+        "wireup: in the first fence: 3 of 4 ranks, waiting for {} (1 rank)",
+        node(1)
+    );
+    running.wait_for_many(Output::Stdout, &told, 2);
+    running.type_text("go\n");
+    let outcome = running.finish().expect(0);
+    let screen = screen(&outcome.stdout);
+    assert!(
+        !screen.iter().any(|line| line.contains("waiting")),
+        "{screen:?}"
+    );
+    let whole = screen.iter().filter(|line| line.ends_with(" goes on"));
+    assert_eq!(whole.count(), 4, "{screen:?}");
+}
+
+#[test]
+fn nothing_is_shown_where_the_user_does_not_want_it() {
+    // Longer than anything would be waited for in silence.
+    let run = late_in_the_first_fence(&["--no-progress"], "sleep 4.5");
+    let outcome = run.run().expect(0);
+    assert_eq!(outcome.out().matches(" goes on").count(), 4, "{outcome:?}");
+    assert!(!outcome.out().contains("waiting"), "{outcome:?}");
+}
+
 #[test]
 fn what_is_waited_for_goes_to_a_log_only_when_asked_for() {
     let Some(mpi) = mpi("mpich4") else { return };
@@ -314,7 +358,7 @@ fn what_is_waited_for_goes_to_a_log_only_when_asked_for() {
     let mut running = Run::ranks(2, words).stdin_held().start();
     running.wait_for(
         Output::Stderr,
-        "wireup: 1 of 2 ranks connected, waiting for rank 1 (",
+        "wireup: in init: 1 of 2 ranks connected, waiting for rank 1 (",
     );
     drop(running.stdin());
     let outcome = running.finish().expect(0);

@@ -12,18 +12,26 @@ use wireup::failure::RunFailure;
 #[derive(Debug, thiserror::Error)]
 enum ListenError {
     #[error(
-        "cannot listen on {0}: another process, perhaps another agent, already does; end it, or name another port \
-         (--listen)"
+        "cannot listen on {address}: another process, perhaps another agent, already does; end it, or name another port \
+         ({option})"
     )]
-    InUse(SocketAddr),
-    #[error("cannot listen on {address}: {error}; name an address of this node (--listen)")]
+    InUse {
+        address: SocketAddr,
+        option: &'static str,
+    },
+    #[error("cannot listen on {address}: {error}; name an address of this node ({option})")]
     Address {
         address: SocketAddr,
         error: io::Error,
+        option: &'static str,
     },
 }
 
-pub(super) async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, RunFailure> {
+/// Listens on an address that this option names, or on all of this node.
+pub(super) async fn listen(
+    address: Option<SocketAddr>,
+    option: &'static str,
+) -> Result<TcpListener, RunFailure> {
     let addresses = match &address {
         Some(address) => std::slice::from_ref(address),
         None => &everywhere()[..],
@@ -34,12 +42,19 @@ pub(super) async fn listen(address: Option<SocketAddr>) -> Result<TcpListener, R
             Ok(listener) => return Ok(listener),
             // A port that is in use is in use for both.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(RunFailure::request(ListenError::InUse(*address)));
+                return Err(RunFailure::request(ListenError::InUse {
+                    address: *address,
+                    option,
+                }));
             }
             Err(error) => failure = Some((address, error)),
         }
     }
     let (address, error) = failure.expect("there is an address");
     let address = *address;
-    Err(RunFailure::request(ListenError::Address { address, error }))
+    Err(RunFailure::request(ListenError::Address {
+        address,
+        error,
+        option,
+    }))
 }

@@ -57,6 +57,8 @@ pub struct Settings {
     pub root_launches: bool,
     /// As what this node is registered, and where.
     pub register: Option<(Registered, EtcdSettings)>,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The log's settings; read first, since everything else may be logged.
@@ -134,6 +136,7 @@ struct Config {
     names: Option<Vec<String>>,
     register: Option<String>,
     on_stop: Option<String>,
+    metrics: Option<SocketAddr>,
     log: Option<String>,
     log_format: Option<String>,
 }
@@ -191,6 +194,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         names: args.names.or(names),
         register: args.register.or(register),
         on_stop: args.on_stop.or(on_stop),
+        metrics: args.metrics.or(config.metrics),
         log: args.log.or(config.log),
         log_format: args.log_format.or(format),
     })
@@ -271,6 +275,7 @@ impl Settings {
                 Some(register) => Some((register, EtcdSettings::load()?)),
                 None => None,
             },
+            metrics: args.metrics,
             step: step()?,
             user: args.user.map(account).transpose()?,
             root_launches: args.root_launches,

@@ -9,7 +9,7 @@ use super::members::{OPENING_MAX, check_count, members_of, members_to};
 use super::router::Growth;
 use crate::budget::{BudgetAccount, Held, Spent};
 use crate::proto::v1;
-use wireup_core::link::control::ToAgent;
+use wireup_core::link::control::{LaunchEnd, ToAgent};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
@@ -32,6 +32,13 @@ pub enum GrowthError {
     Count(usize),
     #[error("nodes to join that cannot be read: {0}")]
     Message(#[from] prost::DecodeError),
+}
+
+/// What a launcher sends to its agent when its launch is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FromLauncher {
+    Growth(Growth),
+    Ended(LaunchEnd),
 }
 
 /// A growth that comes in pieces.
@@ -69,7 +76,11 @@ impl Pieces {
     ///
     /// # Errors
     /// [`GrowthError`]
-    pub fn of_launcher(&mut self, piece: &[u8], more: bool) -> Result<Option<Growth>, GrowthError> {
+    pub fn of_launcher(
+        &mut self,
+        piece: &[u8],
+        more: bool,
+    ) -> Result<Option<FromLauncher>, GrowthError> {
         let Some(whole) = self.take(piece, more)? else {
             return Ok(None);
         };
@@ -77,10 +88,11 @@ impl Pieces {
             Ok(ToAgent::Grow {
                 members,
                 description,
-            }) => Ok(Some(Growth {
+            }) => Ok(Some(FromLauncher::Growth(Growth {
                 members,
                 description: self.held.account().keep(description.into()),
-            })),
+            }))),
+            Ok(ToAgent::Ended(end)) => Ok(Some(FromLauncher::Ended(end))),
             Ok(_) => Err(GrowthError::Second),
             Err(error) => Err(GrowthError::Request(error)),
         }
@@ -157,7 +169,7 @@ mod tests {
                 assert_eq!(found, None);
                 found = pieces.of_launcher(chunk, at + 1 < chunks.len()).unwrap();
             }
-            assert_eq!(found.as_ref(), Some(&asked));
+            assert_eq!(found, Some(FromLauncher::Growth(asked.clone())));
 
             let mut pieces = begun();
             let mut found = None;

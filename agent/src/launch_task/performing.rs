@@ -64,6 +64,9 @@ impl LaunchTask {
 
     pub(super) fn send(&mut self, to: Neighbour, mut packet: Packet) -> Option<Event> {
         let body = packet.body.len();
+        if self.is_agent(to) {
+            self.agent.counters.sent.add(body as u64);
+        }
         if body <= COPIED && !matches!(to, Neighbour::Step) {
             // It may wait for long, and is part of a larger read buffer.
             packet.body = Bytes::copy_from_slice(&packet.body);

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, stream};
 use tokio::runtime::Handle;
@@ -97,6 +97,11 @@ impl Peers {
     /// So long may making a connection take.
     pub(super) fn connecting(&self) -> Duration {
         self.heartbeat.connect
+    }
+
+    /// When the certificate with which connections are made expires.
+    pub fn certificate_expiry(&self) -> SystemTime {
+        self.tls.not_after()
     }
 
     /// Looks up the addresses of these nodes' agents, in parallel, if connections are needed.

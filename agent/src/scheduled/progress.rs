@@ -152,6 +152,7 @@ impl Progress {
             | Record::Fence(_)
             | Record::Output(_)
             | Record::Log(_)
+            | Record::Bindings(_)
             | Record::Other => {}
         }
     }

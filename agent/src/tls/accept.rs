@@ -216,7 +216,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// The reason inside an I/O error, in words.
-pub(super) fn words(error: &io::Error) -> String {
+pub(crate) fn words(error: &io::Error) -> String {
     match of_tls(error) {
         Some(tls) => verify::theirs(tls),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -213,6 +213,11 @@ impl Tls {
         }
     }
 
+    /// What to serve with: callers show a certificate of this node's authority.
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        self.current().server.clone()
+    }
+
     /// The current credentials.
     pub(super) fn current(&self) -> Arc<Loaded> {
         self.look(LOOK_AGAIN)

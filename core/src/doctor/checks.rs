@@ -59,6 +59,8 @@ pub const CHECKS: &[Check] = &[
     all("firewall", "a TCP connection to a port of a neighbour that listens, as MPIs choose them",
         "open all TCP ports above 1024 between the hosts, or keep MPI to a range and open that (OMPI_MCA_btl_tcp_port_min_v4, \
          MPIR_CVAR_CH3_PORT_RANGE, I_MPI_PORT_RANGE)", across::firewall),
+    all("ping-pong", "messages between two ranks of the user's MPI on two hosts, or on one machine (--run)",
+        "start the pair alone and see: wireup run -v --hosts A,B -n 2 PROGRAM; other findings may say why", across::ping_pong),
     all("mtu", "MTUs of interfaces in one network on different hosts",
         "give the interfaces of one network the same MTU (ip link set DEV mtu N)", across::mtu),
     all("same-address", "addresses that several hosts have, bridges of containers left out",
@@ -93,6 +95,8 @@ pub const CHECKS: &[Check] = &[
     // Devices.
     one("fabric", "opening the device files of fast networks, and the state of their ports",
         "give the user access (group rdma, udev rules), bring the link up; without it MPIs fall back to TCP", software::fabric),
+    one("providers", "opening what libfabric offers (fi_getinfo, fi_fabric, fi_domain), and UCX (ucp_init)",
+        "see fi_info and ucx_info -d; unset or correct FI_PROVIDER and UCX_TLS; without it MPIs fall back to TCP", software::providers),
     one("gpu", "opening the device files of GPUs",
         "add the user to the groups video and render; in a container, pass the devices on", software::gpu),
     one("copy-device", "opening /dev/knem and /dev/xpmem",

@@ -34,6 +34,8 @@ pub struct HostFacts {
     pub left: Left,
     pub network: Network,
     pub devices: Vec<Device>,
+    /// libfabric and UCX, as far as they are installed.
+    pub network_libraries: Vec<NetworkLibrary>,
     pub pmix: Pmix,
     /// The program that the user names.
     pub program: Option<Program>,
@@ -177,6 +179,30 @@ pub struct Device {
     /// Its file.
     pub path: String,
     /// Why it cannot be used.
+    pub problem: Option<String>,
+}
+
+/// A library by which MPIs use networks.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkLibrary {
+    /// `libfabric` or `UCX`.
+    pub name: String,
+    /// Its file.
+    pub path: String,
+    pub version: String,
+    /// What it offers, of libfabric.
+    pub providers: Vec<Provider>,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+}
+
+/// What libfabric offers.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Provider {
+    pub name: String,
+    /// Why it does not open.
     pub problem: Option<String>,
 }
 

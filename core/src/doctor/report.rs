@@ -85,6 +85,7 @@ mod tests {
             facts: Err(String::new()),
             clock: None,
             seen: Vec::new(),
+            pairs: Vec::new(),
         };
         let hosts = ["n03", "n04", "n17"].map(host);
         let findings = [

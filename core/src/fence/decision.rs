@@ -87,6 +87,7 @@ impl<T> FenceEngine<T> {
                 Err(failure) => debug!(parent: &round.span, %failure, "failed"),
             }
         }
+        self.released += u64::from(result.is_ok());
         if self.observed
             && result.is_ok()
             && let Some(round) = &round

@@ -218,6 +218,20 @@ pub enum Kind {
     PmiRing,
 }
 
+impl Kind {
+    /// As the status stream names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pmix => "pmix",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
+            Self::PmiBarrier { .. } => "pmi_barrier",
+            Self::PmiNodeBarrier { .. } => "pmi_node_barrier",
+            Self::PmiRing => "pmi_ring",
+        }
+    }
+}
+
 /// Fences that are counted together: of one kind, of the same participants. Fences of different
 /// series may be open at a time and do not meet.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -180,6 +180,11 @@ impl<T> Round<T> {
         self.begun = Some(now);
     }
 
+    /// When the first local process entered, as far as is known.
+    pub(super) fn entered_at(&self) -> Moment {
+        self.begun.or(self.entered).unwrap_or(self.since)
+    }
+
     /// The time it has taken here if it is released now; `None` if no rank here has entered.
     pub(super) fn passage(&self, now: Moment) -> Option<PassageTimes> {
         let entered = self.entered?;

@@ -350,14 +350,20 @@ fn status() -> BoxedStrategy<StatusSpec> {
         any::<i32>().prop_map(StatusTarget::Descriptor),
         path().prop_map(StatusTarget::File),
     ];
-    (of(json), of(3i32..), of(path()), of(path()), any::<bool>())
-        .prop_map(|(json, control, report, trace, timing)| StatusSpec {
-            json,
-            control,
-            report,
-            trace,
-            timing,
-        })
+    let flags = any::<[bool; 3]>();
+    (of(json), of(3i32..), of(path()), of(path()), flags)
+        .prop_map(
+            |(json, control, report, trace, [timing, no_progress, live])| StatusSpec {
+                json,
+                control,
+                report,
+                trace,
+                timing,
+                metrics: live.then(|| ([127, 0, 0, 1], 9438).into()),
+                no_progress,
+                live,
+            },
+        )
         .boxed()
 }
 

@@ -6,6 +6,7 @@ mod layout;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -271,6 +272,12 @@ pub struct StatusSpec {
     pub trace: Option<PathBuf>,
     /// Whether its critical path is printed at its end.
     pub timing: bool,
+    /// Loopback address at which metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// The user does not want to see what is waited for.
+    pub no_progress: bool,
+    /// What is waited for is shown on a terminal; decided by the launcher.
+    pub live: bool,
 }
 
 impl StatusSpec {
@@ -281,6 +288,11 @@ impl StatusSpec {
 
     /// Whether the time that each fence takes is recorded.
     pub fn observes_fences(&self) -> bool {
+        self.is_recorded() || self.metrics.is_some()
+    }
+
+    /// Whether there is a status stream.
+    pub fn is_recorded(&self) -> bool {
         self.json.is_some() || self.is_kept()
     }
 }

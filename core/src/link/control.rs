@@ -22,9 +22,10 @@ use crate::job::ids::NodeId;
 use crate::job::octets;
 use crate::link::router::Returned;
 use crate::link::spawn_tree::{Shape, Tree};
+use crate::metrics::Histogram;
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "there is no sign of life";
@@ -120,6 +121,21 @@ pub enum ToAgent {
         /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes, or none.
         name: String,
     },
+    /// The launch that was opened on this connection is about to end.
+    Ended(LaunchEnd),
+}
+
+/// How a launch went, for the metrics of the agent of the launcher's machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchEnd {
+    /// It did not end in order.
+    pub failed: bool,
+    /// Processes that were started, those of spawned jobs included.
+    pub ranks: u32,
+    /// PMIx servers that were started again.
+    pub sidecar_restarts: u32,
+    /// What its fences took from the last entry to the release, if they were observed.
+    pub fences: Histogram,
 }
 
 /// From an agent, to a launcher.

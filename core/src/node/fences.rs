@@ -102,7 +102,7 @@ pub(super) fn series(job: &Nspace, collective: &Collective) -> Series {
 }
 
 /// The job and the barrier or ring whose fences these are; `None` for those of PMIx.
-fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
+pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
     let (job, ranks) = series.participants.entries().next()?;
     let (scope, tag) = match (series.kind, ranks) {
         (Kind::Pmix | Kind::Connect | Kind::Disconnect, _) => return None,
@@ -176,17 +176,24 @@ impl NodeCore {
         self.fence(FenceInput::Described { id, absences }, now, actions);
     }
 
-    fn absent_from(&self, job: &str, collective: &Collective, now: Moment) -> Absences {
-        let mut absences = Absences::default();
+    /// The local processes that take part in a barrier or ring and have not entered it.
+    pub(super) fn missing_from(&self, job: &str, collective: &Collective) -> Vec<NodeRank> {
         let member = self.job_named(job).map(|(_, member)| member);
         let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
         let Some((first, server)) = server else {
-            return absences;
+            return Vec::new();
         };
-        for local in server.absent_from(collective) {
-            let (last, overdue) = server.state(local).whereabouts();
-            let absent = self.absent(NodeRank(first.0 + local.0), last, now);
-            absences.add(absent, overdue);
+        let absent = server.absent_from(collective).into_iter();
+        absent.map(|local| NodeRank(first.0 + local.0)).collect()
+    }
+
+    fn absent_from(&self, job: &str, collective: &Collective, now: Moment) -> Absences {
+        let mut absences = Absences::default();
+        for rank in self.missing_from(job, collective) {
+            if let Some((local, server)) = self.pmi_seen(rank) {
+                let (last, overdue) = server.state(local).whereabouts();
+                absences.add(self.absent(rank, last, now), overdue);
+            }
         }
         absences
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Speaker, us};
-use crate::fence::{FenceId, FencePassage, Kind};
+use crate::fence::{FenceId, FencePassage};
 use crate::job::ids::{GlobalRank, NodeId};
 
 /// Nodes that a line names at most.
@@ -93,7 +93,7 @@ impl FenceObserver {
         });
         let (_, any) = &passages[0];
         Some(FenceRecord {
-            kind: name_of(id.series.kind).into(),
+            kind: id.series.kind.name().into(),
             participants: id.series.participants.to_string(),
             generation: id.generation,
             ranks: any.ranks,
@@ -112,21 +112,10 @@ impl FenceRecord<'_> {
     }
 }
 
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Pmix => "pmix",
-        Kind::Connect => "connect",
-        Kind::Disconnect => "disconnect",
-        Kind::PmiBarrier { .. } => "pmi_barrier",
-        Kind::PmiNodeBarrier { .. } => "pmi_node_barrier",
-        Kind::PmiRing => "pmi_ring",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::{Participants, PassageTimes, Series};
+    use crate::fence::{Kind, Participants, PassageTimes, Series};
     use crate::job::ids::{JobNumber, Nspace, Rank};
 
     fn passage(gathering: u64, waiting: u64, last: u32) -> FencePassage {

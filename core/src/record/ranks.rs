@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use crate::job::outcome::{RankEnd, signal_name};
+use crate::job::usage::Usage;
 
 /// Whose rank something is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -92,6 +93,9 @@ pub struct RankChange<'a> {
     /// How it ended; at [`RankState::Ended`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndRecord>,
+    /// What its process has used; at [`RankState::Ended`], if it is known.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 /// How a process ended: code or signal is given, neither if it is not known.
@@ -137,6 +141,9 @@ pub struct RankResult<'a> {
     pub end_ms: Option<u64>,
     #[serde(flatten)]
     pub how: EndRecord,
+    /// What its process has used, if it is known.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// The kind of failure that this was, as a [`CauseRecord`](super::CauseRecord) has it, or `job_ended`; `null` for an end
     /// in order.
     pub cause: Option<Cow<'a, str>>,

@@ -4,6 +4,7 @@ use super::*;
 use crate::job::ids::GlobalRank;
 use crate::job::ids::{AppNum, NodeId, Rank};
 use crate::job::outcome::RankEnd;
+use crate::job::usage::Usage;
 
 fn line(record: &Record<'_>) -> String {
     let mut out = Vec::new();
@@ -35,6 +36,7 @@ fn the_end_of_a_rank_is_a_code_or_a_signal() {
             place,
             pid: Some(7),
             end: Some(end.into()),
+            usage: None,
         };
         serde_json::from_str::<serde_json::Value>(&line(&Record::Rank(change))).unwrap()
     };
@@ -134,6 +136,11 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         }],
         apps: vec![app()],
     };
+    let usage = Usage {
+        cpu_user_us: 1,
+        cpu_system_us: 2,
+        rss_max: Some(4096),
+    };
     let result = RankResult {
         place: place(),
         pid: Some(7),
@@ -142,6 +149,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         end: None,
         end_ms: None,
         how: RankEnd::Signal(9).into(),
+        usage: Some(usage),
         cause: Some("rank_failed".into()),
         connected: true,
         last: "put".into(),
@@ -162,6 +170,17 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
             place: place(),
             pid: Some(7),
             end: Some(RankEnd::Code(1).into()),
+            usage: Some(usage),
+        }),
+        Record::Bindings(HostBindings {
+            spawned_job: JobNumber(2),
+            node: 1,
+            host: "h".into(),
+            topology: "1 package".into(),
+            ranks: vec![RankBinding {
+                rank: Rank(3),
+                cpus: "core 1 (CPU 1)".into(),
+            }],
         }),
         Record::output(Some(first()), Stream::Stderr, b"text\n"),
         Record::output(Some(speaker), Stream::Stdout, b"\xff\x00"),

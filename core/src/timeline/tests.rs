@@ -53,6 +53,23 @@ fn the_host_that_is_waited_for_is_the_slowest() {
 }
 
 #[test]
+fn what_ranks_used_and_where_they_were_bound_is_kept() {
+    let stream = concat!(
+        r#"{"time":"t","ms":1,"us":1,"event":"bindings","node":1,"host":"b","topology":"2 cores","ranks":[{"rank":1,"cpus":"core 3 (CPU 3)"}]}"#,
+        "\n",
+        r#"{"time":"t","ms":9,"us":9000,"event":"rank","state":"ended","rank":1,"node":1,"host":"b","app":0,"pid":11,"code":0,"signal":null,"signal_name":null,"cpu_user_us":700,"cpu_system_us":20,"rss_max":4096}"#,
+        "\n",
+    );
+    let timeline = Timeline::read(stream.as_bytes()).unwrap();
+    let rank = timeline.ranks.values().next().unwrap();
+    assert_eq!(rank.cpus.as_deref(), Some("core 3 (CPU 3)"));
+    let usage = rank.usage.unwrap();
+    assert_eq!((usage.cpu().as_micros(), usage.rss_max), (720, Some(4096)));
+    let page = serde_json::to_value(&timeline).unwrap();
+    assert_eq!(page["ranks"][0]["cpu_user_us"], 700);
+}
+
+#[test]
 fn a_stream_that_was_cut_off_counts_as_far_as_it_goes() {
     let stream = STREAM.trim_start();
     for end in 0..stream.len() {

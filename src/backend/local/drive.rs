@@ -30,6 +30,7 @@ impl LocalBackend {
             ToBackend::ServeTools => self.serve_tools(),
             ToBackend::Direct(debugged) => self.direct(debugged),
             ToBackend::Inspect(inspection) => self.inspect(inspection),
+            ToBackend::CountFences => self.count_fences(),
             ToBackend::Ask(awaited) => self.look_out_for(awaited),
             ToBackend::Look { app, ranks } => {
                 if let Some(seen) = self.look_at(&ranks) {

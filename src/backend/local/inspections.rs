@@ -16,7 +16,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
-use super::{LocalBackend, RankSlot, raw};
+use super::{LocalBackend, raw};
 use crate::backend::inspection::{
     Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
 };
@@ -153,18 +153,12 @@ impl LocalBackend {
             Look::Stacks { python } => Purpose::Stacks { python },
             Look::Core(directory) => Purpose::Cores(directory),
             Look::Dump => return self.inspect_dump(ticket, &inspection.ranks),
+            Look::Usage => {
+                let findings = self.usage_of(&self.running(&inspection.ranks));
+                return self.tell_found(ticket, findings);
+            }
         };
-        let running = inspection.ranks.iter().filter_map(|rank| {
-            let node = self.jobs.node_of(*rank)?;
-            if !self.part.holds(node) {
-                return None;
-            }
-            match self.slot(*rank) {
-                RankSlot::Running { child, .. } => Some((*rank, raw(child.pid))),
-                RankSlot::Planned | RankSlot::Over => None,
-            }
-        });
-        let running: Vec<(GlobalRank, i32)> = running.collect();
+        let running = self.running(&inspection.ranks);
         let path = std::env::var_os("PATH");
         if running.is_empty() {
             return self.tell_found(ticket, Vec::new());

@@ -31,6 +31,8 @@ struct Pipe {
 struct Side {
     source: Source,
     pipes: Vec<Option<Pipe>>,
+    /// Bytes that were read of each; `None` where there never was a pipe.
+    taken: Vec<Option<u64>>,
     open: usize,
     paused: bool,
     /// The seat behind the one that was read last. After a pause it is the first, so that those in
@@ -98,6 +100,7 @@ impl Pipes {
         let side = |source| Side {
             source,
             pipes: (0..size).map(|_| None).collect(),
+            taken: vec![None; size as usize],
             open: 0,
             paused: false,
             next: 0,
@@ -124,6 +127,7 @@ impl Pipes {
             held: false,
             watched: false,
         });
+        side.taken[seat] = Some(0);
         side.open += 1;
         side.watch(seat, poll)
     }
@@ -132,7 +136,14 @@ impl Pipes {
     pub(super) fn grow(&mut self, ranks: usize) {
         for side in &mut self.sides {
             side.pipes.resize_with(side.pipes.len() + ranks, || None);
+            side.taken.resize(side.pipes.len(), None);
         }
+    }
+
+    /// Bytes that the rank of a seat has printed, as far as they came through a pipe; `None` if it has none.
+    pub(super) fn taken(&self, seat: usize) -> Option<u64> {
+        let taken = self.sides.iter().filter_map(|side| side.taken[seat]);
+        taken.reduce(|sum, side| sum + side)
     }
 
     /// Number of pipes that still have writers.
@@ -166,6 +177,9 @@ impl Pipes {
         };
         side.next = seat + 1;
         if count > 0 {
+            if let Some(taken) = &mut side.taken[seat] {
+                *taken += count as u64;
+            }
             return Ok(Piece::Bytes(self.buffer[..count].to_vec()));
         }
         if pipe.watched {

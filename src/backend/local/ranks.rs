@@ -234,7 +234,9 @@ impl LocalBackend {
         // Both fail for a descriptor that is not watched any more, such as a closed socket.
         let _ = self.poll.remove(&child.pidfd);
         let _ = pmi.map(|channel| self.poll.remove(&channel));
-        let status = spawn::wait(&child.pidfd).map(|status| match status {
+        let waited = spawn::wait_with_usage(&child.pidfd);
+        let usage = waited.as_ref().ok().map(|(_, usage)| *usage);
+        let status = waited.map(|(status, _)| match status {
             ExitStatus::Code(code) => RankEnd::Code(code),
             ExitStatus::Signal { number, dumped } => {
                 if dumped {
@@ -247,7 +249,8 @@ impl LocalBackend {
         debug!(parent: &span, end = ?known, "the process has ended");
         drop(span);
         self.end_input(rank);
-        self.tell(FromBackend::Ended { rank, end: known });
+        let end = known;
+        self.tell(FromBackend::Ended { rank, end, usage });
         let end = status.unwrap_or_else(|errno| {
             // No other code reaps ranks; if it did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");

@@ -188,6 +188,7 @@ impl LocalBackend {
         let plan = Arc::clone(job.plan());
         let shared = self.shared(number, job, surroundings)?;
         self.report_bindings(&plan);
+        self.record_bindings(number, &plan);
         let plans = self.rank_plans(number, io);
         if plans.is_empty() {
             return self
@@ -226,6 +227,18 @@ impl LocalBackend {
         };
         for text in bindings::report(host, binding) {
             self.tell(FromBackend::Tell { text });
+        }
+    }
+
+    /// Reports where the ranks of a job are bound here, if the launch is recorded.
+    fn record_bindings(&mut self, number: JobNumber, plan: &Plan) {
+        let recorded = plan.spec.status.is_recorded();
+        if let Some(binding) = plan.binding.as_ref().filter(|_| recorded) {
+            let ranks = bindings::ranks(binding).into_iter();
+            let ranks = ranks.map(|(rank, cpus)| (self.jobs.global(number, rank), cpus));
+            let ranks = ranks.collect();
+            let topology = binding.topology.summary();
+            self.tell(FromBackend::Bound { topology, ranks });
         }
     }
 

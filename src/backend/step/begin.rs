@@ -189,6 +189,9 @@ pub(super) fn make_backend(
     })?;
     local.keep(unpacked);
     local.run_in(entered.container);
+    if plan.spec.status.live && !staged_files.is_empty() {
+        local.report_staged(node);
+    }
     let watched = local
         .poll
         .add(signals.as_fd(), Token::new(Source::Signals, 0))

@@ -17,6 +17,7 @@ Examples:
   wireup agent --log wireup_agent=debug --log-format json
   wireup agent --on-stop leave
   wireup agent --register etcd:gpu,rack=1
+  wireup agent --metrics 127.0.0.1:9437
 
 Signals:
   TERM, INT    take no new launch and end with the last one; the second ends the agent, and with it
@@ -94,6 +95,11 @@ pub struct AgentArgs {
     /// that ends with the last one, and makes room for the next agent [default: wait]
     #[arg(long, value_name = "WHAT")]
     pub on_stop: Option<OnStop>,
+
+    /// Serve metrics for Prometheus: on a loopback address over HTTP, on another one over TLS to callers with a certificate
+    /// of this cluster [default: none are served]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
 
     /// What to log: error, warn, info, debug or trace, or a list of MODULE=LEVEL [default: info]
     #[arg(long, value_name = "FILTER")]

@@ -1,6 +1,7 @@
 //! Reports about the job.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -37,6 +38,14 @@ pub(crate) struct StatusArgs {
     /// Say in a few lines where the time of the launch went when it has ended
     #[arg(long)]
     timing: bool,
+
+    /// Serve metrics of the launch for Prometheus on a loopback address
+    #[arg(long, value_name = "ADDRESS:PORT", hide_short_help = true)]
+    metrics: Option<SocketAddr>,
+
+    /// Do not show on a terminal what a launch waits for
+    #[arg(long, hide_short_help = true)]
+    no_progress: bool,
 }
 
 impl From<StatusArgs> for StatusSpec {
@@ -47,6 +56,9 @@ impl From<StatusArgs> for StatusSpec {
             report: args.report,
             trace: args.trace,
             timing: args.timing,
+            metrics: args.metrics,
+            no_progress: args.no_progress,
+            live: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::inspection::{Dump, Inspected, InspectionError};
+use crate::backend::inspection::{Dump, Inspected, InspectionError, RankUsage};
 use crate::report::stacks::SeenStack;
 use wireup_core::job::ids::{JobNumber, Rank};
 use wireup_core::job::rank_set::RankSet;
@@ -30,6 +30,8 @@ pub(crate) enum Wish {
         /// Where they go, on each host.
         directory: PathBuf,
     },
+    /// What those that run use of their hosts, and where they wait.
+    Usage,
 }
 
 /// A request.
@@ -60,23 +62,24 @@ pub(crate) struct ProcessRecord {
     /// Why there is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// What it uses of its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Box<RankUsage>>,
 }
 
 impl ProcessRecord {
     /// The same with what a debugger found in the process.
     pub(crate) fn with(self, found: Result<Inspected, InspectionError>) -> Self {
-        let (found, error) = match found {
+        let mut known = self;
+        match found {
             Ok(Inspected::Stack(frames) | Inspected::Dump(Dump { frames, .. })) => {
-                (Some(frames), None)
+                known.found = Some(frames);
             }
-            Ok(Inspected::Core(file)) => (Some(vec![file]), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        Self {
-            found,
-            error,
-            ..self
+            Ok(Inspected::Core(file)) => known.found = Some(vec![file]),
+            Ok(Inspected::Usage(usage)) => known.usage = Some(usage),
+            Err(error) => known.error = Some(error.to_string()),
         }
+        known
     }
 
     /// What was seen of it.

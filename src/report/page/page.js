@@ -12,6 +12,13 @@ function time(us) {
     return us < 1e6 ? (us / 1e3).toFixed(1) + " ms" : (us / 1e6).toFixed(2) + " s";
 }
 
+function memory(bytes) {
+    if (bytes === null || bytes === undefined) return "";
+    return bytes < 1 << 30 ? (bytes / (1 << 20)).toFixed(1) + " MiB" : (bytes / (1 << 30)).toFixed(2) + " GiB";
+}
+
+const cpu = rank => rank.cpu_user_us === undefined ? null : rank.cpu_user_us + rank.cpu_system_us;
+
 // Control characters are shown as escapes, so that nothing is hidden by them.
 function plain(text) {
     return String(text).replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
@@ -44,6 +51,7 @@ const hosts = Object.entries(timeline.hosts).map(([node, host]) => ({ node: Numb
 const nameOf = Object.fromEntries(hosts.map(host => [host.node, host.name]));
 const end = Math.max(1, timeline.outcome ? timeline.outcome.at : 0, ...[0].concat(timeline.fences.map(f => f.released)),
     ranks.reduce((last, rank) => Math.max(last, rank.ended || rank.connected || rank.started || 0), 0));
+const sum = (members, of) => members.reduce((all, rank) => of(rank) == null ? all : (all ?? 0) + of(rank), null);
 const latest = (members, key) => members.reduce((last, rank) => Math.max(last, rank[key] || 0), 0) || null;
 
 function how(rank) {
@@ -86,6 +94,8 @@ function tables() {
         ["joined", host => time(host.joined), true],
         ["last rank started", host => time(latest(members.get(host.node), "started")), true],
         ["last rank in contact", host => time(latest(members.get(host.node), "connected")), true],
+        ["processor time", host => time(sum(members.get(host.node), cpu)), true],
+        ["most memory of its ranks", host => memory(sum(members.get(host.node), rank => rank.rss_max)), true],
         ["last in fences", host => host.last, true],
         ["others waited for it", host => time(host.held_up), true],
     ]);
@@ -108,6 +118,10 @@ function tables() {
         ["in contact", rank => time(rank.connected), true],
         ["finalized", rank => time(rank.finalized), true],
         ["ended", rank => time(rank.ended), true],
+        ["processor time", rank => time(cpu(rank)), true],
+        ["in the kernel", rank => time(rank.cpu_system_us), true],
+        ["most memory", rank => memory(rank.rss_max), true],
+        ["bound to", rank => rank.cpus ?? ""],
         ["how", rank => how(rank)],
         ["failure", rank => rank.cause ?? ""],
     ]);

@@ -1,9 +1,12 @@
 //! How a process ended.
 
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::WaitIdOptions;
+
+use wireup_core::job::usage::Usage;
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,5 +42,71 @@ pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
             Ok(None) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// The same as [`wait`], and what the process has used.
+///
+/// Rule: the fifth argument of the system call, which the function of the C library lacks, gets what the process
+/// has used and its children that it has waited for (waitid(2), "C library/kernel differences"; getrusage(2)).
+///
+/// # Errors
+/// As of [`wait`].
+pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Usage)> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let mut used = MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: both structures are large enough and outlive the call. All zero is a valid value of either.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_waitid,
+                libc::P_PIDFD,
+                pidfd.as_raw_fd(),
+                info.as_mut_ptr(),
+                libc::WEXITED,
+                used.as_mut_ptr(),
+            )
+        };
+        match result {
+            0 => break,
+            _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+                Some(Errno::INTR) => {}
+                errno => return Err(errno.unwrap_or(Errno::CHILD)),
+            },
+        }
+    }
+    // SAFETY: the system call has succeeded, for which it fills both; `si_status` is a field of this kind of signal.
+    let (info, used, status) = unsafe {
+        let info = info.assume_init();
+        (info, used.assume_init(), info.si_status())
+    };
+    let status = match info.si_code {
+        libc::CLD_EXITED => ExitStatus::Code((status & 0xff) as u8),
+        code => ExitStatus::Signal {
+            number: status,
+            dumped: code == libc::CLD_DUMPED,
+        },
+    };
+    let micros = |time: libc::timeval| {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+    };
+    let usage = Usage {
+        cpu_user_us: micros(used.ru_utime),
+        cpu_system_us: micros(used.ru_stime),
+        // Between clone and exec a process has the memory of the one that has made it.
+        rss_max: (used.ru_maxrss > own_peak())
+            .then(|| u64::try_from(used.ru_maxrss).unwrap_or(0) * 1024),
+    };
+    Ok((status, usage))
+}
+
+/// The most memory that this process had resident, in KiB.
+fn own_peak() -> libc::c_long {
+    let mut used = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is large enough and outlives the call; all zero is a valid value.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, used.as_mut_ptr());
+        used.assume_init().ru_maxrss
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::doctor::facts::{HostFacts, Interface};
+use crate::doctor::ping_pong::Pair;
 use crate::doctor::{Host, Seen};
 
 /// Seconds of difference that neither certificates nor build tools notice.
@@ -12,6 +13,38 @@ const CLOCKS: f64 = 1.0;
 pub(super) fn agent(hosts: &[Host], own: usize) -> Option<Seen> {
     let problem = hosts[own].agent.as_ref()?.as_ref().err()?;
     Seen::problem(problem.clone())
+}
+
+/// So many times the latency of the median pair is slow, of several pairs.
+const SLOW: f64 = 5.0;
+
+pub(super) fn ping_pong(hosts: &[Host], own: usize) -> Option<Seen> {
+    let name = |host: usize| match host == own {
+        true => "another rank here",
+        false => &hosts[host].name,
+    };
+    let failed = hosts[own].pairs.iter().find_map(|pair| {
+        let why = pair.result.as_ref().err()?;
+        Some(format!("{}: {why}", name(pair.host)))
+    });
+    if let Some(failed) = failed {
+        return Seen::problem(format!("no messages between it and {failed}"));
+    }
+    let latency = |pair: &Pair| pair.result.as_ref().ok()?.latency_us;
+    let mut all: Vec<f64> = hosts
+        .iter()
+        .flat_map(|host| host.pairs.iter().filter_map(latency))
+        .collect();
+    all.sort_by(f64::total_cmp);
+    let median = *all.get(all.len() / 2).filter(|_| all.len() > 2)?;
+    let slow = hosts[own].pairs.iter().find_map(|pair| {
+        let latency = latency(pair).filter(|latency| *latency > SLOW * median)?;
+        Some((name(pair.host), latency))
+    });
+    let (other, latency) = slow?;
+    Seen::warning(format!(
+        "a message to {other} takes {latency:.0} us, between most pairs {median:.0} us"
+    ))
 }
 
 pub(super) fn agent_version(hosts: &[Host], own: usize) -> Option<Seen> {

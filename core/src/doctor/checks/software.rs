@@ -1,6 +1,6 @@
 //! The program, the libraries and the devices of one host.
 
-use crate::doctor::facts::{DeviceKind, HostFacts, Program, Wants};
+use crate::doctor::facts::{Device, DeviceKind, HostFacts, Program, Wants};
 use crate::doctor::{Needs, Seen};
 
 pub(super) fn program(host: &HostFacts, _: &Needs) -> Option<Seen> {
@@ -48,6 +48,42 @@ fn unusable(host: &HostFacts, kind: DeviceKind) -> Option<String> {
 
 pub(super) fn fabric(host: &HostFacts, _: &Needs) -> Option<Seen> {
     Seen::problem(unusable(host, DeviceKind::Fabric)?)
+}
+
+/// Providers of libfabric for networks that need no fast device, and layers over others.
+const SLOW_PROVIDERS: [&str; 8] = [
+    "tcp", "sockets", "udp", "shm", "sm2", "net", "off_coll", "lnx",
+];
+
+pub(super) fn providers(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let broken = host.network_libraries.iter().find_map(|library| {
+        let name = &library.name;
+        if let Some(problem) = &library.problem {
+            return Some(format!("{name} ({}): {problem}", library.path));
+        }
+        let shut = library.providers.iter().find(|it| it.problem.is_some())?;
+        let (provider, problem) = (&shut.name, shut.problem.as_deref().unwrap_or_default());
+        Some(format!(
+            "{name}'s provider {provider} does not open: {problem}"
+        ))
+    });
+    if let Some(broken) = broken {
+        return Seen::warning(broken);
+    }
+    let usable = |device: &&Device| device.kind == DeviceKind::Fabric && device.problem.is_none();
+    let device = host.devices.iter().find(usable)?;
+    let mut libraries = host.network_libraries.iter();
+    let library = libraries.find(|it| it.name == "libfabric")?;
+    let slow = |name: &str| {
+        let mut parts = name.split(';');
+        parts.all(|part| SLOW_PROVIDERS.contains(&part) || part.starts_with("ofi_"))
+    };
+    let fast = library.providers.iter().any(|it| !slow(&it.name));
+    (!fast).then_some(())?;
+    Seen::warning(format!(
+        "there is {}, and libfabric ({}) has no provider for it",
+        device.path, library.path
+    ))
 }
 
 pub(super) fn gpu(host: &HostFacts, _: &Needs) -> Option<Seen> {

@@ -2,7 +2,10 @@
 //! check objects.
 
 use super::*;
-use crate::doctor::facts::{Device, DeviceKind, HostFacts, Interface, Program, Wants};
+use crate::doctor::facts::{
+    Device, DeviceKind, HostFacts, Interface, NetworkLibrary, Program, Provider, Wants,
+};
+use crate::doctor::ping_pong::{Pair, PingPong};
 use crate::doctor::{Clock, Finding, Host, Needs, Neighbour, Severity, judge, neighbours};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -47,6 +50,15 @@ fn well(number: usize) -> Host {
     facts.tmp.free_files = Some(1 << 20);
     facts.network.interfaces = vec![interface("eth0", address(number))];
     facts.network.own_addresses = vec![address(number)];
+    facts.network_libraries = vec![NetworkLibrary {
+        name: "libfabric".into(),
+        path: "/l".into(),
+        providers: vec![Provider {
+            name: "tcp".into(),
+            problem: None,
+        }],
+        ..NetworkLibrary::default()
+    }];
     facts.pmix.version = Some("5.0.3".into());
     facts.program = Some(Program {
         name: "./app".into(),
@@ -72,6 +84,7 @@ fn well(number: usize) -> Host {
             error: 0.02,
         }),
         seen: seen.collect(),
+        pairs: vec![],
     }
 }
 
@@ -196,6 +209,21 @@ const OF_ONE: &[Case] = &[
         Warning,
         "libpmix 4.2.2, on the others 5.0.3",
         |it| it.pmix.version = Some("4.2.2".into()),
+    ),
+    ("providers", Warning, "libfabric (/l): no provider", |it| {
+        it.network_libraries[0].problem = Some("no provider".into())
+    }),
+    (
+        "providers",
+        Warning,
+        "libfabric's provider tcp does not open: denied",
+        |it| it.network_libraries[0].providers[0].problem = Some("denied".into()),
+    ),
+    (
+        "providers",
+        Warning,
+        "there is /dev/x, and libfabric (/l) has no provider for it",
+        |it| device(it, DeviceKind::Fabric, None),
     ),
     ("fabric", Problem, "/dev/x: Permission denied", |it| {
         device(it, DeviceKind::Fabric, Some("Permission denied"))
@@ -425,6 +453,30 @@ const OF_ALL: &[CaseOfAll] = &[
         },
     ),
     (
+        "ping-pong",
+        Problem,
+        "no messages between it and n2: rank 1",
+        |it| it.pairs = vec![pair(2, Err("rank 1 (n2) died".into()))],
+    ),
+    (
+        "ping-pong",
+        Warning,
+        "a message to n2 takes 90 us, between most pairs 10 us",
+        |it| {
+            let measured = |latency_us| {
+                Ok(PingPong {
+                    latency_us: Some(latency_us),
+                    ..PingPong::default()
+                })
+            };
+            it.pairs = vec![
+                pair(0, measured(10.0)),
+                pair(0, measured(9.0)),
+                pair(2, measured(90.0)),
+            ];
+        },
+    ),
+    (
         "container",
         Warning,
         "a container of docker with its default of 64 MB",
@@ -435,6 +487,10 @@ const OF_ALL: &[CaseOfAll] = &[
         },
     ),
 ];
+
+fn pair(host: usize, result: Result<PingPong, String>) -> Pair {
+    Pair { host, result }
+}
 
 #[track_caller]
 fn expect(hosts: &[Host], check: &str, severity: Severity, words: &str) {

@@ -1,0 +1,24 @@
+//! What a process has used of its host.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What a process has used of its host, with those of its descendants that it has waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Microseconds of processor time in its own code.
+    pub cpu_user_us: u64,
+    /// Microseconds of processor time in the kernel, for it.
+    pub cpu_system_us: u64,
+    /// Most bytes of memory that one of these processes had resident at a time; `None` if that is not more than the
+    /// process had that started it, which the kernel counts as well.
+    pub rss_max: Option<u64>,
+}
+
+impl Usage {
+    /// Processor time in both.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_micros(self.cpu_user_us.saturating_add(self.cpu_system_us))
+    }
+}

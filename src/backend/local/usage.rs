@@ -1,0 +1,137 @@
+//! What the ranks here use of the host, for people who look at the launch.
+
+use std::collections::HashMap;
+
+use super::{LocalBackend, RankSlot, raw};
+use crate::backend::inspection::{Inspected, InspectedRank, RankUsage};
+use crate::sys::procfs::{self, Process};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::node::FenceWait;
+
+/// Of one process and all that descend from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Sum {
+    /// In ticks.
+    cpu: u64,
+    /// In pages.
+    resident: u64,
+}
+
+impl LocalBackend {
+    /// What those of these ranks that run here use now.
+    pub(super) fn usage_of(&self, ranks: &[(GlobalRank, i32)]) -> Vec<InspectedRank> {
+        let processes = procfs::processes();
+        let sums = sums(&processes, ranks.iter().map(|(_, pid)| *pid));
+        let states: HashMap<i32, char> = processes
+            .iter()
+            .map(|process| (process.pid, process.state))
+            .collect();
+        let now = Moment(self.now());
+        let waits: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| node.core.fence_waits(now))
+            .collect();
+        let page = rustix::param::page_size() as u64;
+        let usage = |(rank, pid): &(GlobalRank, i32)| {
+            let sum = sums.get(pid).copied().unwrap_or_default();
+            let (node, local) = self.place(*rank);
+            let seat = self.part.seat(&self.jobs, *rank);
+            let fence = waits[self.part.index(node)].get(&local);
+            let usage = RankUsage {
+                cpu_ms: u64::try_from(procfs::ticks(sum.cpu).as_millis()).unwrap_or(u64::MAX),
+                resident: sum.resident * page,
+                output: self.pipes.taken(seat),
+                state: states.get(pid).copied().unwrap_or('?'),
+                did: self.pmi_state(*rank).last,
+                fence: fence.map(|FenceWait { fence, .. }| fence.clone()),
+                fence_ms: fence
+                    .map(|wait| u64::try_from(wait.waiting.as_millis()).unwrap_or(u64::MAX)),
+            };
+            InspectedRank {
+                rank: *rank,
+                result: Ok(Inspected::Usage(Box::new(usage))),
+            }
+        };
+        ranks.iter().map(usage).collect()
+    }
+
+    /// Those of these ranks that run here, with their processes.
+    pub(super) fn running(&self, ranks: &[GlobalRank]) -> Vec<(GlobalRank, i32)> {
+        let running = ranks.iter().filter_map(|rank| {
+            let node = self.jobs.node_of(*rank)?;
+            if !self.part.holds(node) {
+                return None;
+            }
+            match self.slot(*rank) {
+                RankSlot::Running { child, .. } => Some((*rank, raw(child.pid))),
+                RankSlot::Planned | RankSlot::Over => None,
+            }
+        });
+        running.collect()
+    }
+}
+
+/// What each of these processes uses with all that descend from it.
+fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32, Sum> {
+    let parents: HashMap<i32, i32> = processes
+        .iter()
+        .map(|process| (process.pid, process.parent))
+        .collect();
+    let mut sums: HashMap<i32, Sum> = roots.map(|pid| (pid, Sum::default())).collect();
+    for process in processes {
+        let mut at = process.pid;
+        // Numbers are given out again while they are read, so that the way up might go round in a circle.
+        for _ in 0..processes.len() {
+            if let Some(sum) = sums.get_mut(&at) {
+                sum.cpu += process.cpu;
+                sum.resident += process.resident;
+                break;
+            }
+            match parents.get(&at) {
+                Some(parent) => at = *parent,
+                None => break,
+            }
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: i32, parent: i32, cpu: u64) -> Process {
+        Process {
+            pid,
+            name: String::new(),
+            state: 'S',
+            parent,
+            group: pid,
+            session: pid,
+            cpu,
+            started: 0,
+            resident: 1,
+        }
+    }
+
+    #[test]
+    fn a_rank_uses_what_its_descendants_use() {
+        let processes = [
+            process(1, 0, 1000),
+            process(10, 1, 1),
+            process(11, 10, 2),
+            process(12, 11, 4),
+            process(20, 1, 8),
+            // Two that are each other's parents, by numbers that were given out again.
+            process(30, 31, 100),
+            process(31, 30, 100),
+        ];
+        let sums = sums(&processes, [10, 20, 99].into_iter());
+        let sum = |cpu, resident| Sum { cpu, resident };
+        assert_eq!(sums[&10], sum(7, 3));
+        assert_eq!(sums[&20], sum(8, 1));
+        assert_eq!(sums[&99], sum(0, 0));
+    }
+}

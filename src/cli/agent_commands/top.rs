@@ -1,0 +1,240 @@
+//! `wireup top`: what the ranks of a job do and use, on all its hosts. Here are its command line, its tables and its plain
+//! form; on a terminal `wireup-agent` shows the tables, which has the library for that.
+
+pub mod view;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use self::view::{Order, RankRow, Sample, SortKey};
+use crate::cli::ps::{found, width};
+use crate::cli::table;
+use crate::control::requests::message::{JobQuery, ProcessRecord, Wish};
+use crate::failure::RunFailure;
+use crate::jobs::Job;
+use crate::jobs::ask::{AskError, ask};
+
+const AFTER_HELP: &str = "\
+Examples:
+  wireup top 3f                       the job whose name begins with 3f, refreshed on a terminal
+  wireup top 3f --sort cpu
+  wireup top 3f --hosts               a line for each host
+  wireup top 3f | cat                 one table, of what half a second shows
+  wireup top 3f --interval 10 >log    a table every 10 s until the job ends
+
+Keys:
+  r n c m o f   sort by rank, host name, processor, memory, output, fence; again: the other way round
+  h             ranks or hosts
+  arrows, Page Up, Page Down, Home, End
+  q, Escape, Ctrl-C
+
+Columns:
+  S is the state of the process as ps shows it. CPU% and OUT/s are of the time since the last table. TIME, CPU% and MEMORY are
+  sums over a rank's process and all below it. OUT/s is what it prints, - where that does not pass through wireup. WAITS IN is
+  the fence that it waits in; PMI the last that it did there. Hosts are asked only while this command runs.
+
+Exit status:
+  0    it was shown; the job may have ended meanwhile
+  1    there is no such job, or it does not answer
+  125  wireup itself failed or was called wrongly";
+
+/// The refresh on a terminal.
+const REFRESH: Duration = Duration::from_secs(2);
+
+/// What a single table looks at.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// Arguments of `wireup top`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct TopArgs {
+    /// The job: the beginning of its name, or the pid of its launcher
+    #[arg(value_name = "JOB")]
+    job: String,
+
+    /// Time between two tables [default: 2 on a terminal; otherwise there is one table]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    interval: Option<Duration>,
+
+    /// Sort by this; numbers with the largest first
+    #[arg(long, value_name = "KEY", value_enum, default_value = "rank")]
+    sort: SortKey,
+
+    /// Show a line for each host instead of one for each rank
+    #[arg(long)]
+    hosts: bool,
+
+    /// Print tables one after the other, on a terminal too
+    #[arg(long)]
+    plain: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "no number".to_owned())?;
+    match (0.1..=86_400.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("not between 0.1 and 86400".to_owned()),
+    }
+}
+
+impl TopArgs {
+    /// Whether it is to be shown on a terminal, and refreshed there.
+    pub fn is_interactive(&self) -> bool {
+        !self.plain && io::stdout().is_terminal() && io::stdin().is_terminal()
+    }
+
+    /// Time between two tables on a terminal.
+    pub fn refresh(&self) -> Duration {
+        self.interval.unwrap_or(REFRESH)
+    }
+
+    /// How the first table is sorted.
+    pub fn order(&self) -> Order {
+        Order::by(self.sort)
+    }
+
+    /// Whether there is a line for each host.
+    pub fn by_host(&self) -> bool {
+        self.hosts
+    }
+}
+
+/// A job that is looked at again and again.
+#[derive(Debug)]
+pub struct Watch {
+    job: Job,
+    begun: Instant,
+}
+
+impl Watch {
+    /// Finds the job.
+    ///
+    /// # Errors
+    /// If there is none, or several that are meant.
+    pub fn new(args: &TopArgs) -> Result<Self, RunFailure> {
+        Ok(Self {
+            job: found(&args.job)?,
+            begun: Instant::now(),
+        })
+    }
+
+    /// What its ranks do now; `None` when it has ended.
+    ///
+    /// # Errors
+    /// If its launcher does not answer.
+    pub fn sample(&self) -> Result<Option<Sample>, RunFailure> {
+        let wish = Wish::Usage;
+        let answer = ask(&self.job, &JobQuery { wish, ranks: None });
+        let records = match answer {
+            Ok(records) => records,
+            Err(AskError::Ended) => return Ok(None),
+            Err(AskError::Unreachable { .. }) if self.has_ended() => return Ok(None),
+            Err(error) => {
+                let name = self.name();
+                return Err(RunFailure::job(format!("job {name}: {error}")));
+            }
+        };
+        Ok(Some(Sample {
+            job: self.name().to_owned(),
+            size: self.job.size,
+            at: self.begun.elapsed(),
+            ranks: records.into_iter().map(row).collect(),
+        }))
+    }
+
+    fn name(&self) -> &str {
+        self.job.name.as_deref().unwrap_or("?")
+    }
+
+    fn has_ended(&self) -> bool {
+        let launcher = self.job.launcher.as_ref();
+        let now = launcher.and_then(|launcher| crate::sys::procfs::process(launcher.pid));
+        let started = launcher.map(|launcher| launcher.started);
+        now.is_none_or(|now| now.has_ended() || Some(now.started) != started)
+    }
+}
+
+fn row(record: ProcessRecord) -> RankRow {
+    let usage = record.usage.map(|usage| *usage);
+    let row = RankRow {
+        job: record.job,
+        rank: record.rank,
+        host: record.host,
+        pid: record.pid,
+        ..RankRow::default()
+    };
+    match usage {
+        None => RankRow {
+            did: record.error.unwrap_or_default(),
+            ..row
+        },
+        Some(usage) => RankRow {
+            state: usage.state,
+            cpu: Duration::from_millis(usage.cpu_ms),
+            resident: usage.resident,
+            output: usage.output,
+            fence: usage.fence.map(|fence| {
+                let waiting = Duration::from_millis(usage.fence_ms.unwrap_or(0));
+                (fence, waiting)
+            }),
+            did: usage.did,
+            ..row
+        },
+    }
+}
+
+/// Prints a table, or one after each interval until the job ends.
+///
+/// # Errors
+/// If there is no such job, or it does not answer.
+pub(in crate::cli) fn plain(args: &TopArgs) -> Result<u8, RunFailure> {
+    let watch = Watch::new(args)?;
+    let nothing = || RunFailure::job(format!("job {} has ended", watch.name()));
+    let mut before = watch.sample()?.ok_or_else(nothing)?;
+    let pause = args.interval.unwrap_or(GLANCE);
+    loop {
+        wait(pause);
+        let Some(now) = watch.sample()? else {
+            return Ok(0);
+        };
+        let text = text(&before, &now, args);
+        if io::stdout().lock().write_all(text.as_bytes()).is_err() || args.interval.is_none() {
+            // A reader that has seen enough is no failure.
+            return Ok(0);
+        }
+        before = now;
+    }
+}
+
+fn text(before: &Sample, now: &Sample, args: &TopArgs) -> String {
+    let (head, rows) = match args.hosts {
+        true => view::hosts(Some(before), now, args.order()),
+        false => view::ranks(Some(before), now, args.order()),
+    };
+    let width = width();
+    format!(
+        "{}\n{}\n",
+        view::title(now),
+        table::render(head, &rows, width)
+    )
+}
+
+fn wait(time: Duration) {
+    let time = rustix::time::Timespec::try_from(time).unwrap_or_default();
+    let _ = rustix::event::poll(&mut [], Some(&time));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_a_number_of_seconds_that_can_be_kept() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["", "x", "0", "-1", "nan", "inf", "1e9"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

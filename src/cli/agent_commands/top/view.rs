@@ -1,0 +1,401 @@
+//! The tables of `wireup top`; no I/O.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::cli::table::{bytes, time};
+
+/// What the ranks of a job did and used at a time.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sample {
+    pub job: String,
+    /// Number of ranks of the first job, living or not, if it is known.
+    pub size: Option<u32>,
+    /// When it was taken; of differences only.
+    pub at: Duration,
+    /// Those that run.
+    pub ranks: Vec<RankRow>,
+}
+
+/// A rank that runs.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RankRow {
+    /// Number of its job; 0 for the one the user asked for.
+    pub job: u32,
+    pub rank: u32,
+    pub host: String,
+    pub pid: Option<i32>,
+    /// The letter of its state; a NUL if its host has not answered.
+    pub state: char,
+    /// Processor time so far.
+    pub cpu: Duration,
+    /// Bytes of memory.
+    pub resident: u64,
+    /// Bytes that it has printed; `None` if that is not known.
+    pub output: Option<u64>,
+    /// The fence that it waits in, and for how long the first rank there has.
+    pub fence: Option<(String, Duration)>,
+    /// What it did last with PMI; why nothing is known of it.
+    pub did: String,
+}
+
+/// What tables can be sorted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SortKey {
+    Rank,
+    Host,
+    Cpu,
+    Memory,
+    Output,
+    Fence,
+}
+
+/// How a table is sorted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Order {
+    pub key: SortKey,
+    /// The other way round: numbers of use begin with the largest, ranks and hosts with the first.
+    pub reversed: bool,
+}
+
+impl Order {
+    /// By a key, its usual way.
+    pub fn by(key: SortKey) -> Self {
+        Self {
+            key,
+            reversed: false,
+        }
+    }
+
+    /// What follows when a user asks for a key.
+    #[must_use]
+    pub fn chosen(self, key: SortKey) -> Self {
+        Self {
+            key,
+            reversed: self.key == key && !self.reversed,
+        }
+    }
+}
+
+/// Numbers of a line by which it can be sorted.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Figures {
+    place: (u32, u32),
+    host: String,
+    /// Processor time in the time between two samples, in hundredths; `None` in the first one.
+    cpu: Option<f64>,
+    memory: u64,
+    /// Bytes in a second.
+    output: Option<f64>,
+    fence: Option<Duration>,
+}
+
+impl Figures {
+    fn compare(&self, other: &Self, key: SortKey) -> Ordering {
+        let larger = |a: Option<f64>, b: Option<f64>| b.partial_cmp(&a).unwrap_or(Ordering::Equal);
+        let by_key = match key {
+            SortKey::Rank => Ordering::Equal,
+            SortKey::Host => self.host.cmp(&other.host),
+            SortKey::Cpu => larger(self.cpu, other.cpu),
+            SortKey::Memory => other.memory.cmp(&self.memory),
+            SortKey::Output => larger(self.output, other.output),
+            SortKey::Fence => other.fence.cmp(&self.fence),
+        };
+        by_key.then_with(|| self.place.cmp(&other.place))
+    }
+}
+
+const RANKS: [&str; 10] = [
+    "RANK", "HOST", "PID", "S", "CPU%", "TIME", "MEMORY", "OUT/s", "WAITS IN", "PMI",
+];
+
+const HOSTS: [&str; 7] = [
+    "HOST",
+    "RANKS",
+    "CPU%",
+    "TIME",
+    "MEMORY",
+    "OUT/s",
+    "IN A FENCE",
+];
+
+/// The line above a table.
+pub fn title(now: &Sample) -> String {
+    let mut hosts: Vec<&str> = now.ranks.iter().map(|rank| &*rank.host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let run = now.ranks.iter().filter(|rank| rank.job == 0).count();
+    let spawned = now.ranks.len() - run;
+    let of = now
+        .size
+        .map_or_else(String::new, |size| format!(" of {size}"));
+    let spawned = match spawned {
+        0 => String::new(),
+        spawned => format!(" + {spawned} spawned"),
+    };
+    let plural = if hosts.len() == 1 { "" } else { "s" };
+    let waiting = now.ranks.iter().filter(|rank| rank.fence.is_some()).count();
+    format!(
+        "{}: {run}{of}{spawned} ranks run on {} host{plural}, {waiting} wait in a fence",
+        now.job,
+        hosts.len()
+    )
+}
+
+/// A line for each rank: titles of the columns, and their texts.
+pub fn ranks(
+    before: Option<&Sample>,
+    now: &Sample,
+    order: Order,
+) -> (&'static [&'static str], Vec<Vec<String>>) {
+    let since = Since::new(before, now);
+    let rows = now.ranks.iter().map(|rank| {
+        let figures = since.figures(rank);
+        let cells = vec![
+            match rank.job {
+                0 => rank.rank.to_string(),
+                job => format!("{job}:{}", rank.rank),
+            },
+            plain(&rank.host),
+            rank.pid
+                .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            match rank.state {
+                '\0' => "?".to_owned(),
+                state => plain(&state.to_string()),
+            },
+            percent(figures.cpu),
+            time(rank.cpu),
+            bytes(rank.resident),
+            rate(figures.output),
+            match &rank.fence {
+                Some((fence, waiting)) => {
+                    format!("{}, {:.1} s", plain(fence), waiting.as_secs_f64())
+                }
+                None => "-".to_owned(),
+            },
+            plain(&rank.did),
+        ];
+        (figures, cells)
+    });
+    (&RANKS, sorted(rows.collect(), order))
+}
+
+/// A line for each host.
+pub fn hosts(
+    before: Option<&Sample>,
+    now: &Sample,
+    order: Order,
+) -> (&'static [&'static str], Vec<Vec<String>>) {
+    let since = Since::new(before, now);
+    let mut hosts: BTreeMap<&str, (Figures, u32, Duration, u32)> = BTreeMap::new();
+    for rank in &now.ranks {
+        let of = since.figures(rank);
+        let (sum, ranks, cpu, waiting) = hosts.entry(&rank.host).or_insert_with(|| {
+            let place = of.place;
+            let host = rank.host.clone();
+            let none = Figures {
+                place,
+                host,
+                ..Figures::default()
+            };
+            (none, 0, Duration::ZERO, 0)
+        });
+        sum.place = sum.place.min(of.place);
+        sum.cpu = add(sum.cpu, of.cpu);
+        sum.memory += of.memory;
+        sum.output = add(sum.output, of.output);
+        sum.fence = sum.fence.max(of.fence);
+        *ranks += 1;
+        *cpu += rank.cpu;
+        *waiting += u32::from(rank.fence.is_some());
+    }
+    let rows = hosts.into_values().map(|(sum, ranks, cpu, waiting)| {
+        let cells = vec![
+            plain(&sum.host),
+            ranks.to_string(),
+            percent(sum.cpu),
+            time(cpu),
+            bytes(sum.memory),
+            rate(sum.output),
+            match sum.fence {
+                Some(longest) => format!("{waiting}, {:.1} s", longest.as_secs_f64()),
+                None => "0".to_owned(),
+            },
+        ];
+        (sum, cells)
+    });
+    (&HOSTS, sorted(rows.collect(), order))
+}
+
+/// What changed since another sample.
+struct Since<'a> {
+    /// Of each process: what it had used and printed. Numbers of processes may be given out again.
+    before: BTreeMap<(u32, u32, Option<i32>), &'a RankRow>,
+    /// Zero if there is no other.
+    seconds: f64,
+}
+
+impl<'a> Since<'a> {
+    fn new(before: Option<&'a Sample>, now: &Sample) -> Self {
+        let passed = before.map(|before| now.at.saturating_sub(before.at));
+        let known = before.into_iter().flat_map(|before| &before.ranks);
+        Self {
+            before: known
+                .map(|rank| ((rank.job, rank.rank, rank.pid), rank))
+                .collect(),
+            seconds: passed.unwrap_or_default().as_secs_f64(),
+        }
+    }
+
+    fn figures(&self, rank: &RankRow) -> Figures {
+        let before = self.before.get(&(rank.job, rank.rank, rank.pid));
+        let before = before.filter(|_| self.seconds > 0.0);
+        let printed = before.and_then(|before| Some(rank.output?.saturating_sub(before.output?)));
+        Figures {
+            place: (rank.job, rank.rank),
+            host: rank.host.clone(),
+            // Processes below a rank that have ended take their time with them.
+            cpu: before.map(|before| {
+                let used = rank.cpu.saturating_sub(before.cpu);
+                used.as_secs_f64() / self.seconds * 100.0
+            }),
+            memory: rank.resident,
+            output: printed.map(|bytes| bytes as f64 / self.seconds),
+            fence: rank.fence.as_ref().map(|(_, waiting)| *waiting),
+        }
+    }
+}
+
+fn add(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    }
+}
+
+fn sorted(mut rows: Vec<(Figures, Vec<String>)>, order: Order) -> Vec<Vec<String>> {
+    rows.sort_by(|(a, _), (b, _)| {
+        let ordering = a.compare(b, order.key);
+        if order.reversed {
+            ordering.reverse()
+        } else {
+            ordering
+        }
+    });
+    rows.into_iter().map(|(_, cells)| cells).collect()
+}
+
+fn percent(hundredths: Option<f64>) -> String {
+    hundredths.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
+}
+
+fn rate(per_second: Option<f64>) -> String {
+    per_second.map_or_else(|| "-".to_owned(), |value| bytes(value as u64))
+}
+
+/// Texts of other hosts, without what a terminal would obey.
+fn plain(text: &str) -> String {
+    text.chars()
+        .map(|char| if char.is_control() { '?' } else { char })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(rank: u32, cpu: u64, resident: u64, output: u64) -> RankRow {
+        RankRow {
+            rank,
+            host: format!("n{}", rank / 2),
+            pid: Some(100 + rank as i32),
+            state: 'R',
+            cpu: Duration::from_millis(cpu),
+            resident,
+            output: Some(output),
+            did: "PMIx: connected".into(),
+            ..RankRow::default()
+        }
+    }
+
+    fn sample(at: u64, ranks: Vec<RankRow>) -> Sample {
+        Sample {
+            job: "wireup-1".into(),
+            size: Some(4),
+            at: Duration::from_secs(at),
+            ranks,
+        }
+    }
+
+    /// Two seconds in which rank 1 computes, rank 2 prints and rank 3 waits.
+    fn samples() -> (Sample, Sample) {
+        let before = (0..4).map(|rank| row(rank, 1000, 1 << 20, 0)).collect();
+        let mut after: Vec<RankRow> = (0..4).map(|rank| row(rank, 1000, 1 << 20, 0)).collect();
+        after[1].cpu = Duration::from_millis(2500);
+        after[2].output = Some(4096);
+        after[3].fence = Some(("pmix 3 of job[*]".into(), Duration::from_millis(2100)));
+        after[0].resident = 5 << 20;
+        (sample(1, before), sample(3, after))
+    }
+
+    fn first(key: SortKey) -> String {
+        let (before, now) = samples();
+        let (_, rows) = ranks(Some(&before), &now, Order::by(key));
+        rows[0][0].clone()
+    }
+
+    #[test]
+    fn each_key_brings_what_it_is_about_to_the_top() {
+        for (key, rank) in [
+            (SortKey::Rank, "0"),
+            (SortKey::Cpu, "1"),
+            (SortKey::Output, "2"),
+            (SortKey::Fence, "3"),
+            (SortKey::Memory, "0"),
+            (SortKey::Host, "0"),
+        ] {
+            assert_eq!(first(key), rank, "{key:?}");
+        }
+        let (before, now) = samples();
+        let order = Order::by(SortKey::Cpu).chosen(SortKey::Cpu);
+        let (_, rows) = ranks(Some(&before), &now, order);
+        assert_eq!(rows[3][0], "1");
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_samples() {
+        let (before, now) = samples();
+        let (head, rows) = ranks(Some(&before), &now, Order::by(SortKey::Rank));
+        let at = |name: &str| head.iter().position(|title| *title == name).unwrap();
+        assert_eq!(rows[1][at("CPU%")], "75");
+        assert_eq!(rows[2][at("OUT/s")], "2.0 KiB");
+        assert_eq!(rows[3][at("WAITS IN")], "pmix 3 of job[*], 2.1 s");
+        let (_, rows) = ranks(None, &now, Order::by(SortKey::Rank));
+        assert_eq!((&*rows[1][at("CPU%")], &*rows[1][at("OUT/s")]), ("-", "-"));
+    }
+
+    #[test]
+    fn hosts_are_sums_of_their_ranks() {
+        let (before, now) = samples();
+        let (_, rows) = hosts(Some(&before), &now, Order::by(SortKey::Fence));
+        assert_eq!(rows[0][..3], ["n1", "2", "0"]);
+        assert_eq!(rows[0][6], "1, 2.1 s");
+        assert_eq!(rows[1][..3], ["n0", "2", "75"]);
+        let title = title(&now);
+        assert_eq!(
+            title,
+            "wireup-1: 4 of 4 ranks run on 2 hosts, 1 wait in a fence"
+        );
+    }
+
+    #[test]
+    fn texts_of_hosts_cannot_command_a_terminal() {
+        let mut now = samples().1;
+        now.ranks[0].did = "\u{1b}]0;x\u{7}\n".into();
+        let (_, rows) = ranks(None, &now, Order::by(SortKey::Rank));
+        assert_eq!(rows[0][9], "?]0;x??");
+    }
+}

@@ -1,0 +1,184 @@
+//! What a launch counts, for Prometheus (`--metrics`) and for its agent.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::Controller;
+use crate::failure::{RequestError, RunFailure};
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::link::control::LaunchEnd;
+use wireup_core::metrics::{Exposition, Histogram, Kind};
+use wireup_core::record::{FenceRecord, Stream};
+
+/// An address at which metrics cannot be served.
+#[derive(Debug, thiserror::Error)]
+enum MetricsError {
+    #[error(
+        "--metrics {0}: a launch serves metrics on a loopback address only, such as 127.0.0.1:9438; agents serve them to other hosts"
+    )]
+    NotLoopback(SocketAddr),
+    #[error("--metrics {address}: {error}")]
+    Listen {
+        address: SocketAddr,
+        error: io::Error,
+    },
+}
+
+impl RequestError for MetricsError {}
+
+/// Since the start of the launch.
+#[derive(Debug, Default)]
+pub(super) struct LaunchCounters {
+    fences: BTreeMap<String, FenceTimes>,
+    /// PMIx servers that were started again.
+    sidecar_restarts: u32,
+    /// Bytes of standard output and standard error.
+    output: [u64; 2],
+}
+
+#[derive(Debug, Default)]
+struct FenceTimes {
+    /// From the last entry to the release.
+    own: Histogram,
+    /// From the first entry to the last.
+    spread: Histogram,
+}
+
+impl LaunchCounters {
+    pub(super) fn fence(&mut self, fence: &FenceRecord<'_>) {
+        let times = self.fences.entry(fence.kind.to_string()).or_default();
+        times.own.add(Duration::from_micros(fence.own_us));
+        times.spread.add(Duration::from_micros(fence.spread_us));
+    }
+
+    pub(super) fn sidecar_restarted(&mut self) {
+        self.sidecar_restarts += 1;
+    }
+
+    pub(super) fn output(&mut self, stream: Stream, bytes: usize) {
+        self.output[usize::from(stream == Stream::Stderr)] += bytes as u64;
+    }
+}
+
+/// Listens for Prometheus.
+///
+/// # Errors
+/// [`RunFailure`] if the address is not a loopback one, or is taken.
+pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, RunFailure> {
+    if !address.ip().to_canonical().is_loopback() {
+        return Err(MetricsError::NotLoopback(address).into());
+    }
+    let listen = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(OwnedFd::from(listener))
+    };
+    listen().map_err(|error| MetricsError::Listen { address, error }.into())
+}
+
+impl Controller {
+    /// How the launch went, for its agent's metrics.
+    pub(super) fn launch_end(&self) -> LaunchEnd {
+        let started = self.lives.iter().filter(|life| life.pid.is_some());
+        let mut fences = Histogram::default();
+        for times in self.counters.fences.values() {
+            fences.merge(&times.own);
+        }
+        LaunchEnd {
+            failed: self.supervisor.exit_code() != 0,
+            ranks: started.count() as u32,
+            sidecar_restarts: self.counters.sidecar_restarts,
+            fences,
+        }
+    }
+
+    /// The launch's metrics now. Names, units and meanings: docs/metrics.md.
+    pub(super) fn metrics_text(&self) -> String {
+        let mut out = Exposition::default();
+        // Not the job's name, which no other user of the machine may learn.
+        let info = [("version", env!("CARGO_PKG_VERSION"))];
+        out.family("wireup_launch_info", Kind::Gauge, "The launch, as labels.")
+            .sample("wireup_launch_info", &info, 1);
+        let (mut planned, mut running, mut ended, mut failed) = (0, 0, 0, 0);
+        for life in &self.lives {
+            failed += u64::from(life.fate.is_some());
+            match (life.runs(), life.is_over()) {
+                (true, _) => running += 1,
+                (false, true) => ended += 1,
+                (false, false) => planned += 1,
+            }
+        }
+        let ranks = "wireup_launch_ranks";
+        out.family(
+            ranks,
+            Kind::Gauge,
+            "Ranks by state, those of spawned jobs included.",
+        )
+        .sample(ranks, &[("state", "planned")], planned)
+        .sample(ranks, &[("state", "running")], running)
+        .sample(ranks, &[("state", "ended")], ended);
+        let all = (0..self.jobs.size()).map(GlobalRank);
+        let connected = all
+            .filter(|rank| self.lives[rank.index()].connected)
+            .count();
+        out.single(
+            "wireup_launch_ranks_connected",
+            Kind::Gauge,
+            "Ranks that have been in contact with their process-management interface.",
+            connected as u64,
+        )
+        .single(
+            "wireup_launch_ranks_failed_total",
+            Kind::Counter,
+            "Ranks that did not end in order.",
+            failed,
+        )
+        .single(
+            "wireup_launch_jobs",
+            Kind::Gauge,
+            "Jobs of the launch: the first one, and those that were spawned.",
+            self.jobs.count().into(),
+        )
+        .single(
+            "wireup_launch_sidecar_restarts_total",
+            Kind::Counter,
+            "PMIx servers that were started again.",
+            self.counters.sidecar_restarts.into(),
+        )
+        .single(
+            "wireup_launch_queue_bytes",
+            Kind::Gauge,
+            "Bytes of output that wait for the reader of the launch's standard output and standard error.",
+            self.streams.queued() as u64,
+        );
+        let output = "wireup_launch_output_bytes_total";
+        out.family(
+            output,
+            Kind::Counter,
+            "Bytes that ranks have printed through the launcher.",
+        )
+        .sample(output, &[("stream", "stdout")], self.counters.output[0])
+        .sample(output, &[("stream", "stderr")], self.counters.output[1]);
+        for (name, help, part) in [
+            (
+                "wireup_launch_fence_seconds",
+                "From the last entry into a fence or barrier to its release.",
+                (|times| &times.own) as fn(&FenceTimes) -> &Histogram,
+            ),
+            (
+                "wireup_launch_fence_spread_seconds",
+                "From the first entry into a fence or barrier to the last.",
+                |times| &times.spread,
+            ),
+        ] {
+            out.family(name, Kind::Histogram, help);
+            for (kind, times) in &self.counters.fences {
+                out.histogram(name, &[("kind", kind)], part(times));
+            }
+        }
+        out.into_text()
+    }
+}

@@ -1,0 +1,198 @@
+//! `wireup doctor --run`: two ranks of the user's own MPI send messages between hosts, pair by pair.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use wireup_core::doctor::Host;
+use wireup_core::doctor::neighbours::{pairs, rounds};
+use wireup_core::doctor::ping_pong::{Pair, PingPong};
+use wireup_core::job::hosts::HostSpec;
+
+use crate::failure::{RequestError, RunFailure};
+
+/// What the two ranks run, if the user has no program for it.
+const SOURCE: &str = include_str!("pingpong.c");
+
+/// Seconds that a pair may take.
+const LIMIT: &str = "60";
+
+/// Pairs that are tried at a time.
+const AT_ONCE: usize = 16;
+
+/// What the ranks run.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// A program of ours, compiled by this command.
+    Compiled(OsString),
+    /// The user's.
+    Given(PathBuf),
+}
+
+/// A program that cannot be made.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("--run: {} cannot be executed: {error}; name the compiler of your MPI (--mpicc)", compiler.display())]
+    NoCompiler { compiler: PathBuf, error: io::Error },
+    #[error("--run: {} has not compiled the program: {said}", compiler.display())]
+    NotCompiled { compiler: PathBuf, said: String },
+    #[error("--run: a directory for the program: {0}")]
+    Directory(io::Error),
+}
+
+impl RequestError for RunError {}
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        let number = std::process::id();
+        let path = std::env::temp_dir().join(format!("wireup-doctor-{number}"));
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is in the user's directory for temporary files, with a name that tells what it is.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Has pairs of these hosts, or two ranks on this one, send messages to and fro. Each pair's result goes to the
+/// first of its hosts.
+///
+/// # Errors
+/// When there is no program to run.
+pub fn ping_pong(
+    hosts: &mut [Host],
+    specs: &[HostSpec],
+    agent: Option<&OsString>,
+    wanted: &Wanted,
+) -> Result<(), RunFailure> {
+    let scratch = Scratch::new().map_err(RunError::Directory)?;
+    let program = match wanted {
+        Wanted::Given(program) => program.clone(),
+        Wanted::Compiled(compiler) => compile(compiler, &scratch.0)?,
+    };
+    if specs.is_empty() {
+        let result = launch(None, agent, &program);
+        hosts[0].pairs.push(Pair { host: 0, result });
+        return Ok(());
+    }
+    let answered: Vec<usize> = (0..hosts.len())
+        .filter(|number| hosts[*number].facts.is_ok())
+        .collect();
+    for round in rounds(&pairs(answered.len()), AT_ONCE) {
+        let results: Vec<(usize, Pair)> = std::thread::scope(|scope| {
+            let launches: Vec<_> = round
+                .into_iter()
+                .map(|(from, to)| (answered[from], answered[to]))
+                .map(|(from, host)| {
+                    let program = &program;
+                    scope.spawn(move || {
+                        let result = launch(Some([&specs[from], &specs[host]]), agent, program);
+                        (from, Pair { host, result })
+                    })
+                })
+                .collect();
+            let ended = launches.into_iter().filter_map(|launch| launch.join().ok());
+            ended.collect()
+        });
+        for (from, pair) in results {
+            hosts[from].pairs.push(pair);
+        }
+    }
+    Ok(())
+}
+
+fn compile(compiler: &OsStr, directory: &Path) -> Result<PathBuf, RunError> {
+    let (source, program) = (directory.join("pingpong.c"), directory.join("pingpong"));
+    std::fs::write(&source, SOURCE).map_err(RunError::Directory)?;
+    let compiled = Command::new(compiler)
+        .args(["-O2", "-o"])
+        .args([&program, &source])
+        .stdin(Stdio::null())
+        .output();
+    let name = || PathBuf::from(compiler);
+    let output = compiled.map_err(|error| RunError::NoCompiler {
+        compiler: name(),
+        error,
+    })?;
+    match output.status.success() {
+        true => Ok(program),
+        false => Err(RunError::NotCompiled {
+            compiler: name(),
+            said: last_line(&output.stderr).unwrap_or_else(|| output.status.to_string()),
+        }),
+    }
+}
+
+/// Runs two ranks on two hosts, or on this machine.
+fn launch(
+    hosts: Option<[&HostSpec; 2]>,
+    agent: Option<&OsString>,
+    program: &Path,
+) -> Result<PingPong, String> {
+    let started = || -> io::Result<Output> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .arg0("wireup")
+            .args(["run", "-n", "2", "--timeout", LIMIT]);
+        match hosts {
+            None => command.arg("--oversubscribe"),
+            Some(hosts) => {
+                let named = hosts.map(|spec| match spec.has_own_address() {
+                    true => format!("{}@{}", spec.name, spec.address),
+                    false => spec.name.clone(),
+                });
+                command.args([
+                    "--ppn",
+                    "1",
+                    "--preload-binary",
+                    "--hosts",
+                    &named.join(","),
+                ])
+            }
+        };
+        if let Some(agent) = agent.filter(|_| hosts.is_some()) {
+            command.arg("--agent").arg(agent);
+        }
+        command.arg(program).stdin(Stdio::null()).output()
+    };
+    let output = started().map_err(|error| format!("wireup run cannot be started: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    match output.status.success() {
+        true => Ok(PingPong::find(&printed)),
+        false => Err(why(&output)),
+    }
+}
+
+/// What the launch has said about its failure: a line of wireup's, and the last of the MPI.
+fn why(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let own = said.lines().find_map(|line| {
+        let line = line.strip_prefix("wireup: ")?;
+        (!line.starts_with("warning: ")).then(|| line.to_owned())
+    });
+    let theirs = said
+        .lines()
+        .rfind(|line| !line.starts_with("wireup: ") && !line.trim().is_empty());
+    match (own, theirs) {
+        (Some(own), Some(theirs)) => format!("{own}; {}", theirs.trim()),
+        (Some(own), None) => own,
+        (None, Some(theirs)) => theirs.trim().to_owned(),
+        (None, None) => output.status.to_string(),
+    }
+}
+
+fn last_line(said: &[u8]) -> Option<String> {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().rfind(|line| !line.trim().is_empty())?;
+    Some(line.trim().to_owned())
+}

@@ -1,0 +1,238 @@
+//! Metrics of agents, read by a real Prometheus with a certificate over TLS, and judged by the rules that are shipped.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::common::{eventually, program, skip};
+
+/// The host where Prometheus runs.
+const WATCHER: usize = 3;
+
+const OPTIONS: [&str; 2] = ["--metrics", "[::]:9437"];
+
+fn is_installed(name: &str) -> bool {
+    Command::new(name).arg("--version").output().is_ok()
+}
+
+/// A Prometheus on a host of the lab; ended when dropped.
+struct Prometheus {
+    child: Child,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Prometheus {
+    /// On a host of its own; reads the agents of these.
+    fn start(cluster: &Cluster, hosts: &[&str]) -> Self {
+        cluster.excuse(WATCHER);
+        let dir = cluster.dir().join("prometheus");
+        std::fs::create_dir_all(&dir).unwrap();
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/metrics");
+        let certificates = cluster.certificates(WATCHER);
+        let targets: Vec<String> = hosts
+            .iter()
+            .map(|host| format!("\"{host}:9437\""))
+            .collect();
+        let config = std::fs::read_to_string(shipped.join("prometheus.yml")).unwrap();
+        let config = config
+            .replace("/etc/prometheus/wireup", certificates.to_str().unwrap())
+            .replace(r#""n01:9437", "n02:9437""#, &targets.join(", "))
+            .replace("alerts.yml", shipped.join("alerts.yml").to_str().unwrap())
+            .replace("15s", "1s");
+        std::fs::write(dir.join("prometheus.yml"), config).unwrap();
+        let log = File::create(dir.join("log")).unwrap();
+        let data = format!("--storage.tsdb.path={}", dir.join("data").display());
+        let config = format!("--config.file={}", dir.join("prometheus.yml").display());
+        let mut command = cluster.host(WATCHER).command("prometheus");
+        let words = [&*config, &*data, "--web.listen-address=127.0.0.1:9090"];
+        command.args(words).stdin(Stdio::null());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        Self {
+            child: command.spawn().unwrap(),
+        }
+    }
+}
+
+/// What a query of Prometheus gives: labels and value of each series.
+fn query(cluster: &Cluster, query: &str) -> Vec<(Value, f64)> {
+    let script = format!(
+        "import urllib.request, urllib.parse, sys\n\
+         query = urllib.parse.urlencode({{'query': {query:?}}})\n\
+         sys.stdout.write(urllib.request.urlopen('http://127.0.0.1:9090/api/v1/query?' + query).read().decode())"
+    );
+    let mut python = cluster.host(WATCHER).command("python3");
+    let output = python.args(["-c", &script]).output().unwrap();
+    let Ok(answer) = serde_json::from_slice::<Value>(&output.stdout) else {
+        return Vec::new();
+    };
+    let series = answer["data"]["result"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    series
+        .into_iter()
+        .map(|series| {
+            let value = series["value"][1].as_str().unwrap().parse().unwrap();
+            (series["metric"].clone(), value)
+        })
+        .collect()
+}
+
+/// The sum over all series of a query.
+fn sum(cluster: &Cluster, text: &str) -> f64 {
+    query(cluster, text).iter().map(|(_, value)| value).sum()
+}
+
+#[test]
+fn prometheus_reads_the_agents_over_tls() {
+    let Some(program) = program("pmi_wireup") else {
+        return;
+    };
+    if !is_installed("prometheus") {
+        return skip("metrics of agents: needs prometheus");
+    }
+    let Some(cluster) = Cluster::builder(4).options(&OPTIONS).start() else {
+        return;
+    };
+    let program = cluster.copy(&program);
+    let _prometheus = Prometheus::start(&cluster, &["node01", "node02", "node03"]);
+    eventually("agents that are read", || {
+        (query(&cluster, "up == 1").len() == 3).then_some(())
+    });
+    let hosts = ["--hosts", "node01:2,node02:2,node03:2", "-n", "6"];
+    let launch = |more: &[&str]| cluster.run(0, hosts).more(more);
+    launch(&["--json", "status"])
+        .more([&program])
+        .run()
+        .expect(0);
+    launch(&["sh", "-c", "exit 3"]).run().expect(3);
+    let killed = launch(&["sh", "-c", "echo ready; exec sleep 1000"]).start();
+    killed.wait_for_many(crate::common::Output::Stdout, "ready", 6);
+    killed.signal(rustix::process::Signal::KILL);
+    killed.finish();
+    eventually("all three launches in Prometheus", || {
+        let result = |result: &str| {
+            sum(
+                &cluster,
+                &format!("wireup_agent_launches_total{{result=\"{result}\"}}"),
+            )
+        };
+        (["ok", "failed", "lost"].map(result) == [1.0; 3]).then_some(())
+    });
+    // Each launch is counted by the agent of its launcher alone, and each node's part by each agent.
+    let ranks = query(&cluster, "wireup_agent_launch_ranks_total > 0");
+    assert_eq!(ranks.len(), 1, "{ranks:?}");
+    assert_eq!(ranks[0].1, 12.0, "{ranks:?}");
+    assert_eq!(
+        query(&cluster, "wireup_agent_launch_parts_total == 3").len(),
+        3
+    );
+    assert!(sum(&cluster, "wireup_agent_fence_seconds_count") >= 1.0);
+    for direction in ["sent", "received"] {
+        let bytes = query(
+            &cluster,
+            &format!("wireup_agent_peer_{direction}_bytes_total > 0"),
+        );
+        assert_eq!(bytes.len(), 3, "{direction}: {bytes:?}");
+    }
+    let left = sum(
+        &cluster,
+        "min(wireup_agent_certificate_expiry_timestamp_seconds) - time()",
+    );
+    assert!(left > 3600.0, "{left}");
+    // The rules that are shipped: a killed launcher was lost, and an agent that is gone is down.
+    eventually("the alert about the lost launch", || {
+        let alerts = query(&cluster, "ALERTS{alertname=\"WireupLaunchesLost\"}");
+        (!alerts.is_empty()).then_some(())
+    });
+    cluster.kill_agent(2);
+    eventually("the alert about the agent that is gone", || {
+        let alerts = query(&cluster, "ALERTS{alertname=\"WireupAgentDown\"}");
+        let of = |(labels, _): &(Value, f64)| labels["instance"] == "node03:9437";
+        alerts.iter().any(of).then_some(())
+    });
+}
+
+#[test]
+fn who_has_no_certificate_reads_no_metrics() {
+    let Some(cluster) = Cluster::builder(2).options(&OPTIONS).start() else {
+        return;
+    };
+    let ask = |script: &str| {
+        let script = format!("import socket, ssl\n{script}");
+        let mut python = cluster.host(1).command("python3");
+        let output = python.args(["-c", &script]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let plain = "s = socket.create_connection(('node01', 9437), 5)\n\
+        s.sendall(b'GET /metrics HTTP/1.1\\r\\n\\r\\n')\nprint(s.recv(100))";
+    assert!(!ask(plain).contains("200 OK"));
+    let certificates = cluster.certificates(1);
+    let tls = |certificate: &str| {
+        format!(
+            "c = ssl.create_default_context(cafile='{dir}/ca.pem')\n{certificate}\n\
+             s = c.wrap_socket(socket.create_connection(('node01', 9437), 5), server_hostname='node01')\n\
+             s.sendall(b'GET /metrics HTTP/1.1\\r\\n\\r\\n')\n\
+             print(s.recv(100))",
+            dir = certificates.display()
+        )
+    };
+    assert!(!ask(&tls("")).contains("200 OK"));
+    let shown = format!(
+        "c.load_cert_chain('{dir}/cert.pem', '{dir}/key.pem')",
+        dir = certificates.display()
+    );
+    assert!(ask(&tls(&shown)).contains("200 OK"));
+    eventually("the refusals in the log", || {
+        cluster.log(0).contains("metrics for ").then_some(())
+    });
+}
+
+/// The dashboard names only metrics that there are.
+#[test]
+fn the_dashboard_shows_metrics_that_are_documented() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let documented = read("docs/metrics.md");
+    let dashboard: Value =
+        serde_json::from_str(&read("packaging/metrics/grafana-dashboard.json")).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap());
+    let queries: Vec<String> = targets
+        .map(|target| target["expr"].as_str().unwrap().to_owned())
+        .chain([read("packaging/metrics/alerts.yml")])
+        .collect();
+    let mut names = 0;
+    for query in &queries {
+        let words = query.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+        for name in words.filter(|word| word.starts_with("wireup_")) {
+            let family = name.trim_end_matches("_bucket");
+            assert!(
+                documented.contains(&format!("`{family}")),
+                "{name} of {query}"
+            );
+            names += 1;
+        }
+    }
+    assert!(names > 10);
+    if is_installed("promtool") {
+        let rules = root.join("packaging/metrics/alerts.yml");
+        let checked = Command::new("promtool")
+            .args(["check", "rules"])
+            .arg(rules)
+            .output()
+            .unwrap();
+        assert!(checked.status.success(), "{checked:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! `wireup run --metrics`, as Prometheus reads it. Agents: tests/hosts/metrics.rs.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+use crate::common::{Output, Run, eventually, program, skip};
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// What a server answers to this request; `None` as long as none listens.
+fn asked(port: u16, request: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    Some(answer)
+}
+
+fn scraped(port: u16) -> Option<String> {
+    let answer = asked(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+    Some(body.to_owned())
+}
+
+/// The value of a sample.
+fn value(metrics: &str, sample: &str) -> f64 {
+    let mut lines = metrics.lines();
+    let found = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    let text = found.unwrap_or_else(|| panic!("no {sample} in\n{metrics}"));
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_launch_serves_what_its_ranks_do() {
+    let Some(program) = program("pmi_wireup") else {
+        return;
+    };
+    let port = free_port();
+    // Rank 3 is half a second late, so that the others wait for it.
+    let script = format!(
+        "[ $WIREUP_RANK != 3 ] || sleep 0.5; {}; echo met; exec sleep 1000",
+        program.display()
+    );
+    let address = format!("127.0.0.1:{port}");
+    let options = ["--metrics", &address, "--virtual-nodes", "2"];
+    let words = [&options[..], &["sh", "-c", &script]].concat();
+    let running = Run::ranks(4, words).start();
+    running.wait_for_many(Output::Stdout, "met\n", 4);
+    let metrics = eventually("the last fence", || {
+        let metrics = scraped(port)?;
+        let counted = metrics.contains("wireup_launch_fence_seconds_count");
+        (counted && value(&metrics, "wireup_launch_ranks_connected") == 4.0).then_some(metrics)
+    });
+    assert_eq!(
+        value(&metrics, r#"wireup_launch_ranks{state="running"}"#),
+        4.0
+    );
+    assert_eq!(
+        value(&metrics, r#"wireup_launch_ranks{state="ended"}"#),
+        0.0
+    );
+    let kind = r#"{kind="pmi_barrier"}"#;
+    let spread = |what: &str| {
+        value(
+            &metrics,
+            &format!("wireup_launch_fence_spread_seconds_{what}{kind}"),
+        )
+    };
+    assert!(spread("sum") > 0.3, "{metrics}");
+    let mut buckets = metrics
+        .lines()
+        .filter(|line| line.starts_with("wireup_launch_fence_seconds_bucket"));
+    let last = buckets.next_back().unwrap();
+    let count = value(
+        &metrics,
+        &format!("wireup_launch_fence_seconds_count{kind}"),
+    );
+    assert!(
+        last.contains(r#"le="+Inf""#) && last.ends_with(&format!(" {count}")),
+        "{metrics}"
+    );
+    assert!(
+        value(
+            &metrics,
+            r#"wireup_launch_output_bytes_total{stream="stdout"}"#
+        ) >= 16.0
+    );
+    let not_found = asked(port, "GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(not_found.starts_with("HTTP/1.1 404 "), "{not_found}");
+    // Whoever is connected and silent hinders no one.
+    let _silent: Vec<TcpStream> = (0..4)
+        .map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap())
+        .collect();
+    assert!(scraped(port).is_some());
+    running.signal(rustix::process::Signal::TERM);
+    running.finish();
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    if Command::new("promtool").arg("--version").output().is_err() {
+        return skip("names, types and units of metrics: needs promtool");
+    }
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = promtool.stdin.take().unwrap();
+    stdin.write_all(metrics.as_bytes()).unwrap();
+    drop(stdin);
+    let checked = promtool.wait_with_output().unwrap();
+    assert!(checked.status.success(), "{checked:?}\n{metrics}");
+}
+
+#[test]
+fn metrics_of_a_launch_are_for_this_machine_alone() {
+    for (address, words) in [
+        ("0.0.0.0:9438", &["0.0.0.0:9438", "loopback"][..]),
+        ("[::]:9438", &["loopback"]),
+        ("127.0.0.1", &["--metrics"]),
+    ] {
+        let options = ["--metrics", address, "touch", "started"];
+        let outcome = Run::ranks(1, options).run().expect(125);
+        outcome.expect_one_line(words);
+        assert!(!outcome.dir().join("started").exists());
+    }
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let outcome = Run::ranks(1, ["--metrics", &address, "true"])
+        .run()
+        .expect(125);
+    outcome.expect_one_line(&[&address, "in use"]);
+}
