@@ -1,6 +1,7 @@
 //! Texts about the binding of the ranks of a host.
 
 use wireup_core::binding::HostBinding;
+use wireup_core::job::ids::Rank;
 use wireup_core::topology::{CpuSet, DeviceKind};
 
 /// `--report-bindings`: a picture of the host, then each rank.
