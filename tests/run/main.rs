@@ -12,6 +12,7 @@ mod allocations;
 mod auto;
 mod binding;
 mod children;
+mod command_lines;
 mod config;
 mod control;
 mod credentials;

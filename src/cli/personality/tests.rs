@@ -45,7 +45,9 @@ fn outcome(line: &str) -> Result<String, String> {
 #[test]
 fn command_lines_of_documentation_mean_what_they_say() {
     let mut count = 0;
-    let mut lines = CORPUS.lines().filter(|line| !line.starts_with('#'));
+    // Plans are checked where they can be made: tests/run/command_lines.rs.
+    let own = |line: &&str| !line.starts_with('#') && !line.starts_with("    plan ");
+    let mut lines = CORPUS.lines().filter(own);
     while let Some(line) = lines.next() {
         let expected = lines.next().unwrap();
         let found = match outcome(line) {
