@@ -31,6 +31,7 @@ mod fence;
 mod groups;
 mod help;
 mod hosts;
+mod images;
 mod impi;
 mod iof;
 mod layouts;
