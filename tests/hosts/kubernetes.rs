@@ -63,14 +63,21 @@ fn manifests_fit_the_published_schemas() {
     }
     // What is wrong is seen.
     let dir = tempfile::tempdir().unwrap();
-    let job = fs::read_to_string(manifest(names[1])).unwrap();
-    for (right, wrong) in [
-        ("completions: 3", "completion: 3"),
-        ("drop: [ALL]", "drop: []"),
+    for (name, right, wrong) in [
+        (names[1], "completions: 3", "completion: 3"),
+        (names[1], "drop: [ALL]", "drop: []"),
+        (names[2], "maxRestarts: 0", "maxRestarts: none"),
+        (names[2], "operator: All", "operator: Some"),
+        (names[2], "replicas: 1", "replica: 1"),
+        (names[2], "enableDNSHostnames", "enableDnsHostnames"),
+        (names[2], "completions: 3", "completion: 3"),
+        (names[2], "drop: [ALL]", "drop: []"),
     ] {
-        let file = dir.path().join("job.yaml");
-        fs::write(&file, job.replace(right, wrong)).unwrap();
-        assert!(!check(&[file]).status.success(), "{wrong}");
+        let text = fs::read_to_string(manifest(name)).unwrap();
+        assert!(text.contains(right), "{name}: {right}");
+        let file = dir.path().join("wrong.yaml");
+        fs::write(&file, text.replace(right, wrong)).unwrap();
+        assert!(!check(&[file]).status.success(), "{name}: {wrong}");
     }
 }
 

@@ -1,14 +1,33 @@
-"""Checks manifests against the published schemas of Kubernetes; unknown fields are errors.
+"""Checks manifests against the published schemas of Kubernetes and of JobSet; unknown fields are errors.
 
     validate.py VERSION FILE...
 
-A JobSet is no type of Kubernetes itself: its jobs are checked. Pods must keep to the restricted security profile.
+Pods must keep to the restricted security profile. A JobSet's template of jobs is checked as a Job too.
 """
 
+import os
 import sys
 
+import jsonschema
 import kubernetes_validate
 import yaml
+
+
+def load(name):
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return yaml.safe_load(file)
+
+
+def closed(schema):
+    """The same with no other fields than those that are named, as an API server takes it."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: closed(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "additionalProperties" not in schema:
+        result["additionalProperties"] = False
+    return result
 
 
 def check(document, version):
@@ -27,12 +46,14 @@ def check(document, version):
 
 
 version, *paths = sys.argv[1:]
+jobset = closed(load("jobset-schema.yaml"))
 for path in paths:
     with open(path, encoding="utf-8") as file:
         for document in yaml.safe_load_all(file):
             if document["kind"] != "JobSet":
                 check(document, version)
                 continue
+            jsonschema.validate(document, jobset)
             for part in document["spec"]["replicatedJobs"]:
                 job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": part["name"]}}
                 check(job | {"spec": part["template"]["spec"]}, version)
