@@ -32,6 +32,7 @@
 //! - [`daemon`]: `wireup agent`
 //! - [`for_launch`]: agents that serve one launch and end with it
 //! - [`find_hosts`]: looks hosts up for a launcher
+//! - [`spans`]: sends the spans of a launch
 //! - [`top`]: `wireup top` on a terminal
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
@@ -65,6 +66,7 @@ pub mod register;
 pub mod rendezvous;
 pub mod revoked;
 pub mod scheduled;
+pub mod spans;
 pub mod state;
 mod stream;
 pub mod tls;

@@ -7,6 +7,7 @@ use wireup::backend::launch_agents::COMMAND;
 use wireup::cli::agent_commands::{Handed, parse};
 use wireup::failure::RunFailure;
 use wireup::plan::host_lookup;
+use wireup::report::status::spans;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
 use wireup_agent::for_launch::{entry, node};
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),
         Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
+        Some(word) if word == spans::COMMAND => wireup_agent::spans::main(),
         Some(word) if word == host_lookup::COMMAND => find_hosts::main(std::env::args_os().skip(2)),
         word => {
             let behind_front = word.is_some_and(|word| word == front::COMMAND);

@@ -24,6 +24,7 @@ pub mod roster;
 pub mod shortage;
 pub mod spawn;
 pub mod spec;
+pub mod trace_context;
 pub mod usage;
 pub mod wall;
 

@@ -4,6 +4,7 @@
 //! All times are of the launcher's clock, in microseconds since the start of the run. Events of other
 //! hosts reach it a little later than they happened; times within a fence are the hosts' own.
 
+mod spans;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use crate::record::{
     AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, Outcome, PlannedJob,
     RankBinding, RankChange, RankState, Record, SpawnedJob, Speaker,
 };
+pub use spans::{Attribute, Span, spans};
 pub use summary::summary;
 pub use trace::trace;
 

@@ -23,7 +23,7 @@ use crate::failure::{RequestError, RunFailure};
 use crate::log::{self, FilterError};
 use crate::plan::staging::Tell;
 use crate::plan::{Plan, direction};
-use crate::report::status::{Status, Target, made};
+use crate::report::status::{Status, Target, made, spans};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{Show, Streams};
 use crate::stdio::{rank_files, stdin};
@@ -91,6 +91,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
         let plan = Plan::new(spec, nspace, limit, entered.inside())?;
         return dry_run::show(plan, &surroundings);
     }
+    spec.status.spans = spans::context(&variables);
     if let Some(filter) = &spec.log {
         log::start(filter).map_err(LogError)?;
     }

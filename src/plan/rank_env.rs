@@ -10,6 +10,7 @@ use crate::sys::leftovers::JOB;
 use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::job::trace_context::TRACEPARENT;
 use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
 
@@ -214,7 +215,11 @@ pub fn of_node(
 }
 
 /// What one rank gets alone.
-pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CString> {
+pub fn of_rank(
+    plan: &Plan,
+    (job, rank): (JobNumber, Rank),
+    fork_env: Option<&ForkEnv>,
+) -> Vec<CString> {
     let ranks = &plan.job.ranks;
     let number = rank.to_string();
     let local = ranks.local_rank(rank).unwrap_or_default().to_string();
@@ -228,6 +233,12 @@ pub fn of_rank(plan: &Plan, rank: Rank, fork_env: Option<&ForkEnv>) -> Vec<CStri
         .collect();
     env.extend(entry("WIREUP_RANK", &number));
     env.extend(entry("WIREUP_LOCAL_RANK", &local));
+    if let Some(context) = &plan.spec.status.spans {
+        env.extend(entry(
+            TRACEPARENT,
+            context.traceparent(job, rank).to_string(),
+        ));
+    }
     if plan.offer.pmi {
         env.extend(entry("PMI_RANK", &number));
     }

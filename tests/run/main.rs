@@ -57,6 +57,7 @@ mod rendezvous;
 mod report;
 mod signals;
 mod singleton;
+mod spans;
 mod spawn;
 mod spawn_pmi;
 mod stacks;

@@ -24,6 +24,7 @@ use super::spec::{
     MapWithin, MemBind, OnFailure, PmiChoice, Preload, RankChoice, Runtime, SpreadSpec, StatusSpec,
     StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
+use super::trace_context::TraceContext;
 use crate::job::rank_placement::RankMap;
 use crate::topology::{CPUS_MAX, CpuSet, Level};
 
@@ -362,6 +363,7 @@ fn status() -> BoxedStrategy<StatusSpec> {
                 metrics: live.then(|| ([127, 0, 0, 1], 9438).into()),
                 no_progress,
                 live,
+                spans: timing.then(|| TraceContext::new(None, [7; 24])),
             },
         )
         .boxed()

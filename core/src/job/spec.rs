@@ -27,6 +27,7 @@ use super::limit::Limit;
 use super::octets;
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
+use super::trace_context::TraceContext;
 
 /// What ranks get of the launcher's own variables.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -278,12 +279,14 @@ pub struct StatusSpec {
     pub no_progress: bool,
     /// What is waited for is shown on a terminal; decided by the launcher.
     pub live: bool,
+    /// The trace to which its spans are sent at its end; decided by the launcher.
+    pub spans: Option<TraceContext>,
 }
 
 impl StatusSpec {
     /// Whether something is made of the status stream when the launch ends.
     pub fn is_kept(&self) -> bool {
-        self.report.is_some() || self.trace.is_some() || self.timing
+        self.report.is_some() || self.trace.is_some() || self.timing || self.spans.is_some()
     }
 
     /// Whether the time that each fence takes is recorded.

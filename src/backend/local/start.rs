@@ -272,7 +272,7 @@ impl LocalBackend {
         env.extend(rank_env::of_spawned(number));
         // Every rank has the same names.
         let first = here().next().unwrap_or_default();
-        let rank_env = rank_env::of_rank(plan, Rank(0), host_env(first));
+        let rank_env = rank_env::of_rank(plan, (number, Rank(0)), host_env(first));
         let own = rank_env::names(env.iter().chain(node_env.iter().flatten()).chain(&rank_env));
         let apps = (0..)
             .map(AppNum)
@@ -318,7 +318,7 @@ impl LocalBackend {
                     node,
                     app: plan.app_of(rank),
                     wrapper: start_orders::wrapper(plan, rank),
-                    env: rank_env::of_rank(plan, rank, job.env(node)),
+                    env: rank_env::of_rank(plan, (number, rank), job.env(node)),
                     cpus: start_orders::cpus(plan, rank),
                     memory: start_orders::memory(plan, rank),
                     stdin,

@@ -59,6 +59,7 @@ impl From<StatusArgs> for StatusSpec {
             metrics: args.metrics,
             no_progress: args.no_progress,
             live: false,
+            spans: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::failure::RequestError;
 use crate::report::page;
+use crate::report::status::spans;
 use crate::sys::access::writable;
 use crate::sys::time_zone::utc_clock;
 use wireup_core::job::spec::StatusSpec;
@@ -18,6 +19,7 @@ use wireup_core::timeline::{self, StrangeLine, Timeline};
 #[derive(Debug)]
 pub(crate) struct Kept {
     clock: WallClock,
+    since: SystemTime,
     lines: Vec<u8>,
 }
 
@@ -26,6 +28,7 @@ impl Kept {
     pub(crate) fn of(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
         spec.is_kept().then(|| Self {
             clock: utc_clock(since),
+            since,
             lines: Vec::new(),
         })
     }
@@ -60,6 +63,13 @@ impl Kept {
         made.failures.extend(failures);
         if spec.timing {
             made.lines = timeline::summary(&timeline);
+        }
+        if let Some(context) = &spec.spans
+            && let Err(why) = spans::send(&timeline, context, self.since)
+        {
+            // The collector may be the affair of somebody else: the launch is not the worse for it.
+            made.lines
+                .push(format!("warning: spans of the launch were not sent: {why}"));
         }
         made
     }
