@@ -85,7 +85,7 @@ impl TraceContext {
 
     /// The span of a process of the launch: every node and the launcher find the same.
     pub fn of_rank(&self, job: JobNumber, rank: Rank) -> SpanId {
-        self.numbered(u64::from(job.0) + 1 << 32 | u64::from(rank.0))
+        self.numbered(((u64::from(job.0) + 1) << 32) | u64::from(rank.0))
     }
 
     /// A span of the launch by a number below 2^32, which ranks do not use.
