@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::common::{eventually, program, repository, skip};
 
@@ -87,14 +88,26 @@ struct Pods {
     python: PathBuf,
     /// The first three bytes of all addresses.
     net: String,
+    /// The names of the pods that are played.
+    names: Vec<String>,
     server: Option<Child>,
+    /// One network of containers at a time: they share the names of bridges.
+    _one: MutexGuard<'static, ()>,
 }
 
+static ONE: Mutex<()> = Mutex::new(());
+
+const INDEXED_JOB: &str = "indexed-job/indexed-job.yaml";
+
+/// What `containers/Containerfile` makes of [`BASE`].
 const IMAGE: &str = "localhost/wireup-test:1";
 
+/// An image with an MPI program.
+const BASE: &str = "localhost/program-test:1";
+
 /// Programs of the image that busybox is.
-const APPLETS: [&str; 12] = [
-    "cat", "chmod", "cp", "grep", "hostname", "id", "mkdir", "mv", "ps", "rm", "sh", "sleep",
+const APPLETS: [&str; 13] = [
+    "cat", "chmod", "cp", "grep", "hostname", "id", "mkdir", "mv", "ps", "rm", "sh", "sleep", "tr",
 ];
 
 /// What a process in a sandbox may set, and a runtime that takes it: containers are told no limits of their own.
@@ -135,7 +148,9 @@ impl Pods {
                 .unwrap(),
             python,
             net: format!("10.98.{}", std::process::id() % 250),
+            names: Vec::new(),
             server: None,
+            _one: ONE.lock().unwrap_or_else(PoisonError::into_inner),
         };
         fs::write(made.path("containers.conf"), SETTINGS).unwrap();
         made.make_image(&program("pmi_wireup")?);
@@ -173,35 +188,37 @@ impl Pods {
         command
     }
 
-    /// An image of what `containers/Containerfile` copies, a shell, and the libraries of both.
+    /// An image with a program, a shell, and the libraries that this machine has of them; then the image that
+    /// `containers/Containerfile` makes of that one.
     fn make_image(&self, app: &Path) {
         let root = self.path("image");
         for dir in [
-            "bin",
-            "usr/bin",
-            "etc",
-            "authority",
-            "identity",
-            "tmp",
-            "dev",
-            "proc",
-            "sys",
+            "bin", "usr/bin", "usr/lib", "etc", "tmp", "dev", "proc", "sys",
         ] {
             fs::create_dir_all(root.join(dir)).unwrap();
         }
-        for dir in ["identity", "tmp"] {
-            fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o1777)).unwrap();
-        }
+        fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
         for name in APPLETS {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
         }
+        let name = app.file_name().unwrap();
+        fs::copy(app, root.join("usr/bin").join(name)).unwrap();
+        let context = self.path("context");
+        fs::create_dir(&context).unwrap();
         let wireup = Path::new(env!("CARGO_BIN_EXE_wireup"));
-        let parts = ["wireup-agent", "wireup-pmix-host", "libwireup-pmix-host.so"];
-        let mut programs: Vec<PathBuf> = parts.map(|name| wireup.with_file_name(name)).into();
-        programs.extend([wireup.to_owned(), app.to_owned()]);
-        for from in &programs {
-            fs::copy(from, root.join("usr/bin").join(from.file_name().unwrap())).unwrap();
+        let mut programs = vec![app.to_owned()];
+        for name in [
+            "wireup",
+            "wireup-agent",
+            "wireup-pmix-host",
+            "libwireup-pmix-host.so",
+        ] {
+            let from = wireup.with_file_name(name);
+            // Debugging information would be copied with each layer.
+            let to = context.join(name);
+            said(Command::new("strip").arg("-o").args([&to, &from]));
+            programs.push(from);
         }
         let listed = said(Command::new("ldd").args(&programs));
         let words = listed
@@ -212,8 +229,8 @@ impl Pods {
             fs::create_dir_all(to.parent().unwrap()).unwrap();
             fs::copy(library, to).unwrap();
         }
-        fs::write(root.join("etc/passwd"), "mpi:x:1000:1000::/tmp:/bin/sh\n").unwrap();
-        fs::write(root.join("etc/group"), "mpi:x:1000:\n").unwrap();
+        fs::write(root.join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").unwrap();
+        fs::write(root.join("etc/group"), "root:x:0:\n").unwrap();
         let archive = self.path("image.tar");
         let tar = ["--create", "--file"];
         said(
@@ -224,11 +241,27 @@ impl Pods {
                 .arg(&root)
                 .arg("."),
         );
-        let environment = ["ENV PATH=/usr/bin:/bin", "ENV HOME=/tmp", "WORKDIR /tmp"];
-        let mut words = vec!["import", "--quiet"];
-        words.extend(environment.iter().flat_map(|change| ["--change", *change]));
-        words.extend([archive.to_str().unwrap(), IMAGE]);
+        let words = ["import", "--quiet", "--change", "ENV PATH=/usr/bin:/bin"];
+        let words = [&words[..], &[archive.to_str().unwrap(), BASE]].concat();
         said(&mut self.podman(&words));
+        let file = repository().join("containers/Containerfile");
+        let base = format!("BASE={BASE}");
+        let words = [
+            "build",
+            "--quiet",
+            "--pull=never",
+            "--network=none",
+            "--build-arg",
+            &base,
+            "--tag",
+            IMAGE,
+            "--file",
+            file.to_str().unwrap(),
+            context.to_str().unwrap(),
+        ];
+        said(&mut self.podman(&words));
+        fs::remove_dir_all(context).unwrap();
+        fs::remove_dir_all(root).unwrap();
     }
 
     /// What the secret has, readable as it is with `fsGroup`.
@@ -246,31 +279,37 @@ impl Pods {
         }
     }
 
-    /// The job with these variables.
+    /// The pods of a manifest with these variables, with the addresses 10, 11 and so on of the network.
     #[track_caller]
-    fn play(&self, variables: &[&str]) {
+    fn play(&mut self, name: &str, variables: &[&str]) {
         let gateway = format!("{}.1", self.net);
+        // A launcher and three workers, or three pods.
+        let count = if name.starts_with("jobset") { 4 } else { 3 };
+        let addresses: Vec<String> = (0..count).map(|pod| self.address(pod)).collect();
         let mut command = Command::new(&self.python);
         command.arg(repository().join("tests/kubernetes/pods.py"));
-        command
-            .arg(manifest("indexed-job/indexed-job.yaml"))
-            .arg(IMAGE);
+        command.arg(manifest(name)).arg(IMAGE);
         command
             .arg(self.path("authority"))
-            .args([&gateway, "pods.test"]);
+            .args([&gateway, "pods.test", &addresses.join(",")]);
         let output = command.args(variables).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
+        let names = String::from_utf8(output.stderr).unwrap();
+        self.names = names.lines().map(str::to_owned).collect();
         let file = self.path("pods.yaml");
         fs::write(&file, output.stdout).unwrap();
-        let addresses = [10, 11, 12].map(|last| format!("{}.{last}", self.net));
         let mut words = vec!["kube", "play", "--network", "pods"];
         words.extend(addresses.iter().flat_map(|address| ["--ip", address]));
         words.push(file.to_str().unwrap());
         said(&mut self.podman(&words));
     }
 
-    /// Has the names of the pods known.
-    fn publish(&mut self) {
+    fn address(&self, pod: usize) -> String {
+        format!("{}.{}", self.net, 10 + pod)
+    }
+
+    /// Has DNS know the pods, by the names that their service gives them.
+    fn publish(&mut self, name_of: impl Fn(&Self, usize) -> String) {
         let mut command = Command::new("/usr/sbin/dnsmasq");
         command.args([
             "--keep-in-foreground",
@@ -285,9 +324,9 @@ impl Pods {
         ]);
         command.args(["--pid-file=", "--log-facility=-"]);
         command.arg(format!("--listen-address={}.1", self.net));
-        for pod in 0..3 {
-            let name = format!("mpi-{pod}.wireup.pods.test");
-            command.arg(format!("--host-record={name},{}.{}", self.net, 10 + pod));
+        for pod in 0..self.names.len() {
+            let name = format!("{}.wireup.pods.test", name_of(self, pod));
+            command.arg(format!("--host-record={name},{}", self.address(pod)));
             command.arg(format!(
                 "--srv-host=_wireup._tcp.wireup.pods.test,{name},7437"
             ));
@@ -296,13 +335,22 @@ impl Pods {
         self.server = Some(command.spawn().unwrap());
     }
 
-    fn log(&self, pod: u32) -> String {
-        text(&self.podman(&["logs", &agent(pod)]).output().unwrap())
+    /// The same for pods of jobs, which have host names.
+    fn publish_hosts(&mut self) {
+        self.publish(|pods, pod| pods.names[pod].clone());
+    }
+
+    fn agent(&self, pod: usize) -> String {
+        format!("{}-agent", self.names[pod])
+    }
+
+    fn log(&self, pod: usize) -> String {
+        text(&self.podman(&["logs", &self.agent(pod)]).output().unwrap())
     }
 
     /// The exit code of the launcher's pod.
     fn code(&self) -> String {
-        said(&mut self.podman(&["wait", &agent(0)]))
+        said(&mut self.podman(&["wait", &self.agent(0)]))
             .trim()
             .to_owned()
     }
@@ -324,21 +372,17 @@ impl Drop for Pods {
     }
 }
 
-fn agent(pod: u32) -> String {
-    format!("mpi-{pod}-agent")
-}
-
 #[test(long)]
 fn pods_run_a_launch_and_a_lost_one_ends_it() {
     let Some(mut pods) = Pods::new() else { return };
-    pods.play(&["SLOTS=2", "PROGRAM=pmi_wireup"]);
+    pods.play(INDEXED_JOB, &["SLOTS=2", "PROGRAM=pmi_wireup"]);
     // As the probes of the pods.
-    let probe = ["exec", &agent(1), "wireup", "ps", "--nodes"];
+    let probe = ["exec", &pods.agent(1), "wireup", "ps", "--nodes"];
     eventually("the agent is ready", || {
         let output = pods.podman(&probe).output().unwrap();
         (output.status.success() && text(&output).contains("ready")).then_some(())
     });
-    let status = ["exec", &agent(1), "cat", "/proc/1/status"];
+    let status = ["exec", &pods.agent(1), "cat", "/proc/1/status"];
     let status = said(&mut pods.podman(&status));
     for line in [
         "Uid:\t1000",
@@ -353,7 +397,7 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
             .contains("dns:wireup:2: 0 of 3 hosts; waits")
             .then_some(())
     });
-    pods.publish();
+    pods.publish_hosts();
     let code = pods.code();
     let log = pods.log(0);
     assert_eq!(code, "0", "{log}");
@@ -367,21 +411,72 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
     }
     pods.clear();
 
-    pods.play(&["PROGRAM=--pmi none sleep 1000"]);
-    pods.publish();
-    let shown = ["exec", &agent(2), "ps"];
+    pods.play(INDEXED_JOB, &["PROGRAM=--pmi none sleep 1000"]);
+    pods.publish_hosts();
+    let shown = ["exec", &pods.agent(2), "ps"];
     eventually("the last rank runs", || {
         let output = pods.podman(&shown).output().unwrap();
         text(&output).contains("sleep 1000").then_some(())
     });
-    said(&mut pods.podman(&["kill", "--signal", "KILL", &agent(2)]));
+    said(&mut pods.podman(&["kill", "--signal", "KILL", &pods.agent(2)]));
     let code = pods.code();
     let log = pods.log(0);
     assert_ne!(code, "0", "{log}");
     assert!(log.contains("\nwireup: host mpi-2: "), "{log}");
     eventually("the other pod has no rank left", || {
-        let output = pods.podman(&["exec", &agent(1), "ps"]).output().unwrap();
+        let output = pods
+            .podman(&["exec", &pods.agent(1), "ps"])
+            .output()
+            .unwrap();
         let processes = text(&output);
         (processes.contains("wireup agent") && !processes.contains("sleep")).then_some(())
     });
+}
+
+#[test(long)]
+fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
+    let Some(mut pods) = Pods::new() else { return };
+    pods.play("jobset/jobset.yaml", &["SLOTS=2", "PROGRAM=pmi_wireup"]);
+    pods.publish_hosts();
+    let code = pods.code();
+    let log = pods.log(0);
+    assert_eq!(code, "0", "{log}");
+    assert_eq!(log.matches("size=8").count(), 8, "{log}");
+    for pod in 1..4 {
+        let log = pods.log(pod);
+        let brought = format!("begins as node {pod} of 4, brought by mpi-launcher-0-0");
+        assert!(log.contains(&brought), "{log}");
+    }
+}
+
+#[test(long)]
+fn the_pods_of_a_daemonset_serve_many_launches() {
+    let Some(mut pods) = Pods::new() else { return };
+    pods.play("daemonset/daemonset.yaml", &[]);
+    // As CoreDNS calls pods without a host name.
+    pods.publish(|pods, pod| pods.address(pod).replace('.', "-"));
+    let launch = |words: &[&str]| {
+        let agent = pods.agent(0);
+        let words = [&["exec", &agent, "wireup", "run", "--hosts"], words].concat();
+        pods.podman(&words).output().unwrap()
+    };
+    eventually("all agents are there", || {
+        let output = launch(&[
+            "dns:wireup",
+            "--nodes",
+            "3",
+            "--wait-hosts",
+            "60",
+            "--pmi",
+            "none",
+            "hostname",
+        ]);
+        let mut lines: Vec<String> = text(&output).lines().map(str::to_owned).collect();
+        lines.sort();
+        (output.status.success() && lines == pods.names).then_some(())
+    });
+    let output = launch(&["dns:wireup:2", "pmi_wireup"]);
+    let log = text(&output);
+    assert!(output.status.success(), "{log}");
+    assert_eq!(log.matches("size=6").count(), 6, "{log}");
 }
