@@ -40,7 +40,7 @@ pub(crate) mod binding;
 mod decide;
 pub mod direction;
 pub mod directory;
-pub(crate) mod engines;
+pub mod engines;
 pub mod environment;
 mod growth;
 pub mod host_lookup;

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - [`entry`]: beside the launcher; makes an authority for the launch and starts the agents
+//! - [`task_manager`]: standard input and output for a command of a batch system that passes none
 //! - [`node`]: on each host; gets the authority on its standard input, and issues its own certificate
 //!
 //! Rule: the authority's key is on no command line, in no environment and in no file: it is sent to the agents'
@@ -16,6 +17,7 @@ mod authority;
 #[allow(unsafe_code, reason = "a descriptor that the launcher passes")]
 pub mod entry;
 pub mod node;
+pub mod task_manager;
 
 use std::path::PathBuf;
 use std::sync::Arc;

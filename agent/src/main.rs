@@ -10,7 +10,7 @@ use wireup::plan::host_lookup;
 use wireup::report::status::spans;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
-use wireup_agent::for_launch::{entry, node};
+use wireup_agent::for_launch::{entry, node, task_manager};
 use wireup_agent::user::accounts;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
 
@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
         Some(word) if word == spans::COMMAND => wireup_agent::spans::main(),
+        Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
+        Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),
         Some(word) if word == host_lookup::COMMAND => find_hosts::main(std::env::args_os().skip(2)),
         word => {
             let behind_front = word.is_some_and(|word| word == front::COMMAND);
@@ -38,6 +40,11 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// The words behind the command.
+fn words_behind() -> Vec<String> {
+    std::env::args().skip(2).collect()
 }
 
 /// What people call.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::sidecar_files::LIBRARY_DIRECTORY;
 
 /// The daemon.
-pub(crate) const AGENT: &str = "wireup-agent";
+pub const AGENT: &str = "wireup-agent";
 
 /// What speaks Interoperable MPI.
 pub(crate) const IMPI: &str = "wireup-impi";

@@ -3,6 +3,9 @@
 mod other;
 mod slurm;
 
+pub use crate::inspect::agent_file::AGENT;
+pub use other::TASK_CALLER;
+
 use std::collections::BTreeSet;
 use std::io;
 
@@ -70,6 +73,7 @@ pub(crate) enum Named {
     Slurm,
     GridEngine,
     Lsf,
+    Pbs,
     Flux,
 }
 
@@ -84,7 +88,13 @@ pub(crate) fn find(
     if (around.variable)("WIREUP_RANK").is_some() {
         return Ok(None);
     }
-    let all = [Named::Slurm, Named::GridEngine, Named::Lsf, Named::Flux];
+    let all = [
+        Named::Slurm,
+        Named::GridEngine,
+        Named::Lsf,
+        Named::Pbs,
+        Named::Flux,
+    ];
     for engine in all {
         if named.is_some_and(|named| named != engine) {
             continue;

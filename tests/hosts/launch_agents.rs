@@ -62,12 +62,19 @@ fn a_launch_starts_agents_and_leaves_none_however_it_ends() {
 
 /// In the place of the commands of batch systems that are not to be had. Arguments, standard input and output, and the end
 /// are as their documentation says.
-const STAND_INS: [(&str, &str); 3] = [
+const STAND_INS: [(&str, &str); 4] = [
     (
         "qrsh",
         "[ \"$1\" = -inherit ] || exit 1; shift; exec LAB rsh \"$@\"",
     ),
     ("blaunch", "exec LAB rsh \"$@\""),
+    // tm_spawn: the environment of the job and not the caller's, no standard input, output in the job's file.
+    (
+        "pbs_tmrsh",
+        "host=$1; shift
+         exec LAB rsh $host env -i PATH=/usr/bin:/bin HOME=$HOME PBS_JOBID=7.node02 PBS_JOBCOOKIE=$PBS_JOBCOOKIE \"$@\" \
+             </dev/null >>\"$PBS_OUTPUT\" 2>&1",
+    ),
     (
         "flux",
         "case $1-$2 in
@@ -95,6 +102,13 @@ fn jobs_of_other_batch_systems_are_used_without_options() {
     let list_of = list.display().to_string();
     let grid = [("JOB_ID", "7"), ("PE_HOSTFILE", &*list_of)];
     let lsf = [("LSB_JOBID", "7"), ("LSB_DJOB_HOSTFILE", &*list_of)];
+    let output = cluster.dir().join("output").display().to_string();
+    let pbs = [
+        ("PBS_JOBID", "7.node02"),
+        ("PBS_NODEFILE", &*list_of),
+        ("PBS_JOBCOOKIE", "0123456789ABCDEF"),
+        ("PBS_OUTPUT", &output),
+    ];
     let flux = [("FLUX_URI", "local:///run/flux/local")];
     let lines = "node02 1 q U\nnode03 2 q U\nnode04 1 q U\n";
     let once = "node02\nnode03\nnode03\nnode04\n";
@@ -103,6 +117,7 @@ fn jobs_of_other_batch_systems_are_used_without_options() {
     let all = [
         ("Grid Engine", lines, &grid[..], &two[..]),
         ("LSF", once, &lsf, &two),
+        ("PBS", once, &pbs, &two),
         ("Flux", "", &flux, &one),
     ];
     let idle: Vec<usize> = (0..4)

@@ -21,6 +21,7 @@ use crate::launch_agents::{Known, LaunchAgents};
 use crate::local;
 use wireup::backend::launch_agents::LINK;
 use wireup::failure::RunFailure;
+use wireup::plan::engines::AGENT;
 use wireup_core::job::spec::AgentStarter;
 use wireup_core::link::decode;
 
@@ -105,7 +106,11 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
             _ => None,
         };
         let name = words.first().cloned().unwrap_or_default();
-        let mut command = Command::new(program(&name));
+        let file = match name == AGENT {
+            true => own.clone(),
+            false => program(&name),
+        };
+        let mut command = Command::new(file);
         command.args(words.get(1..).unwrap_or_default());
         command.arg(&own).arg(super::node::COMMAND).args(host);
         for variable in &starter.without {

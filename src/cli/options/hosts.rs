@@ -45,7 +45,7 @@ pub(crate) struct HostsArgs {
     )]
     launch_agents: Option<String>,
 
-    /// The batch system whose allocation is used: auto, slurm, gridengine, lsf, flux, or none
+    /// The batch system whose allocation is used: auto, slurm, gridengine, lsf, pbs, flux, or none
     #[arg(
         long,
         value_enum,
@@ -135,6 +135,7 @@ enum Engine {
     Slurm,
     Gridengine,
     Lsf,
+    Pbs,
     Flux,
     None,
 }
@@ -155,6 +156,10 @@ impl Engine {
             Self::Lsf => (
                 engines::Named::Lsf,
                 "--engine lsf: this is no job of LSF; use bsub -n",
+            ),
+            Self::Pbs => (
+                engines::Named::Pbs,
+                "--engine pbs: this is no job of PBS; use qsub -l select",
             ),
             Self::Flux => (
                 engines::Named::Flux,

@@ -5,13 +5,16 @@
 //! Rule: LSF lists a node once for each slot; blaunch takes the place of rsh. Source: IBM Spectrum LSF, command reference.
 //! Rule: in Flux, ranks of brokers are positions in the list of hosts. A job's process, as against an instance's script,
 //! has `FLUX_JOB_ID`. Source: flux-exec(1), flux-hostlist(1), flux-environment(7).
-//!
-//! PBS is not among them: `pbs_tmrsh` and `pbsdsh` start a process by `tm_spawn`, which passes no standard input, by which
-//! agents get their certificate, and no output back. Source: OpenPBS, src/cmds/pbs_tmrsh.c.
+//! Rule: PBS lists a node once for each slot. Its command, `pbs_tmrsh`, passes no standard input and no output back: the
+//! agent's executable makes the connection. Source: OpenPBS, src/cmds/pbs_tmrsh.c.
 
 use super::{Allocation, EngineError, Named, Surroundings};
+use crate::inspect::agent_file::AGENT;
 use wireup_core::job::hosts;
 use wireup_core::job::spec::AgentStarter;
+
+/// The command of the agent's executable that executes another one on a host of a PBS job.
+pub const TASK_CALLER: &str = "tm-caller";
 
 /// A batch system.
 struct Engine {
@@ -34,7 +37,7 @@ enum Source {
     Output(&'static [&'static str]),
 }
 
-const ENGINES: [Engine; 3] = [
+const ENGINES: [Engine; 4] = [
     Engine {
         named: Named::GridEngine,
         name: "Grid Engine",
@@ -50,6 +53,14 @@ const ENGINES: [Engine; 3] = [
         lacks: None,
         nodes: Source::File("LSB_DJOB_HOSTFILE"),
         command: &["blaunch", "{host}"],
+    },
+    Engine {
+        named: Named::Pbs,
+        name: "PBS",
+        has: &["PBS_JOBID", "PBS_NODEFILE", "PBS_JOBCOOKIE"],
+        lacks: None,
+        nodes: Source::File("PBS_NODEFILE"),
+        command: &[AGENT, TASK_CALLER, "{host}"],
     },
     Engine {
         named: Named::Flux,
@@ -189,6 +200,15 @@ mod tests {
         let all = found(Named::Lsf, &lsf, "n1\nn1\nn2\n").unwrap().unwrap();
         assert_eq!(all.hosts().unwrap(), "n1:2,n2:1".parse().unwrap());
         assert_eq!(all.starter.unwrap().command_for(0), ["blaunch", "n1"]);
+        let pbs = [
+            ("PBS_JOBID", "7.n1"),
+            ("PBS_NODEFILE", "/list"),
+            ("PBS_JOBCOOKIE", "0123456789ABCDEF"),
+        ];
+        let all = found(Named::Pbs, &pbs, "n1\nn1\nn2\n").unwrap().unwrap();
+        assert_eq!(all.hosts().unwrap(), "n1:2,n2:1".parse().unwrap());
+        let command = all.starter.unwrap().command_for(1);
+        assert_eq!(command, ["wireup-agent", "tm-caller", "n2"]);
         let flux = [("FLUX_URI", "local:///run/flux/local")];
         let all = found(Named::Flux, &flux, "n[1-3]\n").unwrap().unwrap();
         assert_eq!(all.hosts().unwrap(), "n1,n2,n3".parse().unwrap());

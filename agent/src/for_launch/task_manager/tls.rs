@@ -1,0 +1,197 @@
+//! The connection of a task with its caller, and what each of them proves.
+
+use std::io;
+use std::sync::Arc;
+
+use data_encoding::HEXLOWER;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, ServerConfig,
+    SignatureScheme, version,
+};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+/// The name in the certificate, which is known by its fingerprint.
+const NAME: &str = "wireup";
+
+/// What the digest of a task's connection is for.
+const LABEL: &[u8] = b"EXPORTER-wireup-task";
+
+type Digest = [u8; 32];
+
+/// What a task sends: without the cookie it cannot be made, and on another connection it is of no use.
+fn proof(exported: Digest, cookie: &[u8]) -> Digest {
+    let digest = Sha256::new().chain_update(exported).chain_update(cookie);
+    digest.finalize().into()
+}
+
+/// The side that waits for its task.
+#[derive(Clone)]
+pub(super) struct Caller {
+    acceptor: TlsAcceptor,
+    fingerprint: Digest,
+}
+
+impl Caller {
+    /// With a key of its own, which no file has.
+    ///
+    /// # Errors
+    /// When none can be made.
+    pub(super) fn new() -> io::Result<Self> {
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let params = CertificateParams::new([NAME.to_owned()]).map_err(io::Error::other)?;
+        let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+        let der = certificate.der().clone();
+        let fingerprint = Sha256::digest(&der).into();
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_single_cert(vec![der], key.into())
+            .map_err(io::Error::other)?;
+        Ok(Self {
+            acceptor: Arc::new(config).into(),
+            fingerprint,
+        })
+    }
+
+    /// The fingerprint of its certificate, as [`Task::new`] takes it.
+    pub(super) fn fingerprint(&self) -> String {
+        HEXLOWER.encode(&self.fingerprint)
+    }
+
+    /// The connection, if it is that of a task of the job with this cookie.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub(super) async fn admit(
+        &self,
+        stream: TcpStream,
+        cookie: &[u8],
+    ) -> io::Result<server::TlsStream<TcpStream>> {
+        let mut task = self.acceptor.accept(stream).await?;
+        let mut sent = Digest::default();
+        task.read_exact(&mut sent).await?;
+        let (_, connection) = task.get_ref();
+        let exported = connection.export_keying_material(Digest::default(), LABEL, None);
+        let expected = proof(exported.map_err(io::Error::other)?, cookie);
+        match sent == expected {
+            true => Ok(task),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+}
+
+/// The side that was started by its caller.
+pub(super) struct Task(TlsConnector);
+
+impl Task {
+    /// Of the caller with this fingerprint.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(super) fn new(fingerprint: &str) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not a fingerprint");
+        let bytes = HEXLOWER.decode(fingerprint.as_bytes()).ok();
+        let fingerprint = bytes.and_then(|bytes| bytes.try_into().ok());
+        let provider = Arc::new(ring::default_provider());
+        let known = Known {
+            fingerprint: fingerprint.ok_or_else(invalid)?,
+            provider: provider.clone(),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(io::Error::other)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(known))
+            .with_no_client_auth();
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Self(Arc::new(config).into()))
+    }
+
+    /// The connection with the caller, to which it has proved that it belongs to the job.
+    ///
+    /// # Errors
+    /// When the caller cannot be reached, or another process has taken its place.
+    pub(super) async fn connect(
+        &self,
+        address: &str,
+        cookie: &[u8],
+    ) -> io::Result<client::TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(address).await?;
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let mut caller = self.0.connect(name, stream).await?;
+        let (_, connection) = caller.get_ref();
+        let exported = connection.export_keying_material(Digest::default(), LABEL, None);
+        let proof = proof(exported.map_err(io::Error::other)?, cookie);
+        caller.write_all(&proof).await?;
+        caller.flush().await?;
+        Ok(caller)
+    }
+}
+
+/// Accepts one certificate.
+#[derive(Debug)]
+struct Known {
+    fingerprint: Digest,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Known {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match Digest::from(Sha256::digest(certificate)) == self.fingerprint {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let known = &self.provider.signature_verification_algorithms;
+        known.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::proof;
+
+    #[test]
+    fn a_proof_is_of_one_connection_and_one_job() {
+        assert_eq!(proof([1; 32], b"a"), proof([1; 32], b"a"));
+        assert_ne!(proof([1; 32], b"a"), proof([2; 32], b"a"));
+        assert_ne!(proof([1; 32], b"a"), proof([1; 32], b"b"));
+    }
+}
