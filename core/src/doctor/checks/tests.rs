@@ -293,6 +293,7 @@ const OF_ONE: &[Case] = &[
     }),
     ("memlock", Problem, "64 KB may be locked", |it| {
         device(it, DeviceKind::Fabric, None);
+        it.network_libraries[0].providers[0].name = "verbs".into();
         limit(it, "memlock", 64 << 10);
     }),
     (
