@@ -60,7 +60,10 @@ fn tried(directories: &[PathBuf]) -> Option<Vec<NetworkLibrary>> {
         let _ = child.kill();
     }
     let output = child.wait_with_output().ok()?;
-    serde_json::from_slice(&output.stdout).ok()
+    // UCX prints its warnings there too.
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let mut lines = printed.lines();
+    lines.find_map(|line| serde_json::from_str(line).ok())
 }
 
 /// What is printed by the process that tries it: a list of libraries.

