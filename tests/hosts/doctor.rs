@@ -316,15 +316,15 @@ fn ranks_send_messages_between_each_pair_and_a_firewall_stops_them() {
     on(
         &cluster,
         3,
-        "for ports in 1024:7000 8000:65535; do \
-           iptables -A INPUT -i eth0 -p tcp --syn --dport $ports -j REJECT; \
-           iptables -A OUTPUT -o eth0 -p tcp --syn --dport $ports -j REJECT; \
-         done",
+        "for ports in 1024:7000 8000:65535; do for table in iptables ip6tables; do \
+           $table -A INPUT -i eth0 -p tcp --syn --dport $ports -j REJECT; \
+           $table -A OUTPUT -o eth0 -p tcp --syn --dport $ports -j REJECT; \
+         done; done",
     );
     let found = look();
     let of_fourth = |it: &&(String, String, String)| {
         failed(it) && (it.1.contains("node04") || it.2.contains("node04"))
     };
     assert!(found.0.iter().any(|it| of_fourth(&it)), "{found:#?}");
-    on(&cluster, 3, "iptables -F");
+    on(&cluster, 3, "iptables -F; ip6tables -F");
 }
