@@ -13,12 +13,12 @@ use crate::common::{mpi, pmix, skip};
 
 /// All findings of one run: check, hosts and what.
 #[derive(Debug)]
-struct Findings(Vec<(String, String, String)>);
+pub(crate) struct Findings(Vec<(String, String, String)>);
 
 impl Findings {
     /// Fails unless this check found this, on these hosts and no others.
     #[track_caller]
-    fn expect(&self, check: &str, hosts: &str, words: &str) {
+    pub(crate) fn expect(&self, check: &str, hosts: &str, words: &str) {
         let hit = self
             .0
             .iter()
@@ -57,7 +57,7 @@ const OF_THE_LAB: [&str; 17] = [
     "libpmix-version",
 ];
 
-fn doctor(cluster: &Cluster, hosts: &str, words: &[&str]) -> (i32, Findings) {
+pub(crate) fn doctor(cluster: &Cluster, hosts: &str, words: &[&str]) -> (i32, Findings) {
     let wireup = cluster.wireup().to_str().unwrap();
     let run = cluster.command(0, [wireup, "doctor", "--json", "--hosts", hosts]);
     let outcome = run.more(words).run();
@@ -73,7 +73,7 @@ fn doctor(cluster: &Cluster, hosts: &str, words: &[&str]) -> (i32, Findings) {
 }
 
 #[track_caller]
-fn on(cluster: &Cluster, host: usize, script: &str) {
+pub(crate) fn on(cluster: &Cluster, host: usize, script: &str) {
     let mut shell = cluster.host(host).command("sh");
     let output = shell.args(["-c", script]).output().unwrap();
     assert!(output.status.success(), "{script}: {output:?}");

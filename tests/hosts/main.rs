@@ -47,6 +47,7 @@ mod remote_command;
 mod rendezvous;
 mod report;
 mod restarted;
+mod seen;
 mod separated;
 mod service;
 mod setup;
