@@ -59,6 +59,8 @@ int main(void)
     KEY(APPNUM);
     KEY(APP_RANK);
     KEY(GLOBAL_RANK);
+    KEY(CPUSET);
+    KEY(LOCALITY_STRING);
     KEY(REINCARNATION);
     KEY(TMPDIR);
     KEY(NSDIR);
