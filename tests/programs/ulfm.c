@@ -30,6 +30,27 @@ static int dies(const char *list, int rank)
     return 0;
 }
 
+/*
+ * A rank that leaves a reduction may be ahead of others: one that died at once would make the first reduction of these fail. So
+ * it dies when all others have said that they are through.
+ */
+static void die_in_turn(const char *list, int rank, int size, MPI_Comm all)
+{
+    for (int other = 0; other < size; other++) {
+        if (other != rank && dies(list, other))
+            MPI_Send(&rank, 1, MPI_INT, other, 0, all);
+    }
+    if (!dies(list, rank))
+        return;
+    for (int other = 0; other < size; other++) {
+        int through;
+
+        if (other != rank)
+            MPI_Recv(&through, 1, MPI_INT, other, 0, all, MPI_STATUS_IGNORE);
+    }
+    raise(SIGKILL);
+}
+
 int main(int argc, char **argv)
 {
     int rank, size, new_rank, new_size, sum = 0, code;
@@ -51,8 +72,8 @@ int main(int argc, char **argv)
         fail(1, "ulfm rank=%d: the first reduction failed", rank);
     if (waits)
         report("ulfm rank=%d ready", rank);
-    else if (argc > 1 && dies(argv[1], rank))
-        raise(SIGKILL);
+    else if (argc > 1)
+        die_in_turn(argv[1], rank, size, all);
     do {
         if (waits)
             usleep(10000);

@@ -190,7 +190,7 @@ fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_o
                     (sidecars(&job) == hosts).then_some(())
                 });
                 let uri = job.uri();
-                pids_of_sidecars(&job).into_iter().for_each(kill);
+                kill(&pids_of_sidecars(&job));
                 let text = "failed when no rank needed it";
                 let told = hosts * (1 + usize::from(attached));
                 job.running.wait_for_many(Output::Stderr, text, told);
@@ -207,7 +207,7 @@ fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_o
                 (sidecars(&job) == hosts).then_some(())
             });
             if let [_, second] = pids_of_sidecars(&job)[..] {
-                kill(second);
+                kill(&[second]);
                 let text = "failed when no rank needed it";
                 job.running.wait_for_many(Output::Stderr, text, 5);
                 let daemon = library.dir.join("pmix_daemon");
@@ -255,11 +255,13 @@ fn without_a_libpmix_no_tool_is_served_and_the_job_goes_on() {
     job.end();
 }
 
-/// Ends a process and what it does until then.
-fn kill(pid: i32) {
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+/// Ends processes, none of which sees that another has ended.
+fn kill(pids: &[i32]) {
     for signal in [Signal::STOP, Signal::KILL] {
-        let _ = rustix::process::kill_process(pid, signal);
+        for pid in pids {
+            let pid = rustix::process::Pid::from_raw(*pid).unwrap();
+            let _ = rustix::process::kill_process(pid, signal);
+        }
     }
 }
 
@@ -284,9 +286,8 @@ fn files_of_a_killed_launch_do_not_stay() {
             let job = start();
             look(&job, "file", &job.file());
             let processes = job.running.processes();
-            for process in processes {
-                kill(process.pid);
-            }
+            let pids: Vec<_> = processes.iter().map(|process| process.pid).collect();
+            kill(&pids);
             assert!(!job.files().is_empty());
             let next = Run::ranks(1, ["true"]).beside(&job.place);
             next.run().expect_quiet_success();
