@@ -79,6 +79,23 @@ pub(crate) fn on(cluster: &Cluster, host: usize, script: &str) {
     assert!(output.status.success(), "{script}: {output:?}");
 }
 
+/// Lets no connection of MPIs reach or leave a host: both directions, since each side of Open MPI tries the other. The port
+/// of agents stays open.
+pub(crate) fn raise_firewall(cluster: &Cluster, host: usize) {
+    on(
+        cluster,
+        host,
+        "for ports in 1024:7000 8000:65535; do for table in iptables ip6tables; do \
+           $table -A INPUT -i eth0 -p tcp --syn --dport $ports -j REJECT; \
+           $table -A OUTPUT -o eth0 -p tcp --syn --dport $ports -j REJECT; \
+         done; done",
+    );
+}
+
+pub(crate) fn drop_firewall(cluster: &Cluster, host: usize) {
+    on(cluster, host, "iptables -F; ip6tables -F");
+}
+
 #[test]
 fn faults_of_the_network_are_found_between_the_hosts_that_have_them() {
     let Some(cluster) = Cluster::new(4) else {
@@ -312,19 +329,11 @@ fn ranks_send_messages_between_each_pair_and_a_firewall_stops_them() {
     };
     let well = look();
     assert_eq!(well.0.iter().find(failed), None);
-    // In both directions: each side of Open MPI tries the other. The port of agents stays open.
-    on(
-        &cluster,
-        3,
-        "for ports in 1024:7000 8000:65535; do for table in iptables ip6tables; do \
-           $table -A INPUT -i eth0 -p tcp --syn --dport $ports -j REJECT; \
-           $table -A OUTPUT -o eth0 -p tcp --syn --dport $ports -j REJECT; \
-         done; done",
-    );
+    raise_firewall(&cluster, 3);
     let found = look();
     let of_fourth = |it: &&(String, String, String)| {
         failed(it) && (it.1.contains("node04") || it.2.contains("node04"))
     };
     assert!(found.0.iter().any(|it| of_fourth(&it)), "{found:#?}");
-    on(&cluster, 3, "iptables -F; ip6tables -F");
+    drop_firewall(&cluster, 3);
 }

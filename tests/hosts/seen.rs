@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::common::{Mpi, Outcome, mpi, program};
-use crate::doctor::{doctor, on};
+use crate::doctor::{doctor, drop_firewall, on, raise_firewall};
 
 const ALL: &str = "node[01-04]";
 
@@ -136,14 +136,7 @@ fn a_firewall_between_hosts_is_named_before_and_the_launch_that_it_stops_is_repo
         return;
     };
     launch(&cluster, &mpi, &[], "allreduce").expect(0);
-    on(
-        &cluster,
-        3,
-        "for ports in 1024:7000 8000:65535; do for table in iptables ip6tables; do \
-           $table -A INPUT -i eth0 -p tcp --syn --dport $ports -j REJECT; \
-           $table -A OUTPUT -o eth0 -p tcp --syn --dport $ports -j REJECT; \
-         done; done",
-    );
+    raise_firewall(&cluster, 3);
     let (_, found) = doctor(&cluster, ALL, &["--ppn", "2"]);
     found.expect("firewall", "node03", "no connection to node04");
     let outcome = launch(&cluster, &mpi, &["--timeout", "60"], "allreduce");
@@ -151,5 +144,5 @@ fn a_firewall_between_hosts_is_named_before_and_the_launch_that_it_stops_is_repo
     let page = page(&outcome);
     let cause = page["timeline"]["outcome"]["cause"]["message"].as_str();
     assert!(cause.is_some_and(|cause| !cause.is_empty()), "{page}");
-    on(&cluster, 3, "iptables -F; ip6tables -F");
+    drop_firewall(&cluster, 3);
 }
