@@ -99,8 +99,8 @@ fn serve(cluster: &Cluster, tls: bool) -> Vec<Running> {
 
 fn end(members: Vec<Running>) {
     for member in members {
-        // It ends by the signal or with 0.
-        member.signal(Signal::TERM);
+        // By a polite signal, a member whose peers have just ended may not end for minutes.
+        member.signal(Signal::KILL);
         member.finish();
     }
 }
