@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::failure::RequestError;
+use crate::plan::reasons::CountWhy;
 use crate::plan::{Decided, Plan};
 use crate::sys::device_files::Places;
 use crate::sys::devices::{self, SYS};
@@ -12,9 +13,9 @@ use crate::sys::hwloc::{self, HwlocError};
 use wireup_core::binding::{BindingError, HostBinding};
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::spec::JobSpec;
+use wireup_core::job::spec::{JobSpec, MapWithin};
 use wireup_core::topology::xml::TopologyError;
-use wireup_core::topology::{CpuSet, DeviceKind, Topology, xml};
+use wireup_core::topology::{CpuSet, DeviceKind, Level, Topology, xml};
 
 /// Why the ranks of a host cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,12 @@ enum Reason {
     Topology(#[from] NoTopology),
     #[error(transparent)]
     Binding(#[from] BindingError),
+    #[error(
+        "how many {} each host has is known only there; write the number of ranks too (-n)", .0.noun(2)
+    )]
+    Unnumbered(Level),
+    #[error("this host has no {}", .0.noun(1))]
+    Without(Level),
     #[error("{error}; {hidden} more have no device file here, or one that the control group bars")]
     Hidden { error: BindingError, hidden: usize },
     #[error(
@@ -120,6 +127,45 @@ fn ranks_here(ranks: &RankMap, node: Option<NodeId>) -> Vec<Rank> {
             .flat_map(|node| ranks.ranks_on(node))
             .collect(),
     }
+}
+
+/// The ranks of an only program without a number of ranks that `--map-by ppr:N:UNIT` puts on this machine; nothing if
+/// something else decides their number.
+///
+/// # Errors
+/// [`NotBound`] where the parts of the hosts cannot be counted.
+pub(super) fn ranks_by_parts(spec: &JobSpec) -> Result<Option<(u32, CountWhy)>, NotBound> {
+    let MapWithin::Each(each, level) = spec.binding.map else {
+        return Ok(None);
+    };
+    let layout = &spec.layout;
+    let decided = spec.apps.len() > 1 || spec.apps[0].count.is_some();
+    if decided || layout.ppn.is_some() || !layout.runs.is_empty() {
+        return Ok(None);
+    }
+    let count = || -> Result<u32, Reason> {
+        if layout.across_hosts() {
+            return Err(Reason::Unnumbered(level));
+        }
+        let host = Host::look(None, false).map_err(Reason::Topology)?;
+        let allowed = &host.topology.allowed;
+        let usable = host
+            .limit
+            .map_or_else(|| allowed.clone(), |limit| allowed.and(&limit));
+        let parts = host.topology.numbers_of(level, &usable).len();
+        match u32::try_from(parts) {
+            Ok(parts @ 1..) => Ok(parts),
+            _ => Err(Reason::Without(level)),
+        }
+    };
+    let parts = count().map_err(|error| NotBound {
+        option: format!("--map-by {}", spec.binding.map),
+        error,
+    })?;
+    let ranks = each
+        .saturating_mul(parts)
+        .saturating_mul(layout.virtual_nodes);
+    Ok(Some((ranks, CountWhy::Parts { each, parts, level })))
 }
 
 /// Binds the ranks of a job on one node, or on this machine as all nodes. For a spawned job `first` is the first job's

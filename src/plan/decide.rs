@@ -84,7 +84,8 @@ impl Plan {
         let inheritance = Inheritance::here(across)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
-        let sizes = sizes(&spec.apps, &spec.layout, &slots);
+        let by_parts = binding::ranks_by_parts(&spec)?;
+        let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         size::check(&spec, size, descriptors)?;

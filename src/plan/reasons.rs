@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::libpmix::{Choice, PassedOver, Source, Unfit};
 use crate::inspect::{Detected, Family, FoundLibrary, Opaque, Why};
 use wireup_core::job::spec::PmiChoice;
+use wireup_core::topology::Level;
 
 /// Where an application's number of ranks comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -18,6 +19,12 @@ pub enum CountWhy {
         /// Ranks on each node.
         ppn: u32,
         nodes: u32,
+    },
+    /// A number of ranks was asked for on every part of this machine, which has so many that may be used.
+    Parts {
+        each: u32,
+        parts: u32,
+        level: Level,
     },
     /// It is the only program, and gets all slots.
     Slots,
@@ -76,6 +83,13 @@ impl fmt::Display for CountWhy {
             Self::Given => f.write_str("as given (-n)"),
             Self::PerNode { ppn, nodes } => {
                 write!(f, "--ppn {ppn} on {nodes} node{}", plural(*nodes))
+            }
+            Self::Parts { each, parts, level } => {
+                write!(
+                    f,
+                    "{each} on each of {parts} {} (--map-by ppr:{each}:{level})",
+                    level.noun(*parts)
+                )
             }
             Self::Slots => f.write_str("one per slot, since -n is not given"),
             Self::HostSlots { unknown } => {

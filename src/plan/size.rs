@@ -20,9 +20,14 @@ const FILES_PER_RANK: u64 = 2;
 /// Descriptors the launcher needs besides.
 const DESCRIPTORS_BASE: u64 = 100;
 
-/// Ranks of each app: as given; else for a single program what `--ppn` allows, or one per slot, and
+/// Ranks of each app: as given; else for a single program those `by_parts`, what `--ppn` allows, or one per slot, and
 /// one for each of several. `slots` are those of this machine.
-pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: &Slots) -> Vec<(u32, CountWhy)> {
+pub(super) fn sizes(
+    apps: &[AppSpec],
+    layout: &LayoutSpec,
+    slots: &Slots,
+    by_parts: Option<(u32, CountWhy)>,
+) -> Vec<(u32, CountWhy)> {
     let nodes = layout.virtual_nodes;
     let listed: u64 = layout.runs.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
     let here = || layout.slots.unwrap_or_else(|| slots.count());
@@ -36,6 +41,7 @@ pub(super) fn sizes(apps: &[AppSpec], layout: &LayoutSpec, slots: &Slots) -> Vec
     apps.iter()
         .map(|app| {
             let given = |count| (count, CountWhy::Given);
+            let default = || by_parts.unwrap_or_else(default);
             app.count.map_or_else(default, given)
         })
         .collect()

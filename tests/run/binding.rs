@@ -132,6 +132,18 @@ fn hosts_that_cannot_bind_so_refuse_in_one_line() {
         &["--map-by", "ppr:1:node", "--ppn", "1"],
         &["write one of them"],
     );
+    Run::new([
+        "--hosts",
+        "elsewhere:8",
+        "--map-by",
+        "ppr:2:package",
+        "true",
+    ])
+    .run()
+    .expect_one_line(&[
+        "--map-by ppr:2:package",
+        "write the number of ranks too (-n)",
+    ]);
     let library = "/nonexistent/libhwloc.so";
     // A launch that binds nothing does not look for it.
     Run::new(["-n", "1", "true"])
@@ -154,15 +166,21 @@ fn machine(name: &str) -> PathBuf {
     PathBuf::from(format!("{root}/core/topologies/{name}.xml"))
 }
 
-/// The plan for `ranks` ranks on a machine: of each rank its cores or hardware threads, and its CPUs.
-fn planned(name: &str, (ranks, slots): (u32, u32), options: &[&str]) -> Vec<(String, String)> {
-    let (hosts, ranks) = (format!("localhost:{slots}"), ranks.to_string());
-    let words = [
-        &["--hosts", &hosts, "-n", &ranks, "--dry-run"],
-        options,
-        &["true"],
-    ]
-    .concat();
+/// The plan for `ranks` ranks on a machine: of each rank its cores or hardware threads, and its CPUs. Without a number of
+/// ranks the options decide it.
+fn planned(
+    name: &str,
+    (ranks, slots): (Option<u32>, u32),
+    options: &[&str],
+) -> Vec<(String, String)> {
+    let (hosts, ranks) = (
+        format!("localhost:{slots}"),
+        ranks.map(|ranks| ranks.to_string()),
+    );
+    let mut words = vec!["--hosts", &hosts, "--dry-run"];
+    words.extend(ranks.iter().flat_map(|ranks| ["-n", ranks]));
+    words.extend(options);
+    words.push("true");
     let run = Run::new(words).env("HWLOC_XMLFILE", machine(name));
     let out = run.run().expect(0).out();
     // `rank 3: cores 6-7 of NUMA node 0, package 0 (CPUs 12-15)`.
@@ -201,6 +219,9 @@ fn plans_equal_those_of_prterun_on_the_same_topology() {
         ("gpu8", "6", "numa", "core", ""),
         ("gpu8", "6", "l3", "l3", ""),
         ("gpu8", "4", "ppr:2:package", "core", ""),
+        ("gpu8", "", "ppr:1:package", "core", ""),
+        ("numa4", "", "ppr:2:numa", "core", ""),
+        ("hybrid", "", "ppr:1:core", "core", ""),
         ("gpu8", "3", "slot", "core", ":pe=4"),
         ("hybrid", "9", "core", "core", ""),
         ("gracehopper", "5", "package", "core", ""),
@@ -214,7 +235,8 @@ fn plans_equal_those_of_prterun_on_the_same_topology() {
         let told = Command::new(&prterun)
             .args(["--allow-run-as-root", "--prtemca", "hwloc_use_topo_file"])
             .arg(machine(name))
-            .args(["--host", "localhost:512", "-n", ranks])
+            .args(["--host", "localhost:512"])
+            .args(["-n", ranks].iter().filter(|_| !ranks.is_empty()))
             .args([
                 "--map-by",
                 &(theirs(map) + modifier),
@@ -228,9 +250,10 @@ fn plans_equal_those_of_prterun_on_the_same_topology() {
         let theirs = bindings(&told);
         let each = modifier.strip_prefix(":pe=").unwrap_or("1");
         let ours = ["--map-by", map, "--bind-to", to, "--cpus-per-rank", each];
-        let ranks = theirs.len() as u32;
-        let slots = ranks * each.parse::<u32>().unwrap();
-        let ours = planned(name, (ranks, slots), &ours);
+        let count = theirs.len() as u32;
+        let slots = count * each.parse::<u32>().unwrap();
+        let count = Some(count).filter(|_| !ranks.is_empty());
+        let ours = planned(name, (count, slots), &ours);
         let ours: Vec<String> = ours.into_iter().map(|(units, _)| units).collect();
         assert!(!theirs.is_empty(), "{told}");
         assert_eq!(ours, theirs, "{name} {map} {to}");
@@ -264,7 +287,7 @@ fn plans_equal_those_of_hydra_on_the_same_topology() {
         });
         let mut theirs: Vec<_> = theirs.collect();
         theirs.sort();
-        let ours = planned(name, (5, 5), &["--bind-to", to]);
+        let ours = planned(name, (Some(5), 5), &["--bind-to", to]);
         let ours: Vec<_> = ours.into_iter().map(|(_, cpus)| cpus).enumerate().collect();
         assert_eq!(ours, theirs, "{name} {to}: {told}");
     }

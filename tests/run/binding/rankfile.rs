@@ -176,7 +176,7 @@ fn plans_equal_those_of_prterun_with_the_same_rankfile() {
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
         let theirs = super::bindings(&told);
         let options = ["--rankfile", path.to_str().unwrap()];
-        let ours = planned(name, (4, 4), &options);
+        let ours = planned(name, (Some(4), 4), &options);
         let ours: Vec<String> = ours.into_iter().map(|(units, _)| units).collect();
         assert_eq!(ours, theirs, "{name}: {told}");
     }
