@@ -29,6 +29,7 @@ mod remote_command;
 mod report;
 mod requeue;
 mod run;
+mod serve;
 pub mod table;
 mod topo;
 pub(crate) mod usage_errors;
@@ -83,6 +84,8 @@ enum Other {
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
     Man(man::ManArgs),
+    /// Serve the ranks of a job whose processes others start
+    Serve(serve::ServeArgs),
     /// Run a plain command on each of several hosts, through their agents
     Exec(remote_command::ExecArgs),
     /// Run a command on a host through its agent, as ssh does
@@ -123,6 +126,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Some(word) if word == detached::COMMAND => {
             detached::keeper::keep(args.get(2..).unwrap_or_default())
         }
+        Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
@@ -173,6 +177,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
+        Ok(Other::Serve(args)) => Err(serve::execute(args)),
         Ok(Other::Exec(args)) => Err(remote_command::exec(args)),
         Ok(Other::Rsh(args)) => Err(remote_command::rsh(args)),
         Ok(Other::Env(args)) => launchers::execute(args),

@@ -6,6 +6,7 @@
 //! - [`failure`]: errors with which wireup refuses a run or gives it up
 //! - [`log`]: the log that `--log` turns on
 //! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine
+//! - [`gate`]: stands in for ranks whose processes are started by others
 //! - [`inspect`]: what a program needs, from its files
 //! - [`plan`]: what will be done: programs, slots, placement, interface, environment
 //! - [`stdio`]: standard streams of the ranks
@@ -19,7 +20,7 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{accounts, fabric, hwloc, interfaces, kernel, mounts, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
+// `sys::{accounts, fabric, hwloc, inherited, interfaces, kernel, mounts, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
 // `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 
@@ -33,6 +34,7 @@ pub mod failure;
 mod fuzzed;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod gate;
 pub mod inspect;
 pub mod jobs;
 pub mod log;

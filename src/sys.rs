@@ -14,6 +14,8 @@ pub(crate) mod fabric;
 pub mod fd_passing;
 #[allow(unsafe_code, reason = "the C library hwloc")]
 pub mod hwloc;
+#[allow(unsafe_code, reason = "borrows a descriptor by its number")]
+pub(crate) mod inherited;
 #[allow(unsafe_code, reason = "getifaddrs(3)")]
 pub mod interfaces;
 #[allow(unsafe_code, reason = "system calls that rustix does not have")]
@@ -47,6 +49,7 @@ pub mod signals;
 pub mod spawn;
 pub mod start_ranks;
 pub(crate) mod syslog;
+pub mod tcp_peer;
 #[allow(unsafe_code, reason = "localtime_r(3)")]
 pub(crate) mod time_zone;
 pub mod unix_socket;

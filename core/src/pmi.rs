@@ -5,19 +5,21 @@
 //! job's state on this node ([`server`]), which keeps one [`client`] state per rank, what `get`
 //! finds ([`store`]), the attributes of the node (`node_attributes`), and the members of each
 //! barrier or ring (`barriers`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`]
-//! has every size.
+//! has every size. A client that comes over TCP passes a [`gate`] first, perhaps with a [`challenge`].
 //!
 //! The dialect is a matter of the connection: PMI-1 and PMI-2 are served side by side. The modules
 //! with `_v1` in their name know lines, those with `_v2` frames; the others handle typed requests
 //! and answered, whatever the form.
 
 pub(crate) mod barriers;
+pub mod challenge;
 pub mod client;
 pub mod collective;
 pub mod command;
 pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
+pub mod gate;
 pub mod limits;
 mod node_attributes;
 pub mod reply;

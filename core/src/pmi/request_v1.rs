@@ -139,7 +139,7 @@ fn abort<'a>(line: &Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
 }
 
 /// The first value of each wanted key; other fields are ignored, as long as they are fields.
-fn pick<'a, const N: usize>(
+pub(super) fn pick<'a, const N: usize>(
     fields: Fields<'a>,
     wanted: [&str; N],
 ) -> Result<[Option<&'a [u8]>; N], ProtocolError> {

@@ -128,7 +128,7 @@ fn take_up_to(buffer: &mut Vec<u8>, input: &mut &[u8], wanted: usize) -> bool {
 }
 
 /// The number in front of a frame: digits with blanks around them, not 0.
-fn length(header: &[u8]) -> Result<usize, ProtocolError> {
+pub(super) fn length(header: &[u8]) -> Result<usize, ProtocolError> {
     let digits = header.trim_ascii();
     let blanks = header.iter().all(|&b| b.is_ascii_digit() || b == b' ');
     let number = blanks.then(|| super::request::number(digits)).flatten();
@@ -253,6 +253,11 @@ impl FrameBuilder {
         // An unknown name may have the full length; its reply is a command too.
         let kept = name.len().min(COMMAND_MAX - END.len());
         Self([b"      cmd=", &name[..kept], END, b";"].concat())
+    }
+
+    /// Starts `cmd=NAME`, of at most [`COMMAND_MAX`] bytes.
+    pub fn command(name: &[u8]) -> Self {
+        Self([b"      cmd=", name, b";"].concat())
     }
 
     /// Appends a pair; each `;` of the value is doubled.

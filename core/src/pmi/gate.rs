@@ -1,0 +1,298 @@
+//! The start of a PMI connection that comes over TCP, before the server of its rank hears of it: who the client says it
+//! is, and whether it proves that.
+//!
+//! ```text
+//!          ┌─ initack ──────────────────────────────────────────────▶ admitted
+//! first ───┼─ init 2 ──▶ full ── fullinit ─┬─────────────────────────▶ admitted
+//!          │                               └─ challenge ── answer ──▶ admitted
+//!          └─ init_oob ──▶ aside
+//! ```
+//! The caller reads bytes and carries out what [`Gate::receive`] returns. What an admitted client has sent goes to the
+//! server as it came; the server's answer to the line of a PMI-2 init has been given already, so the caller drops that.
+//!
+//! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
+
+use super::challenge::{AUTH_TYPE, AuthKey};
+use super::command::PmiCommand;
+use super::limits::COMMAND_MAX;
+use super::request::{PmiRequest, number};
+use super::wire_v1::{Line, ProtocolError, excerpt};
+use super::wire_v2::{Frame, FrameBuilder, length};
+use super::{request_v1, request_v2};
+use crate::job::ids::Rank;
+
+/// Most bytes of a client that is not admitted: real ones send fewer than 200.
+pub const START_MAX: usize = 4096;
+
+/// Bytes of the length in front of a frame.
+const HEADER: usize = 6;
+
+/// PMI-2's code for "something else".
+const RC_OTHER: i64 = 14;
+
+/// What a client has to prove.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    pub key: AuthKey,
+    /// No client is admitted without; otherwise those that offer it are asked.
+    pub required: bool,
+}
+
+/// Why a connection is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GateError {
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    #[error("it sent more than {START_MAX} bytes and no start of PMI")]
+    TooLong,
+    #[error("it starts with `{0}`: a client of PMI-1 starts with initack, which needs PMI_ID")]
+    NotAStart(String),
+    #[error("it speaks PMI {0}")]
+    Version(u32),
+    #[error("it does not state its rank: PMI_ID is not set")]
+    NoRank,
+    #[error("it says it is rank {claimed}, and this is the port of rank {own}")]
+    WrongRank { claimed: u32, own: u32 },
+    #[error("it has no key, and this port admits no client without (--pmi-port-auth)")]
+    ProofRequired,
+    #[error("it wants to prove itself by `{0}`; known is challenge-hmac-sha256")]
+    UnknownProof(String),
+    #[error("its key is wrong")]
+    WrongKey,
+}
+
+/// What has become of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// More bytes are needed.
+    Open,
+    /// It is the rank's client.
+    Admitted {
+        /// For the server.
+        received: Vec<u8>,
+        /// The server's first line answers what has been answered.
+        greeted: bool,
+    },
+    /// It is the way by which a client that is admitted gets notices, each with a signal if it wants that.
+    Aside {
+        signal: Option<Vec<u8>>,
+    },
+    Refused(GateError),
+}
+
+/// The answer to received bytes: to be sent in any case, before the verdict is carried out.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Passage {
+    pub reply: Vec<u8>,
+    pub verdict: Verdict,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    First,
+    /// After a PMI-2 init of this length.
+    Full(usize),
+    /// After a fullinit, with everything up to its end being for the server.
+    Challenged(usize),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Gate {
+    rank: Rank,
+    size: u32,
+    proof: Proof,
+    /// What the client is asked to sign.
+    challenge: String,
+    received: Vec<u8>,
+    state: State,
+}
+
+impl Gate {
+    /// A connection to the port of a rank. The challenge must be new for each.
+    pub fn new(rank: Rank, size: u32, proof: Proof, challenge: String) -> Self {
+        Self {
+            rank,
+            size,
+            proof,
+            challenge,
+            received: Vec::new(),
+            state: State::First,
+        }
+    }
+
+    /// Takes bytes in any pieces. Nothing may be given to it after a verdict that is not [`Verdict::Open`].
+    pub fn receive(&mut self, bytes: &[u8]) -> Passage {
+        self.received.extend_from_slice(bytes);
+        let mut reply = Vec::new();
+        let verdict = match self.advance(&mut reply) {
+            Ok(Some(verdict)) => verdict,
+            Ok(None) if self.received.len() > START_MAX => {
+                self.refuse(GateError::TooLong, &mut reply)
+            }
+            Ok(None) => Verdict::Open,
+            Err(error) => self.refuse(error, &mut reply),
+        };
+        Passage { reply, verdict }
+    }
+
+    fn advance(&mut self, reply: &mut Vec<u8>) -> Result<Option<Verdict>, GateError> {
+        loop {
+            match self.state {
+                State::First => {
+                    let window = &self.received[..self.received.len().min(START_MAX)];
+                    let Some(end) = memchr::memchr(b'\n', window) else {
+                        return Ok(None);
+                    };
+                    if let Some(verdict) = self.first(end, reply)? {
+                        return Ok(Some(verdict));
+                    }
+                }
+                State::Full(start) => {
+                    let Some(end) = self.frame_end(start)? else {
+                        return Ok(None);
+                    };
+                    if let Some(verdict) = self.full(start, end, reply)? {
+                        return Ok(Some(verdict));
+                    }
+                }
+                State::Challenged(start) => {
+                    let Some(end) = self.frame_end(start)? else {
+                        return Ok(None);
+                    };
+                    let frame = Frame::parse(&self.received[start + HEADER..end])?;
+                    let answer = frame.get("authinfo").unwrap_or_default();
+                    if frame.name != b"auth-response-complete"
+                        || !self.proof.key.accepts(self.challenge.as_bytes(), answer)
+                    {
+                        return Err(GateError::WrongKey);
+                    }
+                    self.received.drain(start..end);
+                    return Ok(Some(self.admitted(0, true)));
+                }
+            }
+        }
+    }
+
+    /// The end of the frame that starts there, if it has come.
+    fn frame_end(&self, start: usize) -> Result<Option<usize>, GateError> {
+        let Some(header) = self.received.get(start..start + HEADER) else {
+            return Ok(None);
+        };
+        let end = start + HEADER + length(header)?;
+        if end > START_MAX {
+            return Err(GateError::TooLong);
+        }
+        Ok((self.received.len() >= end).then_some(end))
+    }
+
+    /// A line that ends there.
+    fn first(&mut self, end: usize, reply: &mut Vec<u8>) -> Result<Option<Verdict>, GateError> {
+        let line = Line::parse(&self.received[..end])?;
+        match line.name {
+            b"initack" => {
+                let [claimed] = request_v1::pick(line.fields(), ["pmiid"])?;
+                self.check_rank(claimed)?;
+                if self.proof.required {
+                    return Err(GateError::ProofRequired);
+                }
+                let (rank, size) = (self.rank, self.size);
+                reply.extend_from_slice(
+                    format!("cmd=initack rc=0\ncmd=set size={size}\ncmd=set rank={rank}\ncmd=set debug=0\n")
+                        .as_bytes(),
+                );
+                Ok(Some(self.admitted(end + 1, false)))
+            }
+            b"init_oob" => {
+                let [signal] = request_v1::pick(line.fields(), ["signal"])?;
+                let signal = signal.filter(|signal| *signal != b"NONE");
+                if self.proof.required {
+                    return Err(GateError::ProofRequired);
+                }
+                Ok(Some(Verdict::Aside {
+                    signal: signal.map(<[u8]>::to_vec),
+                }))
+            }
+            b"init" => match request_v1::parse(&line)?.1 {
+                Ok(PmiRequest::Init { version: 2, .. }) => {
+                    let answer = b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
+                    reply.extend_from_slice(answer);
+                    self.state = State::Full(end + 1);
+                    Ok(None)
+                }
+                Ok(PmiRequest::Init { version, .. }) if version != 1 => {
+                    Err(GateError::Version(version))
+                }
+                _ => Err(GateError::NotAStart("cmd=init".to_owned())),
+            },
+            name => Err(GateError::NotAStart(excerpt(
+                &name[..name.len().min(COMMAND_MAX)],
+            ))),
+        }
+    }
+
+    /// The frame in that range, which must be a fullinit.
+    fn full(
+        &mut self,
+        start: usize,
+        end: usize,
+        reply: &mut Vec<u8>,
+    ) -> Result<Option<Verdict>, GateError> {
+        let frame = Frame::parse(&self.received[start + HEADER..end])?;
+        let call = request_v2::call(&frame);
+        if call.command != PmiCommand::FullInit {
+            return Err(GateError::NotAStart(excerpt(frame.name)));
+        }
+        let claimed = frame.get("pmirank").or_else(|| frame.get("srcid"));
+        self.check_rank(claimed)?;
+        match frame.get("authtype").unwrap_or_default() {
+            AUTH_TYPE => {
+                let challenge = FrameBuilder::command(b"auth-response")
+                    .field("authinfo", self.challenge.as_bytes());
+                reply.extend(challenge.end());
+                self.state = State::Challenged(end);
+                Ok(None)
+            }
+            b"" | b"none" if self.proof.required => Err(GateError::ProofRequired),
+            b"" | b"none" => Ok(Some(self.admitted(0, true))),
+            other => Err(GateError::UnknownProof(excerpt(other))),
+        }
+    }
+
+    fn check_rank(&self, claimed: Option<&[u8]>) -> Result<(), GateError> {
+        let claimed = claimed.and_then(number::<u32>).ok_or(GateError::NoRank)?;
+        match claimed == self.rank.0 {
+            true => Ok(()),
+            false => Err(GateError::WrongRank {
+                claimed,
+                own: self.rank.0,
+            }),
+        }
+    }
+
+    fn admitted(&mut self, from: usize, greeted: bool) -> Verdict {
+        let mut received = std::mem::take(&mut self.received);
+        received.drain(..from);
+        Verdict::Admitted { received, greeted }
+    }
+
+    /// A refusal in the client's own form, so that its message can name the reason.
+    fn refuse(&self, error: GateError, reply: &mut Vec<u8>) -> Verdict {
+        match self.state {
+            State::First => {
+                reply.extend_from_slice(b"cmd=initack rc=-1 msg=refused\n");
+            }
+            State::Full(_) | State::Challenged(_) => {
+                let refusal = FrameBuilder::response(b"fullinit");
+                let refusal = refusal
+                    .number("rc", RC_OTHER)
+                    .text("errmsg", &error.to_string());
+                reply.extend(refusal.end());
+            }
+        }
+        Verdict::Refused(error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const KEY: &str = "secret";
+
+fn gate(required: bool) -> Gate {
+    let key = AuthKey::given(KEY);
+    Gate::new(Rank(1), 4, Proof { key, required }, "n-1".to_owned())
+}
+
+/// All replies, and the last verdict.
+fn fed(gate: &mut Gate, pieces: &[&[u8]]) -> (String, Verdict) {
+    let mut replies = Vec::new();
+    for piece in pieces {
+        let passage = gate.receive(piece);
+        replies.extend(passage.reply);
+        if passage.verdict != Verdict::Open {
+            return (String::from_utf8(replies).unwrap(), passage.verdict);
+        }
+    }
+    (String::from_utf8(replies).unwrap(), Verdict::Open)
+}
+
+fn refusal(required: bool, text: &[u8]) -> GateError {
+    match fed(&mut gate(required), &[text]).1 {
+        Verdict::Refused(error) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+const INIT_2: &str = "cmd=init pmi_version=2 pmi_subversion=0\n";
+
+/// A frame in the form of MPICH 5.
+fn frame(text: &str) -> String {
+    format!("{:>6}{text}", text.len())
+}
+
+#[test]
+fn a_pmi1_client_is_told_its_place_and_what_follows_goes_to_the_server() {
+    // As MPICH 5.0.2 and Hydra were seen to do it.
+    let (reply, verdict) = fed(
+        &mut gate(false),
+        &[
+            b"cmd=initack pmiid=1\n",
+            b"cmd=init pmi_version=1 pmi_subversion=1\n",
+        ],
+    );
+    assert_eq!(
+        reply,
+        "cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=1\ncmd=set debug=0\n"
+    );
+    let received = Vec::new();
+    let greeted = false;
+    assert_eq!(verdict, Verdict::Admitted { received, greeted });
+}
+
+#[test]
+fn pmi2_clients_are_known_by_their_fullinit_which_goes_to_the_server_with_its_garbage() {
+    let fullinits: [&[u8]; 3] = [
+        // MPICH 4.0.2, Slurm, MPICH 5: as captured.
+        b"62    cmd=fullinit;pmijobid=job0.433;pmirank=1;threaded=FALSE;\0\0\0\0\0\0",
+        b"54    cmd=fullinit;pmijobid=job0.496;srcid=1;threaded=FALSE;",
+        b"    23cmd=fullinit;pmirank=1;",
+    ];
+    for fullinit in fullinits {
+        let (reply, verdict) = fed(&mut gate(false), &[INIT_2.as_bytes(), fullinit]);
+        assert_eq!(
+            reply,
+            "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n"
+        );
+        let received = [INIT_2.as_bytes(), fullinit].concat();
+        let greeted = true;
+        assert_eq!(verdict, Verdict::Admitted { received, greeted });
+    }
+}
+
+#[test]
+fn a_client_with_the_key_is_admitted_and_its_proof_does_not_reach_the_server() {
+    for required in [false, true] {
+        let fullinit = frame("cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
+        let proof = AuthKey::given(KEY).answer(b"n-1");
+        let proof = frame(&format!("cmd=auth-response-complete;authinfo={proof};"));
+        let next = frame("cmd=job-getid;");
+        let all = [&fullinit, &proof, &next]
+            .map(|text| text.as_bytes())
+            .concat();
+        let (reply, verdict) = fed(&mut gate(required), &[INIT_2.as_bytes(), &all]);
+        assert!(
+            reply.ends_with("cmd=auth-response;authinfo=n-1;"),
+            "{reply}"
+        );
+        let received = [INIT_2, &fullinit, &next].concat().into_bytes();
+        let greeted = true;
+        assert_eq!(verdict, Verdict::Admitted { received, greeted });
+    }
+}
+
+#[test]
+fn a_client_that_is_not_the_ranks_is_refused_with_the_reason() {
+    let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
+    assert_eq!(
+        refusal(false, b"cmd=initack pmiid=2\n"),
+        GateError::WrongRank { claimed: 2, own: 1 }
+    );
+    assert_eq!(refusal(false, b"cmd=initack\n"), GateError::NoRank);
+    assert_eq!(refusal(false, &full("cmd=fullinit;")), GateError::NoRank);
+    assert_eq!(
+        refusal(false, b"cmd=init pmi_version=3 pmi_subversion=0\n"),
+        GateError::Version(3)
+    );
+    assert!(matches!(
+        refusal(false, b"cmd=init pmi_version=1 pmi_subversion=1\n"),
+        GateError::NotAStart(_)
+    ));
+    assert!(matches!(
+        refusal(false, &full("cmd=job-getid;")),
+        GateError::NotAStart(_)
+    ));
+    assert!(matches!(
+        refusal(false, b"GET / HTTP/1.1\r\n"),
+        GateError::Protocol(_)
+    ));
+    assert_eq!(refusal(false, &[b'x'; START_MAX + 1]), GateError::TooLong);
+    assert_eq!(
+        refusal(false, &[INIT_2.as_bytes(), b"999999cmd=spawn;"].concat()),
+        GateError::TooLong
+    );
+}
+
+#[test]
+fn without_the_key_no_client_passes_where_one_is_needed() {
+    let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
+    for text in [
+        b"cmd=initack pmiid=1\n".to_vec(),
+        b"cmd=init_oob signal=SIGUSR1 pmi_version=2\n".to_vec(),
+        full("cmd=fullinit;pmirank=1;"),
+        full("cmd=fullinit;pmirank=1;authtype=none;"),
+    ] {
+        assert_eq!(refusal(true, &text), GateError::ProofRequired);
+    }
+    let asks = "cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;";
+    for wrong in ["", &AuthKey::given("other").answer(b"n-1"), "zz"] {
+        let proof = format!("cmd=auth-response-complete;authinfo={wrong};");
+        let text = [full(asks), frame(&proof).into_bytes()].concat();
+        assert_eq!(refusal(true, &text), GateError::WrongKey);
+    }
+    assert!(matches!(
+        refusal(false, &full("cmd=fullinit;pmirank=1;authtype=kerberos;")),
+        GateError::UnknownProof(_)
+    ));
+}
+
+#[test]
+fn a_way_for_notices_names_its_signal_or_none() {
+    for (text, expected) in [("SIGUSR2", Some(b"SIGUSR2".to_vec())), ("NONE", None)] {
+        let line = format!("cmd=init_oob signal={text} pmi_version=2 pmi_subversion=0\n");
+        let (reply, verdict) = fed(&mut gate(false), &[line.as_bytes()]);
+        assert_eq!(
+            (reply.as_str(), verdict),
+            ("", Verdict::Aside { signal: expected })
+        );
+    }
+}
+
+proptest! {
+    /// The pieces in which a start arrives change nothing, and what reaches the server is what was sent for it.
+    #[test]
+    fn pieces_do_not_matter(cuts in prop::collection::vec(1_usize..40, 0..12), second in any::<bool>()) {
+        let after = "more for the server";
+        let sent = match second {
+            true => [INIT_2, &frame("cmd=fullinit;pmirank=1;"), after].concat(),
+            false => ["cmd=initack pmiid=1\n", after].concat(),
+        };
+        let mut gate = gate(false);
+        let (mut rest, mut cuts) = (sent.as_bytes(), cuts.into_iter());
+        let mut passed = None;
+        while !rest.is_empty() {
+            let (piece, tail) = rest.split_at(cuts.next().unwrap_or(rest.len()).min(rest.len()));
+            rest = tail;
+            if let Verdict::Admitted { received, .. } = gate.receive(piece).verdict {
+                passed = Some([&received[..], rest].concat());
+                break;
+            }
+        }
+        let expected = sent.strip_prefix("cmd=initack pmiid=1\n").unwrap_or(&sent);
+        prop_assert_eq!(passed.as_deref(), Some(expected.as_bytes()));
+    }
+}

@@ -1,0 +1,172 @@
+//! `wireup serve`: serves the ranks of a job whose processes others start.
+//!
+//! It becomes `wireup run` of a process for each rank that stands in for the rank's own ([`gate`]), so the options of
+//! `wireup run` hold, and `wireup ps` and others see an ordinary launch.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::{Args, FromArgMatches as _, ValueEnum, ValueHint};
+
+use super::run::names_program;
+use crate::failure::RunFailure;
+use crate::gate::{self, PortAuth, Settings};
+
+/// Command of the process that stands in; started by launches.
+pub(super) const RANK_COMMAND: &str = "serve-rank";
+
+/// Starts wireup where it is here, or as PATH finds it there.
+const SCRIPT: &str = r#"[ -x "$0" ] && exec "$0" "$@"; exec wireup "$@""#;
+
+const AFTER_HELP: &str = "\
+Each rank has a port of its own, which admits one client: with the variables of that rank, MPICH, Intel MPI, programs on
+Slurm's libpmi2 and those on PMIx are ranks of the job. The command ends when they all have (docs/serve.md).
+
+Examples:
+  wireup serve -n 2 --env-dir env &
+  env $(cat env/rank-0.env) ./app                       in one shell, and rank-1.env in another
+  podman run --network host --env-file env/rank-1.env image ./app
+  wireup serve -n 4 --json --hosts n1,n2 --ppn 2        each host serves its own ranks";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Auth {
+    /// a client proves by HMAC-SHA-256 that it has its rank's PMI_AUTH_KEY
+    Challenge,
+    /// no proof, also on interfaces that others reach
+    None,
+}
+
+/// What stands in needs to know.
+#[derive(Debug, Args)]
+struct PortArgs {
+    /// Write the variables of rank N to the file rank-N.env of this directory, on the rank's host [default: print them]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    env_dir: Option<PathBuf>,
+
+    /// Print the variables as JSON, one line for each rank
+    #[arg(long)]
+    json: bool,
+
+    /// Address on which PMI clients connect
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    listen: IpAddr,
+
+    /// Port of rank 0; each further rank has the next one [default: any that are free]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pmi_port: Option<u16>,
+
+    /// What PMI clients must prove [default: nothing if only this host can connect, otherwise challenge]
+    #[arg(long, value_enum)]
+    pmi_port_auth: Option<Auth>,
+}
+
+/// Arguments of `wireup serve`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct ServeArgs {
+    /// Number of ranks
+    #[arg(short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    n: u32,
+
+    #[command(flatten)]
+    ports: PortArgs,
+
+    /// Options of `wireup run` (--hosts, --ppn, --pmi, --on-failure, …), behind those of this command
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "OPTION")]
+    words: Vec<OsString>,
+}
+
+impl PortArgs {
+    /// The same as words of a command line.
+    fn words(&self) -> Result<Vec<OsString>, RunFailure> {
+        let mut words = Vec::new();
+        if let Some(dir) = &self.env_dir {
+            let dir = std::path::absolute(dir);
+            let dir = dir.map_err(|error| RunFailure::system("--env-dir", error))?;
+            words.extend(["--env-dir".into(), dir.into_os_string()]);
+        }
+        if self.json {
+            words.push("--json".into());
+        }
+        words.extend(["--listen".into(), self.listen.to_string().into()]);
+        if let Some(port) = self.pmi_port {
+            words.extend(["--pmi-port".into(), port.to_string().into()]);
+        }
+        if let Some(auth) = self.pmi_port_auth {
+            let auth = match auth {
+                Auth::Challenge => "challenge",
+                Auth::None => "none",
+            };
+            words.extend(["--pmi-port-auth", auth].map(OsString::from));
+        }
+        Ok(words)
+    }
+}
+
+/// Becomes `wireup run`; returns only if that fails.
+pub(super) fn execute(args: ServeArgs) -> RunFailure {
+    if names_program(&args.words) {
+        let text =
+            "wireup serve takes options of `wireup run` and no program: others start the processes";
+        return RunFailure::request(text.to_owned());
+    }
+    let words = match args.ports.words() {
+        Ok(words) => words,
+        Err(failure) => return failure,
+    };
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => return RunFailure::system("cannot find wireup", error),
+    };
+    let error = Command::new("/proc/self/exe")
+        .arg0("wireup")
+        .args(["run", "-n", &args.n.to_string()])
+        .args(args.words)
+        .args(["sh", "-c", SCRIPT])
+        .arg(own)
+        .arg(RANK_COMMAND)
+        .args(words)
+        .exec();
+    RunFailure::system("cannot execute wireup run", error)
+}
+
+/// Stands in for one rank; these are the words behind the command.
+pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
+    let command = PortArgs::augment_args(clap::Command::new(RANK_COMMAND).no_binary_name(true));
+    let matches = command.try_get_matches_from(words);
+    let args = matches.and_then(|matches| PortArgs::from_arg_matches(&matches));
+    let args = args.map_err(|error| RunFailure::request(error.to_string()))?;
+    gate::serve(&Settings {
+        listen: args.listen,
+        first_port: args.pmi_port,
+        auth: args.pmi_port_auth.map(|auth| match auth {
+            Auth::Challenge => PortAuth::Challenge,
+            Auth::None => PortAuth::None,
+        }),
+        env_dir: args.env_dir,
+        json: args.json,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_gets_the_same_settings() {
+        let line = "--env-dir /e --json --listen 10.0.0.1 --pmi-port 7000 --pmi-port-auth none";
+        let parsed = |words: Vec<OsString>| {
+            let command = PortArgs::augment_args(clap::Command::new("x").no_binary_name(true));
+            PortArgs::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+        };
+        for line in [line, "--listen ::1", "--pmi-port-auth challenge"] {
+            let args = parsed(line.split(' ').map(OsString::from).collect());
+            let again = parsed(args.words().unwrap());
+            assert_eq!(format!("{args:?}"), format!("{again:?}"));
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Stands in for a rank whose process is started by others (`wireup serve`): a process of the launch, with a rank's PMI
+//! socket and variables, that listens for the rank's client and carries its bytes.
+//!
+//! To the launch it is a rank as any other: placement, barriers, failures and the end need no rules of their own, on one
+//! host or many. [`environment`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
+//! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
+//! client has: the server judges that end by what the client has said, as it does with the exit of a rank.
+
+pub mod carrier;
+mod entrance;
+pub mod environment;
+mod notices;
+mod passage;
+
+use std::env;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+
+use crate::failure::RunFailure;
+use crate::sys::inherited;
+use crate::sys::signals::{Signals, ignored_at_start};
+use carrier::{Carried, Carrier};
+use entrance::{Arrival, Entrance, Refusal};
+use environment::{Environment, Served, server_address};
+use notices::Notices;
+use passage::Passages;
+use wireup_core::job::ids::Rank;
+use wireup_core::pmi::challenge::AuthKey;
+use wireup_core::pmi::gate::Proof;
+
+/// What the port asks of clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortAuth {
+    /// The challenge.
+    Challenge,
+    /// Nothing, on any interface.
+    None,
+}
+
+/// How a rank is offered.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where its port is.
+    pub listen: IpAddr,
+    /// Number of rank 0's port; each rank has the next one. Any free port without it.
+    pub first_port: Option<u16>,
+    /// As the user wants it; otherwise the challenge, unless only this host can connect.
+    pub auth: Option<PortAuth>,
+    /// Directory of this host for a file with the rank's variables.
+    pub env_dir: Option<PathBuf>,
+    /// They are printed as JSON.
+    pub json: bool,
+}
+
+/// The variables by which a rank knows its place.
+const RANK: &str = "WIREUP_RANK";
+const SIZE: &str = "WIREUP_SIZE";
+const HOST: &str = "WIREUP_HOST";
+
+/// Serves one rank until its client has ended; its exit code, which is 0 unless it was told to end.
+///
+/// # Errors
+/// [`RunFailure`] when this is no rank of a launch, or it cannot listen.
+pub fn serve(settings: &Settings) -> Result<u8, RunFailure> {
+    let signals = Signals::take(&ignored_at_start(), false);
+    let signals = signals.map_err(|error| RunFailure::system("cannot take signals", error))?;
+    let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
+    let (Some(rank), Some(size)) = (number(RANK), number(SIZE)) else {
+        let text = "this part of `wireup serve` is started by a launch";
+        return Err(RunFailure::request(text.to_owned()));
+    };
+    let rank = Rank(rank);
+    let listens = |error| RunFailure::system(format!("rank {rank} cannot listen"), error);
+    let stand_in = StandIn::new(settings, rank, size, signals).map_err(listens)?;
+    let writes =
+        |error| RunFailure::system(format!("cannot write the variables of rank {rank}"), error);
+    stand_in.publish(settings).map_err(writes)?;
+    stand_in.run()
+}
+
+/// Random bytes.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes)
+}
+
+/// One rank.
+struct StandIn {
+    rank: Rank,
+    signals: Signals,
+    key: AuthKey,
+    /// Its port, and the server's end until it has a client.
+    pmi: Option<(Entrance, Option<OwnedFd>)>,
+    /// HOST:PORT of that.
+    address: Option<String>,
+    pmix: Option<Passages>,
+    client: Option<Carrier>,
+    /// The client of PMI has ended.
+    served: bool,
+    notices: Notices,
+}
+
+impl StandIn {
+    fn new(settings: &Settings, rank: Rank, size: u32, signals: Signals) -> io::Result<Self> {
+        let key = AuthKey::new(random()?);
+        let required = match settings.auth {
+            Some(auth) => auth == PortAuth::Challenge,
+            None => !settings.listen.is_loopback(),
+        };
+        let server = env::var("PMI_FD")
+            .ok()
+            .and_then(|number| number.parse().ok());
+        let server = server.map(inherited::socket).transpose()?;
+        let mut address = None;
+        let pmi = match server {
+            None => None,
+            Some(server) => {
+                let port = settings.first_port.map_or(Some(0), |first| {
+                    u16::try_from(rank.0).ok()?.checked_add(first)
+                });
+                let port = port.ok_or_else(|| io::Error::other("there is no such port"))?;
+                let listener = TcpListener::bind((settings.listen, port))?;
+                listener.set_nonblocking(true)?;
+                let bound = listener.local_addr()?;
+                address = Some(match bound.ip() {
+                    ip if ip.is_unspecified() => format!("{}:{}", own_name(), bound.port()),
+                    _ => bound.to_string(),
+                });
+                let key = key.clone();
+                let entrance = Entrance::new(listener, rank, size, Proof { key, required });
+                Some((entrance, Some(server)))
+            }
+        };
+        let pmix = env::vars().find_map(|(name, value)| server_address(&name, &value));
+        if pmi.is_none() && pmix.is_none() {
+            return Err(io::Error::other("the launch offers neither PMI nor PMIx"));
+        }
+        Ok(Self {
+            rank,
+            signals,
+            key,
+            pmi,
+            address,
+            pmix: pmix.map(Passages::new).transpose()?,
+            client: None,
+            served: false,
+            notices: Notices::default(),
+        })
+    }
+
+    /// Says what the client needs.
+    fn publish(&self, settings: &Settings) -> io::Result<()> {
+        let rank = self.rank;
+        let address = self.address.clone();
+        let served = Served {
+            rank,
+            pmi: address.map(|address| (address, self.key.clone())),
+            pmix: self.pmix.as_ref().map(Passages::port).transpose()?,
+        };
+        let own = env::vars_os()
+            .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        let environment = Environment::new(own, &served);
+        if let Some(dir) = &settings.env_dir {
+            write_private(dir, &format!("rank-{rank}.env"), &environment.lines())?;
+        }
+        let mut out = io::stdout().lock();
+        match (settings.json, &settings.env_dir) {
+            (true, _) => writeln!(out, "{}", environment.json(rank, &own_name()))?,
+            (false, None) => writeln!(out, "# rank {rank}\n{}", environment.lines())?,
+            (false, Some(_)) => {}
+        }
+        out.flush()
+    }
+
+    fn run(mut self) -> Result<u8, RunFailure> {
+        loop {
+            self.wait()
+                .map_err(|error| RunFailure::system("cannot wait", error))?;
+            while let Some(signal) = self.signals.pending() {
+                match signal {
+                    Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => {
+                        self.notices.send("cmd=abort reason=the_job_ends");
+                        return Ok(128u8.wrapping_add(signal.as_raw() as u8));
+                    }
+                    Signal::USR1 => self.notices.send("cmd=checkpoint"),
+                    _ => {}
+                }
+            }
+            self.advance();
+            let pmix = self.pmix.as_ref();
+            let over = self.served || pmix.is_some_and(Passages::is_over);
+            if over && self.client.is_none() && !pmix.is_some_and(Passages::is_used) {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Accepts and carries what there is.
+    fn advance(&mut self) {
+        let rank = self.rank;
+        let tell = |from: SocketAddr, refusal: Refusal| {
+            eprintln!("wireup: rank {rank}: connection from {from} refused: {refusal}");
+        };
+        if let Some((entrance, server)) = &mut self.pmi {
+            while let Some(arrival) = entrance.arrival(Instant::now(), tell) {
+                match arrival {
+                    Arrival::Client {
+                        stream,
+                        received,
+                        greeted,
+                    } => {
+                        if let Some(server) = server.take() {
+                            let carrier = Carrier::new(stream.into(), server).begun(received);
+                            self.client = Some(match greeted {
+                                true => carrier.without_greeting(),
+                                false => carrier,
+                            });
+                        }
+                    }
+                    Arrival::Listener { stream, signal } => {
+                        if let Err(refusal) = self.notices.add(stream, signal) {
+                            eprintln!("wireup: rank {rank}: no notices: {refusal}");
+                        }
+                    }
+                }
+            }
+        }
+        self.notices.sweep();
+        if let Some(client) = &mut self.client
+            && client.carry(|_, _| {}) != Carried::On
+        {
+            self.client = None;
+            self.served = true;
+        }
+        if let Some(pmix) = &mut self.pmix {
+            pmix.advance(tell);
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let mut sources: Vec<(BorrowedFd<'_>, PollFlags)> =
+            vec![(self.signals.as_fd(), PollFlags::IN)];
+        if let Some((entrance, _)) = &self.pmi {
+            sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
+        }
+        sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
+        sources.extend(self.client.iter().flat_map(Carrier::interests));
+        sources.extend(self.pmix.iter().flat_map(Passages::interests));
+        let mut ready: Vec<PollFd<'_>> = sources
+            .into_iter()
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
+            .collect();
+        let until = self
+            .pmi
+            .as_ref()
+            .and_then(|(entrance, _)| entrance.deadline());
+        let most = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            // Rounded up: a wait that ends too early would be followed by others.
+            Timespec {
+                tv_sec: left.as_secs() as i64 + 1,
+                tv_nsec: 0,
+            }
+        });
+        match poll(&mut ready, most.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The name by which others know this host.
+fn own_name() -> String {
+    let name = env::var(HOST).unwrap_or_default();
+    match name.is_empty() {
+        true => rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+        false => name,
+    }
+}
+
+/// Writes a file of this user alone, which is there as a whole or not at all.
+fn write_private(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let (partial, whole) = (dir.join(format!(".{name}.part")), dir.join(name));
+    match fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&partial)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(partial, whole)
+}

@@ -1,0 +1,200 @@
+//! The port of one rank: connections that have not said who they are, until one is the rank's client.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::process::geteuid;
+
+use super::random;
+use crate::sys::tcp_peer::{End, other_end};
+use wireup_core::job::ids::Rank;
+use wireup_core::pmi::gate::{Gate, GateError, Proof, Verdict};
+
+/// How long a connection may take to say who it is.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections that have not, at a time.
+const WAITING_MAX: usize = 16;
+
+/// Why a connection is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("its process belongs to uid {0}")]
+    User(u32),
+    #[error("the kernel does not say whose process it is")]
+    Nobody,
+    #[error("{WAITING_MAX} others have not said who they are")]
+    TooMany,
+    #[error("it has not said who it is for {} seconds", PATIENCE.as_secs())]
+    Silent,
+    #[error("it ended before it said who it is")]
+    Ended,
+    #[error("the rank has a client")]
+    Taken,
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What a connection has turned out to be.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    Client {
+        stream: TcpStream,
+        /// What it has sent for the server.
+        received: Vec<u8>,
+        /// The server's first line has been sent already.
+        greeted: bool,
+    },
+    /// Gets notices, with this signal.
+    Listener {
+        stream: TcpStream,
+        signal: Option<Vec<u8>>,
+    },
+}
+
+#[derive(Debug)]
+struct Waiting {
+    stream: TcpStream,
+    from: SocketAddr,
+    gate: Gate,
+    until: Instant,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Entrance {
+    listener: TcpListener,
+    rank: Rank,
+    size: u32,
+    proof: Proof,
+    waiting: Vec<Waiting>,
+    /// The rank has a client.
+    taken: bool,
+}
+
+/// Fails unless the kernel says that the connection's other end belongs to this process's user, or to root.
+///
+/// # Errors
+/// [`Refusal`].
+pub(super) fn check_user(stream: &TcpStream) -> Result<End, Refusal> {
+    let end = other_end(stream)?.ok_or(Refusal::Nobody)?;
+    match end.uid == 0 || end.uid == geteuid().as_raw() {
+        true => Ok(end),
+        false => Err(Refusal::User(end.uid)),
+    }
+}
+
+impl Entrance {
+    /// Takes a listener that does not block.
+    pub(super) fn new(listener: TcpListener, rank: Rank, size: u32, proof: Proof) -> Self {
+        Self {
+            listener,
+            rank,
+            size,
+            proof,
+            waiting: Vec::new(),
+            taken: false,
+        }
+    }
+
+    /// What to read from.
+    pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let waiting = self.waiting.iter().map(|waiting| waiting.stream.as_fd());
+        std::iter::once(self.listener.as_fd()).chain(waiting)
+    }
+
+    /// When a connection has waited too long.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.until).min()
+    }
+
+    /// Accepts and reads; the next connection that is a client or a listener. Refusals are told.
+    pub(super) fn arrival(
+        &mut self,
+        now: Instant,
+        mut tell: impl FnMut(SocketAddr, Refusal),
+    ) -> Option<Arrival> {
+        while let Ok((stream, from)) = self.listener.accept() {
+            match self.admit(stream, from, now) {
+                Ok(waiting) => self.waiting.push(waiting),
+                Err(refusal) => tell(from, refusal),
+            }
+        }
+        let mut at = 0;
+        while at < self.waiting.len() {
+            match self.waiting[at].hear(now, self.taken) {
+                Ok(Verdict::Open) => at += 1,
+                Ok(Verdict::Admitted { received, greeted }) => {
+                    self.taken = true;
+                    let stream = self.waiting.swap_remove(at).stream;
+                    return Some(Arrival::Client {
+                        stream,
+                        received,
+                        greeted,
+                    });
+                }
+                Ok(Verdict::Aside { signal }) => {
+                    let stream = self.waiting.swap_remove(at).stream;
+                    return Some(Arrival::Listener { stream, signal });
+                }
+                Ok(Verdict::Refused(error)) => {
+                    tell(self.waiting.swap_remove(at).from, error.into());
+                }
+                Err(refusal) => tell(self.waiting.swap_remove(at).from, refusal),
+            }
+        }
+        None
+    }
+
+    fn admit(&self, stream: TcpStream, from: SocketAddr, now: Instant) -> Result<Waiting, Refusal> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(Refusal::TooMany);
+        }
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        if from.ip().is_loopback() {
+            check_user(&stream)?;
+        }
+        let challenge = random::<16>()?;
+        let challenge = data_encoding::HEXLOWER.encode(&challenge);
+        Ok(Waiting {
+            stream,
+            from,
+            gate: Gate::new(self.rank, self.size, self.proof.clone(), challenge),
+            until: now + PATIENCE,
+        })
+    }
+}
+
+impl Waiting {
+    fn hear(&mut self, now: Instant, taken: bool) -> Result<Verdict, Refusal> {
+        let mut buffer = [0; 4096];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(Refusal::Ended),
+                Ok(count) => {
+                    let passage = self.gate.receive(&buffer[..count]);
+                    if taken && matches!(passage.verdict, Verdict::Admitted { .. }) {
+                        return Err(Refusal::Taken);
+                    }
+                    // Less than a socket's buffer; a client that has gone is seen at the next read.
+                    let _ = self.stream.write_all(&passage.reply);
+                    if passage.verdict != Verdict::Open {
+                        return Ok(passage.verdict);
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    return match now < self.until {
+                        true => Ok(Verdict::Open),
+                        false => Err(Refusal::Silent),
+                    };
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What a process needs to be a rank that it was not started as: variables, and the forms in which they are written.
+
+use std::net::SocketAddrV4;
+
+use serde_json::{Map, Value};
+
+use wireup_core::job::ids::Rank;
+use wireup_core::pmi::challenge::{AuthKey, KEY_VARIABLE};
+
+/// Variables of a rank that mean the same to a process started by others.
+const KEPT: [&str; 7] = [
+    "PMI_JOBID",
+    "PMI_SPAWNED",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "JSM_JSRUN_PORT",
+    "MPIR_CVAR_PMI_VERSION",
+    "WIREUP_RANK",
+];
+
+/// The same for all variables that begin so: those of OpenPMIx, and the places Open MPI names.
+const KEPT_PREFIXES: [&str; 3] = ["PMIX_", "OMPI_COMM_WORLD_", "WIREUP_LAUNCH"];
+
+/// Where a rank's client connects.
+#[derive(Debug)]
+pub struct Served {
+    pub rank: Rank,
+    /// HOST:PORT for PMI, and the key.
+    pub pmi: Option<(String, AuthKey)>,
+    /// Port on this host that stands for the one of the PMIx server.
+    pub pmix: Option<u16>,
+}
+
+/// One rank's variables, in order.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Environment(Vec<(String, String)>);
+
+impl Environment {
+    /// From the variables of the process that stands in.
+    ///
+    /// Rule: over TCP a client finds its rank in `PMI_ID`, and `PMI_FD`, `PMI_RANK` and `PMI_SIZE` must be absent. Source:
+    /// docs/pmi-wire.md#tcp-mode.
+    pub fn new(own: impl Iterator<Item = (String, String)>, served: &Served) -> Self {
+        let is_pmix = |name: &str| name.starts_with("PMIX_") || name == "JSM_JSRUN_PORT";
+        let kept = |name: &str| {
+            let known =
+                KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            known && (served.pmix.is_some() || !is_pmix(name))
+        };
+        let mut variables: Vec<_> = own
+            .filter(|(name, _)| kept(name))
+            .map(|(name, value)| {
+                match served.pmix.and_then(|port| redirected(&name, &value, port)) {
+                    Some(value) => (name, value),
+                    None => (name, value),
+                }
+            })
+            .collect();
+        if let Some((port, key)) = &served.pmi {
+            variables.push(("PMI_PORT".to_owned(), port.clone()));
+            variables.push(("PMI_ID".to_owned(), served.rank.to_string()));
+            variables.push((KEY_VARIABLE.to_owned(), key.text().to_owned()));
+        }
+        variables.sort();
+        Self(variables)
+    }
+
+    /// `NAME=value` lines: what podman and systemd read, and `env $(cat FILE)` in a shell.
+    pub fn lines(&self) -> String {
+        let lines = self
+            .0
+            .iter()
+            .map(|(name, value)| format!("{name}={value}\n"));
+        lines.collect()
+    }
+
+    /// One line of JSON.
+    pub fn json(&self, rank: Rank, host: &str) -> String {
+        let variables = self.0.iter();
+        let variables = variables.map(|(name, value)| (name.clone(), Value::from(&value[..])));
+        let variables: Map<String, Value> = variables.collect();
+        let line = serde_json::json!({"rank": rank.0, "host": host, "env": variables});
+        line.to_string()
+    }
+}
+
+/// Whether a variable says where the PMIx server listens.
+fn is_address(name: &str) -> bool {
+    name.starts_with("PMIX_SERVER_URI")
+}
+
+/// Address of the PMIx server in the value of such a variable: `NSPACE.RANK;tcp4://ADDRESS:PORT`.
+pub fn server_address(name: &str, value: &str) -> Option<SocketAddrV4> {
+    let (_, address) = value.split_once("tcp4://").filter(|_| is_address(name))?;
+    let end = address.find(|c: char| !(c.is_ascii_digit() || ".:".contains(c)));
+    address[..end.unwrap_or(address.len())].parse().ok()
+}
+
+/// The value with another port.
+fn redirected(name: &str, value: &str, port: u16) -> Option<String> {
+    let address = server_address(name, value)?;
+    let other = SocketAddrV4::new(*address.ip(), port);
+    Some(value.replacen(&address.to_string(), &other.to_string(), 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> impl Iterator<Item = (String, String)> {
+        [
+            ("PATH", "/bin"),
+            ("PMI_FD", "3"),
+            ("PMI_RANK", "2"),
+            ("PMI_SIZE", "4"),
+            ("PMI_JOBID", "job"),
+            ("PMIX_NAMESPACE", "job"),
+            ("PMIX_SERVER_URI41", "job.0;tcp4://127.0.0.1:4711"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+    }
+
+    #[test]
+    fn a_client_gets_the_ports_that_stand_for_the_servers_and_no_descriptor() {
+        let key = AuthKey::given("k");
+        let served = Served {
+            rank: Rank(2),
+            pmi: Some(("127.0.0.1:99".to_owned(), key)),
+            pmix: Some(1234),
+        };
+        let environment = Environment::new(own(), &served);
+        let expected = "PMIX_NAMESPACE=job\nPMIX_SERVER_URI41=job.0;tcp4://127.0.0.1:1234\nPMI_AUTH_KEY=k\n\
+            PMI_ID=2\nPMI_JOBID=job\nPMI_PORT=127.0.0.1:99\n";
+        assert_eq!(environment.lines(), expected);
+        let json: Value = serde_json::from_str(&environment.json(Rank(2), "n1")).unwrap();
+        assert_eq!(json["rank"], 2);
+        assert_eq!(json["host"], "n1");
+        assert_eq!(json["env"]["PMI_ID"], "2");
+    }
+
+    #[test]
+    fn without_pmix_no_variable_of_it_is_passed_on() {
+        let served = Served {
+            rank: Rank(0),
+            pmi: None,
+            pmix: None,
+        };
+        assert_eq!(Environment::new(own(), &served).lines(), "PMI_JOBID=job\n");
+    }
+
+    #[test]
+    fn addresses_of_servers_are_found_whatever_follows() {
+        let address = |value| server_address("PMIX_SERVER_URI21", value);
+        let expected = "127.0.0.1:4711".parse().ok();
+        assert_eq!(address("a.b.0;tcp4://127.0.0.1:4711"), expected);
+        assert_eq!(address("a.b.0;tcp4://127.0.0.1:4711;v6"), expected);
+        assert_eq!(address("a.b.0;tcp6://::1:4711"), None);
+        assert_eq!(server_address("PMIX_X", "a;tcp4://127.0.0.1:4711"), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! The process at the other end of a TCP connection on this machine, as the kernel names it.
+//!
+//! Rule: a line of `/proc/net/tcp` and `tcp6` is one socket: its own address, that of the other end, its state, … its
+//! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A connection
+//! that its process has closed has no inode, and its user says nothing. Source: proc(5).
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, Signal, pidfd_send_signal};
+
+use crate::sys::pidfd::open_pidfd;
+
+/// One end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    pub uid: u32,
+    inode: u64,
+}
+
+/// The other end of a connection; `None` where it is not on this machine, or closed.
+///
+/// # Errors
+/// When the kernel's table cannot be read.
+pub fn other_end(stream: &TcpStream) -> io::Result<Option<End>> {
+    let (theirs, ours) = (stream.peer_addr()?, stream.local_addr()?);
+    let table = match theirs.ip() {
+        IpAddr::V4(_) => "/proc/net/tcp",
+        IpAddr::V6(_) => "/proc/net/tcp6",
+    };
+    Ok(find(&fs::read_to_string(table)?, theirs, ours))
+}
+
+fn find(table: &str, own: SocketAddr, other: SocketAddr) -> Option<End> {
+    let (own, other) = (written(own), written(other));
+    table.lines().skip(1).find_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        if words.next() != Some(&own) || words.next() != Some(&other) {
+            return None;
+        }
+        // Behind the state, two queues, a timer and the retransmissions.
+        let uid = words.nth(4)?.parse().ok()?;
+        let inode = words.nth(1)?.parse().ok()?;
+        (inode != 0).then_some(End { uid, inode })
+    })
+}
+
+/// An address as the table has it.
+fn written(address: SocketAddr) -> String {
+    let octets = match address.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let words = octets.chunks_exact(4).map(|word| {
+        let word = word.try_into().expect("four bytes");
+        format!("{:08X}", u32::from_ne_bytes(word))
+    });
+    format!("{}:{:04X}", words.collect::<String>(), address.port())
+}
+
+impl End {
+    /// Sends a signal to the process that has this end: the first of this user's that is found.
+    ///
+    /// # Errors
+    /// When no process has it, or it must not be signalled.
+    pub fn signal(self, signal: Signal) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let pid = fs::read_dir("/proc")?
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .find(|pid| self.is_of(*pid))
+            .ok_or_else(gone)?;
+        let pidfd: OwnedFd = open_pidfd(Pid::from_raw(pid).ok_or_else(gone)?)?;
+        // It is still the process that was meant.
+        if !self.is_of(pid) {
+            return Err(gone());
+        }
+        Ok(pidfd_send_signal(pidfd, signal)?)
+    }
+
+    fn is_of(self, pid: i32) -> bool {
+        let socket = format!("socket:[{}]", self.inode);
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
+        descriptors.into_iter().flatten().flatten().any(|entry| {
+            fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == socket.as_str())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn the_other_end_of_a_connection_is_that_of_its_process() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                continue;
+            };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (served, _) = listener.accept().unwrap();
+            let end = other_end(&served).unwrap().unwrap();
+            assert_eq!(end.uid, rustix::process::geteuid().as_raw());
+            assert!(end.is_of(std::process::id() as i32));
+            drop(client);
+            assert_eq!(other_end(&served).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn lines_are_read_as_the_kernel_writes_them() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+            0: 0100007F:8A3C 0100007F:D431 01 00000000:00000000 00:00000000 00000000  1000        0 21337 1 0 20 4 30 10 -1\n   \
+            1: 0100007F:D431 0100007F:8A3C 06 00000000:00000000 03:000005F8 00000000     0        0 0 3 0\n";
+        let (own, other) = ("127.0.0.1:35388", "127.0.0.1:54321");
+        let found = find(table, own.parse().unwrap(), other.parse().unwrap());
+        let inode = 21337;
+        assert_eq!(found, Some(End { uid: 1000, inode }));
+        let closed = find(table, other.parse().unwrap(), own.parse().unwrap());
+        assert_eq!(closed, None);
+    }
+}
