@@ -23,7 +23,7 @@ const LONGEST: usize = 16 * 1024;
 type Target = fn(&[u8]);
 
 /// Every decoder of untrusted bytes. The names are those of `fuzz/fuzz_targets`.
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 9] = [
     ("carried", crate::fuzzing::carried),
     ("elf", crate::inspect::elf::fuzzing::elf),
     ("files", crate::fuzzing::files),
@@ -31,6 +31,7 @@ const TARGETS: [(&str, Target); 8] = [
     ("impi", wireup_impi_core::fuzzing::impi),
     ("link", wireup_core::fuzzing::link),
     ("pmi1", wireup_core::pmi::fuzzing::pmi1),
+    ("pmi_gate", wireup_core::pmi::fuzzing::gate),
     ("pmi2", wireup_core::pmi::fuzzing::pmi2),
 ];
 
@@ -147,4 +148,9 @@ fn no_bytes_break_a_pmi_server() {
 #[test]
 fn no_bytes_break_a_pmi_server_whose_ranks_speak_pmi_2() {
     run("pmi2");
+}
+
+#[test]
+fn a_connection_to_a_ranks_port_survives_any_bytes() {
+    run("pmi_gate");
 }

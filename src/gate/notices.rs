@@ -19,7 +19,11 @@ impl Notices {
     ///
     /// # Errors
     /// [`Refusal`] for a signal that does not exist.
-    pub(super) fn add(&mut self, stream: TcpStream, signal: Option<Vec<u8>>) -> Result<(), Refusal> {
+    pub(super) fn add(
+        &mut self,
+        stream: TcpStream,
+        signal: Option<Vec<u8>>,
+    ) -> Result<(), Refusal> {
         let unknown = |name: &[u8]| {
             let text = format!("there is no signal {}", name.escape_ascii());
             Refusal::System(std::io::Error::other(text))

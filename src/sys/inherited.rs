@@ -9,7 +9,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 ///
 /// # Errors
 /// When there is no such descriptor.
-pub fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
     if number < 0 {
         return Err(rustix::io::Errno::BADF);
     }

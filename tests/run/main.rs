@@ -55,6 +55,7 @@ mod queries;
 mod refusals;
 mod rendezvous;
 mod report;
+mod serve;
 mod signals;
 mod singleton;
 mod spans;

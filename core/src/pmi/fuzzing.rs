@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::challenge::AuthKey;
 use super::collective::Collective;
+use super::gate::{Gate, Proof, START_MAX, Verdict};
 use super::limits::{FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::server::{Effect, JobInfo, KeyAnswer, NameAnswer, Server};
 use super::wire_v1::Line;
 use super::wire_v2::{Frame, Framer, Message};
-use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -52,6 +54,33 @@ pub fn pmi2(data: &[u8]) {
         }
     }
     job.run(data);
+}
+
+/// Runs one input that begins with a byte for the size of its pieces: a connection to the port of a rank.
+///
+/// # Panics
+/// When the gate holds more than it may, or what reaches the server is not what the client sent last.
+pub fn gate(data: &[u8]) {
+    let Some((size, sent)) = data.split_first() else {
+        return;
+    };
+    let key = AuthKey::given("key");
+    let required = size & 1 == 1;
+    let mut gate = Gate::new(Rank(1), 4, Proof { key, required }, "text".to_owned());
+    let mut fed = 0;
+    for piece in sent.chunks(usize::from(size >> 1).max(1)) {
+        fed += piece.len();
+        match gate.receive(piece).verdict {
+            Verdict::Open => assert!(fed <= START_MAX, "it holds {fed} bytes"),
+            Verdict::Admitted { received, greeted } => {
+                assert!(!required || greeted, "a client of PMI-1 proves nothing");
+                assert!(received.len() <= fed && (greeted || sent[..fed].ends_with(&received)));
+                return;
+            }
+            Verdict::Aside { .. } => return assert!(!required, "it proves nothing"),
+            Verdict::Refused(_) => return,
+        }
+    }
 }
 
 /// The server, and what an observer remembers to judge it by.

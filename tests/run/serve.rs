@@ -1,0 +1,260 @@
+//! Ranks whose processes a shell starts by hand, with the variables that `wireup serve` writes.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Signal, geteuid};
+use serde_json::Value;
+
+use crate::common::{Outcome, Output, Run, Running, eventually, mpis, pmi2, skip, wireup};
+
+/// Starts a client for each rank as soon as its variables are there; fails if one fails, or if `wireup serve` does.
+const BY_HAND: &str = r#"
+wireup=$1 ranks=$2 options=$3; shift 3
+"$wireup" serve -n $ranks --env-dir env $options --no-config --oversubscribe & serving=$!
+rank=0
+while [ $rank -lt $ranks ]; do
+  until [ -e env/rank-$rank.env ]; do
+    kill -0 $serving 2>/dev/null || { echo "wireup serve has ended" >&2; exit 99; }
+    sleep 0.05
+  done
+  env $(cat env/rank-$rank.env) "$@" & clients="$clients $!"
+  rank=$((rank + 1))
+done
+code=0
+for client in $clients; do wait $client || code=$?; done
+wait $serving || code=100
+exit $code
+"#;
+
+fn by_hand(ranks: u32, options: &str, client: &[OsString]) -> Run {
+    let words = ["sh", "-c", BY_HAND, "sh"].map(OsString::from);
+    let values = [wireup().into(), ranks.to_string().into(), options.into()];
+    let words = words.into_iter().chain(values);
+    Run::command(words.chain(client.iter().cloned()))
+}
+
+#[test]
+fn every_mpi_is_a_job_of_processes_that_were_started_by_hand() {
+    for mpi in mpis() {
+        let sidecar = match &mpi.libpmix {
+            Some(libpmix) => format!("--libpmix {}", libpmix.display()),
+            None => String::new(),
+        };
+        for nodes in ["", "--virtual-nodes 2"] {
+            let program = mpi.dir.join("allreduce").into_os_string();
+            let mut run = by_hand(3, &format!("{sidecar} {nodes}"), &[program]);
+            for (name, value) in &mpi.env {
+                run = run.env(name, value);
+            }
+            let outcome = run.run().expect(0);
+            let expected = [
+                "allreduce rank=0 size=3 sum=6",
+                "allreduce rank=1 size=3 sum=6",
+                "allreduce rank=2 size=3 sum=6",
+            ];
+            assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
+        }
+    }
+}
+
+#[test]
+fn intel_mpi_over_slurms_libpmi2_is_started_by_hand() {
+    let Some(library) = pmi2().map(|pmi2| pmi2.library) else {
+        return;
+    };
+    for mpi in mpis().into_iter().filter(|mpi| mpi.name == "impi") {
+        let mut run = by_hand(2, "--pmi pmi2", &[mpi.dir.join("allreduce").into()]);
+        for (name, value) in &mpi.env {
+            run = run.env(name, value);
+        }
+        let outcome = run.env("I_MPI_PMI_LIBRARY", &library).run().expect(0);
+        assert_eq!(outcome.sorted_lines().len(), 2, "{outcome:?}");
+    }
+}
+
+/// Two ranks that nobody has started, and what connects to the port of rank 1.
+struct Served {
+    running: Running,
+    ports: [String; 2],
+}
+
+impl Served {
+    fn new(options: &[&str]) -> Self {
+        let words = ["serve", "-n", "2", "--json"].iter().chain(options);
+        let words = words.chain(&["--no-config", "--pmi", "pmi1", "--oversubscribe"]);
+        let words = words.map(OsString::from);
+        let running = Run::command(std::iter::once(wireup().into()).chain(words)).start();
+        running.wait_for_many(Output::Stdout, "PMI_PORT", 2);
+        let text = String::from_utf8(running.so_far(Output::Stdout)).unwrap();
+        let lines = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut ports = [String::new(), String::new()];
+        for line in lines {
+            let rank = line["rank"].as_u64().unwrap();
+            let env = line["env"].as_object().unwrap();
+            assert_eq!(env["PMI_ID"], rank.to_string());
+            for absent in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"] {
+                assert!(!env.contains_key(absent), "{line}");
+            }
+            let port = env["PMI_PORT"].as_str().unwrap();
+            ports[rank as usize] = port.rsplit(':').next().unwrap().to_owned();
+        }
+        Self { running, ports }
+    }
+
+    /// What the port of rank 1 answers to a text, until it closes the connection or has answered so much.
+    fn says(&self, text: &str, enough: usize, under: &[&str]) -> String {
+        let script = r#"exec 3<>/dev/tcp/127.0.0.1/$0; printf "$1" >&3; timeout 60 head -c $2 <&3"#;
+        let own = [
+            "bash",
+            "-c",
+            script,
+            &self.ports[1],
+            text,
+            &enough.to_string(),
+        ]
+        .map(str::to_owned);
+        let words: Vec<String> = under
+            .iter()
+            .map(|word| (*word).to_owned())
+            .chain(own)
+            .collect();
+        let mut command = Command::new(&words[0]);
+        let output = command
+            .args(&words[1..])
+            .stderr(Stdio::null())
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn told(&self, words: &str) {
+        self.running.wait_for(Output::Stderr, words);
+    }
+
+    fn end(self) -> Outcome {
+        self.running.signal(Signal::TERM);
+        self.running.finish().expect(143)
+    }
+}
+
+const INIT_2: &str = r"cmd=init pmi_version=2 pmi_subversion=0\n";
+const ACK: &str = "cmd=initack rc=0\ncmd=set size=2\ncmd=set rank=1\ncmd=set debug=0\n";
+
+#[test]
+fn what_is_not_the_ranks_client_is_refused_with_the_reason_and_the_rank_waits_on() {
+    let served = Served::new(&[]);
+    let refusal = "cmd=initack rc=-1 msg=refused\n";
+    assert_eq!(served.says(r"cmd=initack pmiid=0\n", 1000, &[]), refusal);
+    served.told("refused: it says it is rank 0, and this is the port of rank 1");
+    assert_eq!(served.says(r"GET / HTTP/1.1\r\n", 1000, &[]), refusal);
+    served.told("refused: request does not start with cmd= or mcmd=");
+    let long = "x".repeat(6000);
+    served.says(&long, 1000, &[]);
+    served.told("no start of PMI");
+    let other = served.says(&format!("{INIT_2}    23cmd=fullinit;pmirank=0;"), 1000, &[]);
+    assert!(
+        other.contains("cmd=fullinit-response;rc=14;errmsg="),
+        "{other}"
+    );
+    if geteuid().is_root() {
+        let nobody = ["setpriv", "--reuid", "65534", "--clear-groups"];
+        assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &nobody), "");
+        served.told("refused: its process belongs to uid 65534");
+    } else {
+        skip("that another user is refused: needs root");
+    }
+    // After all that the client itself is admitted, and then no other.
+    let start = r"cmd=initack pmiid=1\ncmd=init pmi_version=1 pmi_subversion=1\n";
+    let answer = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=2\n";
+    let whole = ACK.len() + answer.len();
+    let mut client = Command::new("bash");
+    let script =
+        r#"exec 3<>/dev/tcp/127.0.0.1/$0; printf "$1" >&3; head -c $2 <&3 >&2; exec cat <&3"#;
+    client.args(["-c", script, &served.ports[1], start, &whole.to_string()]);
+    let mut client = client.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = vec![0; whole];
+    std::io::Read::read_exact(client.stderr.as_mut().unwrap(), &mut said).unwrap();
+    assert_eq!(String::from_utf8(said).unwrap(), format!("{ACK}{answer}"));
+    assert_eq!(served.says(r"cmd=initack pmiid=1\n", 1000, &[]), "");
+    served.told("refused: the rank has a client");
+    // It has not said goodbye: that fails the job.
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let outcome = served.running.finish().expect(1);
+    let ended = outcome.err();
+    assert!(
+        ended.contains("between MPI_Init and MPI_Finalize"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn connections_that_say_nothing_do_not_keep_the_client_out() {
+    let served = Served::new(&[]);
+    let silent: Vec<_> = (0..20)
+        .map(|_| std::net::TcpStream::connect(format!("127.0.0.1:{}", served.ports[1])).unwrap())
+        .collect();
+    served.told("refused: 16 others have not said who they are");
+    drop(silent);
+    served.told("refused: it ended before it said who it is");
+    eventually("the client is admitted", || {
+        let said = served.says(r"cmd=initack pmiid=1\n", ACK.len(), &[]);
+        (said == ACK).then_some(())
+    });
+    served.end();
+}
+
+#[test]
+fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
+    let first = r"cmd=initack pmiid=1\n";
+    let served = Served::new(&["--listen", "0.0.0.0"]);
+    assert_eq!(
+        served.says(first, 1000, &[]),
+        "cmd=initack rc=-1 msg=refused\n"
+    );
+    served.told("refused: it has no key, and this port admits no client without (--pmi-port-auth)");
+    let asks = format!("{INIT_2}    54cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
+    let challenge = served.says(&asks, 120, &[]);
+    assert!(
+        challenge.contains("cmd=auth-response;authinfo="),
+        "{challenge}"
+    );
+    served.end();
+    let served = Served::new(&["--listen", "0.0.0.0", "--pmi-port-auth", "none"]);
+    assert_eq!(served.says(first, ACK.len(), &[]), ACK);
+    served.end();
+}
+
+#[test]
+fn the_variables_of_a_rank_are_its_users_alone_and_a_program_is_refused() {
+    let run = Run::command([wireup().into_os_string(), "serve".into(), "./app".into()]);
+    run.run().expect(125);
+    let words = ["serve", "-n", "1", "sh", "-c", "true"].map(OsString::from);
+    let outcome = Run::command(std::iter::once(wireup().into()).chain(words)).run();
+    outcome
+        .expect(125)
+        .expect_one_line(&["takes options of `wireup run` and no program"]);
+    let words = [
+        "serve",
+        "-n",
+        "2",
+        "--env-dir",
+        "env",
+        "--no-config",
+        "--oversubscribe",
+    ];
+    let words = words.map(OsString::from);
+    let running = Run::command(std::iter::once(wireup().into()).chain(words)).start();
+    let file = running.work().join("env/rank-1.env");
+    let found = eventually("the file is there", || fs::metadata(&file).ok());
+    assert_eq!(found.permissions().mode() & 0o777, 0o600);
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.lines().any(|line| line == "PMI_ID=1"), "{text}");
+    running.signal(Signal::TERM);
+    running.finish().expect(143);
+}
