@@ -17,13 +17,15 @@ use crate::inspect::libpmix;
 use crate::plan::environment::file as env_file;
 use wireup_core::fuzzing::job;
 use wireup_core::job::hosts::file as hostfile;
-use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::ids::{GlobalRank, NodeId, Rank};
+use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::roster::Roster;
 use wireup_core::job::spec::EndingSpec;
 use wireup_core::link::frame::Address;
 use wireup_core::link::fuzzing::{messages, read};
 use wireup_core::node::JobContext;
 use wireup_core::node::event::FromNode;
+use wireup_core::step::alike::Alike;
 use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
 
 type Jobs = Roster<Arc<JobContext>>;
@@ -73,15 +75,13 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBacke
             }
         }
         FromBackend::Judged { rank, end, state } => {
-            let gone = Departure {
-                rank,
-                job: jobs.find(rank).expect("admitted").0,
-                end,
-                pmi: &state,
-                joinable: true,
-                alone: None,
-            };
-            supervisor.rank_ended(gone, now, &mut orders);
+            judged(jobs, supervisor, now, (&[rank], end, &state), &mut orders);
+        }
+        FromBackend::Alike(Alike::Ended {
+            end, state, ranks, ..
+        }) => {
+            let ranks: Vec<GlobalRank> = ranks.into_iter().map(|(rank, _)| rank).collect();
+            judged(jobs, supervisor, now, (&ranks, end, &state), &mut orders);
         }
         FromBackend::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
         FromBackend::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
@@ -95,6 +95,26 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBacke
         assert!(jobs.find(rank).is_some(), "{rank:?}");
     }
     there(jobs, &orders);
+}
+
+fn judged(
+    jobs: &Jobs,
+    supervisor: &mut Supervisor,
+    now: Duration,
+    (ranks, end, state): (&[GlobalRank], RankEnd, &PmiState),
+    orders: &mut Vec<SupervisorOrder>,
+) {
+    for rank in ranks {
+        let gone = Departure {
+            rank: *rank,
+            job: jobs.find(*rank).expect("admitted").0,
+            end,
+            pmi: state,
+            joinable: true,
+            alone: None,
+        };
+        supervisor.rank_ended(gone, now, orders);
+    }
 }
 
 /// Only ranks that exist are signalled.

@@ -7,8 +7,10 @@
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.
 //! - Reports that can wait are sent together with later ones, at most 5 ms later.
+//! - Reports of ranks that say the same are sent as one ([`alike`]).
 //! - An orphaned step asks its ranks to end, kills them after a short grace time, and ends what is left.
 
+pub mod alike;
 #[cfg(test)]
 mod tests;
 

@@ -30,6 +30,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::Inspected {
             node: of, findings, ..
         } => *of == node && findings.iter().all(|one| own(one.rank)),
+        FromBackend::Alike(alike) => alike.ranks().all(own),
         FromBackend::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| own(*rank)),
         FromBackend::NotStarted { cause, .. } => {
             cause.as_ref().is_none_or(|cause| known.cause(cause))

@@ -19,6 +19,7 @@ use wireup_core::job::usage::Usage;
 use wireup_core::node::event::arbitrary::{cause, from_node, job_end, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
+use wireup_core::step::alike::Alike;
 use wireup_core::supervisor::Waiting;
 
 const TEXT: &str = "\\PC{0,9}";
@@ -79,10 +80,37 @@ fn refusal() -> BoxedStrategy<NodeRefusal> {
         .boxed()
 }
 
+fn dialect() -> BoxedStrategy<Option<Dialect>> {
+    option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2])).boxed()
+}
+
+/// Any report of several ranks.
+fn alike() -> BoxedStrategy<Alike> {
+    let started = vec((process(), any::<i32>()), 0..4).prop_map(Alike::Started);
+    let connected = (dialect(), vec(process(), 0..4));
+    let ended = (
+        vec(stream(), 0..3),
+        end(),
+        state(),
+        vec((process(), option::of(usage())), 0..4),
+    );
+    prop_oneof![
+        started,
+        connected.prop_map(|(dialect, ranks)| Alike::Connected { dialect, ranks }),
+        vec(process(), 0..4).prop_map(Alike::Finalized),
+        ended.prop_map(|(closed, end, state, ranks)| Alike::Ended {
+            closed,
+            end,
+            state,
+            ranks
+        }),
+    ]
+    .boxed()
+}
+
 /// Any report of a backend, plausible or not.
 fn from_backend() -> BoxedStrategy<FromBackend> {
     let bytes = || vec(any::<u8>(), 0..20);
-    let dialect = option::of(proptest::sample::select(vec![Dialect::Pmi1, Dialect::Pmi2]));
     let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
     let seen = seen.prop_map(|(app, program, loads)| {
         let [openmpi, openmpi4, mpich, pmix, pmi] = loads;
@@ -134,7 +162,7 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         (process(), any::<i32>()).prop_map(|(rank, pid)| FromBackend::Started { rank, pid }),
         (process(), option::of(cause()))
             .prop_map(|(rank, cause)| FromBackend::NotStarted { rank, cause }),
-        (process(), dialect).prop_map(|(rank, dialect)| FromBackend::Connected { rank, dialect }),
+        (process(), dialect()).prop_map(|(rank, dialect)| FromBackend::Connected { rank, dialect }),
         process().prop_map(|rank| FromBackend::Finalized { rank }),
         (process(), option::of(end()), option::of(usage()))
             .prop_map(|(rank, end, usage)| FromBackend::Ended { rank, end, usage }),
@@ -154,6 +182,7 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
             .prop_map(|(cause, state)| FromBackend::Failed { cause, state }),
         (node(), from_node()).prop_map(|(node, said)| FromBackend::Node { node, said }),
         awaited().prop_map(FromBackend::Waits),
+        alike().prop_map(FromBackend::Alike),
     ];
     let about_others = prop_oneof![
         Just(FromBackend::Ready),

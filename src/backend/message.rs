@@ -17,6 +17,7 @@ use wireup_core::node::event::{FromNode, ToNode};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::queries::JobEnd;
 use wireup_core::record::Stream;
+use wireup_core::step::alike::{Alike, OfRank, Report};
 use wireup_core::supervisor::Waiting;
 
 /// Reports of a backend to the launcher.
@@ -95,6 +96,8 @@ pub(crate) enum FromBackend {
     },
     /// A sidecar was lost that no local rank needs any more.
     SidecarLostLate { node: NodeId, error: String },
+    /// What several ranks of one host have in common.
+    Alike(Alike),
     /// What a rank printed; nothing when it has closed the stream.
     Output {
         rank: GlobalRank,
@@ -186,6 +189,33 @@ impl FromBackend {
             Self::Output { bytes, .. } => bytes.is_empty(),
             _ => false,
         }
+    }
+}
+
+impl Report for FromBackend {
+    fn of_rank(&self) -> Option<(GlobalRank, OfRank)> {
+        let said = match self {
+            Self::Started { pid, .. } => OfRank::Started { pid: *pid },
+            Self::Connected { dialect, .. } => OfRank::Connected { dialect: *dialect },
+            Self::Finalized { .. } => OfRank::Finalized,
+            Self::Output { stream, bytes, .. } if bytes.is_empty() => {
+                OfRank::Closed { stream: *stream }
+            }
+            Self::Ended { end, usage, .. } => OfRank::Ended {
+                end: (*end)?,
+                usage: *usage,
+            },
+            Self::Judged { end, state, .. } => OfRank::Judged {
+                end: *end,
+                state: state.clone(),
+            },
+            _ => return None,
+        };
+        Some((self.rank()?, said))
+    }
+
+    fn alike(alike: Alike) -> Self {
+        Self::Alike(alike)
     }
 }
 

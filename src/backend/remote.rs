@@ -45,6 +45,7 @@ use wireup_core::link::message::Envelope;
 use wireup_core::node::event::FromNode;
 use wireup_core::node::{HEAD, JobContext};
 use wireup_core::record::Stream;
+use wireup_core::step::alike::Alike;
 use wireup_core::supervisor::Waiting;
 use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
 
@@ -64,7 +65,7 @@ pub(crate) struct RemoteBackend {
     cut: Option<String>,
     fleet: Fleet,
     /// What ranks had done, where it is known.
-    states: BTreeMap<GlobalRank, PmiState>,
+    states: BTreeMap<GlobalRank, Arc<PmiState>>,
     told: VecDeque<FromBackend>,
     /// What may follow from what another host has not told yet.
     failures: AcrossHosts<FromBackend>,
@@ -181,14 +182,25 @@ impl RemoteBackend {
                 rank, ref state, ..
             } => {
                 self.fleet.rank_done(rank);
-                self.states.insert(rank, state.clone());
+                self.states.insert(rank, Arc::new(state.clone()));
+            }
+            FromBackend::Alike(Alike::Ended {
+                ref state,
+                ref ranks,
+                ..
+            }) => {
+                let state = Arc::new(state.clone());
+                for (rank, _) in ranks {
+                    self.fleet.rank_done(*rank);
+                    self.states.insert(*rank, Arc::clone(&state));
+                }
             }
             FromBackend::Failed {
                 ref cause,
                 state: Some(ref state),
             } => {
                 if let Some(rank) = cause.rank() {
-                    self.states.insert(rank, state.clone());
+                    self.states.insert(rank, Arc::new(state.clone()));
                 }
             }
             FromBackend::Waits(awaited) => {
@@ -209,7 +221,8 @@ impl RemoteBackend {
     /// Whether something is likely to be the consequence of the end of a rank on another host.
     fn may_follow(&self, told: &FromBackend) -> bool {
         let follows = match told {
-            FromBackend::Judged { end, state, .. } => may_follow(Ok((*end, state))),
+            FromBackend::Judged { end, state, .. }
+            | FromBackend::Alike(Alike::Ended { end, state, .. }) => may_follow(Ok((*end, state))),
             FromBackend::Failed { cause, .. } => may_follow(Err(cause)),
             _ => false,
         };
@@ -377,7 +390,10 @@ impl Backend for RemoteBackend {
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        self.states.get(&rank).cloned().unwrap_or_default()
+        let state = self.states.get(&rank);
+        state
+            .map(|state| PmiState::clone(state))
+            .unwrap_or_default()
     }
 
     /// Hosts report how a rank ended. They are asked for dumps at the end ([`Look::Dump`](super::inspection::Look)).

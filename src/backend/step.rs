@@ -49,7 +49,9 @@ use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::message::{Envelope, gathered};
 use wireup_core::record::Stream;
 use wireup_core::stdio_flow_control::window;
+use wireup_core::step::alike::together;
 use wireup_core::step::{Duty, Last};
+use wireup_core::supervisor::first_failure::Host as _;
 
 /// A step's name among the processes.
 pub const NAME: &CStr = c"wireup-step";
@@ -335,7 +337,8 @@ impl Step {
     /// Tells the launcher everything.
     fn tell(&mut self) {
         self.duty.told();
-        let told = std::mem::take(&mut self.untold);
+        let ending = self.duty.is_orphaned() || self.local.is_ending();
+        let told = together(std::mem::take(&mut self.untold), ending);
         self.send(Address::Launcher, &Carried::Told(told));
     }
 

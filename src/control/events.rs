@@ -1,6 +1,7 @@
 //! Handling of the backend's reports.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::message::FromBackend;
 use crate::control::{Controller, Loaded, RankLife};
@@ -11,9 +12,11 @@ use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spec::PmiChoice;
+use wireup_core::job::usage::Usage;
 use wireup_core::node::event::FromNode;
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::{RankState, kind_of};
+use wireup_core::step::alike::Alike;
 use wireup_core::supervisor::{Departure, JOB_ENDED};
 
 impl Controller {
@@ -45,7 +48,7 @@ impl Controller {
                 let plan = Arc::clone(&self.plan);
                 self.record_node(&plan, node);
             }
-            FromBackend::Started { rank, pid } => self.rank_started(rank, pid)?,
+            FromBackend::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
             FromBackend::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::NotStarted);
@@ -74,15 +77,12 @@ impl Controller {
             }
             FromBackend::Finalized { rank } => self.rank_said(rank, RankState::Finalized),
             FromBackend::Ended { rank, end, usage } => {
-                self.end_pty(Some(rank));
-                let now = self.now();
-                let life = &mut self.lives[rank.index()];
-                life.end = Some((now, end));
-                life.usage = usage;
-                self.crowd.freed();
-                self.rank_changed(rank, RankState::Ended);
+                self.rank_exited(rank, end, usage, self.now());
             }
-            FromBackend::Judged { rank, end, state } => self.rank_judged(rank, end, &state),
+            FromBackend::Alike(alike) => self.heard_alike(alike)?,
+            FromBackend::Judged { rank, end, state } => {
+                self.rank_judged(rank, end, &state, self.now());
+            }
             FromBackend::Left { waiting, cause } => {
                 let now = self.now();
                 self.supervisor.rank_left(waiting, cause, now);
@@ -142,6 +142,46 @@ impl Controller {
                 waiting,
             } => self.fences_counted(node, passed, waiting),
             FromBackend::Over => self.over = true,
+        }
+        Ok(())
+    }
+
+    /// What several ranks have reported: the same as if each had done so by itself.
+    fn heard_alike(&mut self, alike: Alike) -> std::io::Result<()> {
+        let now = self.now();
+        match alike {
+            Alike::Started(ranks) => {
+                for (rank, pid) in ranks {
+                    self.rank_started(rank, pid, now)?;
+                }
+            }
+            Alike::Connected { dialect, ranks } => {
+                for rank in ranks {
+                    self.judge_dialect(rank, dialect);
+                    self.rank_said(rank, RankState::Connected);
+                }
+            }
+            Alike::Finalized(ranks) => {
+                for rank in ranks {
+                    self.rank_said(rank, RankState::Finalized);
+                }
+            }
+            Alike::Ended {
+                closed,
+                end,
+                state,
+                ranks,
+            } => {
+                for (rank, usage) in ranks {
+                    let speaker = self.jobs.identity(rank).into();
+                    for stream in &closed {
+                        self.streams.take(*stream, speaker, &[], now)?;
+                    }
+                    self.rank_exited(rank, Some(end), usage, now);
+                    self.rank_judged(rank, end, &state, now);
+                }
+                self.regulate()?;
+            }
         }
         Ok(())
     }
@@ -208,25 +248,43 @@ impl Controller {
         self.streams.pass_on(source, text, now);
     }
 
-    fn rank_started(&mut self, rank: GlobalRank, pid: i32) -> std::io::Result<()> {
+    fn rank_started(&mut self, rank: GlobalRank, pid: i32, now: Duration) -> std::io::Result<()> {
         self.lives[rank.index()] = RankLife {
             pid: Some(pid),
-            start: self.now(),
+            start: now,
             ..RankLife::default()
         };
         self.rank_changed(rank, RankState::Started);
         self.start_pty(rank)
     }
 
-    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState) {
+    fn rank_exited(
+        &mut self,
+        rank: GlobalRank,
+        end: Option<RankEnd>,
+        usage: Option<Usage>,
+        now: Duration,
+    ) {
+        self.end_pty(Some(rank));
+        let life = &mut self.lives[rank.index()];
+        life.end = Some((now, end));
+        life.usage = usage;
+        self.crowd.freed();
+        self.rank_changed(rank, RankState::Ended);
+    }
+
+    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState, now: Duration) {
         let mut orders = Vec::new();
-        // How a debugger's daemons end is the debugger's affair.
-        let left = PmiState {
-            active: false,
-            ..state.clone()
-        };
+        let left;
         let (end, state) = match self.is_daemon(rank) {
-            true => (RankEnd::Code(0), &left),
+            // How a debugger's daemons end is the debugger's affair.
+            true => {
+                left = PmiState {
+                    active: false,
+                    ..state.clone()
+                };
+                (RankEnd::Code(0), &left)
+            }
             false => (end, state),
         };
         let alone = self.failure_of_singleton(rank);
@@ -238,7 +296,6 @@ impl Controller {
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
             alone: alone.as_deref(),
         };
-        let now = self.now();
         self.lives[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
         self.carry_out(orders);
         self.process_over(rank);

@@ -28,7 +28,7 @@ pub const EXIT_SIGNAL: u8 = 128;
 pub const EXIT_FAILURE: u8 = 1;
 
 /// How the process of a rank ended, as the system reported it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum RankEnd {
     /// Called exit with this code.
     Code(u8),
@@ -88,7 +88,7 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
 }
 
 /// What a rank had done with its process-management interface when it ended.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct PmiState {
     /// It made contact at least once.
     pub contacted: bool,

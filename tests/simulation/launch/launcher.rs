@@ -18,6 +18,7 @@ use wireup_core::job::spec::EndingSpec;
 use wireup_core::link::frame::Address;
 use wireup_core::node::JobContext;
 use wireup_core::record::Stream;
+use wireup_core::step::alike::Alike;
 use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
 use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
 
@@ -136,9 +137,18 @@ impl Launcher {
             }
             Told::NotStarted(rank) | Told::Judged(rank, ..) => self.fleet.rank_done(*rank),
             Told::Ended(rank, _) => self.fleet.rank_ended(*rank),
+            Told::Alike(Alike::Ended {
+                end, state, ranks, ..
+            }) => {
+                for (rank, _) in ranks {
+                    self.told(node, Told::Ended(*rank, *end), now);
+                    self.told(node, Told::Judged(*rank, *end, state.clone()), now);
+                }
+                return;
+            }
             Told::JobRefused(job) => return self.spawn_failed(*job, now),
             Told::Node(said) => return self.spawn(node, said),
-            Told::Started(_) | Told::Failed(_) => {}
+            Told::Started(_) | Told::Alike(_) | Told::Failed(_) => {}
         }
         let follows = match &told {
             Told::Judged(_, end, state) => may_follow(Ok((*end, state))),

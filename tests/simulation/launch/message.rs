@@ -8,6 +8,7 @@ use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::link::router::{Loss, Packet};
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{FromNode, PeerMessage, ToNode};
+use wireup_core::step::alike::{Alike, OfRank, Report};
 
 /// One end of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -87,9 +88,32 @@ pub(crate) enum Told {
     Ended(GlobalRank, RankEnd),
     Judged(GlobalRank, RankEnd, PmiState),
     Failed(Cause),
+    /// What several ranks have in common.
+    Alike(Alike),
     Printed(u32),
     Node(FromNode),
     Over,
+}
+
+impl Report for Told {
+    fn of_rank(&self) -> Option<(GlobalRank, OfRank)> {
+        Some(match self {
+            Self::Started(rank) => (*rank, OfRank::Started { pid: 0 }),
+            Self::Ended(rank, end) => {
+                let (end, usage) = (*end, None);
+                (*rank, OfRank::Ended { end, usage })
+            }
+            Self::Judged(rank, end, state) => {
+                let (end, state) = (*end, state.clone());
+                (*rank, OfRank::Judged { end, state })
+            }
+            _ => return None,
+        })
+    }
+
+    fn alike(alike: Alike) -> Self {
+        Self::Alike(alike)
+    }
 }
 
 impl Told {

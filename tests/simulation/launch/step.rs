@@ -23,6 +23,7 @@ use wireup_core::pmix::control::{Control, Init};
 use wireup_core::pmix::upcall::UpcallKind;
 use wireup_core::queries::Asked;
 use wireup_core::record::Stream;
+use wireup_core::step::alike::together;
 use wireup_core::step::{Duty, Last};
 use wireup_core::supervisor::first_failure::{self, Host, HostFailures};
 
@@ -401,7 +402,8 @@ impl Step {
         does.extend(outbound.map(|(to, message)| Does::Send(to, Carried::Peer(message))));
         if !self.untold.is_empty() && self.duty.tells(now) {
             self.duty.told();
-            let told = take(&mut self.untold);
+            let ending = self.ending || self.duty.is_orphaned();
+            let told = together(take(&mut self.untold), ending);
             does.push(Does::Send(Address::Launcher, Carried::Told(told)));
         }
         self.deadline = self.next_deadline();

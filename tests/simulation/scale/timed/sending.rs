@@ -5,10 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Timed;
-use crate::launch::message::{Carried, End, Frame, Message};
+use crate::launch::message::{Carried, End, Frame, Message, Told};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link;
 use wireup_core::link::frame::Address;
+
+/// Bytes of a report: with a pid, or what a rank has used, for each rank that it is about.
+fn reported(told: &Told) -> usize {
+    match told {
+        Told::Alike(alike) => 12 + alike.ranks().count() * 8,
+        _ => 12,
+    }
+}
 
 /// What it costs one agent.
 #[derive(Clone, Copy, Default)]
@@ -33,7 +41,7 @@ impl Timed {
                     + match &**body {
                         Carried::Peer(message) => link::encode(message).len(),
                         Carried::AddJob(job) => link::encode(&**job).len(),
-                        Carried::Told(told) => told.len() * 12,
+                        Carried::Told(told) => told.iter().map(reported).sum(),
                         _ => 16,
                     };
                 self.sizes = Some((Arc::clone(body), size));

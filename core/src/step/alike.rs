@@ -1,0 +1,271 @@
+//! Reports of a host's ranks that say the same, as one: what a launcher does for each report it then does once for each
+//! host, and not for each rank.
+//!
+//! Only what lies ready to be sent is put together. Rules:
+//! - What one rank reports stays in its order, and so does what is reported between reports of ranks.
+//! - The order of failures stays, as it says which was first: ends are put together that are none, or once the launch is
+//!   being ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::GlobalRank;
+use crate::job::outcome::{PmiState, RankEnd};
+use crate::job::usage::Usage;
+use crate::pmi::command::Dialect;
+use crate::record::Stream;
+
+/// What a rank reports that others may report as well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OfRank {
+    /// Its process was started.
+    Started { pid: i32 },
+    /// It made contact with a process-management interface; by PMI, in this form.
+    Connected { dialect: Option<Dialect> },
+    /// It has left its process-management interface in order.
+    Finalized,
+    /// It has closed a stream.
+    Closed { stream: Stream },
+    /// Its process has ended.
+    Ended { end: RankEnd, usage: Option<Usage> },
+    /// Its end can be judged.
+    Judged { end: RankEnd, state: PmiState },
+}
+
+impl OfRank {
+    fn is_a_failure(&self) -> bool {
+        match self {
+            Self::Ended { end, .. } => *end != RankEnd::Code(0),
+            Self::Judged { end, state } => *end != RankEnd::Code(0) || state.active,
+            _ => false,
+        }
+    }
+
+    /// Reports of a rank are put together in this order.
+    fn stage(&self) -> Stage {
+        match self {
+            Self::Started { .. } => Stage::Started,
+            Self::Connected { .. } => Stage::Connected,
+            Self::Finalized => Stage::Finalized,
+            Self::Closed { .. } | Self::Ended { .. } | Self::Judged { .. } => Stage::Last,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Started,
+    Connected,
+    Finalized,
+    Last,
+}
+
+/// What several ranks of a host report.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Alike {
+    /// Their processes were started; with the pid of each.
+    Started(Vec<(GlobalRank, i32)>),
+    /// They made contact with a process-management interface; by PMI, in this form.
+    Connected {
+        dialect: Option<Dialect>,
+        ranks: Vec<GlobalRank>,
+    },
+    /// They have left their process-management interface in order.
+    Finalized(Vec<GlobalRank>),
+    /// They have closed these streams, their processes have ended, and that can be judged.
+    Ended {
+        closed: Vec<Stream>,
+        end: RankEnd,
+        state: PmiState,
+        /// With what each has used.
+        ranks: Vec<(GlobalRank, Option<Usage>)>,
+    },
+}
+
+impl Alike {
+    /// The ranks that it is about.
+    pub fn ranks(&self) -> impl Iterator<Item = GlobalRank> {
+        let (started, plain, ended): (&[_], &[_], &[_]) = match self {
+            Self::Started(ranks) => (ranks, &[], &[]),
+            Self::Connected { ranks, .. } | Self::Finalized(ranks) => (&[], ranks, &[]),
+            Self::Ended { ranks, .. } => (&[], &[], ranks),
+        };
+        let started = started.iter().map(|(rank, _)| *rank);
+        let ended = ended.iter().map(|(rank, _)| *rank);
+        started.chain(plain.iter().copied()).chain(ended)
+    }
+}
+
+/// A report of a step to its launcher.
+pub trait Report: Sized {
+    /// What it says of a rank that others may say of themselves.
+    fn of_rank(&self) -> Option<(GlobalRank, OfRank)>;
+
+    /// The report that stands for those of several ranks.
+    fn alike(alike: Alike) -> Self;
+}
+
+/// Puts together what ranks report that say the same; `ending` once the launch is being ended.
+pub fn together<R: Report>(reports: Vec<R>, ending: bool) -> Vec<R> {
+    if reports.len() < 2 {
+        return reports;
+    }
+    let mut out = Vec::new();
+    let mut run = Run::default();
+    for report in reports {
+        match report.of_rank() {
+            Some((rank, said)) if ending || !said.is_a_failure() => {
+                if !run.may_add(rank, said.stage()) {
+                    run.end(&mut out);
+                }
+                run.add(rank, said, report);
+            }
+            _ => {
+                run.end(&mut out);
+                out.push(report);
+            }
+        }
+    }
+    run.end(&mut out);
+    out
+}
+
+/// What ranks reported with nothing else in between.
+struct Run<R> {
+    started: Vec<(GlobalRank, i32, R)>,
+    connected: BTreeMap<Option<Dialect>, Vec<(GlobalRank, R)>>,
+    finalized: Vec<(GlobalRank, R)>,
+    last: BTreeMap<GlobalRank, Last>,
+    /// The reports that [`Run::last`] is made of, and of whom.
+    singles: Vec<(GlobalRank, R)>,
+    stages: BTreeMap<GlobalRank, Stage>,
+}
+
+/// The last that a rank reports.
+#[derive(Default)]
+struct Last {
+    closed: Vec<Stream>,
+    ended: Option<(RankEnd, Option<Usage>)>,
+    judged: Option<(RankEnd, PmiState)>,
+}
+
+impl Last {
+    /// What it has in common with others, and what not, if it is complete.
+    fn whole(self) -> Option<(Common, Option<Usage>)> {
+        let (end, usage) = self.ended?;
+        let (judged, state) = self.judged?;
+        let common = Common {
+            closed: self.closed,
+            end,
+            state,
+        };
+        (end == judged).then_some((common, usage))
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Common {
+    closed: Vec<Stream>,
+    end: RankEnd,
+    state: PmiState,
+}
+
+impl<R> Default for Run<R> {
+    fn default() -> Self {
+        Self {
+            started: Vec::new(),
+            connected: BTreeMap::new(),
+            finalized: Vec::new(),
+            last: BTreeMap::new(),
+            singles: Vec::new(),
+            stages: BTreeMap::new(),
+        }
+    }
+}
+
+impl<R: Report> Run<R> {
+    /// Whether a rank's report keeps its place among its others.
+    fn may_add(&self, rank: GlobalRank, stage: Stage) -> bool {
+        let before = self.stages.get(&rank);
+        before.is_none_or(|before| *before < stage || stage == Stage::Last)
+    }
+
+    fn add(&mut self, rank: GlobalRank, said: OfRank, report: R) {
+        self.stages.insert(rank, said.stage());
+        match said {
+            OfRank::Started { pid } => return self.started.push((rank, pid, report)),
+            OfRank::Connected { dialect } => {
+                return self
+                    .connected
+                    .entry(dialect)
+                    .or_default()
+                    .push((rank, report));
+            }
+            OfRank::Finalized => return self.finalized.push((rank, report)),
+            OfRank::Closed { stream } => {
+                let closed = &mut self.last.entry(rank).or_default().closed;
+                closed.push(stream);
+                closed.sort_unstable();
+            }
+            OfRank::Ended { end, usage } => {
+                self.last.entry(rank).or_default().ended = Some((end, usage));
+            }
+            OfRank::Judged { end, state } => {
+                self.last.entry(rank).or_default().judged = Some((end, state));
+            }
+        }
+        self.singles.push((rank, report));
+    }
+
+    /// What it comes to, in the order in which a rank reports.
+    fn end(&mut self, out: &mut Vec<R>) {
+        let run = std::mem::take(self);
+        let pids = run.started.iter().map(|(rank, pid, _)| (*rank, *pid));
+        let pids = Alike::Started(pids.collect());
+        let started = run.started.into_iter();
+        put(pids, started.map(|(_, _, report)| report), out);
+        for (dialect, said) in run.connected {
+            let (ranks, reports): (_, Vec<_>) = said.into_iter().unzip();
+            put(
+                Alike::Connected { dialect, ranks },
+                reports.into_iter(),
+                out,
+            );
+        }
+        let (ranks, reports): (Vec<_>, Vec<_>) = run.finalized.into_iter().unzip();
+        put(Alike::Finalized(ranks), reports.into_iter(), out);
+        let mut ends: BTreeMap<Common, Vec<(GlobalRank, Option<Usage>)>> = BTreeMap::new();
+        for (rank, last) in run.last {
+            if let Some((common, usage)) = last.whole() {
+                ends.entry(common).or_default().push((rank, usage));
+            }
+        }
+        ends.retain(|_, ranks| ranks.len() > 1);
+        let together: BTreeSet<GlobalRank> =
+            ends.values().flatten().map(|(rank, _)| *rank).collect();
+        for (common, ranks) in ends {
+            let Common { closed, end, state } = common;
+            out.push(R::alike(Alike::Ended {
+                closed,
+                end,
+                state,
+                ranks,
+            }));
+        }
+        let singles = run.singles.into_iter();
+        let singles = singles.filter(|(rank, _)| !together.contains(rank));
+        out.extend(singles.map(|(_, report)| report));
+    }
+}
+
+/// One report for several, or the only one.
+fn put<R: Report>(alike: Alike, reports: impl ExactSizeIterator<Item = R>, out: &mut Vec<R>) {
+    match reports.len() {
+        0 | 1 => out.extend(reports),
+        _ => out.push(R::alike(alike)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use super::*;
+
+/// A report of a rank, a failure of the job, or one for several ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Said {
+    One(u32, OfRank),
+    Failed,
+    Together(Alike),
+}
+
+impl Report for Said {
+    fn of_rank(&self) -> Option<(GlobalRank, OfRank)> {
+        match self {
+            Self::One(rank, said) => Some((GlobalRank(*rank), said.clone())),
+            _ => None,
+        }
+    }
+
+    fn alike(alike: Alike) -> Self {
+        Self::Together(alike)
+    }
+}
+
+use Said::{Failed, One, Together};
+
+fn started(rank: u32) -> Said {
+    let pid = 100 + rank as i32;
+    One(rank, OfRank::Started { pid })
+}
+
+fn connected(rank: u32, dialect: Option<Dialect>) -> Said {
+    One(rank, OfRank::Connected { dialect })
+}
+
+fn state(active: bool) -> PmiState {
+    PmiState {
+        contacted: true,
+        active,
+        last: "finalize".to_owned(),
+    }
+}
+
+fn ended(rank: u32, end: RankEnd) -> Said {
+    One(rank, OfRank::Ended { end, usage: None })
+}
+
+fn judged(rank: u32, end: RankEnd) -> Said {
+    let state = state(false);
+    One(rank, OfRank::Judged { end, state })
+}
+
+fn closed(rank: u32, stream: Stream) -> Said {
+    One(rank, OfRank::Closed { stream })
+}
+
+fn ranks<const N: usize>(ranks: [u32; N]) -> Vec<GlobalRank> {
+    ranks.map(GlobalRank).to_vec()
+}
+
+fn all_ended<const N: usize>(closed: &[Stream], end: RankEnd, of: [u32; N]) -> Said {
+    Together(Alike::Ended {
+        closed: closed.to_vec(),
+        end,
+        state: state(false),
+        ranks: of.map(|rank| (GlobalRank(rank), None)).to_vec(),
+    })
+}
+
+const WELL: RankEnd = RankEnd::Code(0);
+const BOTH: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
+
+#[test]
+fn a_report_that_is_alone_stays_what_it_is() {
+    for one in [started(1), connected(1, None), ended(1, WELL), Failed] {
+        assert_eq!(together(vec![one.clone()], false), [one]);
+    }
+    let different = vec![started(1), connected(1, None), ended(1, WELL)];
+    assert_eq!(together(different.clone(), false), different);
+}
+
+#[test]
+fn ranks_that_start_connect_and_finalize_are_reported_once() {
+    let pmi1 = Some(Dialect::Pmi1);
+    let said = vec![
+        started(4),
+        connected(4, pmi1),
+        started(5),
+        connected(5, None),
+        connected(6, pmi1),
+        One(4, OfRank::Finalized),
+        One(5, OfRank::Finalized),
+    ];
+    let pids = vec![(GlobalRank(4), 104), (GlobalRank(5), 105)];
+    assert_eq!(
+        together(said, false),
+        [
+            Together(Alike::Started(pids)),
+            connected(5, None),
+            Together(Alike::Connected {
+                dialect: pmi1,
+                ranks: ranks([4, 6])
+            }),
+            Together(Alike::Finalized(ranks([4, 5]))),
+        ]
+    );
+}
+
+#[test]
+fn ends_are_put_together_with_all_that_goes_with_them() {
+    let mut said = Vec::new();
+    for rank in 0..3 {
+        said.extend(BOTH.map(|stream| closed(rank, stream)));
+        said.push(ended(rank, WELL));
+    }
+    said.extend((0..3).map(|rank| judged(rank, WELL)));
+    // The output of one is still open, and the end of another one is not judged yet.
+    said.extend([ended(7, WELL), judged(7, WELL), ended(8, WELL)]);
+    assert_eq!(
+        together(said, false),
+        [
+            all_ended(&BOTH, WELL, [0, 1, 2]),
+            ended(7, WELL),
+            judged(7, WELL),
+            ended(8, WELL)
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_put_together_over_another_report() {
+    let said = vec![started(0), started(1), Failed, started(2), started(3)];
+    let both = |first: u32| {
+        let pair = [first, first + 1].map(|rank| (GlobalRank(rank), 100 + rank as i32));
+        Together(Alike::Started(pair.to_vec()))
+    };
+    assert_eq!(together(said, false), [both(0), Failed, both(2)]);
+}
+
+#[test]
+fn failures_keep_their_order_until_the_launch_is_being_ended() {
+    let killed = RankEnd::Signal(9);
+    let mut said = Vec::new();
+    for (rank, end) in [(0, killed), (1, WELL), (2, killed), (3, WELL)] {
+        said.extend([ended(rank, end), judged(rank, end)]);
+    }
+    assert_eq!(together(said.clone(), false), said);
+    let all = together(said, true);
+    assert_eq!(
+        all,
+        [all_ended(&[], WELL, [1, 3]), all_ended(&[], killed, [0, 2])]
+    );
+}
+
+#[test]
+fn what_one_rank_reports_stays_in_its_order() {
+    let again = vec![
+        connected(0, None),
+        One(0, OfRank::Finalized),
+        connected(0, None),
+        connected(1, None),
+        started(1),
+    ];
+    let both = Together(Alike::Connected {
+        dialect: None,
+        ranks: ranks([0, 1]),
+    });
+    let first = [connected(0, None), One(0, OfRank::Finalized)];
+    let all = [&first[..], &[both, started(1)]].concat();
+    assert_eq!(together(again, false), all);
+}
