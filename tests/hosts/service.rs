@@ -1,8 +1,9 @@
 //! The unit in `packaging/systemd`, under systemd: agents that it restarts and stops, and starts again, lose no job.
 //!
-//! A host's service manager is `systemd --user`, which does not have to be the first process, as root. It has a control
-//! group of its own, which it sees as the top.
+//! A host's service manager is systemd as the first process of a namespace of processes, with root's manager of the system.
+//! It has a control group of its own, which it sees as the top, and no units but these.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,11 +18,23 @@ const UNIT: &str = "wireup-agent.service";
 
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
-/// Begins a service manager: the name of its control group.
+/// What the unit needs of a system: these do nothing.
+const TARGETS: [&str; 4] = ["none", "sysinit", "basic", "shutdown"];
+
+/// Begins a service manager: the name of its control group, and its program.
 const BEGIN: &str = "top=/sys/fs/cgroup; [ ! -d $top/systemd ] || top=$top/systemd
 group=$top/$1
-mkdir $group && mkdir -p /run/systemd/system && echo 0 >$group/cgroup.procs || exit
-exec unshare --mount --cgroup sh -c 'mount --bind \"$1\" \"$2\" && exec \"$3\" --user' sh $group $top \"$2\"";
+mkdir $group && echo 0 >$group/cgroup.procs || exit
+exec unshare --mount --pid --cgroup --fork --kill-child sh -c 'mount -t proc proc /proc && mount --bind \"$1\" \"$2\" &&
+exec \"$3\" --system --unit=none.target --log-target=console' sh $group $top \"$2\"";
+
+/// Gives it an order, as one of the processes that it has below it.
+const TELL: &str =
+    "exec nsenter --target $(pgrep -x systemd) --mount --pid --cgroup systemctl \"$@\"";
+
+/// How many processes its services have.
+const COUNT: &str = "group=/sys/fs/cgroup/$1; [ -d $group ] || group=/sys/fs/cgroup/systemd/$1
+find $group/system.slice -name cgroup.procs -exec cat {} + | wc -l";
 
 /// Removes its control group when all that was there has ended.
 const REMOVE: &str = "for top in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
@@ -56,6 +69,10 @@ impl<'a> Manager<'a> {
             units.join("log").display(),
         );
         fs::write(settings.join("test.conf"), command).unwrap();
+        for target in TARGETS {
+            let file = units.join(format!("{target}.target"));
+            fs::write(file, "[Unit]\nDefaultDependencies=no\n").unwrap();
+        }
         let group = format!("wireup-test-{}-{host}", std::process::id());
         let files = cluster.host(host).files();
         let mut manager = cluster.host(host).command("sh");
@@ -83,11 +100,8 @@ impl<'a> Manager<'a> {
     }
 
     fn tell(&self, words: &[&str]) -> Output {
-        let mut command = self.cluster.host(self.host).command("systemctl");
-        command
-            .arg("--user")
-            .args(words)
-            .envs(variables(&self.units));
+        let mut command = self.cluster.host(self.host).command("sh");
+        command.args(["-c", TELL, "sh"]).args(words);
         command.stdin(Stdio::null()).output().unwrap()
     }
 
@@ -122,10 +136,12 @@ impl<'a> Manager<'a> {
         self.order(&["stop", UNIT]);
         let host = self.cluster.host(self.host);
         eventually("all agents have ended", || {
-            let all = host.processes();
-            (!all.iter().any(|one| one.words.contains("wireup"))).then_some(())
+            let mut count = host.command("sh");
+            count.args(["-c", COUNT, "sh", &self.group]);
+            (count.output().unwrap().stdout == b"0\n").then_some(())
         });
-        self.order(&["exit"]);
+        // Nothing answers: it is gone.
+        self.tell(&["--force", "exit"]);
         self.process.wait().unwrap();
         let removed = host
             .command("sh")
@@ -146,14 +162,11 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// Of a service manager and those that give it orders.
-fn variables(units: &Path) -> [(&'static str, String); 3] {
-    let path = format!("{}:/usr/lib/systemd/user", units.display());
+/// Of a service manager. It takes itself for that of a container, and leaves the machine's settings alone.
+fn variables(units: &Path) -> [(&'static str, &OsStr); 2] {
     [
-        // Where the unit's directory is made, as `/run/wireup`.
-        ("XDG_RUNTIME_DIR", "/run".to_owned()),
-        ("HOME", "/nonexistent".to_owned()),
-        ("SYSTEMD_UNIT_PATH", path),
+        ("container", OsStr::new("lab")),
+        ("SYSTEMD_UNIT_PATH", units.as_os_str()),
     ]
 }
 
