@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 
 use rustix::process::Signal;
+use wireup_lab::{Host, Process};
 
 use crate::cluster::Cluster;
-use crate::common::{Output, Run, Running, mpi};
+use crate::common::{Output, Run, Running, eventually, mpi};
 
 const TWO: [&str; 6] = [
     "--oversubscribe",
@@ -107,4 +108,49 @@ fn a_job_that_is_kept_goes_on_on_all_hosts_when_its_command_is_killed() {
     viewer.finish().expect(4);
     waiting.finish().expect(4);
     front.finish().expect(137);
+}
+
+/// Of a job on a host: whoever leads it, and its ranks.
+fn is_of_job(process: &Process) -> bool {
+    let names = ["wireup-step", "wireup-guard", "sleep"];
+    let words = ["wireup run", "wireup keep"];
+    names.contains(&process.name.as_str())
+        || words.iter().any(|words| process.words.starts_with(words))
+}
+
+/// As where the kernel ends a whole control group that is out of memory (`memory.oom.group`), or systemd-oomd does.
+#[test]
+fn a_job_of_which_all_is_killed_on_a_host_at_once_ends_on_the_others() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = ["sh", "-c", "echo ready; exec sleep 1000"].map(OsStr::new);
+    for (host, words) in [
+        (1, ["wireup: ", "node02"]),
+        (0, ["the keeper of job", "not known"]),
+    ] {
+        let (shell, job) = detach(&cluster, &script, |run| run);
+        let viewer = command(&cluster, ["attach", &job]).stdin_held().start();
+        viewer.wait_for_many(Output::Stdout, "ready", 4);
+        let of_host = |host: &Host| host.processes().into_iter().filter(is_of_job);
+        let all: Vec<Process> = of_host(cluster.host(host)).collect();
+        // None is to see the end of another one.
+        for signal in [Signal::STOP, Signal::KILL] {
+            all.iter().for_each(|process| process.signal(signal));
+        }
+        let outcome = viewer.finish().expect(125);
+        for word in words {
+            assert!(outcome.err().contains(word), "no {word:?}: {outcome:?}");
+        }
+        eventually("nothing runs on the other host", || {
+            of_host(cluster.host(1 - host))
+                .next()
+                .is_none()
+                .then_some(())
+        });
+        // It also removes the files of what was killed.
+        let next = cluster.run(0, TWO).more(["true"]);
+        next.run().expect_quiet_success();
+        shell.finish().expect(0);
+    }
 }
