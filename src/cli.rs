@@ -30,6 +30,7 @@ mod report;
 mod requeue;
 mod run;
 mod serve;
+mod singleton;
 pub mod table;
 mod topo;
 pub(crate) mod usage_errors;
@@ -127,6 +128,9 @@ pub fn main(args: Vec<OsString>) -> u8 {
             detached::keeper::keep(args.get(2..).unwrap_or_default())
         }
         Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
+        Some(word) if word == singleton::RANK_COMMAND => {
+            singleton::rank(args.get(2..).unwrap_or_default())
+        }
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),

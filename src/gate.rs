@@ -4,13 +4,15 @@
 //! To the launch it is a rank as any other: placement, barriers, failures and the end need no rules of their own, on one
 //! host or many. [`environment`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
 //! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
-//! client has: the server judges that end by what the client has said, as it does with the exit of a rank.
+//! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`singleton`]
+//! is the other way round: it connects with a process that was started without a launcher.
 
 pub mod carrier;
 mod entrance;
 pub mod environment;
 mod notices;
 mod passage;
+pub mod singleton;
 
 use std::env;
 use std::fs;

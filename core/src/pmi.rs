@@ -5,7 +5,8 @@
 //! job's state on this node ([`server`]), which keeps one [`client`] state per rank, what `get`
 //! finds ([`store`]), the attributes of the node (`node_attributes`), and the members of each
 //! barrier or ring (`barriers`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`]
-//! has every size. A client that comes over TCP passes a [`gate`] first, perhaps with a [`challenge`].
+//! has every size. A client that comes over TCP passes a [`gate`] first, perhaps with a [`challenge`];
+//! with a process that runs without a launcher the conversation starts as [`singleton`] has it.
 //!
 //! The dialect is a matter of the connection: PMI-1 and PMI-2 are served side by side. The modules
 //! with `_v1` in their name know lines, those with `_v2` frames; the others handle typed requests
@@ -30,6 +31,7 @@ pub mod request_v1;
 pub mod request_v2;
 mod ring;
 pub mod server;
+pub mod singleton;
 pub mod spawn;
 pub mod spawn_v1;
 pub mod spawn_v2;

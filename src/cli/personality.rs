@@ -23,6 +23,7 @@ use super::foreign_options::table::Habit;
 use super::foreign_options::{ForeignError, translate};
 use super::line::{Own, Word};
 use super::run::RunArgs;
+use super::singleton;
 use crate::failure::RunFailure;
 
 /// A program whose place wireup takes.
@@ -96,6 +97,11 @@ impl Personality {
         if first.is_some_and(|word| word == "--version" || word == "-V") {
             let text = format!("wireup {}\n", env!("CARGO_PKG_VERSION"));
             return super::print(text.as_bytes());
+        }
+        if self == Self::Mpiexec
+            && let Some(arguments) = singleton::arguments(&words)
+        {
+            return Err(singleton::execute(arguments));
         }
         let line = self.translated(words);
         let line = line.map_err(RunFailure::request)?;

@@ -19,7 +19,7 @@ use crate::gate::{self, PortAuth, Settings};
 pub(super) const RANK_COMMAND: &str = "serve-rank";
 
 /// Starts wireup where it is here, or as PATH finds it there.
-const SCRIPT: &str = r#"[ -x "$0" ] && exec "$0" "$@"; exec wireup "$@""#;
+pub(super) const SCRIPT: &str = r#"[ -x "$0" ] && exec "$0" "$@"; exec wireup "$@""#;
 
 const AFTER_HELP: &str = "\
 Each rank has a port of its own, which admits one client: with the variables of that rank, MPICH, Intel MPI, programs on

@@ -58,6 +58,7 @@ mod report;
 mod serve;
 mod signals;
 mod singleton;
+mod singleton_init;
 mod spans;
 mod spawn;
 mod spawn_pmi;

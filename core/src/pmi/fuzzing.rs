@@ -11,6 +11,7 @@ use super::collective::Collective;
 use super::gate::{Gate, Proof, START_MAX, Verdict};
 use super::limits::{FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::server::{Effect, JobInfo, KeyAnswer, NameAnswer, Server};
+use super::singleton::{NO_KEY, Singleton};
 use super::wire_v1::Line;
 use super::wire_v2::{Frame, Framer, Message};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
@@ -56,7 +57,8 @@ pub fn pmi2(data: &[u8]) {
     job.run(data);
 }
 
-/// Runs one input that begins with a byte for the size of its pieces: a connection to the port of a rank.
+/// Runs one input that begins with a byte for the size of its pieces: a connection to the port of a rank, and one to a program
+/// without a launcher.
 ///
 /// # Panics
 /// When the gate holds more than it may, or what reaches the server is not what the client sent last.
@@ -64,6 +66,7 @@ pub fn gate(data: &[u8]) {
     let Some((size, sent)) = data.split_first() else {
         return;
     };
+    singleton(usize::from(*size).max(1), sent);
     let key = AuthKey::given("key");
     let required = size & 1 == 1;
     let mut gate = Gate::new(Rank(1), 4, Proof { key, required }, "text".to_owned());
@@ -79,6 +82,24 @@ pub fn gate(data: &[u8]) {
             }
             Verdict::Aside { .. } => return assert!(!required, "it proves nothing"),
             Verdict::Refused(_) => return,
+        }
+    }
+}
+
+/// What a program without a launcher answers.
+fn singleton(pieces: usize, sent: &[u8]) {
+    let mut singleton = Singleton::new(NO_KEY, true, KVSNAME);
+    let mut fed = 0;
+    for piece in sent.chunks(pieces) {
+        fed += piece.len();
+        match singleton.receive(piece) {
+            Ok(None) => assert!(fed < 1024, "it holds {fed} bytes"),
+            Ok(Some(agreed)) => {
+                return assert!(
+                    sent[..fed].ends_with(&agreed.received) && agreed.reply.ends_with('\n')
+                );
+            }
+            Err(_) => return,
         }
     }
 }

@@ -1,0 +1,75 @@
+//! `mpiexec -pmi_args PORT INTERFACE KEY PID`, which programs of MPICH and Intel MPI that were started without a launcher
+//! execute when they spawn: a launch whose rank 0 is that program.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use super::serve::SCRIPT;
+use crate::failure::RunFailure;
+use crate::gate::singleton;
+
+/// Command of the process that stands in; started by launches.
+pub(super) const RANK_COMMAND: &str = "singleton-rank";
+
+/// The option, by which the whole line is known.
+const OPTION: &str = "-pmi_args";
+
+/// What stands behind the option, if a line of mpiexec has it: port, interface, key and pid.
+pub(super) fn arguments(words: &[OsString]) -> Option<&[OsString]> {
+    let at = words.iter().position(|word| word == OPTION)?;
+    // Only options of Hydra without a value stand before it.
+    let is_plain = |word: &OsString| word == "-v" || word == "-verbose";
+    words[..at].iter().all(is_plain).then(|| &words[at + 1..])
+}
+
+/// Becomes the launch; returns only if that fails.
+pub(super) fn execute(arguments: &[OsString]) -> RunFailure {
+    let [port, _interface, key, _pid] = arguments else {
+        let text = format!("{OPTION} needs PORT INTERFACE KEY PID; programs that spawn write it");
+        return RunFailure::request(text);
+    };
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => return RunFailure::system("cannot find wireup", error),
+    };
+    let error = Command::new("/proc/self/exe")
+        .arg0("wireup")
+        .args(["run", "--pmi", "pmi1", "--oversubscribe", "-n", "1"])
+        .args(["sh", "-c", SCRIPT])
+        .arg(own)
+        .arg(RANK_COMMAND)
+        .args([port, key])
+        .exec();
+    RunFailure::system("cannot execute wireup run", error)
+}
+
+/// Stands in for the program; these are the words behind the command.
+pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
+    let text = |word: &OsStr| word.to_str().map(str::to_owned);
+    let given = match words {
+        [port, key] => text(port).zip(text(key)),
+        _ => None,
+    };
+    let given = given.and_then(|(port, key)| Some((port.parse().ok()?, key)));
+    let Some((port, key)) = given else {
+        return Err(RunFailure::request(format!(
+            "{RANK_COMMAND} needs PORT KEY"
+        )));
+    };
+    singleton::serve(port, &key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_mpich_executes_is_known() {
+        let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
+        let line = words("-v -pmi_args 4711 default_interface default_key 99");
+        assert_eq!(arguments(&line), Some(&line[2..]));
+        assert_eq!(arguments(&words("-n 2 ./app -pmi_args 4711")), None);
+        assert!(matches!(execute(&line[..2]), RunFailure::Request(_)));
+    }
+}
