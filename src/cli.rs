@@ -36,7 +36,7 @@ mod topo;
 pub(crate) mod usage_errors;
 mod value_error;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
@@ -216,16 +216,6 @@ fn print(text: &[u8]) -> Result<u8, RunFailure> {
     }
 }
 
-/// The command line for display: words that a shell would split or expand are quoted.
-fn quoted(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,%@+".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,12 +248,5 @@ mod tests {
         let mut tree = tree().disable_help_subcommand(true);
         tree.build();
         check(&tree);
-    }
-
-    #[test]
-    fn words_are_quoted_where_a_shell_needs_it() {
-        assert_eq!(quoted(OsStr::new("./a-b_c=1")), "./a-b_c=1");
-        assert_eq!(quoted(OsStr::new("it's")), r"'it'\''s'");
-        assert_eq!(quoted(OsStr::new("")), "''");
     }
 }

@@ -1,6 +1,7 @@
 //! Output to the user: the plan, the state, failures.
 
 pub(crate) mod bindings;
+pub(crate) mod command_line;
 pub(crate) mod dry_run;
 pub mod explain;
 pub mod failures;

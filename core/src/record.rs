@@ -93,8 +93,18 @@ pub struct JobPlan<'a> {
     /// Process id of the launcher.
     pub pid: i32,
     pub size: u32,
+    /// Version of wireup.
+    #[serde(default)]
+    pub wireup: Cow<'a, str>,
+    /// The command line as a shell would read it, without the values of secrets; `None` for a launch that an agent
+    /// describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// Interfaces that are offered.
     pub offered: Vec<Cow<'a, str>>,
+    /// The libpmix of the launcher's machine, if it serves ranks there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub libpmix: Option<String>,
     pub nodes: Vec<PlannedNode<'a>>,
     pub apps: Vec<AppRecord>,
 }
@@ -154,6 +164,12 @@ pub struct SpawnedJob<'a> {
 pub struct AppRecord {
     pub app: u32,
     pub program: String,
+    /// The program with its arguments, as [`JobPlan::command`].
+    #[serde(default)]
+    pub command: String,
+    /// Which MPI it needs, as far as its files tell.
+    #[serde(default)]
+    pub needs: String,
     /// Number of ranks that run it.
     pub ranks: u32,
 }

@@ -35,8 +35,14 @@ pub struct Timeline {
     pub job: String,
     /// Number of ranks of the first job.
     pub size: u32,
+    /// The version of wireup that ran it; empty in streams that lack it.
+    pub wireup: String,
+    /// Its command line.
+    pub command: Option<String>,
     /// The interfaces that were offered.
     pub offered: Vec<String>,
+    /// The launcher's libpmix.
+    pub libpmix: Option<String>,
     pub apps: Vec<AppRecord>,
     /// By number of the node.
     pub hosts: BTreeMap<u32, Host>,
@@ -192,6 +198,9 @@ impl Timeline {
             .into_iter()
             .map(|name| name.into_owned())
             .collect();
+        self.wireup = plan.wireup.into_owned();
+        self.command = plan.command;
+        self.libpmix = plan.libpmix;
         self.apps = plan.apps;
         for node in plan.nodes {
             self.hosts.entry(node.node).or_default().name = node.host.into_owned();

@@ -10,9 +10,9 @@ use clap::Args;
 use rustix::event::{Timespec, poll};
 
 use super::ps::{asked, found};
-use super::quoted;
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
+use crate::report::command_line::quoted;
 use crate::report::process_names::listed;
 use crate::sys::procfs;
 use wireup_core::job::rank_set::RankSet;

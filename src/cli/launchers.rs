@@ -18,9 +18,9 @@ use std::process::Command;
 use clap::Args;
 use sha2::Digest as _;
 
-use super::quoted;
 use super::run;
 use crate::failure::{RequestError, RunFailure};
+use crate::report::command_line::quoted;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, PmiChoice};
 

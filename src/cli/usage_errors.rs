@@ -7,7 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::line::Own;
 use crate::cli::run::RunArgs;
-use crate::cli::{quoted, tree};
+use crate::cli::tree;
+use crate::report::command_line::quoted;
 
 /// Clap's own words, without its usage text.
 pub(super) fn one_line(error: &clap::Error) -> String {

@@ -21,7 +21,9 @@ pub type Variable = (OsString, OsString);
 pub mod file;
 mod local;
 
-pub use local::{is_given_by_node, is_hidden, is_local, leave_files, leave_local};
+pub use local::{
+    is_given_by_node, is_hidden, is_local, is_secret, leave_files, leave_local, secret_value,
+};
 
 /// Names that start so are launcher state, unless [`KEPT`] has them.
 ///

@@ -16,6 +16,7 @@ use crate::plan::directory::{self, JobDirectory};
 use crate::plan::reasons::plural;
 use crate::plan::start_orders::{app_start, host_requests};
 use crate::plan::{Plan, Variable, environment, rank_env};
+use crate::report::command_line::{HIDDEN, quoted};
 use crate::report::plan_record::planned;
 use crate::report::status::Target;
 use crate::report::{explain, nodes};
@@ -257,7 +258,7 @@ fn surroundings_of(
         kept.insert(name.to_owned());
         if !ours.contains(&(name.to_owned(), value.to_owned())) {
             let value = match environment::is_hidden(name) {
-                true => "…hidden".to_owned(),
+                true => HIDDEN.to_owned(),
                 false => quoted(value),
             };
             let _ = writeln!(sheet.0, "  {}={value}", name.to_string_lossy());
@@ -277,37 +278,4 @@ fn surroundings_of(
         let _ = writeln!(sheet.0, "  not passed on: {}", removed.join(" "));
     }
     Ok(())
-}
-
-/// A word as a shell would need it.
-fn quoted(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%^".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.into_owned();
-    }
-    if text.chars().any(char::is_control) {
-        let escaped: String = text.chars().flat_map(char::escape_debug).collect();
-        return format!("$'{escaped}'");
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_when_a_shell_would_change_them() {
-        for (word, wanted) in [
-            ("a.out", "a.out"),
-            ("", "''"),
-            ("a b", "'a b'"),
-            ("it's", "'it'\\''s'"),
-            ("$HOME", "'$HOME'"),
-            ("a\nb", "$'a\\nb'"),
-        ] {
-            assert_eq!(quoted(OsStr::new(word)), wanted);
-        }
-    }
 }

@@ -1,6 +1,10 @@
 //! The plan's record in the status stream.
 
+use std::ffi::OsString;
+
 use crate::plan::Plan;
+use crate::report::command_line::command_line;
+use wireup_core::link::launcher;
 use wireup_core::record::{AppRecord, JobPlan, JobState, PlannedJob, PlannedNode, Record, VERSION};
 
 /// The planned job.
@@ -16,6 +20,9 @@ pub(crate) fn planned(plan: &Plan) -> Record<'_> {
         job: plan.job.nspace.as_str().into(),
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         size: plan.job.ranks.size(),
+        wireup: env!("CARGO_PKG_VERSION").into(),
+        command: command(std::env::args_os().collect()),
+        libpmix: plan.host.as_ref().map(|host| host.libpmix.to_string()),
         offered: offered
             .into_iter()
             .filter_map(|(name, offered)| offered.then_some(name.into()))
@@ -30,6 +37,12 @@ pub(crate) fn planned(plan: &Plan) -> Record<'_> {
     })
 }
 
+/// The command line of this launch, unless it is one that an agent describes.
+fn command(words: Vec<OsString>) -> Option<String> {
+    let described = words.get(1).is_some_and(|word| word == launcher::COMMAND);
+    (!described).then(|| command_line(&words))
+}
+
 /// The program of an application context, as it was found.
 pub(crate) fn program(plan: &Plan, app: usize) -> String {
     plan.apps[app].program.path().display().to_string()
@@ -41,6 +54,8 @@ pub(crate) fn apps(plan: &Plan) -> Vec<AppRecord> {
     apps.map(|(index, app)| AppRecord {
         app: index as u32,
         program: program(plan, index),
+        command: command_line(&[&[app.program.path().into()], &app.args[..]].concat()),
+        needs: app.detected.to_string(),
         ranks: app.size,
     })
     .collect()

@@ -121,6 +121,8 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
     let app = || AppRecord {
         app: 0,
         program: "/bin/a".into(),
+        command: "/bin/a 'b c'".into(),
+        needs: "no MPI".into(),
         ranks: 4,
     };
     let plan = JobPlan {
@@ -128,7 +130,10 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         job: "wireup-1".into(),
         pid: 5,
         size: 4,
+        wireup: "0.1".into(),
+        command: Some("wireup run /bin/a 'b c'".into()),
         offered: vec!["pmi".into()],
+        libpmix: Some("/lib/libpmix.so.2".into()),
         nodes: vec![PlannedNode {
             node: 1,
             host: "h".into(),

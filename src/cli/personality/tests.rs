@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::command_line::quoted;
 
 /// Command lines as the documentation of MPIs, Slurm, programs and centres has them, each with what is executed
 /// instead, or with the refusal.
@@ -38,7 +39,7 @@ fn outcome(line: &str) -> Result<String, String> {
     if let Err(error) = parsed {
         return Err(crate::cli::usage_errors::of_run(&error));
     }
-    let shown: Vec<String> = ours.iter().map(|word| super::super::quoted(word)).collect();
+    let shown: Vec<String> = ours.iter().map(|word| quoted(word)).collect();
     Ok(shown.join(" "))
 }
 

@@ -62,6 +62,46 @@ pub fn is_hidden(name: &OsStr) -> bool {
     begins(name, HIDDEN_PREFIXES)
 }
 
+/// Names that end so belong to secrets of the user's.
+const SECRET_SUFFIXES: &[&str] = &[
+    "ACCESS_KEY",
+    "API_KEY",
+    "CREDENTIALS",
+    "PASSWD",
+    "PASSWORD",
+    "PRIVATE_KEY",
+    "SECRET",
+    "SECRET_KEY",
+    "TOKEN",
+];
+
+/// True for a variable whose value is not to be in a file that others may read.
+pub fn is_secret(name: &OsStr) -> bool {
+    let mut suffixes = SECRET_SUFFIXES.iter();
+    is_hidden(name) || suffixes.any(|suffix| name.as_bytes().ends_with(suffix.as_bytes()))
+}
+
+/// Where the value of such a variable begins in a word of a command line that sets it: `NAME=VALUE`, alone or behind an
+/// option or other variables.
+pub fn secret_value(word: &OsStr) -> Option<usize> {
+    let bytes = word.as_bytes();
+    let part_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let ends_name = |at: &usize| {
+        let before = &bytes[..*at];
+        let length = before
+            .iter()
+            .rev()
+            .take_while(|byte| part_of_name(byte))
+            .count();
+        let name = &before[at - length..];
+        // The letter of an option may stand in front of it.
+        let mut names = [name, name.get(1..).unwrap_or_default()].into_iter();
+        names.any(|name| is_secret(OsStr::from_bytes(name)))
+    };
+    let mut ends = (0..bytes.len()).filter(|at| bytes[*at] == b'=');
+    ends.find(ends_name).map(|at| at + 1)
+}
+
 fn begins(name: &OsStr, prefixes: &[&str]) -> bool {
     let mut prefixes = prefixes.iter();
     prefixes.any(|prefix| starts_with(name, prefix.as_bytes()))

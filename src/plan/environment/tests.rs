@@ -340,6 +340,16 @@ fn credentials_of_network_cards_are_not_for_the_eye() {
         assert!(is_hidden(OsStr::new(name)), "{name}");
     }
     assert!(!is_hidden(OsStr::new("FI_PROVIDER")));
+    for (word, value) in [
+        ("FI_CXI_A=v", Some(9)),
+        ("-xMY_TOKEN=v", Some(11)),
+        ("--env=A=1,B_SECRET=v", Some(19)),
+        ("TOKENS=v", None),
+        ("MY_TOKEN", None),
+        ("--token=v", None),
+    ] {
+        assert_eq!(secret_value(OsStr::new(word)), value, "{word}");
+    }
     let error = Forward::parse(OsStr::new("FI_CXI_KEY=secret\0")).unwrap_err();
     assert!(!error.to_string().contains("secret"), "{error}");
 }

@@ -68,7 +68,10 @@ function words() {
     at("subtitle").textContent = plain(`${programs}; ${timeline.size} ranks on ${hosts.length} hosts; `
         + `offered: ${timeline.offered.join(", ") || "nothing"}; `
         + (outcome ? `${outcome.began} to ${outcome.ended}, exit code ${outcome.exit_code}` : "the record was cut off")
-        + `; wireup ${version}`);
+        + `; wireup ${timeline.wireup || version}` + (timeline.libpmix ? `; libpmix ${timeline.libpmix}` : ""));
+    at("command").textContent = plain(timeline.command ?? "not recorded: an agent described this launch to its launcher");
+    at("programs").replaceChildren(...timeline.apps.map(app => element("li",
+        `${app.ranks} x ${app.command || app.program}${app.needs ? ": " + app.needs : ""}`)));
     at("summary").textContent = plain(summary.join("\n"));
     if (outcome && outcome.cause) {
         at("failure").hidden = false;
@@ -76,7 +79,7 @@ function words() {
     }
     const spawns = timeline.spawns.map(spawn => element("li",
         `${time(spawn.at)}: ${spawn.parent ? "rank " + (spawn.parent.spawned_job ? spawn.parent.spawned_job + ":" : "") + spawn.parent.rank : "a tool"}`
-        + ` spawned job ${spawn.spawned_job}, ${spawn.size} ranks of ${spawn.apps.map(app => app.program).join(", ")}`));
+        + ` spawned job ${spawn.spawned_job}, ${spawn.size} ranks of ${spawn.apps.map(app => app.command || app.program).join(", ")}`));
     at("spawned").hidden = spawns.length === 0;
     at("spawns").replaceChildren(...spawns);
     const warnings = timeline.warnings.map(([when, text]) => element("li", `${time(when)}: ${text}`));
