@@ -1,14 +1,13 @@
 //! What is made of a launch when it has ended: `--report`, `--trace`, `--timing`, and `wireup report`.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
+use crate::browser::{self, Browser};
 use crate::common::{Outcome, Run, mpi, program, skip};
+use crate::page::{rows, wide_stream};
 use crate::virtual_nodes::node;
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
@@ -141,17 +140,15 @@ kept = bytearray(os.urandom(1)) * (64 << 20) if rank == '2' else None";
         bindings,
         expected.each_ref().map(|(host, rank)| (host, rank))
     );
-    if Command::new("chromium").arg("--version").output().is_err() {
+    if !browser::is_installed() {
         return skip("the page in a browser: needs chromium");
     }
-    let shown = browse(outcome.dir());
-    let ranks = &shown[shown.find(r#"<table id="ranks""#).unwrap()..];
-    let row = |rank: usize| ranks.split("<tr>").nth(rank + 2).unwrap();
-    assert!(
-        row(1).contains("core ") && row(1).contains("CPU"),
-        "{ranks}"
-    );
-    assert!(row(2).contains(" MiB"), "{ranks}");
+    let mut browser = Browser::start(outcome.dir());
+    browser.show(&outcome.dir().join("page.html"));
+    let ranks = rows(&mut browser, "ranks");
+    let shows = |rank: usize, text: &str| ranks[rank].iter().any(|cell| cell.contains(text));
+    assert!(shows(1, "core ") && shows(1, "CPU"), "{ranks:?}");
+    assert!(shows(2, " MiB"), "{ranks:?}");
 }
 
 #[test]
@@ -239,12 +236,12 @@ fn a_report_that_cannot_be_written_at_the_end_makes_a_success_a_failure() {
     }
     for option in ["-o", "--trace"] {
         let report = Run::command([WIREUP, "report", "-", option, "/dev/full"]);
-        let outcome = report.stdin_bytes(wide_stream(4)).run().expect(125);
+        let outcome = report.stdin_bytes(wide_stream(4, 2)).run().expect(125);
         outcome.expect_one_line(&[full]);
     }
     let full = File::options().write(true).open("/dev/full").unwrap();
     let report = Run::command([WIREUP, "report", "-"]).stdout_to(full);
-    let outcome = report.stdin_bytes(wide_stream(4)).run().expect(125);
+    let outcome = report.stdin_bytes(wide_stream(4, 2)).run().expect(125);
     outcome.expect_one_line(&["standard output", "No space left on device"]);
 }
 
@@ -253,7 +250,7 @@ fn a_summary_whose_reader_is_gone_is_no_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let report = Run::command([WIREUP, "report", "-"]).stdout_to(File::from(OwnedFd::from(writer)));
-    let outcome = report.stdin_bytes(wide_stream(4)).run();
+    let outcome = report.stdin_bytes(wide_stream(4, 2)).run();
     outcome.expect_quiet_success();
 }
 
@@ -263,7 +260,7 @@ fn streams_that_are_none_or_are_cut_off_are_refused_or_count_as_far_as_they_go()
         let words = [WIREUP, "report", "-", "-o", "page.html"];
         Run::command(words).stdin_bytes(stream).run()
     };
-    let whole = wide_stream(4).into_bytes();
+    let whole = wide_stream(4, 2).into_bytes();
     let first_line = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     let garbage: Vec<u8> = (0..100_000_u32)
         .map(|n| (n.wrapping_mul(n) >> 7) as u8)
@@ -289,101 +286,4 @@ fn streams_that_are_none_or_are_cut_off_are_refused_or_count_as_far_as_they_go()
         let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
         assert!(page.ends_with("</html>\n") && page.contains(r#""job":"wide""#));
     }
-}
-
-/// A stream of `ranks` ranks on 16 hosts, of which the last is waited for, with names that try to be more
-/// than text.
-fn wide_stream(ranks: u32) -> String {
-    const HOSTILE: &str = r#"</script><img src=x onerror=document.title=1>\u001b[31m"#;
-    let host = |rank: u32| match rank * 16 / ranks {
-        15 => format!("slow{HOSTILE}"),
-        node => format!("n{node}"),
-    };
-    let mut stream = String::new();
-    let mut at = 0;
-    let mut line = |text: String| {
-        at += 50;
-        let _ = writeln!(
-            stream,
-            r#"{{"time":"t","ms":{},"us":{at},{text}}}"#,
-            at / 1000
-        );
-    };
-    let nodes: Vec<String> = (0..16)
-        .map(|node| {
-            format!(
-                r#"{{"node":{node},"host":"{}","ranks":64}}"#,
-                host(node * ranks / 16)
-            )
-        })
-        .collect();
-    line(format!(
-        r#""event":"job","state":"planned","version":1,"job":"wide","pid":1,"size":{ranks},"offered":["pmix"],"nodes":[{}],"apps":[]"#,
-        nodes.join(",")
-    ));
-    for state in ["started", "connected"] {
-        for rank in 0..ranks {
-            let (node, host) = (rank * 16 / ranks, host(rank));
-            line(format!(
-                r#""event":"rank","state":"{state}","rank":{rank},"node":{node},"host":"{host}","app":0,"pid":{rank}"#
-            ));
-        }
-    }
-    for generation in 0..5 {
-        line(format!(
-            r#""event":"fence","kind":"pmix","participants":"wide[*]","generation":{generation},"ranks":{ranks},"nodes":16,"spread_us":9000,"own_us":90,"last":[{{"node":15,"host":"{}","behind_us":8000}},{{"node":0,"host":"n0","behind_us":100}}]"#,
-            host(ranks - 1)
-        ));
-    }
-    line(format!(r#""event":"warning","message":"{HOSTILE}""#));
-    stream
-}
-
-#[test]
-fn a_browser_shows_1024_ranks_and_names_the_slowest_host() {
-    if Command::new("chromium").arg("--version").output().is_err() {
-        return skip("the page in a browser: needs chromium");
-    }
-    let words = [WIREUP, "report", "-", "-o", "page.html"];
-    let outcome = Run::command(words).stdin_bytes(wide_stream(1024)).run();
-    let outcome = outcome.expect_quiet_success();
-    let shown = browse(outcome.dir());
-    assert!(
-        shown.contains(r#"data-ready="true""#),
-        "the script did not come to its end: {shown}"
-    );
-    let hosts = &shown[shown.find(r#"<table id="hosts""#).unwrap()..];
-    let first = hosts.split("<td").nth(1).unwrap();
-    assert!(first.contains(">slow&lt;/script&gt;&lt;img "), "{first}");
-    assert!(first.contains(r"\u001b[31m"), "{first}");
-    assert!(
-        !shown.contains("<img"),
-        "texts of others became a part of the page"
-    );
-    assert!(shown.contains("<title>wireup: wide</title>"));
-}
-
-/// The page of this directory as a browser has made it.
-fn browse(dir: &Path) -> String {
-    let profile = format!("--user-data-dir={}", dir.join("profile").display());
-    let page = format!("file://{}", dir.join("page.html").display());
-    let output = Command::new("timeout")
-        .args([
-            "120",
-            "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-        ])
-        .args([
-            "--no-first-run",
-            "--disable-crash-reporter",
-            "--virtual-time-budget=20000",
-        ])
-        .args([&profile, "--dump-dom", &page])
-        .env("HOME", dir)
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
