@@ -104,14 +104,21 @@ fn a_browser_shows_1024_and_16384_ranks_and_names_the_slowest_host() {
         assert_eq!(rows[500], [format!("and {} more", ranks - 500)]);
         assert!(colours(&mut browser) > 3);
         let tall = browser.value("document.getElementById('timeline').clientHeight");
-        assert!(tall.as_u64().is_some_and(|tall| (100..2000).contains(&tall)), "{tall}");
+        assert!(
+            tall.as_u64()
+                .is_some_and(|tall| (100..2000).contains(&tall)),
+            "{tall}"
+        );
         // What others wrote is text, everywhere.
         assert_eq!(browser.value("document.images.length"), 0);
         assert_eq!(browser.value("document.title"), "wireup: wide");
         let command = browser.text("#command");
         assert_eq!(command, format!("wireup run 'a{HOSTILE}'"));
         let warning = browser.text("#warnings");
-        assert!(warning.contains(&format!(r"{HOSTILE}\u001b[31m")), "{warning}");
+        assert!(
+            warning.contains(&format!(r"{HOSTILE}\u001b[31m")),
+            "{warning}"
+        );
         let subtitle = browser.text("#subtitle");
         assert!(subtitle.contains("wireup 0.9"), "{subtitle}");
     }
@@ -168,11 +175,21 @@ fn the_page_is_readable_in_the_dark_in_the_light_and_on_paper() {
     for rank in 0..64 {
         let line = text.lines().find(|line| {
             let mut words = line.split_whitespace();
-            words.next() == Some(&rank.to_string()) && words.next().is_some_and(|host| host.starts_with(['n', 's']))
+            words.next() == Some(&rank.to_string())
+                && words
+                    .next()
+                    .is_some_and(|host| host.starts_with(['n', 's']))
         });
         assert!(line.is_some(), "rank {rank} is not on paper: {text}");
     }
-    for part in ["Launch wide", "Where the time went", "wireup run 'a</script>", "Warnings"] {
+    for part in [
+        "Launch wide",
+        "Where the time went",
+        "wireup run 'a</script>",
+        "Warnings",
+        "bound to",
+        "failure",
+    ] {
         assert!(text.contains(part), "{part:?} is not on paper: {text}");
     }
 }
@@ -209,7 +226,14 @@ fn words_of_shell(line: &str) -> Vec<String> {
 #[test]
 fn the_command_is_shown_as_a_shell_needs_it_and_without_secrets() {
     let argument = format!("it's {HOSTILE}\n\u{1b}[31m");
-    let set = ["-x", "FI_CXI_KEY=s3cret", "-x", "DB_PASSWORD=s3cret", "-x", "A=b c"];
+    let set = [
+        "-x",
+        "FI_CXI_KEY=s3cret",
+        "-x",
+        "DB_PASSWORD=s3cret",
+        "-x",
+        "A=b c",
+    ];
     let script = "echo \"$FI_CXI_KEY $DB_PASSWORD\"";
     let program = ["sh", "-c", script, &argument, "", "$HOME", "*"];
     let made = ["--json", "status", "--report", "page.html"];
@@ -222,11 +246,20 @@ fn the_command_is_shown_as_a_shell_needs_it_and_without_secrets() {
     let shown = words_of_shell(command);
     let hidden = |word: &&str| word.replace("s3cret", "…hidden");
     let wanted: Vec<String> = words.iter().map(hidden).collect();
-    assert!(shown[0].ends_with("wireup") && shown[1] == "run", "{command}");
+    assert!(
+        shown[0].ends_with("wireup") && shown[1] == "run",
+        "{command}"
+    );
     assert!(shown.ends_with(&wanted), "{command}: {wanted:?}");
     let app = words_of_shell(planned["apps"][0]["command"].as_str().unwrap());
     assert!(app[0].ends_with("/sh"), "{app:?}");
-    assert_eq!(app[1..], program[1..].iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()[..]);
+    assert_eq!(
+        app[1..],
+        program[1..]
+            .iter()
+            .map(|word| (*word).to_owned())
+            .collect::<Vec<_>>()[..]
+    );
     assert_eq!(planned["wireup"], env!("CARGO_PKG_VERSION"));
     let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
     for (name, text) in [("stream", &stream), ("page", &page)] {
@@ -240,5 +273,8 @@ fn the_command_is_shown_as_a_shell_needs_it_and_without_secrets() {
     assert_eq!(browser.text("#command"), command);
     assert_eq!(browser.value("document.images.length"), 0);
     let programs = browser.text("#programs");
-    assert!(programs.starts_with("2 x ") && programs.contains("/sh -c "), "{programs}");
+    assert!(
+        programs.starts_with("2 x ") && programs.contains("/sh -c "),
+        "{programs}"
+    );
 }

@@ -42,7 +42,12 @@ function table(id, rows, columns) {
         for (const [, text, number] of columns) line.append(element("td", text(row), number ? "n" : ""));
         made.push(line);
     }
-    if (rows.length > ROWS) made.push(element("tr", `and ${rows.length - ROWS} more`));
+    if (rows.length > ROWS) {
+        const [line, rest] = [element("tr"), element("td", `and ${rows.length - ROWS} more`)];
+        rest.colSpan = columns.length;
+        line.append(rest);
+        made.push(line);
+    }
     at(id).replaceChildren(...made);
 }
 
@@ -216,7 +221,8 @@ function follow() {
         at("hover").textContent = plain(time(Math.round(timeAt(event))) + who);
     });
     window.addEventListener("resize", draw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    // The picture has the colours of the screen; paper has others.
+    for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", draw);
 }
 
 words();
