@@ -78,7 +78,7 @@ pub struct PlannedJob<'a> {
     pub state: JobState,
     /// What it is; at [`JobState::Planned`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<JobPlan<'a>>,
+    pub plan: Option<Box<JobPlan<'a>>>,
     /// Why; at [`JobState::Ending`] and [`JobState::Killing`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseRecord<'a>>,

@@ -190,7 +190,9 @@ impl Timeline {
             JobState::Ending | JobState::Killing => self.ending = self.ending.or(Some(at)),
             JobState::Other => {}
         }
-        let Some(plan) = job.plan else { return };
+        let Some(plan) = job.plan.map(|plan| *plan) else {
+            return;
+        };
         self.job = plan.job.into_owned();
         self.size = plan.size;
         self.offered = plan

@@ -32,7 +32,7 @@ pub(crate) fn planned(plan: &Plan) -> Record<'_> {
     };
     Record::Job(PlannedJob {
         state: JobState::Planned,
-        plan: Some(job),
+        plan: Some(Box::new(job)),
         cause: None,
     })
 }
@@ -59,4 +59,17 @@ pub(crate) fn apps(plan: &Plan) -> Vec<AppRecord> {
         ranks: app.size,
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_of_a_launch_that_an_agent_describes_is_not_known() {
+        let command = |words: &[&str]| command(words.iter().map(OsString::from).collect());
+        assert_eq!(command(&["wireup", launcher::COMMAND]), None);
+        let known = command(&["mpiexec", "-n", "2", "./a b"]);
+        assert_eq!(known.as_deref(), Some("mpiexec -n 2 './a b'"));
+    }
 }

@@ -92,7 +92,7 @@ impl Browser {
         let url = format!("file://{}", page.display());
         let shown = self.call("Page.navigate", json!({"url": url}));
         assert!(shown["errorText"].is_null(), "{shown}");
-        let ready = "new Promise(done => { const look = () => document.documentElement.dataset.ready \
+        let ready = "new Promise(done => { const look = () => document.documentElement?.dataset.ready \
             ? done(performance.now()) : setTimeout(look, 5); look(); })";
         self.value(ready).as_f64().unwrap()
     }

@@ -162,7 +162,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
     for record in [
         Record::Job(PlannedJob {
             state: JobState::Planned,
-            plan: Some(plan),
+            plan: Some(Box::new(plan)),
             cause: None,
         }),
         Record::Job(PlannedJob {
