@@ -1,6 +1,9 @@
 //! The command line. Nothing below this module knows a flag.
 
 mod agent;
+mod check_client;
+mod play;
+mod record;
 mod server;
 mod single_dash;
 
@@ -25,6 +28,14 @@ enum Command {
     Server(server::ServerArgs),
     /// Join a launch of any launcher to a job, as one of its clients
     Agent(agent::AgentArgs),
+    /// Test a client: be the server and the other clients of its job
+    CheckClient(check_client::CheckClientArgs),
+    /// Be a process of the program that `check-client` runs
+    Play(play::PlayArgs),
+    /// Record what clients, their server and their hosts say to each other
+    Proxy(record::ProxyArgs),
+    /// Explain a record, with the section of the specification that each message follows
+    Decode(record::DecodeArgs),
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
@@ -40,6 +51,10 @@ pub fn main(args: Vec<OsString>) -> u8 {
     let result = match line.command {
         Command::Server(args) => server::execute(&args),
         Command::Agent(args) => agent::execute(args),
+        Command::CheckClient(args) => check_client::execute(args),
+        Command::Play(args) => play::execute(&args),
+        Command::Proxy(args) => record::proxy(&args),
+        Command::Decode(args) => record::decode(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("wireup impi: {error:#}");

@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod cli;
+pub mod kit;
 pub mod peer;
 pub mod rendezvous;
 pub mod secrets;

@@ -15,6 +15,7 @@ pub mod external32;
 pub mod flow;
 pub mod fuzzing;
 pub mod host;
+pub mod kit;
 pub mod packet;
 pub mod server;
 pub mod startup;

@@ -34,6 +34,11 @@ fn main() -> ExitCode {
 
 /// Runs a job of these clients, if there is what it needs.
 fn checked(clients: &[&str], mode: &str) {
+    prepared(|lam, dir| job(lam, dir, clients, mode));
+}
+
+/// Runs something with LAM and a directory that has the programs, if there is what it needs.
+fn prepared(run: impl FnOnce(&Path, &Path)) {
     // One job at a time: LAM keeps files for each name of a host.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,16 +54,19 @@ fn checked(clients: &[&str], mode: &str) {
         .tempdir_in("/var/tmp")
         .unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lam");
-    let compiled = Command::new(lam.join("bin/mpicc"))
-        .env("PATH", path(&lam))
-        .args(["-std=gnu89", "-w", "-o"])
-        .arg(dir.path().join("ring"))
-        .arg(source.join("ring.c"))
-        .status();
-    assert!(compiled.unwrap().success());
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let source = package.join("tests/lam");
+    for program in [source.join("ring.c"), package.join("kit/check.c")] {
+        let compiled = Command::new(lam.join("bin/mpicc"))
+            .env("PATH", path(&lam))
+            .args(["-std=gnu89", "-w", "-o"])
+            .arg(dir.path().join(program.file_stem().unwrap()))
+            .arg(&program)
+            .status();
+        assert!(compiled.unwrap().success());
+    }
     fs::copy(source.join("job"), dir.path().join("job")).unwrap();
-    job(&lam, dir.path(), clients, mode);
+    run(&lam, dir.path());
 }
 
 #[test]
@@ -185,20 +193,10 @@ fn start_lam(
     server: &str,
     mode: &str,
 ) -> Client {
-    let own = tempfile::Builder::new().tempdir_in(dir).unwrap().keep();
-    fs::copy(dir.join("ring"), own.join("ring")).unwrap();
-    let (host, address) = (format!("lam{number}"), address_of(number, last));
-    fs::write(own.join("hosts"), format!("{address} {host}\n")).unwrap();
-    chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
-    let script = r#"hostname "$1"; mount --bind "$2/hosts" /etc/hosts
-        exec setpriv --reuid 65534 --regid 65534 --clear-groups timeout 60 "$5/job" "$3" "$1" "$4" "$2" "$6""#;
-    let child = Command::new("unshare")
-        .args(["--mount", "--uts", "bash", "-c", script, "bash", &host])
-        .arg(&own)
-        .args([&number.to_string(), server])
-        .arg(dir)
-        .arg(mode)
-        .env("PATH", path(lam))
+    let address = address_of(number, last);
+    let ring = dir.join("ring");
+    let words = [ring.to_str().unwrap(), mode];
+    let child = lam_command(lam, dir, (number, &address), server, &words)
         .env("IMPI_AUTH_KEY", "5678")
         .env_remove("IMPI_AUTH_NONE")
         .stdin(Stdio::null())
@@ -210,6 +208,91 @@ fn start_lam(
         name: format!("client {number}, LAM"),
         ours: false,
     }
+}
+
+/// Starts a client of two processes, in namespaces of its own, which end with it.
+fn lam_command(
+    lam: &Path,
+    dir: &Path,
+    (number, address): (usize, &str),
+    server: &str,
+    program: &[&str],
+) -> Command {
+    let own = tempfile::Builder::new().tempdir_in(dir).unwrap().keep();
+    let host = format!("lam{number}");
+    fs::write(own.join("hosts"), format!("{address} {host}\n")).unwrap();
+    chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    let script = r#"hostname "$1"; mount --bind "$2/hosts" /etc/hosts; shift 2
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups timeout 60 "$@""#;
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "--uts",
+            "--pid",
+            "--mount-proc",
+            "--fork",
+            "--kill-child",
+        ])
+        .args(["bash", "-c", script, "bash", &host])
+        .arg(&own)
+        .arg(dir.join("job"))
+        .args([&number.to_string(), address, server])
+        .arg(&own)
+        .args(program)
+        .env("PATH", path(lam));
+    command
+}
+
+/// The lines of `wireup impi check-client` on LAM that say that a rule is not kept.
+fn differences(
+    lam: &Path,
+    dir: &Path,
+    (client, address): (usize, &str),
+) -> (Option<i32>, Vec<String>) {
+    let check = dir.join("check");
+    let words = [check.to_str().unwrap(), "NO-SSEND"];
+    let command = lam_command(lam, dir, (client, address), "{server}", &words);
+    let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
+        .args([
+            "check-client",
+            "--lam",
+            "--no-ssend",
+            "--client",
+            &client.to_string(),
+            "--",
+        ])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env("PATH", path(lam))
+        .env_remove("IMPI_AUTH_KEY")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let failed = said.lines().filter(|line| line.starts_with("not ok"));
+    let failed = failed
+        .map(|line| line.split_once(" - ").unwrap().1.to_owned())
+        .collect();
+    (output.status.code(), failed)
+}
+
+#[test]
+fn check_client_on_lam_finds_what_is_known_and_nothing_else() {
+    prepared(|lam, dir| {
+        for (client, address) in [(0, "127.0.0.2"), (1, "127.0.0.1")] {
+            let (code, found) = differences(lam, dir, (client, address));
+            assert_eq!(code, Some(0), "{found:?}");
+            let known = [
+                ("External32 [3.1]", "was sent as [44, 33, 22, 11]"),
+                ("UnusedFields [3.5]", "has a byte that is not 0"),
+                ("CollectiveContext [4]", "tag 190 on context 0"),
+            ];
+            assert_eq!(found.len(), known.len(), "{found:#?}");
+            for (line, (rule, words)) in found.iter().zip(known) {
+                assert!(line.starts_with(rule) && line.contains(words), "{line}");
+            }
+        }
+    });
 }
 
 fn start_ours((number, last): (usize, bool), server: &str, mode: &str) -> Client {

@@ -1,0 +1,280 @@
+//! A channel between two hosts.
+
+mod messages;
+
+use super::explain;
+use super::job::Job;
+use super::observer::{Log, Party};
+use super::record::Direction;
+use super::rules::Rule;
+use crate::command::Inbox;
+use crate::packet::{HEADER, Header, PacketError, PacketType};
+use crate::world::World;
+use messages::Messages;
+
+/// What one end sends.
+#[derive(Debug, Default)]
+struct Side {
+    inbox: Inbox,
+    host: Option<usize>,
+    fini: bool,
+    ended: bool,
+    lost: bool,
+}
+
+/// One connection between hosts.
+#[derive(Debug)]
+pub(super) struct Channel {
+    forth: Side,
+    back: Side,
+    messages: Messages,
+}
+
+impl Channel {
+    /// To the host of this rank.
+    pub(super) fn new(acceptor: usize) -> Self {
+        let back = Side {
+            host: Some(acceptor),
+            ..Side::default()
+        };
+        Self {
+            forth: Side::default(),
+            back,
+            messages: Messages::default(),
+        }
+    }
+
+    fn side(&mut self, from: Direction) -> &mut Side {
+        match from {
+            Direction::Forth => &mut self.forth,
+            Direction::Back => &mut self.back,
+        }
+    }
+
+    fn hosts(&self, from: Direction) -> (Option<usize>, Option<usize>) {
+        match from {
+            Direction::Forth => (self.forth.host, self.back.host),
+            Direction::Back => (self.back.host, self.forth.host),
+        }
+    }
+
+    pub(super) fn bytes(&mut self, from: Direction, bytes: &[u8], job: &mut Job, log: &mut Log) {
+        self.side(from).inbox.extend(bytes);
+        if from == Direction::Forth && self.forth.host.is_none() {
+            self.greeting(job, log);
+        }
+        while self.packet(from, job, log) {}
+    }
+
+    /// The rank of the host that has connected.
+    fn greeting(&mut self, job: &mut Job, log: &mut Log) {
+        let Some(rank) = self.forth.inbox.take(4) else {
+            return;
+        };
+        let rank = rank
+            .iter()
+            .fold(0, |rank, byte| rank << 8 | usize::from(*byte));
+        let acceptor = self.back.host.unwrap_or(0);
+        log.say("2.3.8", format!("the host that connects is host {rank}"));
+        let hosts = job
+            .world
+            .as_ref()
+            .map_or(usize::MAX, |world| world.hosts.len());
+        let party = job.party(Some(rank), log.connection());
+        log.check(Rule::RankFirst, party, rank < hosts, || {
+            format!("rank {rank} of {hosts} hosts")
+        });
+        log.check(Rule::HigherConnects, party, rank > acceptor, || {
+            format!("host {rank} connects to host {acceptor}")
+        });
+        self.forth.host = Some(rank);
+        job.channels.insert((acceptor, rank));
+    }
+
+    fn packet(&mut self, from: Direction, job: &mut Job, log: &mut Log) -> bool {
+        let (own, other) = self.hosts(from);
+        let party = job.party(own, log.connection());
+        let side = self.side(from);
+        if side.lost {
+            return false;
+        }
+        let Some(bytes) = side.inbox.peek::<HEADER>() else {
+            return false;
+        };
+        // A length beyond this is garbage rather than one packet.
+        let header = match Header::decode(&bytes, 1 << 28) {
+            Ok(header) => header,
+            Err(error) => {
+                let rule = match error {
+                    PacketError::Type(_) => Rule::PacketType,
+                    PacketError::TooLong { .. } => Rule::PacketLength,
+                };
+                log.check(rule, party, false, || error.to_string());
+                side.lost = true;
+                return false;
+            }
+        };
+        let Some(packet) = side.inbox.take(HEADER + header.length as usize) else {
+            return false;
+        };
+        log.check(Rule::PacketType, party, true, String::new);
+        let (section, text) = explain::packet(&header, job.world.as_ref());
+        log.say(section, text);
+        self.fields(from, (&header, &packet), job, log);
+        if header.kind == PacketType::Fini {
+            let side = self.side(from);
+            let first = !std::mem::replace(&mut side.fini, true);
+            log.check(Rule::FiniPackets, party, first, || "a second FINI".into());
+            job.finis
+                .extend(own.zip(other).map(|(own, other)| (other, own)));
+            return true;
+        }
+        let after = self.side(from).fini
+            && matches!(
+                header.kind,
+                PacketType::Data | PacketType::DataSync | PacketType::Cancel
+            );
+        log.check(Rule::AfterFini, party, !after, || {
+            format!("{:?} after FINI", header.kind)
+        });
+        if let Some(world) = &job.world {
+            self.messages.packet(&header, world.limits, party, log);
+        }
+        true
+    }
+
+    /// The fields, each for itself.
+    fn fields(
+        &self,
+        from: Direction,
+        (header, packet): (&Header, &[u8]),
+        job: &Job,
+        log: &mut Log,
+    ) {
+        let (own, other) = self.hosts(from);
+        let party = job.party(own, log.connection());
+        let used = match header.kind {
+            PacketType::Data | PacketType::DataSync => 120,
+            PacketType::SyncAck => 72,
+            PacketType::Cancel | PacketType::CancelYes | PacketType::CancelNo => 64,
+            PacketType::ProtoAck => 56,
+            PacketType::Fini => 4,
+        };
+        let mut unused = packet[..HEADER].to_vec();
+        unused[..used].fill(0);
+        // Only packets with data use pk_len.
+        if !header.kind.has_body() {
+            unused[4..8].copy_from_slice(&packet[4..8]);
+        }
+        let at = unused.iter().position(|byte| *byte != 0);
+        log.check(Rule::UnusedFields, party, at.is_none(), || {
+            format!(
+                "{:?} has a byte that is not 0 at {}",
+                header.kind,
+                at.unwrap_or(0)
+            )
+        });
+        let Some(world) = job
+            .world
+            .as_ref()
+            .filter(|_| header.kind != PacketType::Fini)
+        else {
+            return;
+        };
+        let host = |id| {
+            let rank = world.procs.iter().position(|known| *known == id);
+            rank.map(|rank| world.host_of(rank))
+        };
+        let holds = host(header.source) == own && host(header.destination) == other;
+        log.check(Rule::PacketProcs, party, holds, || {
+            format!(
+                "{:?}, on the channel from host {own:?} to {other:?}",
+                explain::packet(header, None).1
+            )
+        });
+        if header.kind.has_body() {
+            data_fields(header, &packet[HEADER..], world, party, log);
+        }
+    }
+
+    pub(super) fn end(&mut self, from: Direction, job: &Job, log: &mut Log) {
+        let (own, other) = self.hosts(from);
+        log.say(
+            "2.4",
+            format!("host {} closes the channel", own.unwrap_or(usize::MAX)),
+        );
+        let received = match from {
+            Direction::Forth => self.back.fini,
+            Direction::Back => self.forth.fini,
+        };
+        let side = self.side(from);
+        side.ended = true;
+        let sent = side.fini;
+        if own.zip(other).is_some() {
+            let party = job.party(own, log.connection());
+            log.check(Rule::FiniPackets, party, sent && received, || {
+                format!("the channel was closed; FINI sent: {sent}, received: {received}")
+            });
+        }
+    }
+
+    /// What is open when all is over.
+    pub(super) fn finish(&mut self, job: &Job, log: &mut Log) {
+        let Some(world) = job
+            .world
+            .as_ref()
+            .filter(|_| self.forth.fini && self.back.fini)
+        else {
+            return;
+        };
+        let party = |world: &World, rank: usize| {
+            u32::try_from(world.client_of(rank)).map_or(Party::Stranger(0), Party::Client)
+        };
+        self.messages.finish(world, party, log);
+    }
+}
+
+/// What a context of the world's collectives has, by the tags of LAM/MPI 7.1.4.
+const COLLECTIVE_TAGS: std::ops::RangeInclusive<i32> = 110..=230;
+
+/// The first message of the check program: an integer whose bytes show their order.
+pub(super) const INTEGER_TAG: i32 = 11;
+pub(super) const INTEGER: u32 = 0x1122_3344;
+
+fn data_fields(header: &Header, data: &[u8], world: &World, party: Party, log: &mut Log) {
+    let limit = world.limits.data_length;
+    let length = header.length;
+    log.check(Rule::PacketLength, party, length <= limit, || {
+        format!("{length} bytes; at most {limit} were agreed on")
+    });
+    let tags = 0..=world.limits.tag_upper_bound;
+    log.check(Rule::TagRange, party, tags.contains(&header.tag), || {
+        format!("tag {}", header.tag)
+    });
+    if header.context <= 1 {
+        let rank = world.procs.iter().position(|known| *known == header.source);
+        let same = rank.and_then(|rank| i32::try_from(rank).ok()) == Some(header.rank);
+        log.check(Rule::LocalRank, party, same, || {
+            format!("pk_lsrank {} of process {rank:?}", header.rank)
+        });
+    }
+    if !log.program {
+        return;
+    }
+    log.check(Rule::WorldContext, party, header.context <= 1, || {
+        format!("context {}", header.context)
+    });
+    if COLLECTIVE_TAGS.contains(&header.tag) {
+        log.check(Rule::CollectiveContext, party, header.context == 1, || {
+            format!("tag {} on context {}", header.tag, header.context)
+        });
+    }
+    if header.tag == INTEGER_TAG && header.context == 0 {
+        log.check(
+            Rule::External32,
+            party,
+            data == INTEGER.to_be_bytes(),
+            || format!("the integer {INTEGER:#x} was sent as {data:02x?}"),
+        );
+    }
+}

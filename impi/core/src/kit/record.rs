@@ -1,0 +1,171 @@
+//! A recorded conversation, as lines of text.
+//!
+//! ```text
+//! wireup-impi-record 1
+//! 0.000120 0 open server                a client (0) has connected to the server
+//! 0.000200 0 > 415554480000000400000001 it says this
+//! 0.000310 0 < 0000000000000000         the server says this
+//! 1.200000 7 open host 0                a host has connected to host 0
+//! 2.000000 0 end >                      the client says no more
+//! ```
+//!
+//! What one end sends is recorded before the other receives it, so an answer never precedes its cause.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// The first line.
+pub const TITLE: &str = "wireup-impi-record 1";
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The server.
+    Server,
+    /// A host, by its rank.
+    Host(usize),
+}
+
+/// Who says something.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Direction {
+    /// The end that has connected.
+    Forth,
+    /// The end that has accepted.
+    Back,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum What {
+    /// A connection was made.
+    Open(Kind),
+    /// Bytes were sent.
+    Bytes(Direction, Vec<u8>),
+    /// An end closed its direction.
+    End(Direction),
+}
+
+/// One line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Since the beginning of the record.
+    pub time: Duration,
+    /// On which connection.
+    pub connection: u32,
+    pub what: What,
+}
+
+/// A line that is none.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("not a line of a record: {0:?}")]
+pub struct RecordError(String);
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Forth => ">",
+            Self::Back => "<",
+        })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}.{:06} {} ",
+            self.time.as_secs(),
+            self.time.subsec_micros(),
+            self.connection
+        )?;
+        match &self.what {
+            What::Open(Kind::Server) => f.write_str("open server"),
+            What::Open(Kind::Host(rank)) => write!(f, "open host {rank}"),
+            What::End(direction) => write!(f, "end {direction}"),
+            What::Bytes(direction, bytes) => {
+                write!(f, "{direction} ")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}
+
+impl FromStr for Event {
+    type Err = RecordError;
+
+    fn from_str(line: &str) -> Result<Self, RecordError> {
+        parse(line).ok_or_else(|| RecordError(line.chars().take(80).collect()))
+    }
+}
+
+fn parse(line: &str) -> Option<Event> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [time, connection, words @ ..] = &words[..] else {
+        return None;
+    };
+    let (seconds, micros) = time.split_once('.')?;
+    let micros: u32 = micros
+        .parse()
+        .ok()
+        .filter(|micros| *micros < 1_000_000 && time.len() - seconds.len() == 7)?;
+    let direction = |word: &str| match word {
+        ">" => Some(Direction::Forth),
+        "<" => Some(Direction::Back),
+        _ => None,
+    };
+    let what = match words {
+        ["open", "server"] => What::Open(Kind::Server),
+        ["open", "host", rank] => What::Open(Kind::Host(rank.parse().ok()?)),
+        ["end", end] => What::End(direction(end)?),
+        [from, bytes] => What::Bytes(direction(from)?, unhex(bytes)?),
+        _ => return None,
+    };
+    Some(Event {
+        time: Duration::new(seconds.parse().ok()?, micros * 1000),
+        connection: connection.parse().ok()?,
+        what,
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pair = |pair: &[u8]| match pair {
+        [high, low] => u8::try_from(digit(*high)? << 4 | digit(*low)?).ok(),
+        _ => None,
+    };
+    text.as_bytes().chunks(2).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_are_written() {
+        for line in [
+            "0.000120 0 open server",
+            "0.000200 0 > 4155544800",
+            "0.000310 0 < 00",
+            "1.200000 7 open host 31",
+            "2.000000 0 end >",
+            "2.000000 0 end <",
+        ] {
+            assert_eq!(line.parse::<Event>().unwrap().to_string(), line);
+        }
+        for line in [
+            "",
+            "0.000120 0",
+            "0.1 0 open server",
+            "0.000001 x end >",
+            "0.000001 0 > 123",
+            "0.000001 0 > zz",
+            "0.000001 0 open host",
+        ] {
+            assert!(line.parse::<Event>().is_err(), "{line}");
+        }
+    }
+}

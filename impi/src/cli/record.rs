@@ -1,0 +1,133 @@
+//! `wireup impi proxy` and `wireup impi decode`.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use wireup_impi_core::kit::Observer;
+use wireup_impi_core::kit::record::{Event, TITLE};
+use wireup_impi_core::kit::rules::Level;
+
+use crate::kit::proxy;
+use crate::kit::recorder::Recorder;
+use crate::rendezvous;
+
+const PROXY_NOTES: &str = "\
+Prints A.B.C.D:PORT, which clients take for the server, and ends with the job. It stands between the hosts too: clients see
+its ports instead of those of the hosts. The record has all data that passes, in clear.
+
+Examples:
+  wireup impi proxy 10.0.0.1:5678 --record job.impi
+  wireup impi decode job.impi";
+
+const DECODE_NOTES: &str = "\
+Each line has the time, the connection and the section of the specification. Rules that were not kept follow at the end;
+the exit code is 1 if one of them is a must.
+
+Examples:
+  wireup impi decode job.impi
+  wireup impi decode --findings <job.impi";
+
+/// Arguments of `wireup impi proxy`.
+#[derive(Debug, Args)]
+#[command(after_help = PROXY_NOTES)]
+pub(super) struct ProxyArgs {
+    /// Where the server listens
+    #[arg(value_name = "HOST:PORT")]
+    server: String,
+    /// Where the record is written
+    #[arg(long, value_name = "FILE")]
+    record: PathBuf,
+    /// Address at which clients and hosts reach the proxy
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    address: IpAddr,
+    /// Port for clients [default: any]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    port: u16,
+}
+
+/// Arguments of `wireup impi decode`.
+#[derive(Debug, Args)]
+#[command(after_help = DECODE_NOTES)]
+pub(super) struct DecodeArgs {
+    /// What `wireup impi proxy` has written [default: standard input]
+    record: Option<PathBuf>,
+    /// Print only the rules that were not kept
+    #[arg(long)]
+    findings: bool,
+    /// The processes ran the program of `check-client`, of which more is known
+    #[arg(long)]
+    program: bool,
+}
+
+/// A file to which events are written as they happen.
+pub(super) fn record_file(path: &PathBuf) -> anyhow::Result<impl FnMut(&Event) + Send + 'static> {
+    let name = path.display().to_string();
+    let mut file = BufWriter::new(File::create(path).with_context(|| name.clone())?);
+    writeln!(file, "{TITLE}").with_context(|| name.clone())?;
+    let mut broken = false;
+    Ok(move |event: &Event| {
+        // The job goes on without a record.
+        if let Err(error) = writeln!(file, "{event}").and_then(|()| file.flush())
+            && !std::mem::replace(&mut broken, true)
+        {
+            eprintln!("wireup impi: {name}: {error}; the record is not complete");
+        }
+    })
+}
+
+/// Stands between.
+pub(super) fn proxy(args: &ProxyArgs) -> anyhow::Result<u8> {
+    let listener = rendezvous::bind(args.address, args.port..=args.port)
+        .with_context(|| format!("cannot listen at {}:{}", args.address, args.port))?;
+    let mut write = record_file(&args.record)?;
+    let recorder = Recorder::new(Box::new(move |event| write(&event)));
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", listener.local_addr()?).and_then(|()| out.flush())?;
+    drop(out);
+    proxy::run(&listener, &args.server, args.address, recorder)
+        .with_context(|| format!("server {}", args.server))?;
+    Ok(0)
+}
+
+/// Explains.
+pub(super) fn decode(args: &DecodeArgs) -> anyhow::Result<u8> {
+    let input: Box<dyn BufRead> = match &args.record {
+        Some(path) => {
+            let file = File::open(path).with_context(|| path.display().to_string())?;
+            Box::new(BufReader::new(file))
+        }
+        None => Box::new(io::stdin().lock()),
+    };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut lines = input.lines();
+    if lines.next().transpose()?.as_deref() != Some(TITLE) {
+        bail!("this is no record: its first line is not {TITLE:?}");
+    }
+    let mut observer = Observer::new(args.program);
+    for line in lines {
+        for note in observer.event(&line?.parse()?) {
+            if !args.findings {
+                writeln!(out, "{note}")?;
+            }
+        }
+    }
+    observer.finish();
+    let findings = observer.findings();
+    for finding in &findings {
+        writeln!(out, "{finding}")?;
+    }
+    out.flush()?;
+    let violated = findings
+        .iter()
+        .any(|finding| finding.rule.level() == Level::Must);
+    Ok(u8::from(violated))
+}

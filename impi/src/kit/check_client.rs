@@ -1,0 +1,279 @@
+//! Plays the server and the other clients for one client under test, and judges what it says.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use wireup_impi_core::auth::{Method, Secrets};
+use wireup_impi_core::kit::record::Event;
+use wireup_impi_core::kit::rules::{By, Level, Rule};
+use wireup_impi_core::kit::{Finding, Observer, Party};
+use wireup_impi_core::server;
+
+use super::program::play;
+use super::proxy;
+use super::recorder::Recorder;
+use super::tap::Outcome;
+use crate::agent::greeting::{AGENT, TICKET_VARIABLE};
+use crate::agent::{self, Events};
+use crate::peer::Peer;
+use crate::rendezvous;
+
+/// What to play.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// All clients, that under test included.
+    pub clients: u32,
+    /// Rank of the client under test.
+    pub client: u32,
+    /// Processes of each other client.
+    pub procs: usize,
+    /// Address of the server and of the other clients; each has its own if this is loopback.
+    pub address: IpAddr,
+    /// Whether the client under test is LAM: byte order, and context of Reduce.
+    pub lam: bool,
+    /// Whether synchronous sends are part of the program.
+    pub ssend: bool,
+    /// Within which all must be over.
+    pub timeout: Duration,
+    /// What proves that a client belongs to the job.
+    pub secrets: Secrets,
+    /// Starts the client; `{server}` and `{client}` stand for what it has to know.
+    pub command: Vec<OsString>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Each rule that a conversation shows, for the client under test.
+    pub rules: Vec<(Rule, Outcome)>,
+    /// The command's end, and the other clients'.
+    pub run: Outcome,
+}
+
+/// Runs the client.
+///
+/// # Errors
+/// When the parts around it cannot be started.
+pub fn check(
+    settings: &Settings,
+    mut keep: impl FnMut(&Event) + Send + 'static,
+) -> io::Result<Verdict> {
+    let listener = rendezvous::bind(settings.address, 0..=0)?;
+    let server = listener.local_addr()?.to_string();
+    let config = server::Settings {
+        count: settings.clients,
+        sessions: Some(1),
+        preference: Method::ALL.to_vec(),
+        secrets: settings.secrets.clone(),
+        greeting_timeout: settings.timeout,
+        startup_timeout: Some(settings.timeout),
+    };
+    // Reports about clients come from the rules.
+    let _server =
+        std::thread::spawn(move || rendezvous::serve(&listener, config, None, &mut io::sink()));
+    let observer = Arc::new(Mutex::new(Observer::new(true)));
+    let watch = Arc::clone(&observer);
+    let recorder = Recorder::new(Box::new(move |event| {
+        keep(&event);
+        let mut observer = watch.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(observer.event(&event));
+    }));
+    let front = TcpListener::bind((settings.address, 0))?;
+    let address = front.local_addr()?.to_string();
+    let here = settings.address;
+    let proxy = std::thread::spawn(move || proxy::run(&front, &server, here, recorder));
+    let others: Vec<JoinHandle<Result<(), String>>> = (0..settings.clients)
+        .filter(|client| *client != settings.client)
+        .map(|client| {
+            let (settings, address) = (settings.clone(), address.clone());
+            std::thread::spawn(move || other(&settings, client, address))
+        })
+        .collect();
+    let run = run(settings, &address, others);
+    // Once the clients have ended, so has the proxy, but for what it has still to record.
+    let until = Instant::now() + Duration::from_secs(10);
+    while !proxy.is_finished() && Instant::now() < until {
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+    observer.finish();
+    Ok(Verdict {
+        rules: judge(&observer, Party::Client(settings.client)),
+        run,
+    })
+}
+
+fn judge(observer: &Observer, party: Party) -> Vec<(Rule, Outcome)> {
+    let findings = observer.findings();
+    let seen = observer.seen(party);
+    // The others are the server's to keep.
+    let rules = Rule::ALL
+        .iter()
+        .copied()
+        .filter(|rule| rule.by() == By::Conversation || seen.contains(rule));
+    rules
+        .map(|rule| {
+            let mine = |finding: &&Finding| finding.party == party && finding.rule == rule;
+            let words: Vec<String> = findings
+                .iter()
+                .filter(mine)
+                .map(ToString::to_string)
+                .collect();
+            let outcome = match rule.level() {
+                _ if !seen.contains(&rule) => {
+                    Outcome::Skipped("the client did nothing of the kind".into())
+                }
+                _ if words.is_empty() => Outcome::Passed,
+                Level::Must => Outcome::Failed(words.join("\n")),
+                Level::Should | Level::Finding => Outcome::Differs(words.join("; ")),
+            };
+            (rule, outcome)
+        })
+        .collect()
+}
+
+/// Starts the command, and waits for it and for the other clients.
+fn run(settings: &Settings, server: &str, others: Vec<JoinHandle<Result<(), String>>>) -> Outcome {
+    let mut child = match start(settings, server) {
+        Ok(child) => child,
+        Err(error) => return Outcome::Failed(format!("the command does not start: {error}")),
+    };
+    let until = Instant::now() + settings.timeout;
+    let mut words = Vec::new();
+    match wait(&mut child, until) {
+        Ok(Some(status)) if status.success() => {}
+        Ok(Some(status)) => words.push(format!("the command ends with {status}")),
+        Ok(None) => words.push(format!(
+            "the command does not end within {:?}",
+            settings.timeout
+        )),
+        Err(error) => words.push(format!("the command: {error}")),
+    }
+    // What the kit itself waits for may never come.
+    let until = until.max(Instant::now() + Duration::from_secs(10));
+    for other in others {
+        while !other.is_finished() && Instant::now() < until {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        if !other.is_finished() {
+            words.push("a client that the kit plays does not end".into());
+            continue;
+        }
+        match other.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(what)) => words.push(format!("a client that the kit plays: {what}")),
+            Err(_) => words.push("a client that the kit plays has failed".into()),
+        }
+    }
+    if words.is_empty() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(words.join("\n"))
+    }
+}
+
+fn start(settings: &Settings, server: &str) -> io::Result<Child> {
+    let client = settings.client.to_string();
+    let mut words = settings.command.iter().map(|word| match word.to_str() {
+        Some(word) => word
+            .replace("{server}", server)
+            .replace("{client}", &client)
+            .into(),
+        None => word.clone(),
+    });
+    let program = words.next().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    if settings.secrets.key.is_none() && settings.secrets.token.is_none() {
+        command.env("IMPI_AUTH_NONE", "");
+    }
+    // Standard output has the results.
+    command
+        .args(words)
+        .stdout(io::stderr())
+        .process_group(0)
+        .spawn()
+}
+
+/// The status of a child, which is ended with its group when the time is over.
+fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            let group = rustix::process::Pid::from_child(child);
+            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// A client with its processes.
+fn other(settings: &Settings, client: u32, server: String) -> Result<(), String> {
+    let address = match settings.address {
+        // Clients such as LAM know hosts by their addresses.
+        IpAddr::V4(address) if address.is_loopback() => {
+            Ipv4Addr::new(127, 0, 0, 11 + u8::try_from(client).unwrap_or(0)).into()
+        }
+        address => address,
+    };
+    let joined = agent::join(agent::Settings {
+        server,
+        client,
+        procs: settings.procs,
+        address,
+        data_length: 65_536,
+        ack_mark: 10,
+        high_water: 20,
+        crossover_size: -1,
+        max_linear: -1,
+        lam: settings.lam,
+        secrets: settings.secrets.clone(),
+        tls: None,
+    })
+    .map_err(|error| error.to_string())?;
+    let variables = joined.environment().map_err(|error| error.to_string())?;
+    let of = |name: &str| {
+        let variable = variables.iter().find(|(known, _)| *known == name);
+        variable.map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    let (agent, ticket) = (of(AGENT), of(TICKET_VARIABLE));
+    let events = Events::default();
+    let over = events.launch_over();
+    let (procs, ssend) = (settings.procs, settings.ssend);
+    let processes = std::thread::spawn(move || {
+        let process = |index| {
+            let peer = Peer::connect(&agent, &ticket, index).map_err(|error| error.to_string())?;
+            play(peer, ssend).map_err(|error| error.to_string())
+        };
+        let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..u32::try_from(procs).unwrap_or(0))
+                .map(|index| scope.spawn(move || process(index)))
+                .collect();
+            let joined = running.into_iter().map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| Err("a process has failed".into()))
+            });
+            joined.collect()
+        });
+        let result = results.into_iter().collect::<Result<Vec<()>, String>>();
+        over.report(result.is_err());
+        result.map(drop)
+    });
+    let served = joined
+        .serve(&events, settings.timeout)
+        .map_err(|error| error.to_string());
+    let played = processes
+        .join()
+        .unwrap_or_else(|_| Err("the processes have failed".into()));
+    served.and(played)
+}

@@ -1,0 +1,91 @@
+//! The processes of the check program, without an MPI. `impi/kit/check.c` is the same program for the client under test.
+
+use thiserror::Error;
+
+use crate::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+
+/// The program's text, for the user to compile.
+pub const SOURCE: &str = include_str!("../../kit/check.c");
+
+const INT: ElementType = ElementType::Int32;
+const LENGTHS: [usize; 7] = [0, 1, 1000, 65_536, 65_537, 200_000, 1 << 20];
+/// An integer whose bytes show their order.
+const INTEGER: i32 = 0x1122_3344;
+
+/// Why a process did not pass.
+#[derive(Debug, Error)]
+pub enum ProgramError {
+    /// A call failed.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// A call gave something else than it must.
+    #[error("process {rank}: {what} gave another result")]
+    Wrong {
+        /// Rank in the world.
+        rank: usize,
+        what: &'static str,
+    },
+}
+
+/// An integer that reads the same in both byte orders.
+fn same(value: usize) -> [u8; 4] {
+    (i32::try_from(value).unwrap_or(0) * 0x0100_0001).to_ne_bytes()
+}
+
+/// Runs it. Without `ssend` it leaves synchronous sends out.
+///
+/// # Errors
+/// When a call fails, or gives another result than it must.
+pub fn play(peer: Peer, ssend: bool) -> Result<(), ProgramError> {
+    let (rank, size) = (peer.rank(), peer.size());
+    let (to, from) = ((rank + size / 2) % size, (rank + size - size / 2) % size);
+    let ensure = |holds: bool, what| {
+        holds
+            .then_some(())
+            .ok_or(ProgramError::Wrong { rank, what })
+    };
+    let byte = |value: usize| u8::try_from(value % 256).unwrap_or(0);
+    let receive = |limit, element, tag| -> Result<Vec<u8>, PeerError> {
+        let request = peer.start_receive(limit, element, Some(from), Some(tag))?;
+        Ok(match peer.wait(request)? {
+            Outcome::Received(_, data) => data,
+            _ => Vec::new(),
+        })
+    };
+    let first = peer.start_send(&INTEGER.to_ne_bytes(), INT, to, 11, false)?;
+    receive(4, INT, 11)?;
+    peer.wait(first)?;
+    for (step, length) in LENGTHS.into_iter().enumerate() {
+        let data = vec![byte(rank + step); length];
+        let send = peer.start_send(&data, ElementType::Byte, to, 12, false)?;
+        let got = receive(1 << 20, ElementType::Byte, 12)?;
+        ensure(got == vec![byte(from + step); length], "a message")?;
+        peer.wait(send)?;
+    }
+    for value in 0..45 {
+        let send = peer.start_send(&same(value), INT, to, 13, false)?;
+        peer.wait(send)?;
+    }
+    for value in 0..45 {
+        ensure(receive(4, INT, 13)? == same(value), "the order of messages")?;
+    }
+    if ssend {
+        let send = peer.start_send(&[0], ElementType::Byte, to, 14, true)?;
+        receive(1, ElementType::Byte, 14)?;
+        peer.wait(send)?;
+    }
+    peer.barrier()?;
+    for root in [0, size - 1] {
+        let mut value = same(rank + 1);
+        peer.bcast(&mut value, INT, root)?;
+        ensure(value == same(root + 1), "bcast")?;
+    }
+    let mut value = same(1);
+    peer.reduce(&mut value, INT, Operator::Sum, size - 1)?;
+    ensure(rank != size - 1 || value == same(size), "reduce")?;
+    let mut value = same(1);
+    peer.allreduce(&mut value, INT, Operator::Sum)?;
+    ensure(value == same(size), "allreduce")?;
+    peer.close()?;
+    Ok(())
+}

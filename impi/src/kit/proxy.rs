@@ -1,0 +1,261 @@
+//! Stands between clients and their server, and between their hosts, and records all they say.
+//!
+//! To be between the hosts it replaces their ports in what the server sends. It listens at the address of each host if
+//! that is this machine's, so that hosts which know each other by their addresses still do; else it replaces the
+//! address too. Everything is recorded as it was sent.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use wireup_impi_core::kit::record::{Direction, Kind};
+use wireup_impi_core::kit::rewrite::Rewriter;
+use wireup_impi_core::world::Label;
+
+use super::recorder::Recorder;
+use crate::agent::dance::accept_until;
+use crate::agent::{host_address, host_bytes};
+use crate::stream::connect_from;
+
+/// How often the end is looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// How long an end may take to connect or to say its rank.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The place of a host that the proxy has taken.
+#[derive(Debug)]
+struct Place {
+    /// Where the host is, without its port.
+    address: IpAddr,
+    listener: TcpListener,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    places: Arc<Vec<Place>>,
+    /// Whether the places accept connections.
+    open: bool,
+    /// Whether all clients have joined.
+    formed: bool,
+    /// Connections of clients and hosts.
+    running: usize,
+    /// The server cannot be reached.
+    failed: Option<io::Error>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    server: String,
+    /// Where the proxy is for hosts whose own address it does not have.
+    address: IpAddr,
+    recorder: Recorder,
+    progress: Mutex<Progress>,
+}
+
+impl Shared {
+    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves one job: returns when all who took part have ended.
+///
+/// # Errors
+/// When the listener fails or the server cannot be reached.
+pub fn run(
+    listener: &TcpListener,
+    server: &str,
+    address: IpAddr,
+    recorder: Recorder,
+) -> io::Result<()> {
+    let shared = Arc::new(Shared {
+        server: server.to_owned(),
+        address,
+        recorder,
+        progress: Mutex::default(),
+    });
+    loop {
+        {
+            let mut progress = shared.progress();
+            if let Some(error) = progress.failed.take() {
+                return Err(error);
+            }
+            if progress.formed && progress.running == 0 {
+                return Ok(());
+            }
+        }
+        if let Some(client) = accept(listener)? {
+            shared.progress().running += 1;
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || {
+                if let Err(error) = serve_client(&shared, client) {
+                    shared.progress().failed = Some(error);
+                }
+                shared.progress().running -= 1;
+            });
+        }
+    }
+}
+
+fn accept(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
+    match accept_until(listener, Instant::now() + TICK) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn serve_client(shared: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
+    let server = TcpStream::connect(&shared.server)?;
+    let connection = shared.recorder.open(Kind::Server);
+    let mut rewriter = Rewriter::default();
+    let rewrite = |bytes: &[u8]| {
+        rewriter.feed(bytes, |label, value| {
+            // Labels are answered once all clients have joined.
+            shared.progress().formed = true;
+            replaced(shared, label, value)
+        })
+    };
+    both(shared, connection, (client, server), rewrite);
+    Ok(())
+}
+
+/// What clients are to see of hosts.
+fn replaced(shared: &Arc<Shared>, label: Label, value: &[u8]) -> Option<Vec<u8>> {
+    let mut progress = shared.progress();
+    match label {
+        Label::HostAddress => {
+            let (addresses, _) = value.as_chunks::<16>();
+            if progress.places.is_empty() {
+                let places = addresses
+                    .iter()
+                    .map(|bytes| place(host_address(*bytes), shared.address));
+                progress.places = Arc::new(places.collect::<io::Result<_>>().ok()?);
+            }
+            let seen = progress.places.iter().zip(addresses).map(|(place, bytes)| {
+                let own = place.listener.local_addr().ok()?.ip();
+                Some(if own == place.address {
+                    *bytes
+                } else {
+                    host_bytes(own)
+                })
+            });
+            Some(seen.collect::<Option<Vec<_>>>()?.concat())
+        }
+        Label::HostPort => {
+            let (ports, _) = value.as_chunks::<4>();
+            let port = |bytes: &[u8; 4]| u16::try_from(u32::from_be_bytes(*bytes)).ok();
+            let ports: Vec<u16> = ports.iter().map(port).collect::<Option<_>>()?;
+            if !std::mem::replace(&mut progress.open, true) {
+                for (host, port) in ports.iter().enumerate().take(progress.places.len()) {
+                    let (shared, places) = (Arc::clone(shared), Arc::clone(&progress.places));
+                    let port = *port;
+                    std::thread::spawn(move || serve_host(&shared, &places, host, port));
+                }
+            }
+            let own = progress.places.iter().map(|place| {
+                let port = place.listener.local_addr().ok()?.port();
+                Some(u32::from(port).to_be_bytes())
+            });
+            Some(own.collect::<Option<Vec<_>>>()?.concat())
+        }
+        _ => None,
+    }
+}
+
+fn place(address: IpAddr, otherwise: IpAddr) -> io::Result<Place> {
+    let listener =
+        TcpListener::bind((address, 0)).or_else(|_| TcpListener::bind((otherwise, 0)))?;
+    Ok(Place { address, listener })
+}
+
+/// Accepts for a host until the job is over.
+fn serve_host(shared: &Arc<Shared>, places: &Arc<Vec<Place>>, host: usize, port: u16) {
+    let to = SocketAddr::new(places[host].address, port);
+    loop {
+        match accept(&places[host].listener) {
+            Ok(Some(other)) => {
+                shared.progress().running += 1;
+                let (shared, places) = (Arc::clone(shared), Arc::clone(places));
+                std::thread::spawn(move || {
+                    // An end that cannot be reached shows as a connection that ends.
+                    let _ = forward(&shared, &places, (host, to), other);
+                    shared.progress().running -= 1;
+                });
+            }
+            Ok(None) if shared.progress().running > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+fn forward(
+    shared: &Arc<Shared>,
+    places: &[Place],
+    (host, to): (usize, SocketAddr),
+    mut other: TcpStream,
+) -> io::Result<()> {
+    // The rank says from where the host would have come.
+    let mut rank = [0; 4];
+    other.set_read_timeout(Some(PATIENCE))?;
+    other.read_exact(&mut rank)?;
+    other.set_read_timeout(None)?;
+    let from = places
+        .get(u32::from_be_bytes(rank) as usize)
+        .map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |place| place.address);
+    let real = connect_from(from, to, PATIENCE)
+        .or_else(|_| connect_from(Ipv4Addr::UNSPECIFIED.into(), to, PATIENCE))?;
+    let connection = shared.recorder.open(Kind::Host(host));
+    shared.recorder.bytes(connection, Direction::Forth, &rank);
+    (&real).write_all(&rank)?;
+    both(shared, connection, (other, real), <[u8]>::to_vec);
+    Ok(())
+}
+
+/// Passes bytes in both directions until both have ended.
+fn both(
+    shared: &Arc<Shared>,
+    connection: u32,
+    (forth, back): (TcpStream, TcpStream),
+    change: impl FnMut(&[u8]) -> Vec<u8>,
+) {
+    // A delay that both ends would not have seen.
+    let _ = (forth.set_nodelay(true), back.set_nodelay(true));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let copy = <[u8]>::to_vec;
+            pass(
+                &shared.recorder,
+                (connection, Direction::Forth),
+                (&forth, &back),
+                copy,
+            );
+        });
+        pass(
+            &shared.recorder,
+            (connection, Direction::Back),
+            (&back, &forth),
+            change,
+        );
+    });
+}
+
+fn pass(
+    recorder: &Recorder,
+    (connection, direction): (u32, Direction),
+    (mut from, mut to): (&TcpStream, &TcpStream),
+    mut change: impl FnMut(&[u8]) -> Vec<u8>,
+) {
+    let mut piece = vec![0; 64 * 1024];
+    // A connection that breaks ends like one that is closed.
+    while let Ok(count @ 1..) = from.read(&mut piece) {
+        recorder.bytes(connection, direction, &piece[..count]);
+        if to.write_all(&change(&piece[..count])).is_err() {
+            let _ = from.shutdown(Shutdown::Read);
+            break;
+        }
+    }
+    recorder.end(connection, direction);
+    let _ = to.shutdown(Shutdown::Write);
+}

@@ -1,0 +1,64 @@
+//! Writes down what passes a proxy.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use wireup_impi_core::kit::record::{Direction, Event, Kind, What};
+
+/// Takes events in the order in which they happened.
+pub type Sink = Box<dyn FnMut(Event) + Send>;
+
+/// What all connections of a proxy share.
+pub struct Recorder {
+    begin: Instant,
+    inner: Mutex<(u32, Sink)>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// A record that begins now.
+    pub fn new(sink: Sink) -> Self {
+        Self {
+            begin: Instant::now(),
+            inner: Mutex::new((0, sink)),
+        }
+    }
+
+    /// A new connection; its number.
+    pub fn open(&self, kind: Kind) -> u32 {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = inner.0;
+        inner.0 += 1;
+        (inner.1)(Event {
+            time: self.begin.elapsed(),
+            connection,
+            what: What::Open(kind),
+        });
+        connection
+    }
+
+    /// Bytes, before they are passed on.
+    pub fn bytes(&self, connection: u32, from: Direction, bytes: &[u8]) {
+        self.record(connection, What::Bytes(from, bytes.to_vec()));
+    }
+
+    /// An end that says no more.
+    pub fn end(&self, connection: u32, from: Direction) {
+        self.record(connection, What::End(from));
+    }
+
+    fn record(&self, connection: u32, what: What) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that the times ascend.
+        (inner.1)(Event {
+            time: self.begin.elapsed(),
+            connection,
+            what,
+        });
+    }
+}

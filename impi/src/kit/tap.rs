@@ -1,0 +1,75 @@
+//! Results as the Test Anything Protocol: one line a check, which other programs read.
+
+use std::io::{self, Write};
+
+/// What became of a check.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It holds.
+    Passed,
+    /// It does not.
+    Failed(String),
+    /// It does not, and the specification does not demand it.
+    Differs(String),
+    /// It could not be made.
+    Skipped(String),
+}
+
+/// Checks that have been made.
+#[derive(Debug)]
+pub struct Report<W> {
+    out: W,
+    count: usize,
+    failed: usize,
+}
+
+impl<W: Write> Report<W> {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn new(mut out: W) -> io::Result<Self> {
+        writeln!(out, "TAP version 14")?;
+        Ok(Self {
+            out,
+            count: 0,
+            failed: 0,
+        })
+    }
+
+    /// Adds a check.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn add(&mut self, name: &str, outcome: &Outcome) -> io::Result<()> {
+        self.count += 1;
+        let count = self.count;
+        match outcome {
+            Outcome::Passed => writeln!(self.out, "ok {count} - {name}"),
+            Outcome::Skipped(why) => writeln!(self.out, "ok {count} - {name} # SKIP {why}"),
+            Outcome::Differs(what) => {
+                writeln!(
+                    self.out,
+                    "not ok {count} - {name} # TODO not demanded: {what}"
+                )
+            }
+            Outcome::Failed(what) => {
+                self.failed += 1;
+                writeln!(self.out, "not ok {count} - {name}")?;
+                what.lines()
+                    .try_for_each(|line| writeln!(self.out, "# {line}"))
+            }
+        }?;
+        self.out.flush()
+    }
+
+    /// Ends it; whether nothing failed.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn end(mut self) -> io::Result<bool> {
+        writeln!(self.out, "1..{}", self.count)?;
+        self.out.flush()?;
+        Ok(self.failed == 0)
+    }
+}

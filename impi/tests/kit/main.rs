@@ -1,0 +1,118 @@
+//! The conformance kit on our own parts.
+
+#![allow(clippy::unwrap_used)] // what is not as expected fails the test
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use wireup_test_support::Owned;
+
+const IMPI: &str = env!("CARGO_BIN_EXE_wireup-impi");
+
+/// Two processes of the check program.
+const TWO: &str = r#"for rank in 0 1; do PMI_RANK=$rank "$0" play "$@" & all="$all $!"; done
+    for one in $all; do wait $one || exit 1; done"#;
+
+fn impi(arguments: &[&str]) -> Output {
+    let mut command = Command::new(IMPI);
+    command
+        .args(arguments)
+        .env_remove("IMPI_AUTH_KEY")
+        .env_remove("WIREUP_IMPI_TOKEN");
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn check_client_finds_nothing_on_our_client() {
+    let agent = [
+        IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
+    ];
+    for client in ["0", "2"] {
+        let options = ["check-client", "--clients", "3", "--client", client, "--"];
+        let output = impi(&[&options[..], &agent, &["bash", "-c", TWO, IMPI]].concat());
+        let said = text(&output.stdout);
+        assert!(output.status.success(), "{said}{}", text(&output.stderr));
+        assert!(!said.contains("not ok"), "{said}");
+        for rule in ["LongSum [3.7.2]", "Window [3.6]", "FiniAfterChannels [2.4]"] {
+            let line = said.lines().find(|line| line.contains(rule)).unwrap();
+            assert!(line.starts_with("ok") && !line.contains("SKIP"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn check_client_fails_with_a_client_whose_processes_play_something_else() {
+    let agent = [
+        IMPI, "agent", "{server}", "--client", "{client}", "-n", "2", "--",
+    ];
+    let words = [
+        &["check-client", "--timeout", "20", "--"][..],
+        &agent,
+        &["false"],
+    ]
+    .concat();
+    let output = impi(&words);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("not ok 1 - the check program"), "{said}");
+}
+
+#[test]
+fn a_job_through_the_proxy_is_recorded_and_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = dir.path().join("job.impi");
+    let start = |arguments: &[&str]| {
+        let mut command = Command::new(IMPI);
+        command.args(arguments).env("IMPI_AUTH_KEY", "77");
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        Owned(command.spawn().unwrap())
+    };
+    let mut server = start(&["server", "2", "--address", "127.0.0.1"]);
+    let address = server.first_line();
+    let mut proxy = start(&["proxy", &address, "--record", record.to_str().unwrap()]);
+    let front = proxy.first_line();
+    let clients = ["0", "1"].map(|client| {
+        let agent = ["agent", &front, "--client", client, "-n", "2", "--"];
+        start(&[&agent[..], &["bash", "-c", TWO, IMPI]].concat())
+    });
+    for client in clients {
+        assert_eq!(client.end(), Some(0));
+    }
+    assert_eq!(server.end(), Some(0));
+    assert_eq!(proxy.end(), Some(0));
+    let output = impi(&["decode", "--program", record.to_str().unwrap()]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        !said.contains("violation") && !said.contains("finding"),
+        "{said}"
+    );
+    for words in [
+        "[2.3.3] the server chooses IMPI_AUTH_KEY",
+        "[2.3.8] the host that connects is host 1",
+        "[3.7.2] DATASYNC 0 -> 2: 65536 of 1048576 bytes, tag 12",
+        "[3.8] FINI",
+        "[2.3.7] FINI: client 1 has finished",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    // A packet of a type that no version has.
+    let lines = fs::read_to_string(&record).unwrap();
+    let broken = lines.replace(" > 0000000100010000", " > 0000000900010000");
+    assert_ne!(lines, broken);
+    fs::write(&record, broken).unwrap();
+    let output = impi(&["decode", "--findings", record.to_str().unwrap()]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("violation PacketType [3.5]"), "{said}");
+}
+
+#[test]
+fn the_check_program_is_printed() {
+    let output = impi(&["check-client", "--print-program"]);
+    assert!(text(&output.stdout).contains("MPI_Finalize();"));
+}
