@@ -9,6 +9,7 @@ pub(crate) mod finish;
 mod growth;
 mod metrics;
 mod mpir;
+mod name_store;
 pub(crate) mod orders;
 mod progress;
 mod pty;

@@ -26,9 +26,9 @@ use crate::proto::etcd::request_op::Request as Operation;
 use crate::proto::etcd::watch_client::WatchClient;
 use crate::proto::etcd::watch_request::RequestUnion;
 use crate::proto::etcd::{
-    AuthenticateRequest, Compare, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-    WatchCreateRequest, WatchRequest, WatchResponse,
+    AuthenticateRequest, Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 
 /// How long a member may take to answer. Without a leader it answers at once, once it has noticed.
@@ -135,8 +135,15 @@ impl Etcd {
     /// # Errors
     /// [`EtcdError`]
     pub async fn get(&self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
-        let found = self.range(key.as_bytes().to_vec(), Vec::new()).await?;
-        Ok(found.keys.into_iter().next())
+        Ok(self.look(key).await?.keys.into_iter().next())
+    }
+
+    /// One key, if it is there, and when that was.
+    ///
+    /// # Errors
+    /// [`EtcdError`]
+    pub async fn look(&self, key: &str) -> Result<Snapshot, EtcdError> {
+        self.range(key.as_bytes().to_vec(), Vec::new()).await
     }
 
     async fn range(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<Snapshot, EtcdError> {
@@ -233,7 +240,7 @@ impl Etcd {
         }
     }
 
-    /// Writes a key under a lease if its last change was at this revision; 0: if it is not there.
+    /// Writes a key, under a lease unless that is 0, if its last change was at this revision; 0: if it is not there.
     ///
     /// # Errors
     /// [`EtcdError`]; it is undecided then whether the key is written, now or later.
@@ -250,6 +257,27 @@ impl Etcd {
             value: value.to_vec(),
             lease,
         };
+        self.change_if(key, revision, Operation::RequestPut(put))
+            .await
+    }
+
+    /// Removes a key if its last change was at this revision.
+    ///
+    /// # Errors
+    /// [`EtcdError`]; it is undecided then whether the key is removed, now or later.
+    pub async fn delete_if(&self, key: &str, revision: i64) -> Result<Written, EtcdError> {
+        let key = key.as_bytes().to_vec();
+        let delete = DeleteRangeRequest { key: key.clone() };
+        self.change_if(key, revision, Operation::RequestDeleteRange(delete))
+            .await
+    }
+
+    async fn change_if(
+        &self,
+        key: Vec<u8>,
+        revision: i64,
+        change: Operation,
+    ) -> Result<Written, EtcdError> {
         let message = TxnRequest {
             compare: vec![Compare {
                 result: CompareResult::Equal.into(),
@@ -258,7 +286,7 @@ impl Etcd {
                 target_union: Some(TargetUnion::ModRevision(revision)),
             }],
             success: vec![RequestOp {
-                request: Some(Operation::RequestPut(put)),
+                request: Some(change),
             }],
             failure: Vec::new(),
         };

@@ -31,6 +31,7 @@
 //! - [`metrics`]: what Prometheus reads
 //! - [`daemon`]: `wireup agent`
 //! - [`for_launch`]: agents that serve one launch and end with it
+//! - [`name_store`]: keeps names of a launch outside of wireup
 //! - [`find_hosts`]: looks hosts up for a launcher
 //! - [`spans`]: sends the spans of a launch
 //! - [`top`]: `wireup top` on a terminal
@@ -55,6 +56,7 @@ pub mod local;
 mod memory;
 pub mod metrics;
 pub mod name_client;
+pub mod name_store;
 pub mod node_agent;
 pub mod origin;
 pub mod peer;

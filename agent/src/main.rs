@@ -11,8 +11,10 @@ use wireup::report::status::spans;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
 use wireup_agent::for_launch::{entry, node, task_manager};
+use wireup_agent::name_store;
 use wireup_agent::user::accounts;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
+use wireup_core::rendezvous::STORE_COMMAND;
 
 fn main() -> ExitCode {
     let result = match std::env::args_os().nth(1) {
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         Some(word) if word == spans::COMMAND => wireup_agent::spans::main(),
         Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
         Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),
+        Some(word) if word == STORE_COMMAND => name_store::main(&words_behind()),
         Some(word) if word == host_lookup::COMMAND => find_hosts::main(std::env::args_os().skip(2)),
         word => {
             let behind_front = word.is_some_and(|word| word == front::COMMAND);

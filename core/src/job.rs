@@ -12,6 +12,7 @@ pub mod ids;
 pub mod launch_token;
 pub mod limit;
 pub mod log;
+pub mod name_backend;
 pub mod octets;
 pub mod outcome;
 pub mod patience;

@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ownership::{Value, ValueId, Values};
 use request::{
-    FoundName, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Removal, Requester,
+    FoundName, ListedName, Lookup, NameRefusal, NameReply, NameRequest, Removal, Requester,
 };
 use waiting::{LookupWaiter, WaiterId, Waiting};
 
@@ -97,15 +97,18 @@ impl<T: Ord + Clone> Store<T> {
         now: Moment,
         answers: &mut Vec<(T, NameReply)>,
     ) {
+        self.values.expire(now);
         match request {
             NameRequest::Publish {
                 range,
                 persistence,
+                limits,
                 values,
             } => {
                 let keys: Vec<Vec<u8>> = values.iter().map(|(key, _)| key.clone()).collect();
-                let added =
-                    usable(&keys).and_then(|()| self.values.add(who, &range, persistence, values));
+                let lifetime = (persistence, limits);
+                let added = usable(&keys)
+                    .and_then(|()| self.values.add(who, &range, lifetime, values, now));
                 answers.push((
                     ticket,
                     added.map_or_else(NameReply::Refused, |()| NameReply::Done),
@@ -115,6 +118,9 @@ impl<T: Ord + Clone> Store<T> {
             NameRequest::Lookup(lookup) => self.look_up(who, lookup, ticket, now, answers),
             NameRequest::Unpublish { removal, keys } => {
                 answers.push((ticket, self.unpublish(who, &removal, &keys)));
+            }
+            NameRequest::List => {
+                answers.push((ticket, NameReply::Listed(self.list(who, now))));
             }
         }
     }
@@ -132,15 +138,17 @@ impl<T: Ord + Clone> Store<T> {
         self.values.app_ended(nspace, app);
     }
 
-    /// Refuses the lookups that have timed out.
+    /// Refuses the lookups that have timed out, and removes the values that have expired.
     pub fn tick(&mut self, now: Moment, answers: &mut Vec<(T, NameReply)>) {
+        self.values.expire(now);
         let expired = self.waiting.expired(now);
         self.refuse(expired, &NameRefusal::Timeout, answers);
     }
 
     /// When [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.waiting.next_deadline()
+        let deadlines = [self.waiting.next_deadline(), self.values.next_expiry()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Whether the answer with [values for one reader](FoundName::once) to this request has reached its
@@ -190,6 +198,7 @@ impl<T: Ord + Clone> Store<T> {
     pub fn drain(&mut self, now: Moment) -> Moved<T> {
         let publications = self.values.drain().into_iter().map(|value| {
             let publication = NameRequest::Publish {
+                limits: value.limits(now),
                 range: value.range,
                 persistence: value.persistence,
                 values: vec![(value.key, value.data)],
@@ -304,12 +313,14 @@ impl<T: Ord + Clone> Store<T> {
         if !lent.is_empty() {
             self.lent.insert(ticket.clone(), lent);
         }
+        let lasting = ids.iter().zip(&found).filter(|(_, found)| !found.once);
+        lasting.for_each(|(id, _)| self.values.count_read(*id));
         found
     }
 
     /// The values of an incomplete answer.
     fn show(&self, ids: &[ValueId]) -> Vec<FoundName> {
-        let lasting = |id: &&ValueId| self.values.value(**id).persistence != Persistence::FirstRead;
+        let lasting = |id: &&ValueId| !self.values.value(**id).is_once();
         ids.iter()
             .filter(lasting)
             .map(|id| self.found(*id))
@@ -322,8 +333,20 @@ impl<T: Ord + Clone> Store<T> {
             key: value.key.clone(),
             owner: value.owner.proc.clone(),
             data: value.data.clone(),
-            once: value.persistence == Persistence::FirstRead,
+            once: value.is_once(),
         }
+    }
+
+    fn list(&self, who: &Requester, now: Moment) -> Vec<ListedName> {
+        let listed = self.values.wide(who.user).map(|value| ListedName {
+            key: value.key.clone(),
+            owner: value.owner.proc.clone(),
+            data: value.data.clone(),
+            range: value.range.clone(),
+            persistence: value.persistence,
+            limits: value.limits(now),
+        });
+        listed.collect()
     }
 
     fn unpublish(&mut self, who: &Requester, removal: &Removal, keys: &[Vec<u8>]) -> NameReply {
@@ -354,7 +377,10 @@ impl<T: Ord + Clone> Store<T> {
 }
 
 /// Refuses a list of keys that nothing can be published under.
-fn usable(keys: &[Vec<u8>]) -> Result<(), NameRefusal> {
+///
+/// # Errors
+/// [`NameRefusal::Keys`]
+pub fn usable(keys: &[Vec<u8>]) -> Result<(), NameRefusal> {
     let good = |key: &Vec<u8>| (1..=KEY_MAX).contains(&key.len());
     match (1..=KEYS_MAX).contains(&keys.len()) && keys.iter().all(good) {
         true => Ok(()),

@@ -40,6 +40,11 @@ pub const COMMAND: &str = "rendezvous";
 /// The name of such a process.
 pub const PROCESS_NAME: &CStr = c"wireup-meet";
 
+/// The command of `wireup-agent` that keeps a launch's names outside of wireup, and the name of that process.
+pub const STORE_COMMAND: &str = "name-store";
+/// See [`STORE_COMMAND`].
+pub const PROCESS_OF_STORE: &CStr = c"wireup-names";
+
 /// Longest name, in bytes, by which launches of one user meet apart from others.
 pub const MEET_MAX: usize = 64;
 

@@ -12,12 +12,15 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::Controller;
+use super::name_store::STORE;
 use crate::backend::local_agent;
 use crate::backend::message::ToBackend;
 use crate::backend::rendezvous::{self, FoundServer};
+use crate::failure::AnyError;
 use crate::sys::local_link::{LinkEnd, Silent};
 use crate::sys::poll::{Ready, Source, Token};
 use wireup_core::job::clock::Moment;
+use wireup_core::job::name_backend::{NameBackend, NoBackend};
 use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
@@ -44,7 +47,7 @@ const VARIABLE: &str = "WIREUP_MEET";
 
 /// Why a launch has no rendezvous, or none any more.
 #[derive(Debug, thiserror::Error)]
-enum Lost {
+pub(super) enum Lost {
     #[error("it cannot be started: {0}")]
     NotStarted(io::Error),
     #[error(transparent)]
@@ -65,12 +68,22 @@ enum Lost {
     NoAnswer(u64),
     #[error("it{0}")]
     Silent(Silent),
+    /// The variable with it.
+    #[error("{0}: {1}")]
+    Backend(&'static str, NoBackend),
+    #[error("the process for --names {0} cannot be started: {1}")]
+    NoStore(NameBackend, AnyError),
+    /// The process that keeps names elsewhere.
+    #[error("--names {0}: {1}")]
+    Store(NameBackend, Box<Lost>),
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct NameServerLink {
     link: Option<LinkEnd>,
+    /// The process that keeps names elsewhere, and where.
+    store: Option<(LinkEnd, NameBackend)>,
     /// Those that were lost.
     epoch: u32,
     /// Messages to a name server that has not answered yet.
@@ -85,16 +98,26 @@ pub(super) struct NameServerLink {
 impl NameServerLink {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let link = self.link.as_ref().and_then(LinkEnd::next_deadline);
-        let link = link.map(|at| at.0);
-        [self.silent_until, link].into_iter().flatten().min()
+        let store = self.store.as_ref();
+        let store = store.and_then(|(store, _)| store.next_deadline());
+        let links = [link, store].map(|at| at.map(|at| at.0));
+        links.into_iter().chain([self.silent_until]).flatten().min()
     }
 }
 
 impl Controller {
     /// Says something to the rendezvous of that epoch.
-    pub(super) fn tell_rendezvous(&mut self, epoch: u32, message: ToRendezvous) {
+    pub(super) fn tell_rendezvous(&mut self, epoch: u32, mut message: ToRendezvous) {
         if epoch != self.name_server.epoch {
             return;
+        }
+        self.keep_names(&mut message);
+        if matches!(message, ToRendezvous::Store(_)) {
+            match self.names_backend() {
+                Ok(NameBackend::Agents) => {}
+                Ok(backend) => return self.tell_store(backend, &message),
+                Err(lost) => return self.lose_rendezvous(&lost),
+            }
         }
         if self.name_server.link.is_none()
             && let Err(lost) = self.find_rendezvous()
@@ -106,6 +129,19 @@ impl Controller {
         }
         if self.name_server.silent_until.is_some() {
             self.name_server.unheard.push(message);
+        }
+    }
+
+    /// Says something to the process that keeps names elsewhere.
+    fn tell_store(&mut self, backend: NameBackend, message: &ToRendezvous) {
+        if self.name_server.store.is_none() {
+            match self.start_name_store(&backend) {
+                Ok(link) => self.name_server.store = Some((link, backend)),
+                Err(lost) => return self.lose_rendezvous(&lost),
+            }
+        }
+        if let Some((link, _)) = &mut self.name_server.store {
+            send(link, message, self.backend.poll());
         }
     }
 
@@ -166,7 +202,7 @@ impl Controller {
     }
 
     /// By which name the launch meets others; empty for none.
-    fn meeting_name(&self) -> Result<String, Lost> {
+    pub(super) fn meeting_name(&self) -> Result<String, Lost> {
         if let Some(name) = &self.plan.spec.interface.meet {
             return Ok(name.clone());
         }
@@ -178,6 +214,9 @@ impl Controller {
 
     /// The connection is ready.
     pub(super) fn hear_rendezvous(&mut self, event: Ready) {
+        if event.token.index == STORE {
+            return self.hear_store(event);
+        }
         let Some(link) = &mut self.name_server.link else {
             return;
         };
@@ -226,6 +265,46 @@ impl Controller {
         }
     }
 
+    /// The connection to the process that keeps names elsewhere is ready.
+    fn hear_store(&mut self, event: Ready) {
+        let Some((link, backend)) = &mut self.name_server.store else {
+            return;
+        };
+        let backend = backend.clone();
+        let poll = self.backend.poll();
+        if event.writable {
+            link.writable(poll);
+        }
+        if !event.readable {
+            return;
+        }
+        let mut messages = Vec::new();
+        let mut lost = link.receive(poll, &mut messages).err().map(|_| Lost::Ended);
+        for (envelope, body) in messages {
+            match (envelope.class, decode(&body)) {
+                (Class::Control, _) => {
+                    lost = Some(match decode(&body) {
+                        Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
+                        _ => Lost::Unintelligible,
+                    });
+                    break;
+                }
+                (_, Ok(FromRendezvous::Welcome)) => {}
+                (_, Ok(FromRendezvous::Trouble(text))) => {
+                    self.warn(&format!("--names {backend}: {text}"));
+                }
+                (_, Ok(message)) => {
+                    let said = ToNode::Rendezvous(message);
+                    self.backend.order(ToBackend::Node(HEAD, said));
+                }
+                (_, Err(error)) => lost = Some(Lost::Garbage(error)),
+            }
+        }
+        if let Some(lost) = lost {
+            self.lose_rendezvous(&Lost::Store(backend, lost.into()));
+        }
+    }
+
     /// A name server that does not answer is not used.
     pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
         if self
@@ -241,23 +320,31 @@ impl Controller {
         if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
             self.lose_rendezvous(&Lost::Silent(silent));
         }
+        let poll = self.backend.poll();
+        if let Some((link, backend)) = &mut self.name_server.store
+            && let Some(silent) = link.look(Moment(now), poll)
+        {
+            let lost = Lost::Store(backend.clone(), Lost::Silent(silent).into());
+            self.lose_rendezvous(&lost);
+        }
     }
 
     /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
     pub(crate) fn leave_rendezvous(&mut self) {
-        let Some(link) = self.name_server.link.take() else {
-            return;
-        };
-        // What cannot be shut down has ended already.
-        if shutdown(&link, Shutdown::Write).is_ok() {
-            let mut closed = [PollFd::new(&link, PollFlags::empty())];
-            let _ = poll(&mut closed, Some(&FAREWELL));
+        let store = self.name_server.store.take().map(|(link, _)| link);
+        for link in self.name_server.link.take().into_iter().chain(store) {
+            // What cannot be shut down has ended already.
+            if shutdown(&link, Shutdown::Write).is_ok() {
+                let mut closed = [PollFd::new(&link, PollFlags::empty())];
+                let _ = poll(&mut closed, Some(&FAREWELL));
+            }
+            let _ = self.backend.poll().remove(&link);
         }
-        let _ = self.backend.poll().remove(&link);
     }
 
     fn lose_rendezvous(&mut self, lost: &Lost) {
-        if let Some(link) = self.name_server.link.take() {
+        let store = self.name_server.store.take().map(|(link, _)| link);
+        for link in self.name_server.link.take().into_iter().chain(store) {
             // Its end may have taken it out already.
             let _ = self.backend.poll().remove(&link);
         }
@@ -268,10 +355,15 @@ impl Controller {
         self.backend
             .order(ToBackend::Node(HEAD, ToNode::RendezvousLost));
         if !std::mem::replace(&mut self.name_server.told, true) && !self.supervisor.is_over() {
-            self.warn(&format!(
-                "the rendezvous of your launches is lost ({lost}); names that were published \
-                 there are gone"
-            ));
+            self.warn(&match lost {
+                Lost::Store(..) | Lost::NoStore(..) | Lost::Backend(..) => {
+                    format!("names cannot be published and looked up: {lost}")
+                }
+                lost => format!(
+                    "the rendezvous of your launches is lost ({lost}); names that were published \
+                     there are gone"
+                ),
+            });
         }
     }
 }

@@ -57,9 +57,17 @@ pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
 /// Whether a process is the rendezvous of a user's launches. The one that a launch inside a job has
 /// started becomes a child of that job's launcher, but is none of its processes.
 pub fn is_rendezvous(process: &Process) -> bool {
-    process.name.as_bytes() == rendezvous::PROCESS_NAME.to_bytes() && {
-        let words = procfs::command_line(process.pid);
-        words.len() == 2 && words[1] == rendezvous::COMMAND
+    let words = || procfs::command_line(process.pid);
+    match process.name.as_bytes() {
+        name if name == rendezvous::PROCESS_NAME.to_bytes() => {
+            let words = words();
+            words.len() == 2 && words[1] == rendezvous::COMMAND
+        }
+        // It withdraws names when its launch has ended.
+        name if name == rendezvous::PROCESS_OF_STORE.to_bytes() => words()
+            .get(1)
+            .is_some_and(|word| word == rendezvous::STORE_COMMAND),
+        _ => false,
     }
 }
 

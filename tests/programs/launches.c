@@ -8,6 +8,8 @@
  *             until what the other side published is gone with it
  *   accept    opens a port, publishes it, accepts a connection; both sides add up their ranks
  *   connect   the other side
+ *   leave     publishes it and ends
+ *   left      looks for it once, which must find it
  *   stay      as accept, and then waits for a message that never comes
  * Each rank prints
  *     launches rank=R mode=MODE got=TEXT
@@ -130,6 +132,16 @@ static void connector(char *got)
     together(other, 0, 0, got);
 }
 
+static void leaver(void)
+{
+    publish("", "left-behind");
+}
+
+static void finder(char *got)
+{
+    must(MPI_Lookup_name(service, MPI_INFO_NULL, got), "MPI_Lookup_name");
+}
+
 int main(int argc, char **argv)
 {
     char got[MPI_MAX_PORT_NAME] = "-";
@@ -150,6 +162,10 @@ int main(int argc, char **argv)
         publisher(got);
     else if (rank == 0 && strcmp(mode, "lookup") == 0)
         looker(got);
+    else if (rank == 0 && strcmp(mode, "leave") == 0)
+        leaver();
+    else if (strcmp(mode, "left") == 0)
+        finder(got);
     must(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
     report("launches rank=%d mode=%s got=%s", rank, mode, got);
     must(MPI_Finalize(), "MPI_Finalize");

@@ -17,6 +17,9 @@ use crate::pki::store::{self, StoreError};
 const FILE: &str = "etcd.toml";
 const OF_SYSTEM: &str = "/etc/wireup/etcd.toml";
 
+/// The list of members.
+const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
+
 /// The authorities of the system, where no other is named. Source: Debian's ca-certificates.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -103,6 +106,14 @@ impl EtcdSettings {
     /// # Errors
     /// [`EtcdSettingsError`]
     pub fn load() -> Result<Self, EtcdSettingsError> {
+        Self::load_with("")
+    }
+
+    /// Of this process, with these endpoints unless the list is empty.
+    ///
+    /// # Errors
+    /// [`EtcdSettingsError`]
+    pub fn load_with(endpoints: &str) -> Result<Self, EtcdSettingsError> {
         let own = default_directory(FILE, "").ok();
         let paths = own.iter().cloned().chain([OF_SYSTEM.into()]);
         let mut config = Config::default();
@@ -112,7 +123,10 @@ impl EtcdSettings {
                 break;
             }
         }
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let variable = |name: &str| match name {
+            ENDPOINTS if !endpoints.is_empty() => Some(endpoints.to_owned()),
+            name => std::env::var(name).ok().filter(|value| !value.is_empty()),
+        };
         Self::new(config, own.unwrap_or_else(|| OF_SYSTEM.into()), &variable)
     }
 
@@ -122,7 +136,7 @@ impl EtcdSettings {
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, EtcdSettingsError> {
         let path = |name, file: Option<PathBuf>| variable(name).map(PathBuf::from).or(file);
-        let endpoints = match variable("ETCDCTL_ENDPOINTS") {
+        let endpoints = match variable(ENDPOINTS) {
             Some(list) => list.split(',').map(|one| one.trim().to_owned()).collect(),
             None => config.endpoints,
         };

@@ -14,6 +14,7 @@ use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
 use super::limit::{Bound, Limit, Resource};
+use super::name_backend::NameBackend;
 use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
@@ -380,15 +381,26 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         Just(PmiChoice::None),
     ];
     let paths = (of(path()), of(path()), of(path()), of(path()));
-    let interface = (pmi, any::<bool>(), paths, of("[a-z]{1,9}")).prop_map(
-        |(pmi, slurm_env, (libpmix, pmix_host, shim, allocator), meet)| InterfaceSpec {
-            meet,
-            allocator,
-            pmi,
-            slurm_env,
-            libpmix,
-            pmix_host,
-            shim,
+    let names = prop_oneof![
+        Just(NameBackend::Agents),
+        "[a-z/:0-9]{0,9}".prop_map(NameBackend::File),
+        "[a-z:0-9]{0,9}".prop_map(NameBackend::Etcd),
+        "[a-z:0-9]{0,9}".prop_map(NameBackend::Ldap),
+    ];
+    let names = (of("[a-z]{1,9}"), of(names), of(any::<u32>()));
+    let interface = (pmi, any::<bool>(), paths, names).prop_map(
+        |(pmi, slurm_env, (libpmix, pmix_host, shim, allocator), (meet, names, keep_names))| {
+            InterfaceSpec {
+                meet,
+                names,
+                keep_names,
+                allocator,
+                pmi,
+                slurm_env,
+                libpmix,
+                pmix_host,
+                shim,
+            }
         },
     );
     (

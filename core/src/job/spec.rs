@@ -24,6 +24,7 @@ use super::debug::{Director, OnToolLoss};
 use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
 use super::limit::Limit;
+use super::name_backend::NameBackend;
 use super::octets;
 use super::pset::ProcessSet;
 use super::rank_set::RankSet;
@@ -319,6 +320,10 @@ pub struct InterfaceSpec {
     /// Those launches of the user meet that have the same one here; at most
     /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
     pub meet: Option<String>,
+    /// Where names are kept that launches publish for each other; as the environment says when absent.
+    pub names: Option<NameBackend>,
+    /// Names stay after their publishers, for so many seconds; until they are withdrawn if 0.
+    pub keep_names: Option<u32>,
     /// The Unix socket of the allocator that decides on nodes and slots; the launch decides by
     /// itself when absent.
     #[serde(with = "octets")]

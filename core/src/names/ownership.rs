@@ -1,10 +1,12 @@
 //! The published values, in the order in which they came.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
-use crate::job::ids::{AppNum, NodeId, Nspace};
-use crate::job::proc::{Proc, ProcRank};
-use crate::names::request::{Accepts, Data, NameRefusal, Persistence, Range, Requester};
+use crate::job::clock::Moment;
+use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
+use crate::job::proc::Proc;
+use crate::names::request::{Accepts, Data, Limits, NameRefusal, Persistence, Range, Requester};
 use crate::names::{BYTES_MAX, VALUES_MAX};
 
 /// Names one value; a greater one is younger.
@@ -18,9 +20,25 @@ pub(super) struct Value {
     pub(super) owner: Requester,
     pub(super) range: Range,
     pub(super) persistence: Persistence,
+    pub(super) expires: Option<Moment>,
+    /// Lookups that may still get it, if they are counted.
+    pub(super) reads: Option<NonZeroU32>,
 }
 
 impl Value {
+    /// Whether the lookup that gets it next is the only one, or the last.
+    pub(super) fn is_once(&self) -> bool {
+        self.persistence == Persistence::FirstRead || self.reads == Some(NonZeroU32::MIN)
+    }
+
+    /// What is left of its limits.
+    pub(super) fn limits(&self, now: Moment) -> Limits {
+        Limits {
+            expires: self.expires.map(|at| at.0.saturating_sub(now.0)),
+            reads: self.reads,
+        }
+    }
+
     fn cost(&self) -> usize {
         self.key.len() + self.data.bytes().len()
     }
@@ -46,47 +64,7 @@ impl Value {
 
     /// Whether a value of that range and owner would be found in the same place.
     fn collides(&self, range: &Range, owner: &Requester) -> bool {
-        self.owner.user == owner.user
-            && self.range == *range
-            && match range {
-                Range::Rm | Range::Session | Range::Global | Range::Custom(_) => true,
-                Range::Local => self.owner.node == owner.node,
-                Range::Namespace => self.owner.proc.nspace == owner.proc.nspace,
-                Range::ProcLocal => self.owner.proc == owner.proc,
-            }
-    }
-}
-
-impl Range {
-    /// Whether `other` is in this range as seen from `center`.
-    fn holds(&self, center: &Requester, other: &Requester) -> bool {
-        match self {
-            Self::Rm => false,
-            Self::Session | Self::Global => true,
-            Self::Local => center.node == other.node,
-            Self::Namespace => center.proc.nspace == other.proc.nspace,
-            Self::ProcLocal => center.proc == other.proc,
-            Self::Custom(members) => members.iter().any(|(nspace, rank)| {
-                *nspace == other.proc.nspace
-                    && match rank {
-                        ProcRank::One(rank) => *rank == other.proc.rank,
-                        ProcRank::Wildcard => true,
-                    }
-            }),
-        }
-    }
-
-    /// Of several values under a key the one with the narrowest range is meant.
-    fn width(&self) -> u8 {
-        match self {
-            Self::ProcLocal => 0,
-            Self::Custom(_) => 1,
-            Self::Local => 2,
-            Self::Namespace => 3,
-            Self::Session => 4,
-            Self::Global => 5,
-            Self::Rm => 6,
-        }
+        self.owner.user == owner.user && self.range == *range && range.collides(&self.owner, owner)
     }
 }
 
@@ -96,6 +74,8 @@ pub(super) struct Values {
     values: BTreeMap<ValueId, Value>,
     by_key: BTreeMap<Vec<u8>, Vec<ValueId>>,
     by_owner: BTreeMap<Proc, BTreeSet<ValueId>>,
+    /// Those that expire, the next first.
+    expiring: BTreeSet<(Moment, ValueId)>,
     bytes: usize,
 }
 
@@ -105,8 +85,9 @@ impl Values {
         &mut self,
         owner: &Requester,
         range: &Range,
-        persistence: Persistence,
+        (persistence, limits): (Persistence, Limits),
         values: Vec<(Vec<u8>, Data)>,
+        now: Moment,
     ) -> Result<(), NameRefusal> {
         let mut keys = BTreeSet::new();
         let mut bytes = self.bytes;
@@ -128,6 +109,8 @@ impl Values {
                 owner: owner.clone(),
                 range: range.clone(),
                 persistence,
+                expires: limits.expires.map(|after| now + after),
+                reads: limits.reads,
             };
             self.bytes += value.cost();
             self.insert(ValueId(self.last), value);
@@ -139,6 +122,7 @@ impl Values {
         self.by_key.entry(value.key.clone()).or_default().push(id);
         let owned = self.by_owner.entry(value.owner.proc.clone()).or_default();
         owned.insert(id);
+        self.expiring.extend(value.expires.map(|at| (at, id)));
         self.values.insert(id, value);
     }
 
@@ -172,6 +156,9 @@ impl Values {
     /// [put back](Self::put_back).
     pub(super) fn lend(&mut self, id: ValueId) -> Option<Value> {
         let value = self.values.remove(&id)?;
+        if let Some(at) = value.expires {
+            self.expiring.remove(&(at, id));
+        }
         if let Some(ids) = self.by_key.get_mut(&value.key) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
@@ -185,6 +172,44 @@ impl Values {
             }
         }
         Some(value)
+    }
+
+    /// A lookup has got a value that others may still get.
+    pub(super) fn count_read(&mut self, id: ValueId) {
+        let reads = self
+            .values
+            .get_mut(&id)
+            .and_then(|value| value.reads.as_mut());
+        if let Some(reads) = reads {
+            *reads = NonZeroU32::new(reads.get() - 1).unwrap_or(NonZeroU32::MIN);
+        }
+    }
+
+    /// Removes what has expired.
+    pub(super) fn expire(&mut self, now: Moment) {
+        while let Some((at, id)) = self.expiring.first().copied()
+            && at <= now
+        {
+            self.remove(id);
+        }
+    }
+
+    /// When [`expire`](Self::expire) has something to do next.
+    pub(super) fn next_expiry(&self) -> Option<Moment> {
+        self.expiring.first().map(|(at, _)| *at)
+    }
+
+    /// Everything of a user that other launches may see, by key.
+    pub(super) fn wide(&self, user: UserId) -> impl Iterator<Item = &Value> {
+        let ids = self.by_key.values().flatten();
+        let values = ids.map(|id| &self.values[id]);
+        values.filter(move |value| {
+            let wide = matches!(
+                value.range,
+                Range::Session | Range::Global | Range::Custom(_)
+            );
+            wide && value.owner.user == user
+        })
     }
 
     /// Gives the room of a value back that was lent.
@@ -210,6 +235,7 @@ impl Values {
     pub(super) fn drain(&mut self) -> Vec<Value> {
         self.by_key.clear();
         self.by_owner.clear();
+        self.expiring.clear();
         let values: Vec<Value> = std::mem::take(&mut self.values).into_values().collect();
         for value in &values {
             self.bytes -= value.cost();

@@ -1,5 +1,6 @@
 //! Requests to the store, and its answers.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,16 @@ pub enum Persistence {
     Session,
 }
 
+/// When a value goes by itself, whatever its persistence: `NAMEPUB_EXPIRE` and `NAMEPUB_REFCOUNT` of the
+/// name-publishing interface of MPICH.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// After this time from its publication.
+    pub expires: Option<Duration>,
+    /// With this lookup.
+    pub reads: Option<NonZeroU32>,
+}
+
 /// A published value. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Data {
@@ -69,6 +80,47 @@ pub enum Data {
 }
 
 impl Range {
+    /// Whether `other` is in this range as seen from `center`.
+    pub fn holds(&self, center: &Requester, other: &Requester) -> bool {
+        match self {
+            Self::Rm => false,
+            Self::Session | Self::Global => true,
+            Self::Local => center.node == other.node,
+            Self::Namespace => center.proc.nspace == other.proc.nspace,
+            Self::ProcLocal => center.proc == other.proc,
+            Self::Custom(members) => members.iter().any(|(nspace, rank)| {
+                *nspace == other.proc.nspace
+                    && match rank {
+                        ProcRank::One(rank) => *rank == other.proc.rank,
+                        ProcRank::Wildcard => true,
+                    }
+            }),
+        }
+    }
+
+    /// Of several values under a key the one with the narrowest range is meant.
+    pub fn width(&self) -> u8 {
+        match self {
+            Self::ProcLocal => 0,
+            Self::Custom(_) => 1,
+            Self::Local => 2,
+            Self::Namespace => 3,
+            Self::Session => 4,
+            Self::Global => 5,
+            Self::Rm => 6,
+        }
+    }
+
+    /// Whether a second value of this range under a key, by `one`, would be found in the place of that by `other`.
+    pub fn collides(&self, one: &Requester, other: &Requester) -> bool {
+        match self {
+            Self::Rm | Self::Session | Self::Global | Self::Custom(_) => true,
+            Self::Local => one.node == other.node,
+            Self::Namespace => one.proc.nspace == other.proc.nspace,
+            Self::ProcLocal => one.proc == other.proc,
+        }
+    }
+
     /// Whether it may hold processes of other launches than that of `own`'s job. A custom range that
     /// names other jobs does, since it is not said here which jobs are of one launch.
     fn is_wide(&self, own: &Nspace) -> bool {
@@ -110,7 +162,8 @@ pub enum Accepts {
 }
 
 impl Accepts {
-    pub(super) fn takes(self, data: &Data) -> bool {
+    /// Whether a value is there for the lookup.
+    pub fn takes(self, data: &Data) -> bool {
         match (self, data) {
             (Self::Anything, _) => true,
             (Self::Text(longest), Data::Text(text)) => text.len() <= longest,
@@ -157,6 +210,8 @@ pub enum NameRequest {
         range: Range,
         /// Their lifetime.
         persistence: Persistence,
+        /// What ends it earlier.
+        limits: Limits,
         /// The values under their keys.
         #[serde(with = "octets")]
         values: Vec<(Vec<u8>, Data)>,
@@ -170,6 +225,8 @@ pub enum NameRequest {
         #[serde(with = "octets")]
         keys: Vec<Vec<u8>>,
     },
+    /// Ask for everything that the user's launches have published for each other.
+    List,
 }
 
 impl NameRequest {
@@ -181,6 +238,7 @@ impl NameRequest {
             Self::Publish { range, .. } => range.is_wide(own),
             Self::Lookup(lookup) => lookup.range.is_wide(own),
             Self::Unpublish { removal, .. } => *removal == Removal::Anybodys,
+            Self::List => true,
         }
     }
 }
@@ -197,6 +255,19 @@ pub struct FoundName {
     pub once: bool,
 }
 
+/// A value as a person sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ListedName {
+    #[serde(with = "octets")]
+    pub key: Vec<u8>,
+    pub owner: Proc,
+    pub data: Data,
+    pub range: Range,
+    pub persistence: Persistence,
+    /// What is left of its limits.
+    pub limits: Limits,
+}
+
 /// The answer to a [`NameRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameReply {
@@ -208,6 +279,8 @@ pub enum NameReply {
     Partial(Vec<FoundName>),
     /// Nothing was done.
     Refused(NameRefusal),
+    /// Everything there is, by key.
+    Listed(Vec<ListedName>),
 }
 
 impl NameReply {
@@ -215,7 +288,7 @@ impl NameReply {
     pub fn has_once(&self) -> bool {
         match self {
             Self::Found(found) => found.iter().any(|found| found.once),
-            Self::Done | Self::Partial(_) | Self::Refused(_) => false,
+            Self::Done | Self::Partial(_) | Self::Refused(_) | Self::Listed(_) => false,
         }
     }
 }
@@ -252,6 +325,9 @@ pub enum NameRefusal {
     /// The node that keeps the store, or this one, ends the job.
     #[error("the job ends")]
     TornDown,
+    /// The store outside of wireup that keeps names (`--names`) does not do it, and why.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// The time at which a wait that starts now ends.

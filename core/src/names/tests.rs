@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::request::{Accepts, Data, Range, Wait};
+use super::request::{Accepts, Data, Limits, Persistence, Range, Wait};
 use super::*;
 use crate::job::ids::{NodeId, Rank, UserId};
 use crate::job::proc::ProcRank;
@@ -37,6 +37,7 @@ fn publish_as(range: Range, persistence: Persistence, names: &[&str]) -> NameReq
     NameRequest::Publish {
         range,
         persistence,
+        limits: Limits::default(),
         values: names.iter().map(|name| (key(name), text(name))).collect(),
     }
 }
@@ -282,6 +283,7 @@ fn of_several_values_the_narrowest_range_is_found() {
         let request = NameRequest::Publish {
             range,
             persistence: Persistence::FirstRead,
+            limits: Limits::default(),
             values: vec![(key("a"), text(&name))],
         };
         assert_eq!(shop.answer(&who(0), request), NameReply::Done);
@@ -321,6 +323,7 @@ fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
     let publish = NameRequest::Publish {
         range: Range::Session,
         persistence: Persistence::FirstRead,
+        limits: Limits::default(),
         values: vec![
             (key("typed"), Data::Typed((*b"1").into())),
             (key("long"), text("12345")),
@@ -579,6 +582,7 @@ fn requests_over_a_limit_are_refused_and_change_nothing() {
     let big = |name: &str, size| NameRequest::Publish {
         range: Range::Session,
         persistence: Persistence::Session,
+        limits: Limits::default(),
         values: vec![(key(name), Data::Typed(vec![0; size].into()))],
     };
     let rest = BYTES_MAX - 2 * KEY_MAX - 1;

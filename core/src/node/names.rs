@@ -14,8 +14,8 @@ use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
 use crate::names::request::{
-    Accepts, Data, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range, Removal,
-    Requester,
+    Accepts, Data, Limits, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
+    Removal, Requester,
 };
 use crate::node::NodeCore;
 use crate::node::event::{Action, PeerMessage};
@@ -46,6 +46,7 @@ impl NodeCore {
         let request = NameRequest::Publish {
             range: Range::Session,
             persistence: Persistence::Proc,
+            limits: Limits::default(),
             values: vec![(service, Data::Text(port.into()))],
         };
         self.pmi_ask(rank, request, now, actions);
@@ -237,7 +238,8 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match message {
-            FromRendezvous::Welcome => {}
+            // The launcher reports trouble.
+            FromRendezvous::Welcome | FromRendezvous::Trouble(_) => {}
             FromRendezvous::Store(message) => self.store(now, actions, |store, out| {
                 store.shared_said(message, now, out);
             }),
@@ -330,9 +332,9 @@ impl NodeCore {
                 [found] => NameAnswer::Port(found.data.bytes()),
                 _ => NameAnswer::Refused("service_not_found"),
             },
-            NameReply::Partial(_) | NameReply::Refused(NameRefusal::NotFound) => {
-                NameAnswer::Refused("service_not_found")
-            }
+            NameReply::Partial(_)
+            | NameReply::Listed(_)
+            | NameReply::Refused(NameRefusal::NotFound) => NameAnswer::Refused("service_not_found"),
             NameReply::Refused(NameRefusal::Duplicate(_)) => {
                 NameAnswer::Refused("already_published")
             }
@@ -341,6 +343,9 @@ impl NodeCore {
             NameReply::Refused(NameRefusal::Timeout) => NameAnswer::Refused("timeout"),
             NameReply::Refused(NameRefusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
             NameReply::Refused(NameRefusal::SharedLost) => NameAnswer::Refused("rendezvous_lost"),
+            NameReply::Refused(NameRefusal::Unavailable(_)) => {
+                NameAnswer::Refused("name_store_unavailable")
+            }
             NameReply::Refused(NameRefusal::RequesterEnded | NameRefusal::TornDown) => {
                 NameAnswer::Refused("job_ends")
             }

@@ -36,6 +36,8 @@ pub enum FromRendezvous {
         #[serde(with = "octets")]
         body: Vec<u8>,
     },
+    /// From a process that keeps names outside of wireup, for the user: what is wrong with the place.
+    Trouble(String),
     /// The launch of these jobs, to which something was relayed or from which, has left.
     Gone(Vec<Nspace>),
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::job::ids::{AppNum, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::names::request::{
-    Accepts, Data, Lookup, NameRefusal, NameRequest, Persistence, Range, Removal, Wait,
+    Accepts, Data, Limits, Lookup, NameRefusal, NameRequest, Persistence, Range, Removal, Wait,
 };
 
 /// Launches that are connected, each with one job.
@@ -33,6 +33,7 @@ fn publish(range: Range, persistence: Persistence, name: &str) -> NameRequest {
     NameRequest::Publish {
         range,
         persistence,
+        limits: Limits::default(),
         values: vec![(name.into(), text)],
     }
 }

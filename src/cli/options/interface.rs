@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli::value_error::ValueError;
+use wireup_core::job::name_backend::NameBackend;
 use wireup_core::job::spec::{InterfaceSpec, PmiChoice};
 use wireup_core::rendezvous::MEET_MAX;
 
@@ -49,6 +50,16 @@ pub(crate) struct InterfaceArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_meet)]
     meet: Option<String>,
 
+    /// Where published names are kept that launches look up for each other: agents, file:DIR (absolute, on a
+    /// file system of all hosts), etcd:[ENDPOINTS], ldap:[URL] [default: $WIREUP_NAMES, or agents]
+    #[arg(long, value_name = "STORE")]
+    names: Option<NameBackend>,
+
+    /// Published names stay after their publisher and its launch, until they are withdrawn or, with SECONDS,
+    /// for so long
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    keep_names: Option<u32>,
+
     /// Ask the allocator on this Unix socket when ranks request nodes or slots
     /// (PMIx_Allocation_request) [default: the launch grants its free slots]
     #[arg(long, value_name = "SOCKET")]
@@ -88,6 +99,8 @@ impl From<InterfaceArgs> for InterfaceSpec {
             shim: args.shim,
             slurm_env: args.slurm_env,
             meet: args.meet,
+            names: args.names,
+            keep_names: args.keep_names,
             allocator: args.allocator,
         }
     }

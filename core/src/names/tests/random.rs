@@ -46,6 +46,7 @@ fn step() -> impl Strategy<Value = RandomEvent> {
         NameRequest::Publish {
             range,
             persistence,
+            limits: Limits::default(),
             values: keys.into_iter().map(value).collect(),
         }
     });
@@ -163,6 +164,7 @@ impl Plain {
             NameRequest::Publish {
                 range,
                 persistence,
+                limits: _,
                 values,
             } => {
                 let mut new = self.entries.clone();
@@ -231,6 +233,7 @@ impl Plain {
                 };
                 vec![(number, answer)]
             }
+            NameRequest::List => unreachable!("none is made"),
         }
     }
 

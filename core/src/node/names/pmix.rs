@@ -1,11 +1,13 @@
 //! PMIx's directives and statuses as the store has them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::job::ids::Nspace;
 use crate::job::proc::ProcRank;
 use crate::names::request::{
-    Data, FoundName, NameRefusal, NameReply, NameRequest, Persistence, Range, Wait,
+    Data, FoundName, Limits, NameRefusal, NameReply, NameRequest, Persistence, Range, Wait,
 };
 use crate::node::upcalls::timeout;
 use crate::pmix::keys;
@@ -21,6 +23,23 @@ const DIRECTIVES: [&str; 7] = [
     keys::TIMEOUT,
     keys::EVENT_CUSTOM_RANGE,
     keys::WAIT,
+];
+
+/// Seconds after which a published value goes.
+const EXPIRE: &str = "NAMEPUB_EXPIRE";
+/// The number of lookups after which it goes.
+const REFCOUNT: &str = "NAMEPUB_REFCOUNT";
+
+/// The info keys of MPICH's name-publishing interface (doc/namepub). Those that are honoured, and those that say where
+/// names are kept and as whom, which only who starts the launch decides (`--names`).
+const NAMEPUB: [&str; 7] = [
+    EXPIRE,
+    REFCOUNT,
+    "NAMEPUB_CONTACT",
+    "NAMEPUB_CREDENTIAL",
+    "NAMEPUB_IP",
+    "NAMEPUB_IP_FROM_ENV",
+    "NAMEPUB_USER",
 ];
 
 /// Infos of a publish call that would let other users in, or keep groups of one's own out. They
@@ -44,12 +63,15 @@ pub(super) fn pmix_answer(answer: NameReply) -> upcall::UpcallAnswer {
         NameReply::Done => Status::SUCCESS,
         NameReply::Found(found) => return pdata(found, Status::SUCCESS),
         NameReply::Partial(found) => return pdata(found, Status::ERR_PARTIAL_SUCCESS),
+        // No process asks for it.
+        NameReply::Listed(_) => Status::ERROR,
         NameReply::Refused(refusal) => match refusal {
             NameRefusal::Duplicate(_) => Status::ERR_DUPLICATE_KEY,
             NameRefusal::NotFound => Status::ERR_NOT_FOUND,
             NameRefusal::Keys => Status::ERR_BAD_PARAM,
             NameRefusal::Full => Status::ERR_OUT_OF_RESOURCE,
             NameRefusal::Timeout => Status::ERR_TIMEOUT,
+            NameRefusal::Unavailable(_) => Status::ERR_UNREACH,
             NameRefusal::RequesterEnded
             | NameRefusal::HeadLost
             | NameRefusal::SharedLost
@@ -87,13 +109,14 @@ pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
         },
         Some(_) => return Err(Status::ERR_BAD_PARAM),
     };
+    let limits = limits(&infos)?;
     let mut values = Vec::with_capacity(infos.len());
     for info in infos {
         let is_one_of = |keys: &[&str]| keys.iter().any(|key| info.key == *key);
         if info.required && is_one_of(&PERMISSIONS) {
             return Err(Status::ERR_NOT_SUPPORTED);
         }
-        if is_one_of(&DIRECTIVES) || is_one_of(&PERMISSIONS) {
+        if is_one_of(&DIRECTIVES) || is_one_of(&PERMISSIONS) || is_one_of(&NAMEPUB) {
             continue;
         }
         let data = match info.value {
@@ -106,8 +129,40 @@ pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
     Ok(NameRequest::Publish {
         range,
         persistence,
+        limits,
         values,
     })
+}
+
+/// The limits among the infos of a publish call, under the names that the name-publishing interface of MPICH has
+/// for them. A client may give a number as text, as MPI's infos are.
+fn limits(infos: &[Info]) -> Result<Limits, Status> {
+    let number = |key| match find(infos, key) {
+        None => Ok(None),
+        Some(value) => count(value).map(Some).ok_or(Status::ERR_BAD_PARAM),
+    };
+    let reads = number(REFCOUNT)?.map(|reads| {
+        let reads = u32::try_from(reads).ok().and_then(NonZeroU32::new);
+        reads.ok_or(Status::ERR_BAD_PARAM)
+    });
+    Ok(Limits {
+        expires: number(EXPIRE)?.map(Duration::from_secs),
+        reads: reads.transpose()?,
+    })
+}
+
+fn count(value: &Value) -> Option<u64> {
+    match value {
+        Value::String(text) => std::str::from_utf8(text.as_bytes())
+            .ok()?
+            .trim()
+            .parse()
+            .ok(),
+        Value::Int(number) | Value::Int32(number) => u64::try_from(*number).ok(),
+        Value::Uint(number) | Value::Uint32(number) => Some(u64::from(*number)),
+        Value::Size(number) | Value::Uint64(number) => Some(*number),
+        _ => None,
+    }
 }
 
 /// `PMIX_RANGE`, if there is one.

@@ -411,3 +411,38 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
     }
     assert_eq!(lost(std::mem::take(&mut job.answers)), ids[..3]);
 }
+
+#[test]
+fn keys_of_mpichs_interface_limit_a_value_and_are_no_values() {
+    let mut job = Job::new();
+    let look = |job: &mut Job| job.ask(1, &lookup(1, &["a"], Vec::new())).status;
+    let infos = vec![
+        text("a", "text"),
+        text("NAMEPUB_EXPIRE", "5"),
+        Info::new("NAMEPUB_REFCOUNT", Value::Uint32(2)),
+        text("NAMEPUB_CONTACT", "elsewhere"),
+    ];
+    for _ in 0..2 {
+        assert_eq!(
+            job.ask(1, &publish(1, infos.clone())).status,
+            Status::SUCCESS
+        );
+        let contact = lookup(1, &["NAMEPUB_CONTACT"], Vec::new());
+        assert_eq!(job.ask(1, &contact).status, Status::ERR_NOT_FOUND);
+        let statuses = [(); 3].map(|()| look(&mut job));
+        assert_eq!(
+            statuses,
+            [Status::SUCCESS, Status::SUCCESS, Status::ERR_NOT_FOUND]
+        );
+    }
+    assert_eq!(job.ask(1, &publish(1, infos)).status, Status::SUCCESS);
+    assert_eq!(look(&mut job), Status::SUCCESS);
+    job.now = job.now + Duration::from_secs(5);
+    assert_eq!(look(&mut job), Status::ERR_NOT_FOUND);
+    for wrong in ["", "soon", "-1"] {
+        let infos = vec![text("a", "text"), text("NAMEPUB_EXPIRE", wrong)];
+        assert_eq!(job.ask(1, &publish(1, infos)).status, Status::ERR_BAD_PARAM);
+    }
+    let never = vec![text("a", "text"), text("NAMEPUB_REFCOUNT", "0")];
+    assert_eq!(job.ask(1, &publish(1, never)).status, Status::ERR_BAD_PARAM);
+}

@@ -1,5 +1,8 @@
 //! Random messages of the name service.
 
+use std::num::NonZeroU32;
+use std::time::Duration;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -7,8 +10,8 @@ use super::{bytes, node, nspace, proc, proc_rank, wait};
 use crate::job::ids::{AppNum, UserId};
 use crate::names::engine::StoreMessage;
 use crate::names::request::{
-    Accepts, Data, FoundName, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
-    Removal, Requester, Wait,
+    Accepts, Data, FoundName, Limits, ListedName, Lookup, NameRefusal, NameReply, NameRequest,
+    Persistence, Range, Removal, Requester, Wait,
 };
 
 pub(super) fn range() -> BoxedStrategy<Range> {
@@ -32,6 +35,14 @@ pub(super) fn keys() -> BoxedStrategy<Vec<Vec<u8>>> {
     vec(vec(any::<u8>(), 0..9), 0..5).boxed()
 }
 
+fn limits() -> BoxedStrategy<Limits> {
+    let of = |(seconds, reads): (Option<u32>, Option<u32>)| Limits {
+        expires: seconds.map(|seconds| Duration::from_secs(seconds.into())),
+        reads: reads.and_then(NonZeroU32::new),
+    };
+    any::<(Option<u32>, Option<u32>)>().prop_map(of).boxed()
+}
+
 fn request() -> BoxedStrategy<NameRequest> {
     let persistence = prop_oneof![
         Just(Persistence::Indefinite),
@@ -52,13 +63,16 @@ fn request() -> BoxedStrategy<NameRequest> {
     ];
     let values = vec((vec(any::<u8>(), 0..9), data()), 0..4);
     prop_oneof![
-        (range(), persistence, values).prop_map(|(range, persistence, values)| {
-            NameRequest::Publish {
-                range,
-                persistence,
-                values,
+        (range(), persistence, limits(), values).prop_map(
+            |(range, persistence, limits, values)| {
+                NameRequest::Publish {
+                    range,
+                    persistence,
+                    limits,
+                    values,
+                }
             }
-        }),
+        ),
         (range(), accepts, keys(), proptest::option::of(readiness)).prop_map(
             |(range, accepts, keys, wait)| NameRequest::Lookup(Lookup {
                 range,
@@ -68,6 +82,7 @@ fn request() -> BoxedStrategy<NameRequest> {
             })
         ),
         (removal, keys()).prop_map(|(removal, keys)| NameRequest::Unpublish { removal, keys }),
+        Just(NameRequest::List),
     ]
     .boxed()
 }
@@ -103,12 +118,26 @@ pub(super) fn store() -> BoxedStrategy<StoreMessage> {
         Just(NameRefusal::HeadLost),
         Just(NameRefusal::SharedLost),
         Just(NameRefusal::TornDown),
+        "[a-z ]{0,9}".prop_map(NameRefusal::Unavailable),
     ];
     let answer = prop_oneof![
         Just(NameReply::Done),
         found().prop_map(NameReply::Found),
         found().prop_map(NameReply::Partial),
         refusal.prop_map(NameReply::Refused),
+    ];
+    let listed = (vec(any::<u8>(), 0..9), proc(), data(), range(), limits());
+    let listed = listed.prop_map(|(key, owner, data, range, limits)| ListedName {
+        key,
+        owner,
+        data,
+        range,
+        persistence: Persistence::Session,
+        limits,
+    });
+    let answer = prop_oneof![
+        4 => answer,
+        1 => vec(listed, 0..3).prop_map(NameReply::Listed),
     ];
     let serial = || any::<u64>().prop_map(crate::names::shared::Serial::from);
     prop_oneof![

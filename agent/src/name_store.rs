@@ -1,0 +1,106 @@
+//! Names that launches publish, kept outside of wireup (`--names`): in files, in etcd, in a directory service. A process
+//! of the launch's user (`wireup-agent name-store`) does it for one launch, and speaks with its launcher as the
+//! rendezvous does.
+//!
+//! ```text
+//!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, slapd
+//!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
+//! ```
+//! - [`record`]: what is stored, and under which id
+//! - [`keeper`]: what publishing, looking up and withdrawing mean, in terms of a [`NameStore`]
+//! - [`serve`]: the process
+//!
+//! Rule: what a store does is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change) succeed
+//! for one of several callers. Everything else is the keeper's, and the same for all stores. Rule: a name that is bound to its
+//! launch goes with the launch's *session* in the store, which its process keeps alive: if that is killed, or its host
+//! crashes, others see the name as dead, at the latest after the session's time to live, and may take its place.
+
+mod etcd_store;
+mod file;
+mod keeper;
+mod record;
+mod serve;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::record::Record;
+pub use self::serve::main;
+use crate::etcd::{EtcdError, EtcdSettingsError};
+
+/// How long a session lives that is not renewed, where the store has no setting for it.
+const SESSION: Duration = Duration::from_secs(30);
+
+/// Why a store did not do something. The text is for the user.
+#[derive(Debug, thiserror::Error)]
+enum StoreError {
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{} {problem}", .path.display())]
+    Untrusted {
+        path: PathBuf,
+        problem: &'static str,
+    },
+    #[error("{} does not answer within {} s", .path.display(), .limit.as_secs())]
+    Slow { path: PathBuf, limit: Duration },
+    #[error("{0:?} in the store is no name that wireup has written")]
+    Unreadable(String),
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    #[error(transparent)]
+    EtcdSettings(#[from] EtcdSettingsError),
+}
+
+/// A record as it was read.
+#[derive(Clone, Debug)]
+struct Kept {
+    record: Record,
+    /// Names this state of the id.
+    version: Vec<u8>,
+    /// Its session has ended.
+    dead: bool,
+}
+
+/// Whether the session of this process goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Renewed {
+    Lives,
+    /// It was away for too long: its names may be gone. The store has begun another one.
+    Anew,
+}
+
+/// A place for records. A call that failed may have been carried out.
+trait NameStore: Send + Sync + 'static {
+    /// Stores a record under an id that has none; false if it has one.
+    fn create(
+        &self,
+        id: &str,
+        record: &Record,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    fn read(&self, id: &str) -> impl Future<Output = Result<Option<Kept>, StoreError>> + Send;
+
+    /// Replaces or removes what is under an id, if it is as it was read; false if not.
+    fn change(
+        &self,
+        id: &str,
+        from: &Kept,
+        to: Option<&Record>,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Everything of this user.
+    fn list(&self) -> impl Future<Output = Result<Vec<(String, Kept)>, StoreError>> + Send;
+
+    /// Returns when something may have changed, soon at any rate.
+    fn changed(&self) -> impl Future<Output = ()> + Send;
+
+    /// Keeps the session alive; called every third of [`session`](Self::session).
+    fn renew(&self) -> impl Future<Output = Result<Renewed, StoreError>> + Send;
+
+    /// How long the session lives that is not renewed.
+    fn session(&self) -> Duration;
+
+    /// Ends the session; names that are bound to it are gone.
+    fn end(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+}

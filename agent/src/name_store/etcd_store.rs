@@ -1,0 +1,176 @@
+//! Names in etcd: one key for each, `PREFIX/names/UID/ID`. What goes with its launch is under the launch's lease.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::record::{self, Record};
+use super::{Kept, NameStore, Renewed, StoreError};
+use crate::etcd::{Etcd, EtcdSettings, Written};
+use crate::proto::etcd::KeyValue;
+
+/// A waiting lookup looks again after this time, whatever was watched.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct EtcdStore {
+    etcd: Etcd,
+    prefix: String,
+    ttl: Duration,
+    /// The lease of the session, once there is one.
+    lease: tokio::sync::Mutex<Option<i64>>,
+    /// The youngest revision that was read.
+    revision: Mutex<i64>,
+}
+
+impl EtcdStore {
+    /// As the settings have it, at these endpoints unless there are none.
+    pub(super) fn new(endpoints: &str) -> Result<Self, StoreError> {
+        let settings = EtcdSettings::load_with(endpoints)?;
+        let user = rustix::process::geteuid().as_raw();
+        Ok(Self {
+            etcd: Etcd::new(&settings),
+            prefix: format!("{}names/{user}/", settings.prefix),
+            ttl: settings.ttl,
+            lease: tokio::sync::Mutex::default(),
+            revision: Mutex::default(),
+        })
+    }
+
+    fn key(&self, id: &str) -> String {
+        format!("{}{id}", self.prefix)
+    }
+
+    /// The lease under which a record is.
+    async fn lease(&self, record: &Record) -> Result<i64, StoreError> {
+        if !record.bound {
+            // One that expires is removed by etcd, soon after no process sees it any more.
+            return match record.expires {
+                Some(at) => {
+                    let left = Duration::from_millis(at.saturating_sub(record::now()));
+                    Ok(self.etcd.grant(left + Duration::from_secs(2)).await?)
+                }
+                None => Ok(0),
+            };
+        }
+        let mut lease = self.lease.lock().await;
+        Ok(match *lease {
+            Some(lease) => lease,
+            None => *lease.insert(self.etcd.grant(self.ttl).await?),
+        })
+    }
+
+    fn kept(&self, found: &KeyValue) -> Result<Kept, StoreError> {
+        let unreadable =
+            |_| StoreError::Unreadable(String::from_utf8_lossy(&found.key).into_owned());
+        Ok(Kept {
+            record: serde_json::from_slice(&found.value).map_err(unreadable)?,
+            version: found.mod_revision.to_be_bytes().to_vec(),
+            dead: false,
+        })
+    }
+
+    async fn put(&self, id: &str, revision: i64, record: &Record) -> Result<bool, StoreError> {
+        let value = serde_json::to_vec(record).expect("a record can be written");
+        loop {
+            let lease = self.lease(record).await?;
+            match self
+                .etcd
+                .put_if(&self.key(id), revision, &value, lease)
+                .await?
+            {
+                Written::Done => return Ok(true),
+                Written::Changed => return Ok(false),
+                // It has ended since: the next one.
+                Written::NoLease => {
+                    let mut known = self.lease.lock().await;
+                    if *known == Some(lease) {
+                        *known = None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn saw(&self, revision: i64) {
+        let mut last = self.revision.lock().expect("no panic while it is held");
+        *last = (*last).max(revision);
+    }
+}
+
+impl NameStore for EtcdStore {
+    async fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+        self.put(id, 0, record).await
+    }
+
+    async fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+        let found = self.etcd.look(&self.key(id)).await?;
+        self.saw(found.revision);
+        found.keys.first().map(|found| self.kept(found)).transpose()
+    }
+
+    async fn change(&self, id: &str, from: &Kept, to: Option<&Record>) -> Result<bool, StoreError> {
+        let revision = from.version.as_slice().try_into();
+        let revision = i64::from_be_bytes(revision.expect("a revision has eight bytes"));
+        match to {
+            Some(record) => self.put(id, revision, record).await,
+            None => {
+                let written = self.etcd.delete_if(&self.key(id), revision).await?;
+                Ok(written == Written::Done)
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+        let found = self.etcd.list(&self.prefix).await?;
+        self.saw(found.revision);
+        let mut all = Vec::new();
+        for key in found.keys {
+            let id = key
+                .key
+                .strip_prefix(self.prefix.as_bytes())
+                .unwrap_or_default();
+            // What others have written there is no name.
+            if let (Ok(id), Ok(kept)) = (std::str::from_utf8(id), self.kept(&key)) {
+                all.push((id.to_owned(), kept));
+            }
+        }
+        Ok(all)
+    }
+
+    async fn changed(&self) {
+        let revision = *self.revision.lock().expect("no panic while it is held");
+        let watch = self.etcd.changed(&self.prefix, revision);
+        if let Ok(Err(_)) = timeout(LOOK_AGAIN, watch).await {
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn renew(&self) -> Result<Renewed, StoreError> {
+        let known = *self.lease.lock().await;
+        let lives = match known {
+            Some(lease) => self.etcd.keep_alive(lease).await?,
+            None => false,
+        };
+        if lives {
+            return Ok(Renewed::Lives);
+        }
+        let mut lease = self.lease.lock().await;
+        if *lease == known {
+            *lease = None;
+        }
+        Ok(Renewed::Anew)
+    }
+
+    fn session(&self) -> Duration {
+        self.ttl
+    }
+
+    async fn end(&self) -> Result<(), StoreError> {
+        if let Some(lease) = self.lease.lock().await.take() {
+            self.etcd.revoke(lease).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,455 @@
+//! Names as files in a directory that hosts share: one file for each, `DIR/.mpinamepub/NAME`, as MPICH's file name server has
+//! them (`MPIR_CVAR_NAMEPUB_DIR=DIR`; Source: src/nameserv/file of MPICH).
+//!
+//! ```text
+//! DIR/.mpinamepub/          (DIR/UID/.mpinamepub/ where DIR belongs to another user)
+//!   the service             port, pid, and `wireup ` with the record
+//!   .wireup/lock            held while a file is replaced or removed
+//!   .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
+//! ```
+//! Rule: a file appears whole, by link(2), which fails if the name is taken. Rule: only files of the own user count, in a
+//! directory that no other may write: whoever could replace a port could have ranks connect elsewhere. Rule: a session whose
+//! file is not locked is over if this kernel had locked it; that of another host is over when it is not touched any more,
+//! since file systems need not carry locks between hosts. All times are the file system's.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::job::proc::Proc;
+
+use super::record::Record;
+use super::{Kept, NameStore, Renewed, SESSION, StoreError};
+
+/// Where MPICH has its files.
+const DIRECTORY: &str = ".mpinamepub";
+const OWN: &str = ".wireup";
+const LOCK: &str = "lock";
+/// Touched to learn the file system's time.
+const CLOCK: &str = "clock";
+
+/// Before the record, in the third line.
+const MARK: &str = "wireup ";
+
+/// Longest file that is read.
+const FILE_MAX: u64 = 64 << 20;
+
+/// How long the file system may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Time between two looks of a waiting lookup.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The publisher of names that another program has written.
+const FOREIGN: &str = "mpich";
+
+#[derive(Debug)]
+pub(super) struct FileStore(Arc<Files>);
+
+#[derive(Debug)]
+struct Files {
+    base: PathBuf,
+    session: String,
+    /// The session's file, locked.
+    alive: Mutex<Option<File>>,
+}
+
+impl FileStore {
+    pub(super) fn new(base: PathBuf, session: String) -> Self {
+        Self(Arc::new(Files {
+            base,
+            session,
+            alive: Mutex::default(),
+        }))
+    }
+
+    /// A file system may block for as long as its server is away.
+    async fn run<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Files) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let files = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || what(&files));
+        match tokio::time::timeout(LIMIT, done).await {
+            Ok(done) => done.expect("no panic in there"),
+            Err(_) => Err(StoreError::Slow {
+                path: self.0.base.clone(),
+                limit: LIMIT,
+            }),
+        }
+    }
+}
+
+impl NameStore for FileStore {
+    async fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+        let (id, record) = (id.to_owned(), record.clone());
+        self.run(move |files| files.create(&id, &record)).await
+    }
+
+    async fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+        let id = id.to_owned();
+        self.run(move |files| files.read(&id)).await
+    }
+
+    async fn change(&self, id: &str, from: &Kept, to: Option<&Record>) -> Result<bool, StoreError> {
+        let (id, version, to) = (id.to_owned(), from.version.clone(), to.cloned());
+        self.run(move |files| files.change(&id, &version, to.as_ref()))
+            .await
+    }
+
+    async fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+        self.run(Files::list).await
+    }
+
+    async fn changed(&self) {
+        tokio::time::sleep(PAUSE).await;
+    }
+
+    async fn renew(&self) -> Result<Renewed, StoreError> {
+        self.run(Files::renew).await
+    }
+
+    fn session(&self) -> Duration {
+        SESSION
+    }
+
+    async fn end(&self) -> Result<(), StoreError> {
+        self.run(Files::end).await
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
+    |error| StoreError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+impl Files {
+    /// The directory of names; it and what is above it are made if they are not there.
+    fn directory(&self) -> Result<PathBuf, StoreError> {
+        let user = rustix::process::geteuid().as_raw();
+        let base = fs::metadata(&self.base).map_err(failed(&self.base))?;
+        if !base.is_dir() {
+            return Err(untrusted(&self.base, "is no directory"));
+        }
+        let mut above = self.base.clone();
+        if base.uid() != user {
+            above.push(user.to_string());
+            own_directory(&above, user)?;
+        }
+        let names = above.join(DIRECTORY);
+        own_directory(&names, user)?;
+        own_directory(&names.join(OWN), user)?;
+        Ok(names)
+    }
+
+    fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+        let names = self.directory()?;
+        if record.bound {
+            self.begin(&names)?;
+        }
+        let written = self.write(&names, record)?;
+        let path = names.join(id);
+        let linked = fs::hard_link(&written, &path);
+        // What is left of it does no harm.
+        let _ = fs::remove_file(&written);
+        match linked {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(failed(&path)(error)),
+        }
+    }
+
+    /// A new file with a record, under a name of its own.
+    fn write(&self, names: &Path, record: &Record) -> Result<PathBuf, StoreError> {
+        let name = format!("new-{}-{}", self.session, record.number);
+        let path = names.join(OWN).join(name);
+        let mut options = OpenOptions::new();
+        let flags = OFlags::NOFOLLOW.bits() as i32;
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let written = options
+            .custom_flags(flags)
+            .open(&path)
+            .and_then(|mut file| {
+                file.write_all(&text(record))?;
+                // A name that outlives its launch also outlives its host.
+                if record.bound {
+                    Ok(())
+                } else {
+                    file.sync_all()
+                }
+            });
+        written.map_err(failed(&path))?;
+        Ok(path)
+    }
+
+    fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+        let names = self.directory()?;
+        let Some(version) = content(&names.join(id))? else {
+            return Ok(None);
+        };
+        let Some(record) = record(id, &version) else {
+            return Ok(None);
+        };
+        let dead = record.bound && self.is_over(&names, &record.session)?;
+        Ok(Some(Kept {
+            record,
+            version,
+            dead,
+        }))
+    }
+
+    fn change(&self, id: &str, version: &[u8], to: Option<&Record>) -> Result<bool, StoreError> {
+        let names = self.directory()?;
+        let path = names.join(id);
+        let _lock = lock(&names.join(OWN).join(LOCK))?;
+        if content(&path)?.as_deref() != Some(version) {
+            return Ok(false);
+        }
+        let done = match to {
+            Some(record) => fs::rename(self.write(&names, record)?, &path),
+            None => fs::remove_file(&path),
+        };
+        match done {
+            // Its publisher is MPICH, which knows nothing of the lock.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            done => done.map(|()| true).map_err(failed(&path)),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+        let names = self.directory()?;
+        self.sweep(&names)?;
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&names).map_err(failed(&names))? {
+            let entry = entry.map_err(failed(&names))?;
+            let Ok(id) = entry.file_name().into_string() else {
+                continue;
+            };
+            if !id.starts_with('.')
+                && let Some(kept) = self.read(&id)?
+            {
+                all.push((id, kept));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Begins the session, if it has not begun.
+    fn begin(&self, names: &Path) -> Result<(), StoreError> {
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = names.join(OWN).join(&self.session);
+        if alive.is_some() && path.exists() {
+            return Ok(());
+        }
+        // Locked before it has its name: no other process finds it without a lock.
+        let new = path.with_extension("new");
+        let made = (|| {
+            let mut file = File::create(&new)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            file.write_all(kernel()?.as_bytes())?;
+            fs::rename(&new, &path)?;
+            Ok(file)
+        })();
+        *alive = Some(made.map_err(failed(&path))?);
+        Ok(())
+    }
+
+    fn renew(&self) -> Result<Renewed, StoreError> {
+        let names = self.directory()?;
+        let path = names.join(OWN).join(&self.session);
+        {
+            let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(file) = &*alive
+                && path.exists()
+            {
+                touch(file).map_err(failed(&path))?;
+                return Ok(Renewed::Lives);
+            }
+        }
+        self.begin(&names)?;
+        Ok(Renewed::Anew)
+    }
+
+    fn end(&self) -> Result<(), StoreError> {
+        let alive = self
+            .alive
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(file) = alive else {
+            return Ok(());
+        };
+        let path = self.directory()?.join(OWN).join(&self.session);
+        fs::remove_file(&path).map_err(failed(&path))?;
+        drop(file);
+        Ok(())
+    }
+
+    /// Whether the session of a process has ended.
+    fn is_over(&self, names: &Path, session: &str) -> Result<bool, StoreError> {
+        if session == self.session {
+            return Ok(false);
+        }
+        let path = names.join(OWN).join(session);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+            Err(error) => return Err(failed(&path)(error)),
+        };
+        let free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+        let here =
+            io::read_to_string(&file).map_err(failed(&path))? == kernel().map_err(failed(&path))?;
+        if here {
+            return Ok(free);
+        }
+        let touched = file.metadata().and_then(|meta| meta.modified());
+        let touched = touched.map_err(failed(&path))?;
+        let age = time_of(&names.join(OWN).join(CLOCK))?.duration_since(touched);
+        Ok(age.unwrap_or_default() > SESSION)
+    }
+
+    /// Removes what sessions have left that are over.
+    fn sweep(&self, names: &Path) -> Result<(), StoreError> {
+        let own = names.join(OWN);
+        for entry in fs::read_dir(&own).map_err(failed(&own))? {
+            let entry = entry.map_err(failed(&own))?;
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            let is_session = name.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if is_session && self.is_over(names, &name)? {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What MPICH reads, and the record behind it.
+fn text(record: &Record) -> Vec<u8> {
+    let port = record.port().unwrap_or_default();
+    let json = serde_json::to_string(record).expect("a record can be written");
+    format!("{port}\n{}\n{MARK}{json}\n", std::process::id()).into_bytes()
+}
+
+/// The record of a file; `None` if it is not complete yet.
+fn record(id: &str, content: &[u8]) -> Option<Record> {
+    let text = std::str::from_utf8(content).ok()?;
+    let mut lines = text.split_inclusive('\n');
+    let port = lines.next()?.strip_suffix('\n')?;
+    let _pid = lines.next()?.strip_suffix('\n')?;
+    match lines.next().and_then(|line| line.strip_prefix(MARK)) {
+        Some(json) => serde_json::from_str(json).ok(),
+        None => {
+            let nspace = Nspace::new(FOREIGN).ok()?;
+            let user = rustix::process::geteuid().as_raw();
+            Some(Record::foreign(id, port, Proc::new(nspace, Rank(0)), user))
+        }
+    }
+}
+
+/// The content of a file of this user, if it is there.
+fn content(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(path)(error)),
+    };
+    let meta = file.metadata().map_err(failed(path))?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(untrusted(path, "belongs to another user"));
+    }
+    if !meta.is_file() || meta.len() > FILE_MAX {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_MAX).read_to_end(&mut bytes);
+    read.map_err(failed(path))?;
+    Ok(Some(bytes))
+}
+
+/// A directory that this user alone may write; made if it is not there.
+fn own_directory(path: &Path, user: u32) -> Result<(), StoreError> {
+    let check = |meta: Metadata| match meta {
+        meta if !meta.is_dir() => Err(untrusted(path, "is no directory")),
+        meta if meta.uid() != user => Err(untrusted(path, "belongs to another user")),
+        meta if meta.mode() & 0o022 != 0 => Err(untrusted(path, "may be written by other users")),
+        _ => Ok(()),
+    };
+    match fs::symlink_metadata(path) {
+        Ok(meta) => return check(meta),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(path)(error)),
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(path)(error)),
+        _ => {}
+    }
+    check(fs::symlink_metadata(path).map_err(failed(path))?)
+}
+
+fn untrusted(path: &Path, problem: &'static str) -> StoreError {
+    StoreError::Untrusted {
+        path: path.to_owned(),
+        problem,
+    }
+}
+
+/// Held until it is dropped.
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let open = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    let file = open.map_err(failed(path))?;
+    flock(&file, FlockOperation::LockExclusive).map_err(|errno| failed(path)(errno.into()))?;
+    Ok(file)
+}
+
+/// Names the kernel that runs here, since its last boot.
+fn kernel() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
+        .trim()
+        .to_owned())
+}
+
+/// Gives a file the file system's time.
+fn touch(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::futimens(
+        file,
+        &rustix::fs::Timestamps {
+            last_access: NOW,
+            last_modification: NOW,
+        },
+    )?)
+}
+
+const NOW: rustix::fs::Timespec = rustix::fs::Timespec {
+    tv_sec: 0,
+    tv_nsec: rustix::fs::UTIME_NOW,
+};
+
+/// The file system's time.
+fn time_of(clock: &Path) -> Result<SystemTime, StoreError> {
+    let open = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(clock);
+    open.and_then(|file| {
+        touch(&file)?;
+        file.metadata()?.modified()
+    })
+    .map_err(failed(clock))
+}

@@ -1,0 +1,300 @@
+//! What is stored of a published value, and the id under which it is.
+//!
+//! Rule: a record is JSON, with octets in base64. Rule: an id is what a person has published, as far as that is a safe file
+//! name: MPICH's file name server (`src/nameserv/file`) has the name as it is. All else is percent-encoded.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use data_encoding::{BASE64, HEXLOWER};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use wireup_core::job::ids::{AppNum, NodeId, UserId};
+use wireup_core::job::proc::Proc;
+use wireup_core::names::request::{
+    Data, FoundName, Limits, ListedName, Persistence, Range, Requester,
+};
+
+/// Longest id; a file's name has at most 255 bytes.
+const ID_MAX: usize = 200;
+
+/// Longest name by which launches meet that an id has as it is.
+const SCOPE_MAX: usize = 60;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// In base64.
+    key: String,
+    pub(super) data: Stored,
+    pub(super) owner: Proc,
+    /// The number of its node; of its launch alone.
+    node: u32,
+    pub(super) user: u32,
+    app: u32,
+    app_size: u32,
+    pub(super) range: Range,
+    pub(super) persistence: Persistence,
+    /// Milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expires: Option<u64>,
+    /// Lookups that may still get it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reads: Option<u32>,
+    /// The session of its publisher, and which of its publications this is.
+    pub(super) session: String,
+    pub(super) number: u64,
+    /// It goes with the session.
+    pub(super) bound: bool,
+}
+
+/// [`Data`] as JSON has it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Stored {
+    Text(String),
+    /// A text that is not in UTF-8, in base64.
+    Bytes(String),
+    /// In base64.
+    Typed(String),
+}
+
+impl Stored {
+    fn of(data: &Data) -> Self {
+        match data {
+            Data::Text(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Self::Text(text.to_owned()),
+                Err(_) => Self::Bytes(BASE64.encode(bytes)),
+            },
+            Data::Typed(bytes) => Self::Typed(BASE64.encode(bytes)),
+        }
+    }
+
+    fn data(&self) -> Option<Data> {
+        let bytes = |text: &String| BASE64.decode(text.as_bytes()).ok().map(Arc::from);
+        Some(match self {
+            Self::Text(text) => Data::Text(text.as_bytes().into()),
+            Self::Bytes(text) => Data::Text(bytes(text)?),
+            Self::Typed(text) => Data::Typed(bytes(text)?),
+        })
+    }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Record {
+    pub(super) fn new(
+        (key, data): (&[u8], &Data),
+        owner: &Requester,
+        range: &Range,
+        (persistence, limits): (Persistence, Limits),
+        (session, number): (&str, u64),
+    ) -> Self {
+        let after = |time: Duration| {
+            now().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+        };
+        let once = (persistence == Persistence::FirstRead).then_some(1);
+        Self {
+            key: BASE64.encode(key),
+            data: Stored::of(data),
+            owner: owner.proc.clone(),
+            node: owner.node.0,
+            user: owner.user.0,
+            app: owner.app.0,
+            app_size: owner.app_size,
+            range: range.clone(),
+            persistence,
+            expires: limits.expires.map(after),
+            reads: once.or_else(|| limits.reads.map(u32::from)),
+            session: session.to_owned(),
+            number,
+            bound: persistence != Persistence::Indefinite,
+        }
+    }
+
+    /// What another program has stored under a key for all of the user's launches.
+    pub(super) fn foreign(key: &str, text: &str, owner: Proc, user: u32) -> Self {
+        Self {
+            key: BASE64.encode(key.as_bytes()),
+            data: Stored::Text(text.to_owned()),
+            owner,
+            node: u32::MAX,
+            user,
+            app: 0,
+            app_size: 1,
+            range: Range::Session,
+            persistence: Persistence::Indefinite,
+            expires: None,
+            reads: None,
+            session: String::new(),
+            number: 0,
+            bound: false,
+        }
+    }
+
+    pub(super) fn key(&self) -> Vec<u8> {
+        BASE64.decode(self.key.as_bytes()).unwrap_or_default()
+    }
+
+    /// The text, if a line can hold it.
+    pub(super) fn port(&self) -> Option<&str> {
+        match &self.data {
+            Stored::Text(text) if !text.contains('\n') => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has_expired(&self) -> bool {
+        self.expires.is_some_and(|at| at <= now())
+    }
+
+    /// Whether this is the very publication.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        (&self.session, self.number) == (&other.session, other.number)
+    }
+
+    /// Its publisher, as one of `session` sees it.
+    pub(super) fn publisher(&self, session: &str) -> Requester {
+        let own = self.session == session;
+        Requester {
+            proc: self.owner.clone(),
+            node: NodeId(if own { self.node } else { u32::MAX }),
+            user: UserId(self.user),
+            app: AppNum(self.app),
+            app_size: self.app_size,
+        }
+    }
+
+    pub(super) fn app(&self) -> AppNum {
+        AppNum(self.app)
+    }
+
+    /// With one lookup less; `None` if there is none left.
+    pub(super) fn read_once(&self) -> Option<Self> {
+        let reads = self.reads?.checked_sub(1).filter(|left| *left > 0)?;
+        Some(Self {
+            reads: Some(reads),
+            ..self.clone()
+        })
+    }
+
+    pub(super) fn found(&self) -> Option<FoundName> {
+        Some(FoundName {
+            key: self.key(),
+            owner: self.owner.clone(),
+            data: self.data.data()?,
+            once: self.reads == Some(1),
+        })
+    }
+
+    pub(super) fn listed(&self) -> Option<ListedName> {
+        let left = |at: u64| Duration::from_millis(at.saturating_sub(now()));
+        Some(ListedName {
+            key: self.key(),
+            owner: self.owner.clone(),
+            data: self.data.data()?,
+            range: self.range.clone(),
+            persistence: self.persistence,
+            limits: Limits {
+                expires: self.expires.map(left),
+                reads: self.reads.and_then(std::num::NonZeroU32::new),
+            },
+        })
+    }
+}
+
+/// What all ids begin with of launches that meet by a name.
+pub(super) fn scope(meet: &str) -> String {
+    match meet {
+        "" => String::new(),
+        name => match encode(name.as_bytes()) {
+            long if long.len() > SCOPE_MAX => {
+                let digest = HEXLOWER.encode(&Sha256::digest(name));
+                format!("%MH{digest}%:")
+            }
+            short => format!("%M{short}%:"),
+        },
+    }
+}
+
+/// The id of a key in the range `SESSION`, or `GLOBAL`.
+pub(super) fn id(scope: &str, global: bool, key: &[u8]) -> String {
+    let mark = if global { "%G" } else { "" };
+    let name = encode(key);
+    match scope.len() + mark.len() + name.len() {
+        0..=ID_MAX => format!("{scope}{mark}{name}"),
+        _ => {
+            let digest = HEXLOWER.encode(&Sha256::digest(key));
+            format!("{scope}{mark}%H{digest}")
+        }
+    }
+}
+
+/// Whether an id is of that scope.
+pub(super) fn is_in(scope: &str, id: &str) -> bool {
+    match scope {
+        "" => !id.starts_with("%M"),
+        scope => id.starts_with(scope),
+    }
+}
+
+fn encode(key: &[u8]) -> String {
+    let mut text = String::new();
+    for (at, byte) in key.iter().enumerate() {
+        let plain = matches!(byte, b' '..=b'~') && !matches!(byte, b'/' | b'%');
+        match plain && !(at == 0 && *byte == b'.') {
+            true => text.push(char::from(*byte)),
+            false => text.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn ids_are_safe_file_names_and_no_two_keys_share_one() {
+        let long = "x".repeat(300);
+        let keys = [
+            "service",
+            "the service",
+            ".",
+            "..",
+            ".hidden",
+            "a/b",
+            "a%2fb",
+            "%2e",
+            "%Gname",
+            "%H",
+            "\n",
+            "é",
+            &long,
+            "%Mmeet%:a",
+            "a.b",
+        ];
+        let mut seen = BTreeSet::new();
+        for meet in ["", "m", "m%:", &"é".repeat(32)] {
+            for global in [false, true] {
+                for key in keys {
+                    let id = id(&scope(meet), global, key.as_bytes());
+                    assert!(id.len() <= 255 && !id.starts_with('.'), "{id}");
+                    assert!(
+                        id.bytes()
+                            .all(|byte| matches!(byte, b' '..=b'~') && byte != b'/')
+                    );
+                    assert!(is_in(&scope(meet), &id), "{id}");
+                    assert!(seen.insert(id));
+                }
+            }
+        }
+        assert_eq!(id("", false, b"the service"), "the service");
+        assert!(!is_in("", &id(&scope("m"), false, b"a")));
+        assert!(!is_in(&scope("m"), &id("", false, b"%Mm%:a")));
+    }
+}

@@ -1,0 +1,189 @@
+//! The process that keeps the names of one launch (`wireup-agent name-store BACKEND [MEET]`): its standard input is the
+//! connection to the launcher. It ends with that, once it has withdrawn what goes with the launch.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+
+use prost::bytes::Bytes;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::StreamExt as _;
+use wireup::failure::RunFailure;
+use wireup_core::job::ids::UserId;
+use wireup_core::job::name_backend::NameBackend;
+use wireup_core::link::control::{ToAgent, VERSION};
+use wireup_core::link::frame::{Address, BODY_MAX};
+use wireup_core::link::liveness::{SILENCE, Sign};
+use wireup_core::link::{decode, encode};
+use wireup_core::names::BYTES_MAX;
+use wireup_core::names::shared::ToShared;
+use wireup_core::rendezvous::PROCESS_OF_STORE;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+use super::etcd_store::EtcdStore;
+use super::file::FileStore;
+use super::keeper::Keeper;
+use super::{NameStore, StoreError, record};
+use crate::budget::Budgets;
+use crate::launch::Packet;
+use crate::launch::link::{Incoming, LinkReader, LinkWriter, link};
+use crate::launch::opening::Token;
+
+/// Longest message of a launch.
+const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
+
+/// Serves the launcher at standard input. The words are those behind the command.
+///
+/// # Errors
+/// If the words or standard input are none that a launcher gives.
+pub fn main(words: &[String]) -> Result<u8, RunFailure> {
+    let refused = || {
+        RunFailure::request("this command is for `wireup run` to use: it keeps names".to_owned())
+    };
+    let (backend, meet) = match words {
+        [backend] => (backend, ""),
+        [backend, meet] => (backend, &**meet),
+        _ => return Err(refused()),
+    };
+    let backend: NameBackend = backend.parse().map_err(|_| refused())?;
+    let failed = |error| RunFailure::system("cannot keep names", error);
+    // A process without its name is one all the same.
+    let _ = std::fs::write("/proc/self/comm", PROCESS_OF_STORE.to_bytes());
+    let socket = std::io::stdin().as_fd().try_clone_to_owned();
+    let socket = StdStream::from(socket.map_err(failed)?);
+    socket.set_nonblocking(true).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let session = data_encoding::HEXLOWER.encode(&Token::random().to_bytes()[..8]);
+    runtime.block_on(async {
+        let socket = UnixStream::from_std(socket).map_err(failed)?;
+        let names = (record::scope(meet), session.clone());
+        match backend {
+            NameBackend::File(directory) => {
+                serve(Ok(FileStore::new(directory.into(), session)), names, socket).await;
+            }
+            NameBackend::Etcd(endpoints) => {
+                serve(EtcdStore::new(&endpoints), names, socket).await;
+            }
+            NameBackend::Agents | NameBackend::Ldap(_) => return Err(refused()),
+        }
+        Ok(0)
+    })
+}
+
+/// Serves a launch until its connection ends. A store that cannot be used is what every request is told.
+async fn serve<S: NameStore>(
+    store: Result<S, StoreError>,
+    names: (String, String),
+    socket: UnixStream,
+) {
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let account = Budgets::default().of(user.0);
+    let (mut reader, mut writer) = link(socket, &account);
+    let (out, mut to_launch) = mpsc::unbounded_channel();
+    let store = match store {
+        Ok(store) => store,
+        Err(error) => {
+            let refused = crate::rendezvous::refused(error.to_string());
+            if writer.control(&refused).is_ok() {
+                writer.flush().await;
+            }
+            return;
+        }
+    };
+    let keeper = Arc::new(Keeper::new(store, names, user, out.clone()));
+    let mut tasks = JoinSet::new();
+    let mut renewal = interval(keeper.session_time() / 3);
+    renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut renewing = None;
+    let mut message = Vec::new();
+    let mut met = false;
+    loop {
+        tokio::select! {
+            incoming = reader.next() => match incoming {
+                Some(Ok(Incoming::Carried(packet))) if met => {
+                    if message.len() + packet.body.len() > MESSAGE_MAX {
+                        break;
+                    }
+                    message.extend_from_slice(&packet.body);
+                    if packet.more {
+                        continue;
+                    }
+                    match decode(&std::mem::take(&mut message)) {
+                        Ok(ToRendezvous::Store(asked)) => {
+                            let keeper = keeper.clone();
+                            // What was kept before is there for what is asked next.
+                            if matches!(asked, ToShared::Keep { .. }) {
+                                keeper.handle(asked).await;
+                            } else {
+                                tasks.spawn(async move { keeper.handle(asked).await });
+                            }
+                        }
+                        // Launches do not meet here.
+                        Ok(ToRendezvous::Relay { .. }) => {}
+                        Err(_) => break,
+                    }
+                }
+                Some(Ok(Incoming::Control { more: false, body })) if !met => {
+                    met = matches!(
+                        decode(&body),
+                        Ok(ToAgent::Meet { version: VERSION, .. })
+                    );
+                    if !met || out.send(FromRendezvous::Welcome).is_err() {
+                        break;
+                    }
+                }
+                Some(Ok(Incoming::Sign(Sign::Ask))) => {
+                    if writer.sign(Sign::Alive { silence: Some(SILENCE) }).is_err() {
+                        break;
+                    }
+                }
+                Some(Ok(Incoming::Sign(_))) => {}
+                _ => break,
+            },
+            Some(message) = to_launch.recv() => {
+                if !write(&mut writer, &message) {
+                    break;
+                }
+            }
+            _ = renewal.tick() => {
+                let keeper = keeper.clone();
+                let is_over = renewing.as_ref().is_none_or(tokio::task::AbortHandle::is_finished);
+                if is_over {
+                    renewing = Some(tasks.spawn(async move { keeper.renew().await }));
+                }
+            }
+            Some(_) = tasks.join_next() => {}
+            () = writer.flush(), if writer.waits() => {}
+        }
+    }
+    drop::<LinkReader>(reader);
+    keeper.close();
+    while tasks.join_next().await.is_some() {}
+    keeper.end().await;
+}
+
+/// False if the launcher does not read.
+fn write(writer: &mut LinkWriter, message: &FromRendezvous) -> bool {
+    let mut rest = Bytes::from(encode(message));
+    loop {
+        let body = rest.split_to(rest.len().min(BODY_MAX));
+        let more = !rest.is_empty();
+        let packet = Packet {
+            to: Address::Launcher,
+            from: Address::EveryNode,
+            more,
+            body,
+        };
+        match writer.carry(&packet) {
+            Err(_) => return false,
+            Ok(()) if !more => return true,
+            Ok(()) => {}
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Launches of MPI programs that find each other by names in each store.
+
+use crate::common::{Mpi, Outcome, Run, field, mpi};
+use crate::places::Place;
+
+/// One test per MPI, named after it.
+macro_rules! for_each_mpi {
+    ($($name:ident)*) => {
+        $(mod $name {
+            #[test]
+            fn launches_connect_by_names_in_files() {
+                super::of(stringify!($name), super::Place::file(), super::connects);
+            }
+
+            #[test]
+            fn launches_connect_by_names_in_etcd() {
+                super::of(stringify!($name), super::Place::etcd(), super::connects);
+            }
+
+            #[test]
+            fn names_in_files_outlive_their_launch_if_the_user_wants_it() {
+                super::of(stringify!($name), super::Place::file(), super::outlives);
+            }
+
+            #[test]
+            fn names_in_etcd_outlive_their_launch_if_the_user_wants_it() {
+                super::of(stringify!($name), super::Place::etcd(), super::outlives);
+            }
+        })*
+    };
+}
+
+for_each_mpi!(mpich5 impi openmpi4 openmpi5);
+
+fn of(name: &str, place: Option<Place>, test: impl Fn(&Mpi, &Place)) {
+    if let (Some(mpi), Some(place)) = (mpi(name), place) {
+        test(&mpi, &place);
+    }
+}
+
+/// What makes the fabrics of MPICH and Intel MPI reach another launch; nothing to others.
+const FABRIC: [(&str, &str); 3] = [
+    ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+    ("FI_PROVIDER", "tcp"),
+    ("I_MPI_FABRICS", "shm:ofi"),
+];
+
+fn run(mpi: &Mpi, place: &Place, options: &[&str], mode: &str) -> Run {
+    let store = place.backend();
+    let options = [&["--names", store, "--virtual-nodes", "2"], options].concat();
+    let run = mpi.run(2, &options, "launches", &[mode, "the service"]);
+    let variables = FABRIC
+        .iter()
+        .chain(&[("XDG_CONFIG_HOME", place.config())])
+        .copied()
+        .collect::<Vec<_>>();
+    variables
+        .into_iter()
+        .fold(run, |run, (name, value)| run.env(name, value))
+}
+
+fn got(outcome: &Outcome, text: &str) {
+    for line in outcome.by_rank("launches", 2) {
+        assert_eq!(field(&line, "got"), Some(text), "{line}");
+    }
+}
+
+fn connects(mpi: &Mpi, place: &Place) {
+    let (first, second) = (
+        run(mpi, place, &[], "accept"),
+        run(mpi, place, &[], "connect"),
+    );
+    let second = second.beside(&first);
+    let (first, second) = (first.start(), second.start());
+    for outcome in [first.finish(), second.finish()] {
+        got(&outcome.expect(0), "6");
+    }
+}
+
+fn outlives(mpi: &Mpi, place: &Place) {
+    // All of them meet.
+    let first = run(mpi, place, &[], "leave");
+    let of = |options: &[&str], mode| run(mpi, place, options, mode).beside(&first);
+    let (kept, found, again) = (
+        of(&["--keep-names"], "leave"),
+        of(&[], "left"),
+        of(&[], "left"),
+    );
+    let missing = of(&[], "left");
+    first.run().expect(0);
+    // Without the option a name goes with its launch.
+    let missing = missing.run();
+    assert_ne!(missing.code, 0, "{missing:?}");
+    kept.run().expect(0);
+    for looks in [found, again] {
+        let outcome = looks.run().expect(0);
+        let out = outcome.out();
+        assert_eq!(out.matches("got=left-behind").count(), 2, "{out}");
+    }
+}

@@ -1,0 +1,359 @@
+//! The stores, and a client of one.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
+use wireup_core::job::proc::Proc;
+use wireup_core::link::control::{ToAgent, VERSION};
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::{decode, encode};
+use wireup_core::names::request::{NameReply, NameRequest, Requester};
+use wireup_core::names::shared::{FromShared, Serial, Ticket, ToShared};
+use wireup_core::rendezvous::STORE_COMMAND;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+use crate::common::{eventually, skip, wireup};
+
+/// How long an answer may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Another user.
+pub const OTHER: u32 = 12_345;
+
+const ETCD: &str = "/usr/bin/etcd";
+
+/// A store that runs, or may run.
+pub struct Place {
+    pub dir: tempfile::TempDir,
+    /// As `--names` has it; none for the rendezvous.
+    backend: Option<String>,
+    server: std::cell::RefCell<Option<Server>>,
+    port: u16,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Agents,
+    File,
+    Etcd,
+}
+
+/// A process that ends with this.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    let any = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    any.local_addr().unwrap().port()
+}
+
+/// For all users.
+fn open(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+impl Place {
+    fn new(kind: Kind, backend: impl FnOnce(&Path, u16) -> Option<String>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path(), 0o755);
+        let port = free_port();
+        let place = Self {
+            backend: backend(dir.path(), port),
+            dir,
+            server: None.into(),
+            port,
+            kind,
+        };
+        place.come();
+        place
+    }
+
+    pub fn agents() -> Option<Self> {
+        Some(Self::new(Kind::Agents, |_, _| None))
+    }
+
+    pub fn file() -> Option<Self> {
+        Some(Self::new(Kind::File, |dir, _| {
+            let shared = dir.join("shared");
+            std::fs::create_dir(&shared).unwrap();
+            open(&shared, 0o1777);
+            Some(format!("file:{}", shared.display()))
+        }))
+    }
+
+    #[track_caller]
+    pub fn etcd() -> Option<Self> {
+        if !Path::new(ETCD).exists() {
+            skip(&format!("no {ETCD}: run scripts/setup"));
+            return None;
+        }
+        Some(Self::new(Kind::Etcd, |dir, port| {
+            let config = dir.join("wireup");
+            std::fs::create_dir(&config).unwrap();
+            // What is pruned is pruned soon.
+            std::fs::write(config.join("etcd.toml"), "ttl = 2\n").unwrap();
+            Some(format!("etcd:127.0.0.1:{port}"))
+        }))
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// As `--names` has it.
+    pub fn backend(&self) -> &str {
+        self.backend.as_deref().unwrap_or("agents")
+    }
+
+    /// The directory of its settings.
+    pub fn config(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    pub fn shared(&self) -> PathBuf {
+        self.dir.path().join("shared")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    /// The store begins, or comes back.
+    pub fn come(&self) {
+        let started = match self.kind {
+            Kind::Agents => {
+                let _ = std::fs::remove_file(self.socket());
+                let listener = UnixListener::bind(self.socket()).unwrap();
+                let mut command = Command::new("sh");
+                command
+                    .args(["-c", "exec \"$0\" rendezvous 3<&0"])
+                    .arg(wireup());
+                command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
+                command.spawn().unwrap()
+            }
+            Kind::File => {
+                let away = self.dir.path().join("away");
+                if away.exists() {
+                    std::fs::rename(away, self.shared()).unwrap();
+                }
+                return;
+            }
+            Kind::Etcd => {
+                let url = format!("http://127.0.0.1:{}", self.port);
+                let mut command = Command::new(ETCD);
+                command.arg("--data-dir").arg(self.dir.path().join("etcd"));
+                command.args([
+                    "--listen-client-urls",
+                    &url,
+                    "--advertise-client-urls",
+                    &url,
+                ]);
+                // No other member speaks to it.
+                command.args(["--listen-peer-urls", "http://127.0.0.1:0"]);
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+                command.spawn().unwrap()
+            }
+        };
+        *self.server.borrow_mut() = Some(Server(started));
+        if self.kind == Kind::Etcd {
+            eventually("the server accepts connections", || {
+                std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()
+            });
+        }
+    }
+
+    /// The store is away, as after a crash.
+    pub fn go(&self) {
+        match self.kind {
+            Kind::File => std::fs::rename(self.shared(), self.dir.path().join("away")).unwrap(),
+            Kind::Agents | Kind::Etcd => drop(self.server.borrow_mut().take()),
+        }
+    }
+
+    /// A launch whose job has this name.
+    pub fn launch(&self, job: &str) -> Launch {
+        self.launch_as(job, "", None)
+    }
+
+    pub fn launch_as(&self, job: &str, meet: &str, user: Option<u32>) -> Launch {
+        let (socket, keeper) = match &self.backend {
+            None => (UnixStream::connect(self.socket()).unwrap(), None),
+            Some(backend) => {
+                let (own, other) = UnixStream::pair().unwrap();
+                let agent = wireup().with_file_name("wireup-agent");
+                let mut command = Command::new(agent);
+                command.args([STORE_COMMAND, backend, meet]);
+                command.env_clear().env("XDG_CONFIG_HOME", self.dir.path());
+                command.stdin(Stdio::from(std::os::fd::OwnedFd::from(other)));
+                if let Some(user) = user {
+                    command.uid(user).gid(user);
+                }
+                (own, Some(command.spawn().unwrap()))
+            }
+        };
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut launch = Launch {
+            job: job.to_owned(),
+            socket,
+            frames: FrameReader::default(),
+            parts: Reassembly::default(),
+            come: Vec::new(),
+            last: 0,
+            keeper,
+        };
+        let meet = ToAgent::Meet {
+            version: VERSION,
+            name: meet.to_owned(),
+        };
+        launch.write(Class::Control, &meet);
+        assert_eq!(launch.hear(), FromRendezvous::Welcome);
+        launch
+    }
+}
+
+/// The number of a request, which only the core makes.
+fn serial(number: u64) -> Serial {
+    decode(&encode(&number)).unwrap()
+}
+
+/// A launch, as the store knows it.
+pub struct Launch {
+    job: String,
+    socket: UnixStream,
+    frames: FrameReader,
+    parts: Reassembly,
+    come: Vec<FromRendezvous>,
+    last: u64,
+    keeper: Option<Child>,
+}
+
+/// Closes its connection, and waits until its names are withdrawn.
+impl Drop for Launch {
+    fn drop(&mut self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        if let Some(keeper) = &mut self.keeper {
+            let _ = keeper.wait();
+        } else {
+            // Its end is seen when all that it said is done.
+            while matches!(self.socket.read(&mut [0; 1024]), Ok(1..)) {}
+        }
+    }
+}
+
+impl Launch {
+    fn write(&mut self, class: Class, message: &impl serde::Serialize) {
+        let mut bytes = Vec::new();
+        let envelope = Envelope {
+            to: Address::EveryNode,
+            from: Address::Launcher,
+            class,
+        };
+        write(envelope, message, &mut bytes);
+        self.socket.write_all(&bytes).unwrap();
+    }
+
+    /// The next message.
+    pub fn hear(&mut self) -> FromRendezvous {
+        loop {
+            if !self.come.is_empty() {
+                return self.come.remove(0);
+            }
+            let mut bytes = [0; 64 * 1024];
+            let got = self.socket.read(&mut bytes).expect("an answer in time");
+            assert_ne!(got, 0, "the store has closed the connection");
+            self.frames.push(&bytes[..got]);
+            while let Some(frame) = self.frames.next_frame().unwrap() {
+                if let Some((envelope, body)) = self.parts.take(frame).unwrap() {
+                    match envelope.class {
+                        Class::Carried => self.come.push(decode(&body).unwrap()),
+                        Class::Control => panic!("refused: {}", String::from_utf8_lossy(&body)),
+                        Class::Sign => {}
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn who(&self, rank: u32) -> Requester {
+        Requester {
+            proc: Proc::new(Nspace::new(&self.job).unwrap(), Rank(rank)),
+            node: NodeId(rank / 2),
+            user: UserId(0),
+            app: AppNum(0),
+            app_size: 4,
+        }
+    }
+
+    pub fn say(&mut self, message: ToShared) {
+        self.write(Class::Carried, &ToRendezvous::Store(message));
+    }
+
+    /// Makes a request of a rank; its number.
+    pub fn begin(&mut self, rank: u32, request: NameRequest) -> Ticket {
+        self.last += 1;
+        let ticket = Ticket {
+            node: NodeId(rank / 2),
+            serial: serial(self.last),
+        };
+        let who = self.who(rank);
+        self.say(ToShared::Ask {
+            ticket,
+            who,
+            request,
+        });
+        ticket
+    }
+
+    /// The answer to a request. What the store reports meanwhile is for the user.
+    pub fn answer(&mut self, ticket: Ticket) -> NameReply {
+        let mut others = Vec::new();
+        let answer = loop {
+            match self.hear() {
+                FromRendezvous::Store(FromShared {
+                    ticket: got,
+                    answer,
+                }) if got == ticket => {
+                    break answer;
+                }
+                FromRendezvous::Trouble(_) => {}
+                other => others.push(other),
+            }
+        };
+        self.come.extend(others);
+        answer
+    }
+
+    /// Asks, and confirms an answer that is for this reader alone.
+    pub fn ask(&mut self, rank: u32, request: NameRequest) -> NameReply {
+        let ticket = self.begin(rank, request);
+        let answer = self.answer(ticket);
+        if answer.has_once() {
+            self.say(ToShared::Receipt {
+                ticket,
+                reached: true,
+            });
+        }
+        answer
+    }
+
+    /// The launcher and the process that keeps its names are killed.
+    pub fn kill(mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.kill().unwrap();
+        }
+    }
+}
