@@ -25,7 +25,7 @@ pub(crate) mod status;
 mod supervision;
 pub(crate) mod waiting_spawns;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ use crate::sys::out_of_memory::Counter;
 use crate::sys::poll::{Ready, Source, Token};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
+use wireup_core::job::builds::Build;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::log::Channel;
 use wireup_core::job::outcome::PmiState;
@@ -91,6 +92,8 @@ pub(crate) struct Controller {
     pub(crate) lives: Vec<RankLife>,
     /// Every sidecar is ready to have its ranks started.
     pub(crate) hosts_ready: bool,
+    /// The builds of programs and MPI libraries, until they are compared.
+    builds: BTreeMap<NodeId, Vec<Build>>,
     /// By node: the libpmix that its sidecar has loaded.
     pub(crate) loaded: Vec<Option<Loaded>>,
     /// The start of every rank has been reported.
@@ -178,6 +181,7 @@ impl Controller {
             supervisor: Supervisor::new(size, &parts.plan.spec.ending),
             lives: vec![RankLife::default(); size as usize],
             hosts_ready: false,
+            builds: BTreeMap::new(),
             loaded: vec![None; nodes],
             all_reported: false,
             refused: Vec::new(),

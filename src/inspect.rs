@@ -13,6 +13,7 @@ use crate::inspect::ldso::{Loader, System};
 use crate::inspect::program::{Kind, Program};
 
 pub(crate) mod agent_file;
+pub(crate) mod build_id;
 mod constants;
 mod detected;
 pub mod elf;

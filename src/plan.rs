@@ -37,6 +37,7 @@ use wireup_core::node::JobContext;
 pub mod allocations;
 mod app;
 pub(crate) mod binding;
+mod builds;
 mod decide;
 pub mod direction;
 pub mod directory;
@@ -52,6 +53,7 @@ pub(crate) mod job_names;
 pub mod jobs;
 pub(crate) mod names;
 mod offer;
+pub(crate) mod offered;
 pub(crate) mod openmpi;
 pub mod pattern;
 pub(crate) mod placement;
@@ -65,6 +67,7 @@ mod spawned;
 pub(crate) mod staged_files;
 pub(crate) mod staging;
 pub(crate) mod start_orders;
+pub(crate) mod store;
 pub mod transports;
 pub mod wrap;
 
@@ -185,6 +188,11 @@ impl Plan {
             local: self.job.ranks.local_rank(rank).map_or(0, |local| local.0),
             stream: None,
         }
+    }
+
+    /// Whether ranks of a program have directories of their own.
+    pub fn has_rank_directories(&self, app: usize) -> bool {
+        self.spec.apps.get(app).is_some_and(|app| app.rank_tmpdir)
     }
 
     /// The job that the user started, whose name identifies the processes of all jobs of the launch

@@ -49,6 +49,8 @@ pub mod signals;
 pub mod spawn;
 pub mod start_ranks;
 pub(crate) mod syslog;
+#[allow(unsafe_code, reason = "shared memory of System V")]
+pub mod sysv;
 pub mod tcp_peer;
 #[allow(unsafe_code, reason = "localtime_r(3)")]
 pub(crate) mod time_zone;

@@ -3,6 +3,7 @@
 pub mod absence;
 pub mod allocation;
 pub mod appnums;
+pub mod builds;
 pub mod clock;
 pub mod debug;
 pub mod demand;

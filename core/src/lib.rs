@@ -11,7 +11,7 @@
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
-//! - [`fleet`]: the state of the nodes of a launch, at its launcher; [`step`]: the duties of a step
+//! - [`fleet`]: the state of the nodes of a launch, at its launcher; [`staging`]: which files they are sent; [`step`]: the duties of a step
 //! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]
@@ -38,6 +38,7 @@ pub mod pmix;
 pub mod queries;
 pub mod record;
 pub mod rendezvous;
+pub mod staging;
 pub mod stdio_flow_control;
 pub mod step;
 pub mod supervisor;

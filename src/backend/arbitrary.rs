@@ -240,6 +240,9 @@ pub(crate) fn carried() -> BoxedStrategy<Carried> {
         1 => orders.prop_map(Carried::Order),
         1 => (stream(), any::<u32>()).prop_map(|(stream, bytes)| Carried::Credit { stream, bytes }),
         1 => vec(any::<u8>(), 0..20).prop_map(Carried::Input),
+        1 => (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(file, bytes)| Carried::Piece { file, bytes }),
+        1 => vec(any::<u32>(), 0..4).prop_map(Carried::Lacks),
+        1 => any::<u64>().prop_map(|bytes| Carried::Taken { bytes }),
         1 => peer_message().prop_map(Carried::Peer),
     ]
     .boxed()

@@ -8,7 +8,7 @@ use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
 use crate::sys::procfs::{self, Process};
-use crate::sys::{cgroup, leftovers, remove_dir};
+use crate::sys::{cgroup, leftovers, remove_dir, sysv};
 
 /// How long a guard looks for processes at least: one that was being started when the launcher died
 /// bears no mark before it executes its program.
@@ -27,6 +27,8 @@ pub struct Cleaning<'a> {
     pub directories: &'a [PathBuf],
     /// Control groups of the job: all their members are its processes.
     pub groups: &'a [PathBuf],
+    /// Ranks of the job, which may have ended.
+    pub ranks: &'a [i32],
     /// Where its MPI libraries may have made session directories.
     pub tmpdirs: &'a [PathBuf],
     /// The user whose shared-memory files and session directories are checked.
@@ -55,6 +57,8 @@ impl Cleaning<'_> {
             cgroup::end(group);
         }
         leftovers::remove_shared_memory(self.uid, self.since);
+        ended.extend(self.ranks);
+        sysv::remove_segments(self.uid, self.since, &ended);
         for tmp in self.tmpdirs {
             leftovers::remove_session_directories(tmp, self.uid, self.since, &ended);
         }

@@ -12,6 +12,7 @@
 //! cannot be guessed, and not the job's, which other users must not know (see `label`).
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -50,6 +51,13 @@ const EMPTY_FOR: Duration = Duration::from_secs(60);
 pub struct Keeper {
     pid: i32,
     started: u64,
+}
+
+impl fmt::Display for Keeper {
+    /// Unique since the machine was started.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.pid, self.started)
+    }
 }
 
 impl Keeper {
@@ -220,9 +228,10 @@ impl Remains {
         Some(Self { path, head, things })
     }
 
-    /// Whether it is certain that no process supervises the launch any more.
-    fn is_abandoned(&self, world: &World) -> bool {
-        self.head.world == *world && !self.head.keepers.iter().any(Keeper::lives)
+    /// Whether it is certain that no process supervises the launch any more, that with the number `ending` left out.
+    fn is_abandoned(&self, world: &World, ending: Option<i32>) -> bool {
+        let supervises = |keeper: &Keeper| ending != Some(keeper.pid) && keeper.lives();
+        self.head.world == *world && !self.head.keepers.iter().any(supervises)
     }
 
     /// The directories the launch has made.
@@ -281,7 +290,7 @@ pub fn of_job(job: &str) -> Vec<Remains> {
         return Vec::new();
     };
     let mut found = Remains::all();
-    found.retain(|remains| remains.head.job == job && remains.is_abandoned(&world));
+    found.retain(|remains| remains.head.job == job && remains.is_abandoned(&world, None));
     found
 }
 
@@ -301,6 +310,11 @@ fn owners() -> Vec<(u32, u32)> {
 
 /// Ends and removes leftovers of unsupervised launches of this process's user.
 pub fn collect() {
+    collect_without(None);
+}
+
+/// Does the same, for what the process with the number `ending` supervises too.
+fn collect_without(ending: Option<i32>) {
     let mut found = Remains::all();
     if found.is_empty() {
         return;
@@ -311,7 +325,7 @@ pub fn collect() {
     // A rank that was left behind may start a launch: that is not to end itself.
     let within = std::env::var_os(JOB);
     found.retain(|remains| {
-        remains.is_abandoned(&world)
+        remains.is_abandoned(&world, ending)
             && within
                 .as_ref()
                 .is_none_or(|job| job != remains.head.job.as_str())
@@ -324,6 +338,7 @@ pub fn collect() {
             is_ours: &|_, _| false,
             directories: &directories,
             groups: &groups,
+            ranks: &[],
             tmpdirs: &[remains.tmpdir()],
             uid: rustix::process::geteuid().as_raw(),
             since: UNIX_EPOCH + Duration::from_secs(remains.head.since),
@@ -337,19 +352,19 @@ pub fn collect() {
     }
 }
 
-/// For root's agent at its start: does the same for each user, with that user's rights. In a
-/// process of a single thread.
-pub fn collect_of_all_users() {
+/// For an agent's helper: does the same for each user, with that user's rights, if they are root's. The agent may have the
+/// number `ending`. In a process of a single thread.
+pub fn collect_of_all_users(ending: Option<i32>) {
     if !rustix::process::geteuid().is_root() {
-        return collect();
+        return collect_without(ending);
     }
     for (uid, gid) in owners() {
         match uid {
-            0 => collect(),
+            0 => collect_without(ending),
             _ => {
                 // What cannot be had now is left to the user's next launch.
                 let _ = as_user((uid, gid), || {
-                    collect();
+                    collect_without(ending);
                     0
                 });
             }

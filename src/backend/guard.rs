@@ -278,8 +278,10 @@ fn watch(
     if let Some(terminal) = &charge.terminal {
         terminal.restore();
     }
+    let ranks: Vec<i32> = charge.sessions.keys().copied().collect();
     let work = Cleaning {
         job: job.as_str(),
+        ranks: &ranks,
         is_ours: &|session, exists| charge.is_ours(session, exists),
         directories: &charge.directories,
         groups: &charge.groups,

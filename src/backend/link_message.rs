@@ -52,6 +52,17 @@ pub(crate) enum Carried {
     /// To a step: the next piece of standard input for those of its ranks that read it; nothing at
     /// its end. The next one comes when this one was [taken](Carried::InputTaken).
     Input(#[serde(with = "octets")] Vec<u8>),
+    /// To a step: the next piece of a file, by its number among all that are offered; nothing if it cannot be read any
+    /// more. Steps that do not lack the file ignore it.
+    Piece {
+        file: u32,
+        #[serde(with = "octets")]
+        bytes: Vec<u8>,
+    },
+    /// To the launcher: which of the offered files the step lacks. It goes on when it has them.
+    Lacks(Vec<u32>),
+    /// To the launcher: the step has taken this number of further bytes of what it lacks.
+    Taken { bytes: u64 },
     /// To the launcher: the backend's reports, in order.
     Told(Vec<FromBackend>),
     /// To the launcher: the step cannot take part, and ends.

@@ -135,6 +135,8 @@ pub(crate) struct LocalBackend {
     dumped: BTreeMap<GlobalRank, (i32, i32)>,
     /// Processes whose exit has an owner.
     owned: BTreeSet<i32>,
+    /// The numbers that ranks had.
+    rank_pids: BTreeSet<i32>,
     /// To and from nodes that are here.
     peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
     /// To nodes of other hosts.
@@ -236,6 +238,7 @@ impl LocalBackend {
             failures: HostFailures::new(parts.plan.offer.pmix),
             dumped: BTreeMap::new(),
             owned: BTreeSet::new(),
+            rank_pids: BTreeSet::new(),
             peers: VecDeque::new(),
             outbound: Vec::new(),
             told: VecDeque::new(),

@@ -7,6 +7,7 @@ use crate::backend::inspection::{InspectedRank, Inspection};
 use crate::backend::wait_report::Awaited;
 use crate::report::singleton_detection::MpiProcess;
 pub(crate) use wireup_core::fleet::NodeRefusal;
+use wireup_core::job::builds::Build;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::octets;
@@ -31,6 +32,8 @@ pub(crate) enum FromBackend {
         /// Its warning, if any.
         warnings: Vec<String>,
     },
+    /// The builds of what the ranks of a node load; before [`Ready`](Self::Ready).
+    Builds { node: NodeId, builds: Vec<Build> },
     /// Every sidecar here is ready: ranks may be started.
     Ready,
     /// The same of one host of several that the launch began with, to the controller.

@@ -5,6 +5,7 @@ mod grow;
 mod input;
 mod losses;
 mod open;
+mod staging;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use self::input::Input;
+use self::staging::Sending;
 use crate::backend::Backend;
 use crate::backend::admission::admits;
 use crate::backend::guard::Guard;
@@ -79,6 +81,8 @@ pub(crate) struct RemoteBackend {
     living: BTreeMap<JobNumber, Box<SpawnedJob>>,
     /// What goes along with the first job, until it has gone.
     staged_files: Vec<StagedFiles>,
+    /// What is sent to the hosts that lack it.
+    sending: Option<Sending>,
 }
 
 impl RemoteBackend {
@@ -133,7 +137,10 @@ impl RemoteBackend {
                     self.take_told_by(node, one);
                 }
             }
+            Ok(Carried::Lacks(files)) => self.lacks(node, &files),
+            Ok(Carried::Taken { bytes }) => self.took(node, bytes),
             Ok(Carried::Refused(refusal)) => {
+                self.stop_staging(&[node]);
                 self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
             }
             Ok(Carried::InputTaken { open }) => self.input_taken(node, open),

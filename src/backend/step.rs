@@ -8,6 +8,7 @@
 
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod begin;
+mod bring;
 mod groups;
 mod input;
 mod orders;
@@ -25,6 +26,7 @@ use rustix::thread::set_name;
 use tracing::info_span;
 
 use self::begin::{Begun, begin, make_backend, take_link};
+use self::bring::bring;
 use self::input::Feeds;
 pub use self::server::COMMAND as SERVER_COMMAND;
 use crate::backend::Backend;
@@ -141,11 +143,21 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
         let told = Carried::Told(vec![reached]);
         link.send(Address::Launcher, Class::Carried, &told, &poll);
     }
-    let description = (node, description);
-    match make_backend(poll, description, silence, variables, &mut surroundings) {
+    let mut description = description;
+    let brought = bring((&mut poll, &mut link), &mut backlog, node, &mut description);
+    let made = brought.and_then(|()| {
+        let description = (node, description);
+        make_backend(poll, description, silence, variables, &mut surroundings)
+    });
+    match made {
         Ok((local, signals, plan, origin)) => {
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.ranks.nodes());
+            let builds = plan.builds(Some(node));
+            let untold = match builds.is_empty() {
+                true => Vec::new(),
+                false => vec![FromBackend::Builds { node, builds }],
+            };
             let mut step = Step {
                 local,
                 link,
@@ -157,7 +169,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 origin,
                 duty: Duty::new(window),
                 feeds: Feeds::default(),
-                untold: Vec::new(),
+                untold,
                 over: false,
             };
             step.lead(backlog)

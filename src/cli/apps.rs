@@ -81,7 +81,9 @@ impl From<AppArgs> for AppSpec {
             preload: Preload {
                 program: around.preload_binary,
                 files: around.preload_files,
+                stage: around.stage,
             },
+            rank_tmpdir: around.rank_tmpdir,
             wrap: around.wrap.map(|command| WrapSpec {
                 command,
                 ranks: around.wrap_ranks,

@@ -43,6 +43,9 @@ impl Controller {
                     self.counters.sidecar_restarted();
                 }
             }
+            FromBackend::Builds { node, builds } => {
+                self.builds.insert(node, builds);
+            }
             FromBackend::Ready => self.hosts_ready = true,
             FromBackend::NodeReady { node } => {
                 let plan = Arc::clone(&self.plan);

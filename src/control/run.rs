@@ -267,6 +267,7 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
         })
         .map_err(broken)?;
     across::judge(controller)?;
+    across::compare_builds(controller)?;
     tell_hosts(controller);
     if controller.supervisor.is_ending() {
         controller.backend.order(ToBackend::Skip);

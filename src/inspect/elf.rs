@@ -232,12 +232,12 @@ pub fn find_in_constants<T>(
     Ok(None)
 }
 
-enum Class {
+pub(super) enum Class {
     Narrow,
     Wide,
 }
 
-fn class(data: &ReadCache<File>) -> Result<Class, ElfError> {
+pub(super) fn class(data: &ReadCache<File>) -> Result<Class, ElfError> {
     let ident = data.read_bytes_at(0, 16).map_err(|()| ElfError::NotElf)?;
     if ident[..4] != elf::ELFMAG {
         return Err(ElfError::NotElf);
@@ -250,9 +250,9 @@ fn class(data: &ReadCache<File>) -> Result<Class, ElfError> {
 }
 
 /// Header, byte order and program headers of a file.
-type Headers<'a, H> = (&'a H, Endianness, &'a [<H as FileHeader>::ProgramHeader]);
+pub(super) type Headers<'a, H> = (&'a H, Endianness, &'a [<H as FileHeader>::ProgramHeader]);
 
-fn headers<H: FileHeader<Endian = Endianness>>(
+pub(super) fn headers<H: FileHeader<Endian = Endianness>>(
     data: &ReadCache<File>,
 ) -> Result<Headers<'_, H>, ElfError> {
     let header = H::parse(data).map_err(|_| ElfError::Damaged("header"))?;

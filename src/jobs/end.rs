@@ -326,6 +326,7 @@ fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
         is_ours: &|_, _| false,
         directories: &directories,
         groups: &groups,
+        ranks: &[],
         tmpdirs: &tmpdirs,
         uid: job.uid,
         since: SystemTime::now()

@@ -61,7 +61,7 @@ impl Display for Remedy {
             Self::Image => "; ranks find what is in their image (--image), and what is mounted there (--image-mount)",
             Self::Copy => "; copy it there, or put it where every host sees it",
             Self::CopyOrPreload => {
-                "; copy it there, or put it where every host sees it, or let it go along (--preload-binary)"
+                "; copy it there, or put it where every host sees it, or bring it along (--stage)"
             }
         })
     }
@@ -159,7 +159,7 @@ pub(super) fn app_plan(
     };
     let program = program.map_err(|error| RunFailure::Program {
         code: error.exit_code(),
-        error: AppError::Program(error, remedy(app.preload.program)).into(),
+        error: AppError::Program(error, remedy(app.preload.program || app.preload.stage)).into(),
     })?;
     let wrapper = app.wrap.as_ref().map(|spec| {
         Wrapper::find(spec, &ranks, find).map_err(|error| RunFailure::Program {

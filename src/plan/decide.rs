@@ -92,6 +92,10 @@ impl Plan {
         let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
             .map_err(RunFailure::request)?;
         let in_image = spec.container.image.is_some();
+        if in_image && spec.apps.iter().any(|app| app.preload.stage) {
+            let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
+            return Err(RunFailure::request(text));
+        }
         let stand = match (across, in_image) {
             // What this machine has under the name of a program is not what the ranks will find.
             (true, true) => Stand::Bystander,

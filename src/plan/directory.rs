@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::failure::RequestError;
-use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::job::ids::{JobNumber, NodeId, Nspace, Rank};
 
 /// A directory that only the job's user can enter; removed with all it holds.
 #[derive(Debug)]
@@ -156,6 +156,26 @@ impl JobDirectory {
             make(path)?;
         }
         Ok(directories)
+    }
+
+    /// Makes the directory of a rank.
+    ///
+    /// # Errors
+    /// When the file system is full or went away.
+    pub fn of_rank(&self, job: JobNumber, rank: Rank) -> io::Result<PathBuf> {
+        let path = self.of_ranks(job).join(rank.to_string());
+        make(&path)?;
+        Ok(path)
+    }
+
+    /// Where those of a job are.
+    fn of_ranks(&self, job: JobNumber) -> PathBuf {
+        self.path.join("ranks").join(job.to_string())
+    }
+
+    /// Removes those of a job. What cannot be removed stays until the launch ends.
+    pub fn forget_ranks(&self, job: JobNumber) {
+        let _ = fs::remove_dir_all(self.of_ranks(job));
     }
 
     /// Removes it.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
 use crate::plan::{ALLOCATION, LAUNCH, Plan};
@@ -87,6 +88,11 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
         env.extend(entries(slurm::of_job(plan)));
     }
     env
+}
+
+/// Where a rank may put its files: a directory that ends with the launch.
+pub fn tmpdir(path: &Path) -> Option<CString> {
+    entry("WIREUP_TMPDIR", path)
 }
 
 /// Variables that distinguish ranks of a spawned job from those of the first one, whose name they

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::app::{Stand, app_plan};
 use super::offer::host_parts;
-use super::{App, Decided, Plan, StagedFiles, binding, libpmix, size};
+use super::{App, Decided, Plan, StagedFiles, Variable, binding, libpmix, size};
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
@@ -71,6 +72,9 @@ impl Plan {
             {
                 app.to_mut().argv[0] = program.into();
             }
+            if let Some(libraries) = staged_files.and_then(|files| files.libraries(owner)) {
+                before_others(&mut env, libraries);
+            }
             if let Some(inside) = &inside {
                 container::environment(&mut env, &inside.env);
             }
@@ -107,6 +111,21 @@ impl Plan {
             spec,
         })
     }
+}
+
+/// Lets libraries be found in a directory first.
+fn before_others(env: &mut Vec<Variable>, directory: PathBuf) {
+    const NAME: &str = "LD_LIBRARY_PATH";
+    let mut value = directory.into_os_string();
+    let known = env.iter().position(|(name, _)| name == NAME);
+    if let Some(at) = known {
+        let (_, others) = env.remove(at);
+        if !others.is_empty() {
+            value.push(":");
+            value.push(others);
+        }
+    }
+    env.push((NAME.into(), value));
 }
 
 impl Decided {

@@ -347,7 +347,9 @@ impl Plan {
             inherited: first.inherited,
             limits: first.limits,
             umask: first.umask,
+            rank_tmpdir: first.rank_tmpdir,
             preload: Preload {
+                stage: false,
                 program: wishes.takes_program,
                 files: wishes.takes.clone(),
             },

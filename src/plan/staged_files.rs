@@ -1,5 +1,6 @@
 //! What the applications of a job take along to hosts that do not have it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,9 @@ use crate::failure::{RequestError, RunFailure};
 use crate::inspect::program::Kind;
 use crate::plan::app::{self, Stand};
 use crate::plan::inheritance::Inheritance;
+use crate::plan::offered::{Offered, Placed, offer, survey};
 use crate::plan::staging::{self, Packed, Room, StagingError, Tell, Unpacked};
+use crate::plan::store::Store;
 use crate::plan::{Decided, Plan};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::spec::{JobSpec, Preload};
@@ -18,6 +21,11 @@ use wireup_core::job::spec::{JobSpec, Preload};
 pub(crate) struct StagedFiles {
     program: Option<Packed>,
     files: Vec<Packed>,
+    /// What is sent to hosts that lack it; its contents are not here.
+    offered: Vec<Offered>,
+    /// What of that the ranks of this host get from elsewhere than its own place.
+    #[serde(skip)]
+    placed: Vec<Placed>,
 }
 
 /// The owner of a staged file: a job and one of its nodes.
@@ -45,7 +53,11 @@ impl StagedFiles {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { program, files })
+        Ok(Self {
+            program,
+            files,
+            ..Self::default()
+        })
     }
 
     /// Forgets all but the name of the program.
@@ -55,7 +67,12 @@ impl StagedFiles {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.program.is_none() && self.files.is_empty()
+        self.program.is_none() && self.files.is_empty() && self.offered.is_empty()
+    }
+
+    /// What hosts may lack, and is not in the job's description.
+    pub(crate) fn offered(&self) -> &[Offered] {
+        &self.offered
     }
 
     /// Puts it where ranks that start in `cwd` look for it.
@@ -69,6 +86,9 @@ impl StagedFiles {
         if let Some(program) = &self.program {
             unpacked.put_program(owner, program, tell)?;
         }
+        for placed in &self.placed {
+            unpacked.put_placed(owner, placed, tell)?;
+        }
         let files = self.files.iter();
         for (file, cwd) in files.filter_map(|file| Some((file, cwd?))) {
             unpacked.put_file(owner.0, cwd, file, tell)?;
@@ -78,15 +98,25 @@ impl StagedFiles {
 
     /// Where the program is then, if it comes along.
     pub(super) fn program(&self, (job, node, app): Owner<'_>) -> Option<PathBuf> {
-        let packed = self.program.as_ref()?;
-        Some(staging::program(job, node, app, packed))
+        if let Some(packed) = &self.program {
+            return Some(staging::program(job, node, app, packed));
+        }
+        let placed = self.placed.iter().find(|placed| !placed.library)?;
+        Some(staging::of_app(job, node, app).join(&placed.name))
+    }
+
+    /// Where its libraries are then, if some come along.
+    pub(super) fn libraries(&self, (job, node, app): Owner<'_>) -> Option<PathBuf> {
+        let some = self.placed.iter().any(|placed| placed.library);
+        some.then(|| staging::libraries(job, node, app))
     }
 }
 
-/// A program to preload that this machine does not have.
+/// A program to take along that this machine does not have.
 #[derive(Debug, thiserror::Error)]
-#[error("--preload-binary: {} is not on this machine, or cannot be executed", program.display())]
+#[error("{option}: {} is not on this machine, or cannot be executed", program.display())]
 struct NotHere {
+    option: &'static str,
     program: PathBuf,
 }
 
@@ -103,13 +133,23 @@ impl Plan {
         let mut all = Vec::with_capacity(self.apps.len());
         for (spec, app) in self.spec.apps.iter().zip(&self.apps) {
             let program = app.program.path();
-            if spec.preload.program && app.program.kind() == &Kind::Elsewhere {
+            let option = match (spec.preload.program, spec.preload.stage) {
+                (true, _) => Some("--preload-binary"),
+                (_, true) => Some("--stage"),
+                _ => None,
+            };
+            if let Some(option) = option
+                && app.program.kind() == &Kind::Elsewhere
+            {
                 let program = program.to_owned();
-                return Err(NotHere { program }.into());
+                return Err(NotHere { option, program }.into());
             }
             let cwd = &self.inheritance.cwd;
-            let packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room);
-            all.push(packed?);
+            let mut packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room)?;
+            if spec.preload.stage {
+                packed.offered = offer(app, cwd)?;
+            }
+            all.push(packed);
         }
         match all.iter().all(StagedFiles::is_empty) {
             true => Ok(Vec::new()),
@@ -120,11 +160,42 @@ impl Plan {
     /// Whether files go along to hosts.
     pub(crate) fn stages_files(&self) -> bool {
         let mut apps = self.spec.apps.iter();
-        apps.any(|app| app.preload.program || !app.preload.files.is_empty())
+        apps.any(|app| {
+            let Preload {
+                program,
+                files,
+                stage,
+            } = &app.preload;
+            *program || *stage || !files.is_empty()
+        })
     }
 }
 
 impl Decided {
+    /// Looks which of the offered files the ranks of the first job on a node get from elsewhere than their own place.
+    /// Returns those that have to be sent for that, by their numbers among all.
+    ///
+    /// # Errors
+    /// [`RunFailure`] if the description is inconsistent.
+    pub(crate) fn survey(
+        &self,
+        spec: &JobSpec,
+        staged_files: &mut [StagedFiles],
+        node: NodeId,
+        store: &Store,
+    ) -> Result<BTreeMap<u32, Offered>, RunFailure> {
+        self.check(spec, node)?;
+        let mut lacking = BTreeMap::new();
+        let mut first = 0;
+        for (number, files) in (0..spec.apps.len() as u32).map(AppNum).zip(staged_files) {
+            if self.has(node, &self.job.appnums.ranks_of(number)) {
+                files.placed = survey(&files.offered, first, store, &mut lacking);
+            }
+            first += files.offered.len() as u32;
+        }
+        Ok(lacking)
+    }
+
     /// Stores the staged files of the first job's ranks on a node. `tell` gets every path that must
     /// be removed later.
     ///

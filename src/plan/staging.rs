@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::RequestError;
+use crate::plan::offered::Placed;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
 
@@ -45,7 +46,7 @@ pub(crate) enum StagingError {
 impl RequestError for StagingError {}
 
 impl StagingError {
-    fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+    pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| Self::Io { what, path, error }
     }
@@ -131,7 +132,17 @@ impl Packed {
 /// Where a program that a job brings along is on a node.
 pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &Packed) -> PathBuf {
     let name = packed.name.file_name().unwrap_or_default();
-    directory(job, node).join(app.0.to_string()).join(name)
+    of_app(job, node, app).join(name)
+}
+
+/// The files of an application on a node.
+pub(super) fn of_app(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
+    directory(job, node).join(app.0.to_string())
+}
+
+/// The libraries among them.
+pub(super) fn libraries(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
+    of_app(job, node, app).join("lib")
 }
 
 /// The directory of a job's own on a node: hosts of the tests, and others, share theirs.
@@ -195,19 +206,54 @@ impl Unpacked {
         packed: &Packed,
         tell: Tell<'_>,
     ) -> Result<(), StagingError> {
-        let make = |path: &Path| {
-            let made = DirBuilder::new().mode(0o700).create(path);
-            made.map_err(StagingError::io("cannot make", path))
-        };
-        if self.directory.is_none() {
-            let directory = directory(job, node);
-            tell(&directory, None);
-            make(&directory)?;
-            self.directory = Some(directory);
-        }
+        self.enter((job, node), tell)?;
         let path = program(job, node, app, packed);
         make(path.parent().unwrap_or(&path))?;
         write(&path, packed)
+    }
+
+    /// Puts a file of the host's store in the job's own directory, or a name of one of the host's own files. `tell` is
+    /// as for [`put_program`](Self::put_program).
+    ///
+    /// # Errors
+    /// [`StagingError`]
+    pub(super) fn put_placed(
+        &mut self,
+        (job, node, app): (&Nspace, NodeId, AppNum),
+        placed: &Placed,
+        tell: Tell<'_>,
+    ) -> Result<(), StagingError> {
+        self.enter((job, node), tell)?;
+        let mut directory = of_app(job, node, app);
+        make(&directory)?;
+        if placed.library {
+            directory = libraries(job, node, app);
+            make(&directory)?;
+        }
+        let path = directory.join(&placed.name);
+        let put = match placed.own {
+            true => std::os::unix::fs::symlink(&placed.from, &path),
+            false => fs::hard_link(&placed.from, &path),
+        };
+        put.map_err(StagingError::io("cannot make", &path))
+    }
+
+    /// Makes the job's own directory.
+    fn enter(
+        &mut self,
+        (job, node): (&Nspace, NodeId),
+        tell: Tell<'_>,
+    ) -> Result<(), StagingError> {
+        if self.directory.is_none() {
+            let directory = directory(job, node);
+            tell(&directory, None);
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&directory)
+                .map_err(StagingError::io("cannot make", &directory))?;
+            self.directory = Some(directory);
+        }
+        Ok(())
     }
 
     /// Stores a file in the ranks' working directory, unless one exists. `tell` gets the path
@@ -248,6 +294,16 @@ impl Unpacked {
         });
         let _ = fs::remove_file(&partial);
         put
+    }
+}
+
+/// Makes a directory below one of the job's own, if there is none.
+fn make(path: &Path) -> Result<(), StagingError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(StagingError::io("cannot make", path)(error))
+        }
+        _ => Ok(()),
     }
 }
 

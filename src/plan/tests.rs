@@ -102,7 +102,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
         refused(&|spec| spec.apps[0].argv[0] = "./gone".into()),
         format!(
             "program \"./gone\" not found: there is no {dir}/gone; copy it there, or put it where \
-             every host sees it, or let it go along (--preload-binary)"
+             every host sees it, or bring it along (--stage)"
         )
     );
     assert_eq!(

@@ -133,6 +133,12 @@ pub(crate) fn travels(plan: &Plan) -> Vec<String> {
         if asked.preload.program {
             lines.push(format!("program {}", app.program.path().display()));
         }
+        if asked.preload.stage {
+            let path = app.program.path().display();
+            lines.push(format!(
+                "program {path} and its libraries, as far as hosts lack them"
+            ));
+        }
         let files = asked.preload.files.iter();
         lines.extend(files.map(|file| format!("file {}", inheritance.cwd.join(file).display())));
     }

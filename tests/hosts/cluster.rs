@@ -22,6 +22,10 @@ const OF_AGENTS: [&str; 2] = ["/run/wireup", "/tmp/wireup-54321"];
 const OF_RUNTIMES: [&str; 3] = ["/run/containers", "/run/libpod", "/dev/shm/libpod_lock"];
 const OF_RUNTIMES_EMPTY: [&str; 2] = ["/run/crun", "/run/mount"];
 
+/// What users were sent with `--stage`, and the record that has it removed, as long as there is an agent.
+const STORE: &str = "/tmp/wireup-staged.";
+const RECORD: &str = "/dev/shm/wireup.";
+
 /// All that is installed.
 const PARTS: [&str; 4] = [
     "wireup",
@@ -639,6 +643,10 @@ impl Hosts {
             Some(agent) => (agent.child.id() as i32, &agent.files[..]),
             None => (0, &remains[..]),
         };
+        let files = host.files();
+        let begins = |file: &PathBuf, with: &str| file.to_string_lossy().starts_with(with);
+        // Records of launches are of no agent.
+        let stores = agent.is_some() && files.iter().any(|file| begins(file, STORE));
         let all = host.processes();
         let behind = |process: &&Process| process.parent == pid && is_behind_front(process);
         let behind = all.iter().find(behind).map(|process| process.pid);
@@ -651,8 +659,9 @@ impl Hosts {
             known.contains(file)
                 || whole.any(|dir| file.as_path() == Path::new(dir))
                 || OF_RUNTIMES.iter().any(|dir| file.starts_with(dir))
+                || stores && (begins(file, STORE) || begins(file, RECORD))
         };
-        let files = host.files().into_iter().filter(|file| !allowed(file));
+        let files = files.into_iter().filter(|file| !allowed(file));
         let processes = processes.map(|process| format!("{}: process {process}", host.name()));
         let files = files.map(|file| format!("{}: file {}", host.name(), file.display()));
         processes.chain(files).collect()

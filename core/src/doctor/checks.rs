@@ -79,7 +79,7 @@ pub const CHECKS: &[Check] = &[
         "sysctl -w net.ipv4.ip_local_port_range='32768 60999'", network::ports),
     // The program and its libraries.
     one("program", "the program: found, and may be executed",
-        "put the program at the same place on all hosts, or have it copied (wireup run --preload-binary)", software::program),
+        "put the program at the same place on all hosts, or have it brought along (wireup run --stage)", software::program),
     one("libraries", "libraries that the program needs, as the dynamic loader searches them",
         "install them, or add their directory: -x LD_LIBRARY_PATH=…", software::libraries),
     all("program-build", "a digest of the program's file on each host",

@@ -9,6 +9,7 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
+use super::builds::SameBuild;
 use super::debug::{Debugged, Director, OnToolLoss};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
@@ -144,7 +145,7 @@ fn app() -> BoxedStrategy<AppSpec> {
     let wrap = (word(), of(rank_set())).prop_map(|(command, ranks)| WrapSpec { command, ranks });
     (
         any::<(Option<u32>, Option<u32>)>(),
-        (any::<bool>(), vec(path(), 0..3)),
+        (any::<[bool; 3]>(), vec(path(), 0..3)),
         inherited,
         vec(path(), 0..3),
         vec(word(), 0..4),
@@ -157,9 +158,11 @@ fn app() -> BoxedStrategy<AppSpec> {
             |((count, umask), preload, inherited, env_files, env, wdir, limits, wrap, argv)| {
                 AppSpec {
                     preload: Preload {
-                        program: preload.0,
+                        program: preload.0[0],
                         files: preload.1,
+                        stage: preload.0[1],
                     },
+                    rank_tmpdir: preload.0[2],
                     count,
                     inherited,
                     env_files,
@@ -234,6 +237,8 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
                         tree_width,
                         agent,
                         starter,
+                        same_build: [SameBuild::Warn, SameBuild::Fail, SameBuild::Off]
+                            [star_limit as usize % 3],
                     },
                     virtual_nodes,
                     ppn,

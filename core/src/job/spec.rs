@@ -76,6 +76,8 @@ pub struct AppSpec {
     pub wrap: Option<WrapSpec>,
     /// What goes along to other hosts.
     pub preload: Preload,
+    /// Each rank gets a directory for its files, which is removed at the end.
+    pub rank_tmpdir: bool,
     /// Program and arguments; never empty.
     #[serde(serialize_with = "octets::serialize", deserialize_with = "argv")]
     pub argv: Vec<OsString>,
@@ -89,6 +91,8 @@ pub struct Preload {
     /// Files for the ranks' working directory.
     #[serde(with = "octets")]
     pub files: Vec<PathBuf>,
+    /// The program and the libraries that it loads, as far as hosts lack them.
+    pub stage: bool,
 }
 
 /// The ranks that read the launcher's standard input; all others get an empty one.

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use super::LocalBackend;
 use crate::backend::message::FromBackend;
 use crate::plan::staging::Unpacked;
-use crate::sys::leftovers;
 use crate::sys::procfs::Process;
+use crate::sys::{leftovers, sysv};
 use wireup_core::job::spec::GRACE;
 use wireup_core::node::event::Event;
 use wireup_core::node::{HEAD, NodeCore};
@@ -265,6 +265,8 @@ impl LocalBackend {
         if abnormal {
             let uid = rustix::process::getuid().as_raw();
             leftovers::remove_shared_memory(uid, self.since);
+            let creators = self.orphans.union(&self.rank_pids).copied().collect();
+            sysv::remove_segments(uid, self.since, &creators);
             let tmp = std::env::temp_dir();
             leftovers::remove_session_directories(&tmp, uid, self.since, &self.orphans);
         }

@@ -94,6 +94,7 @@ impl LocalBackend {
             stdin,
         } = process;
         self.owned.insert(raw(child.pid));
+        self.rank_pids.insert(raw(child.pid));
         let pid = raw(child.pid);
         self.tell(FromBackend::Started { rank, pid });
         self.tell_early(rank);

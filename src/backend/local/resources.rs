@@ -50,7 +50,8 @@ impl Made {
             .map_err(cannot_wait)?;
         // MPICH's ranks read what is known of the host, and would look at it themselves otherwise.
         let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
-        if plan.offer.pmix || known.is_some() {
+        let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
+        if plan.offer.pmix || known.is_some() || of_ranks {
             *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
         }
         let nodes = || part.nodes(plan.job.ranks.nodes());

@@ -268,6 +268,9 @@ impl LocalBackend {
             *env = ForkEnv::default();
         }
         job.staged_files = Unpacked::default();
+        if let Some(directory) = &self.directory {
+            directory.forget_ranks(number);
+        }
         for directories in std::mem::take(&mut job.directories) {
             directories.forget();
         }

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{LocalBackend, LocalJob, Part};
@@ -189,7 +190,9 @@ impl LocalBackend {
         let shared = self.shared(number, job, surroundings)?;
         self.report_bindings(&plan);
         self.record_bindings(number, &plan);
-        let plans = self.rank_plans(number, io);
+        let mut plans = self.rank_plans(number, io);
+        self.make_rank_directories(number, &mut plans)
+            .map_err(|error| RunFailure::system("cannot make the directories of ranks", error))?;
         if plans.is_empty() {
             return self
                 .all_started(number)
@@ -212,6 +215,26 @@ impl LocalBackend {
             job.starter = Some(starter);
         }
         self.look = Some(self.now() + PACE);
+        Ok(())
+    }
+
+    /// Makes the directories of ranks that are to have one, and names them in their environments.
+    fn make_rank_directories(
+        &self,
+        number: JobNumber,
+        plans: &mut [RankPlan],
+    ) -> std::io::Result<()> {
+        let job = self.jobs.get(number).expect("only known jobs are started");
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        for plan in plans {
+            if job.plan().has_rank_directories(plan.app) {
+                let (_, rank) = self.jobs.identity(plan.process);
+                let path = directory.of_rank(number, rank)?;
+                plan.env.extend(rank_env::tmpdir(&path));
+            }
+        }
         Ok(())
     }
 
@@ -273,7 +296,9 @@ impl LocalBackend {
         // Every rank has the same names.
         let first = here().next().unwrap_or_default();
         let rank_env = rank_env::of_rank(plan, (number, Rank(0)), host_env(first));
-        let own = rank_env::names(env.iter().chain(node_env.iter().flatten()).chain(&rank_env));
+        let tmpdir = rank_env::tmpdir(Path::new("/"));
+        let all = env.iter().chain(node_env.iter().flatten());
+        let own = rank_env::names(all.chain(&rank_env).chain(&tmpdir));
         let apps = (0..)
             .map(AppNum)
             .take(plan.apps.len())

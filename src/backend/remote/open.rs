@@ -6,6 +6,7 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::RemoteBackend;
+use super::staging::Sending;
 use crate::backend::job_label::JobLabel;
 use crate::backend::launch_agents;
 use crate::backend::link_message::Description;
@@ -66,6 +67,7 @@ impl RemoteBackend {
             waits: Default::default(),
             input: None,
             living: Default::default(),
+            sending: Sending::new(&staged_files, ranks.node_ids()),
             staged_files,
             label: JobLabel::show(&plan.decided, None),
             plan: Arc::clone(plan),

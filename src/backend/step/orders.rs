@@ -106,7 +106,10 @@ impl Step {
                 self.feeds.input(bytes, &self.local.poll);
                 self.report_input();
             }
-            Carried::Told(_)
+            Carried::Piece { .. }
+            | Carried::Lacks(_)
+            | Carried::Taken { .. }
+            | Carried::Told(_)
             | Carried::Refused(_)
             | Carried::InputTaken { .. }
             | Carried::Peer(_) => {}

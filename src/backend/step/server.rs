@@ -27,7 +27,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Signal, getppid, pidfd_send_signal};
 
 use self::copy::{Becomes, ProgramImage, become_launcher, become_step};
 use super::begin::take_link;
@@ -115,7 +115,8 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         last: 0,
     };
     // What others left when the machine's agent was not there to end it.
-    cleanup_record::collect_of_all_users();
+    cleanup_record::collect_of_all_users(None);
+    let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
     let mut groups = Groups::new();
     loop {
         server.wait()?;
@@ -123,6 +124,8 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
             server.leave();
             // Of the last step, if it has ended by now; the rest is for the next that starts.
             groups.sweep();
+            // What the agent's launches were sent is theirs together.
+            cleanup_record::collect_of_all_users(agent);
             return Ok(None);
         };
         let outcome = match decode(&body) {

@@ -14,6 +14,7 @@ use crate::plan::engines::{Allocation, Surroundings};
 use crate::plan::host_lookup::{self, Awaited};
 use crate::plan::{engines, hostfile};
 use crate::sys::pidfd::wait_for;
+use wireup_core::job::builds::SameBuild;
 use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::hosts::{self, HostList, HostSpec};
 use wireup_core::job::spec::{AgentStarter, SpreadSpec};
@@ -71,6 +72,17 @@ pub(crate) struct HostsArgs {
     #[arg(allow_negative_numbers = true)]
     wait_hosts: Duration,
 
+    /// Name the hosts whose program or MPI library is of another build, before the start: warn, fail (start nothing),
+    /// or off
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        default_value_t,
+        hide_short_help = true
+    )]
+    same_build: Same,
+
     /// Up to this number of hosts, the first contacts all others; more hosts form a tree
     #[arg(long, value_name = "N", default_value_t = STAR_LIMIT, hide_short_help = true)]
     star_limit: u32,
@@ -123,6 +135,25 @@ impl HostsListArgs {
             limit: Duration::ZERO,
         };
         listed(self.hosts, self.hostfile.as_deref(), at_once, true, own)
+    }
+}
+
+/// What to do about other builds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum Same {
+    #[default]
+    Warn,
+    Fail,
+    Off,
+}
+
+impl From<Same> for SameBuild {
+    fn from(same: Same) -> Self {
+        match same {
+            Same::Warn => Self::Warn,
+            Same::Fail => Self::Fail,
+            Same::Off => Self::Off,
+        }
     }
 }
 
@@ -224,6 +255,7 @@ impl HostsArgs {
             tree_width: self.tree_width,
             agent: self.agent,
             starter: None,
+            same_build: self.same_build.into(),
         };
         // A launch on this machine alone needs no agent, unless one is named.
         let alone = spread.agent.is_some();

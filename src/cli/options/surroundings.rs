@@ -27,6 +27,11 @@ pub(crate) struct SurroundingsArgs {
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) env_files: Vec<PathBuf>,
 
+    /// Bring the program, and the libraries it loads, to the hosts (--hosts) that lack them; what a host has already
+    /// is not sent again
+    #[arg(long, conflicts_with = "preload_binary")]
+    pub(crate) stage: bool,
+
     /// Hosts (--hosts) run a copy of this machine's program; they must have the libraries it loads
     #[arg(long = "preload-binary")]
     pub(crate) preload_binary: bool,
@@ -35,6 +40,10 @@ pub(crate) struct SurroundingsArgs {
     #[arg(long = "preload-files", value_name = "FILE[,FILE]…", value_hint = ValueHint::FilePath)]
     #[arg(value_delimiter = ',')]
     pub(crate) preload_files: Vec<PathBuf>,
+
+    /// Make a directory for each rank, which WIREUP_TMPDIR names; it is removed at the end, with what is in it
+    #[arg(long)]
+    pub(crate) rank_tmpdir: bool,
 
     /// Run each rank under this command, split as a shell does; in its arguments %r is the rank, %l
     /// the local rank, %h the host, %j the job, %n the node

@@ -14,6 +14,8 @@ use crate::report::failures::by_node;
 use crate::report::status::{Status, Target};
 use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
+use wireup_core::job::builds::{Build, SameBuild, others};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::Cause;
 
 /// Everything that can be refused before other hosts are asked.
@@ -74,4 +76,35 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
         controller.tell(&failure.to_string());
     }
     Err(last)
+}
+
+/// Names the hosts that have other builds of a program or its MPI library, unless the launch ends already.
+///
+/// # Errors
+/// [`RunFailure`] with them, if they must not be different.
+pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), RunFailure> {
+    let builds = std::mem::take(&mut controller.builds);
+    if builds.is_empty() || controller.supervisor.is_ending() {
+        return Ok(());
+    }
+    let plan = Arc::clone(&controller.plan);
+    let name = |node: NodeId| plan.node_names[node.index()].as_str();
+    let hosts = builds
+        .iter()
+        .map(|(node, builds)| (name(*node), &builds[..]));
+    let hosts: Vec<(&str, &[Build])> = hosts.collect();
+    let Some(others) = others(&plan.builds(None), &hosts) else {
+        return Ok(());
+    };
+    let line = format!("hosts have other builds of what the ranks load: {others}");
+    match plan.spec.layout.spread.same_build {
+        SameBuild::Fail => {
+            let remedy = "put the same on all of them, or bring the program along (--stage)";
+            Err(RunFailure::request(format!("{line}; {remedy}")))
+        }
+        SameBuild::Warn | SameBuild::Off => {
+            controller.warn(&line);
+            Ok(())
+        }
+    }
 }

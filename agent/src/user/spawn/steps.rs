@@ -355,12 +355,13 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // Its steps continue: they are not its children. It ends by itself if it cannot be killed.
+        // Its steps continue: they are not its children. It ends by itself, when it has removed what the steps of this
+        // agent have shared.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        if rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL).is_ok() {
+        if !collect(&self.child)
+            && rustix::process::pidfd_send_signal(&self.child.pidfd, Signal::KILL).is_ok()
+        {
             let _ = wait(&self.child.pidfd);
-        } else {
-            collect(&self.child);
         }
     }
 }
@@ -369,16 +370,18 @@ impl Drop for Steps {
     fn drop(&mut self) {
         *self.lock() = None;
         if let Some(accounts) = self.separated.get() {
-            collect(accounts);
+            let _ = collect(accounts);
         }
     }
 }
 
-/// Waits a while for the end of a process that cannot be killed.
-fn collect(child: &Child) {
+/// Waits a while for the end of a process that ends by itself; whether it has.
+fn collect(child: &Child) -> bool {
     let limit = Timespec::try_from(LIMIT).expect("a few seconds");
     let mut ready = [PollFd::new(&child.pidfd, PollFlags::IN)];
-    if poll(&mut ready, Some(&limit)).is_ok_and(|count| count > 0) {
+    let ended = poll(&mut ready, Some(&limit)).is_ok_and(|count| count > 0);
+    if ended {
         let _ = wait(&child.pidfd);
     }
+    ended
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::builds::SameBuild;
 use crate::job::hosts::HostSpec;
 use crate::job::ids::NodeId;
 use crate::job::octets;
@@ -36,6 +37,8 @@ pub struct SpreadSpec {
     pub agent: Option<PathBuf>,
     /// Agents of this launch alone, instead of those that run on the hosts.
     pub starter: Option<AgentStarter>,
+    /// What to do when hosts have other builds of a program or its MPI library.
+    pub same_build: SameBuild,
 }
 
 /// How the agents of one launch are started on its hosts.
@@ -113,6 +116,7 @@ impl Default for SpreadSpec {
             tree_width: TREE_WIDTH,
             agent: None,
             starter: None,
+            same_build: SameBuild::default(),
         }
     }
 }

@@ -1,0 +1,182 @@
+//! Which piece of the files that hosts lack a launcher sends next, and to whom. No I/O.
+//!
+//! Every node says once which files it lacks. Then the files go out one after the other: to all nodes down the tree if
+//! several lack one, and to the only node otherwise. A node reports the bytes that it has taken; no node is sent more
+//! than [`WINDOW`] bytes that it has not reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::job::ids::NodeId;
+use crate::link::frame::{Address, BODY_MAX};
+
+/// Most bytes of a piece: with what stands around it, it fits into one frame.
+pub const PIECE: usize = BODY_MAX - 64;
+
+/// Most bytes on the way to a node. They are in the memory of each agent on the way.
+pub const WINDOW: u64 = 8 * 1024 * 1024;
+
+/// A node reports when it has taken this number of bytes since its last report.
+pub const REPORT: u64 = WINDOW / 4;
+
+/// A part of a file to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub to: Address,
+    /// Which file.
+    pub file: u32,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// At most [`PIECE`] bytes.
+    pub length: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Distribution {
+    sizes: Vec<u64>,
+    /// Nodes that have not said what they lack.
+    silent: BTreeSet<NodeId>,
+    /// By file: the nodes that lack it.
+    lacking: Vec<BTreeSet<NodeId>>,
+    /// Bytes that nodes were sent and have not reported.
+    on_the_way: BTreeMap<NodeId, u64>,
+    file: usize,
+    offset: u64,
+}
+
+impl Distribution {
+    /// Of files with these sizes, to some of these nodes.
+    pub fn new(sizes: Vec<u64>, nodes: impl IntoIterator<Item = NodeId>) -> Self {
+        Self {
+            lacking: vec![BTreeSet::new(); sizes.len()],
+            sizes,
+            silent: nodes.into_iter().collect(),
+            on_the_way: BTreeMap::new(),
+            file: 0,
+            offset: 0,
+        }
+    }
+
+    /// A node lacks these files. Only its first word counts.
+    pub fn lacks(&mut self, node: NodeId, files: &[u32]) {
+        if self.silent.remove(&node) {
+            for file in files {
+                if let Some(lacking) = self.lacking.get_mut(*file as usize) {
+                    lacking.insert(node);
+                }
+            }
+        }
+    }
+
+    /// A node has taken this number of further bytes.
+    pub fn taken(&mut self, node: NodeId, bytes: u64) {
+        if let Some(sent) = self.on_the_way.get_mut(&node) {
+            *sent = sent.saturating_sub(bytes);
+        }
+    }
+
+    /// A node takes no part any more.
+    pub fn gone(&mut self, node: NodeId) {
+        self.silent.remove(&node);
+        self.on_the_way.remove(&node);
+        self.lacking.iter_mut().for_each(|nodes| {
+            nodes.remove(&node);
+        });
+    }
+
+    /// What to send now; `None` if there is nothing, or a report must come first.
+    pub fn send(&mut self) -> Option<Piece> {
+        if !self.silent.is_empty() {
+            return None;
+        }
+        let (nodes, rest) = loop {
+            let (size, nodes) = (*self.sizes.get(self.file)?, &self.lacking[self.file]);
+            match size.saturating_sub(self.offset) {
+                rest if rest > 0 && !nodes.is_empty() => break (nodes, rest),
+                _ => (self.file, self.offset) = (self.file + 1, 0),
+            }
+        };
+        let length = rest.min(PIECE as u64);
+        let sent = |node: &NodeId| self.on_the_way.get(node).copied().unwrap_or_default();
+        if nodes.iter().any(|node| sent(node) + length > WINDOW) {
+            return None;
+        }
+        let to = match nodes.first() {
+            Some(only) if nodes.len() == 1 => Address::Node(*only),
+            _ => Address::EveryNode,
+        };
+        for node in nodes {
+            *self.on_the_way.entry(*node).or_default() += length;
+        }
+        let offset = self.offset;
+        self.offset += length;
+        Some(Piece {
+            to,
+            file: self.file as u32,
+            offset,
+            length: length as usize,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: NodeId = NodeId(1);
+    const TWO: NodeId = NodeId(2);
+
+    fn sent(distribution: &mut Distribution) -> Vec<Piece> {
+        std::iter::from_fn(|| distribution.send()).collect()
+    }
+
+    #[test]
+    fn nothing_is_sent_before_every_node_has_said_what_it_lacks() {
+        let mut all = Distribution::new(vec![10, 20], [ONE, TWO]);
+        all.lacks(ONE, &[1]);
+        assert_eq!(all.send(), None);
+        all.lacks(TWO, &[]);
+        let piece = Piece {
+            to: Address::Node(ONE),
+            file: 1,
+            offset: 0,
+            length: 20,
+        };
+        assert_eq!(sent(&mut all), [piece]);
+    }
+
+    #[test]
+    fn what_several_lack_goes_down_the_tree_once_and_what_none_lacks_stays() {
+        let mut all = Distribution::new(vec![PIECE as u64 + 5, 7, 9], [ONE, TWO]);
+        all.lacks(ONE, &[0, 2, 77]);
+        all.lacks(TWO, &[0]);
+        let pieces = sent(&mut all);
+        let places = pieces.iter().map(|p| (p.to, p.file, p.offset, p.length));
+        let expected = [
+            (Address::EveryNode, 0, 0, PIECE),
+            (Address::EveryNode, 0, PIECE as u64, 5),
+            (Address::Node(ONE), 2, 0, 9),
+        ];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_slowest_of_those_that_lack_a_file_sets_the_pace() {
+        let size = 3 * WINDOW;
+        let mut all = Distribution::new(vec![size], [ONE, TWO]);
+        all.lacks(ONE, &[0]);
+        all.lacks(TWO, &[0]);
+        let bytes = |pieces: Vec<Piece>| pieces.iter().map(|p| p.length as u64).sum::<u64>();
+        let first = bytes(sent(&mut all));
+        assert!(first <= WINDOW && first > WINDOW - PIECE as u64, "{first}");
+        all.taken(ONE, first);
+        assert_eq!(all.send(), None);
+        all.taken(TWO, REPORT);
+        assert!(bytes(sent(&mut all)) >= REPORT - PIECE as u64);
+        all.gone(TWO);
+        all.taken(ONE, u64::MAX);
+        assert!(all.send().is_some());
+        all.gone(ONE);
+        assert_eq!(all.send(), None);
+    }
+}

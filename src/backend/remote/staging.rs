@@ -1,0 +1,89 @@
+//! The launcher sends the offered files to the steps that lack them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use super::RemoteBackend;
+use crate::backend::link_message::Carried;
+use crate::plan::StagedFiles;
+use wireup_core::job::ids::NodeId;
+use wireup_core::staging::{Distribution, Piece};
+
+/// The files of a launch, and how far they have been sent.
+#[derive(Debug)]
+pub(super) struct Sending {
+    distribution: Distribution,
+    paths: Vec<PathBuf>,
+    /// The one that is being sent.
+    open: Option<(u32, File)>,
+}
+
+impl Sending {
+    /// Of what is offered, if something is.
+    pub(super) fn new(
+        files: &[StagedFiles],
+        nodes: impl IntoIterator<Item = NodeId>,
+    ) -> Option<Self> {
+        let offered = files.iter().flat_map(StagedFiles::offered);
+        let (sizes, paths): (Vec<u64>, Vec<PathBuf>) =
+            offered.map(|file| (file.size, file.path.clone())).unzip();
+        (!paths.is_empty()).then(|| Self {
+            distribution: Distribution::new(sizes, nodes),
+            paths,
+            open: None,
+        })
+    }
+
+    /// The contents of a piece; nothing if it cannot be read any more, which its readers take for a changed file.
+    fn read(&mut self, piece: Piece) -> Vec<u8> {
+        if self
+            .open
+            .as_ref()
+            .is_none_or(|(file, _)| *file != piece.file)
+        {
+            let path = &self.paths[piece.file as usize];
+            self.open = File::open(path).ok().map(|file| (piece.file, file));
+        }
+        let mut bytes = vec![0; piece.length];
+        let read = self
+            .open
+            .as_ref()
+            .map(|(_, file)| file.read_exact_at(&mut bytes, piece.offset));
+        match read {
+            Some(Ok(())) => bytes,
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl RemoteBackend {
+    /// A step has said what it lacks.
+    pub(super) fn lacks(&mut self, node: NodeId, files: &[u32]) {
+        self.distribute(|distribution| distribution.lacks(node, files));
+    }
+
+    /// A step has taken some bytes.
+    pub(super) fn took(&mut self, node: NodeId, bytes: u64) {
+        self.distribute(|distribution| distribution.taken(node, bytes));
+    }
+
+    /// These nodes get nothing any more.
+    pub(super) fn stop_staging(&mut self, nodes: &[NodeId]) {
+        self.distribute(|distribution| nodes.iter().for_each(|node| distribution.gone(*node)));
+    }
+
+    /// Sends what can be sent now.
+    fn distribute(&mut self, event: impl FnOnce(&mut Distribution)) {
+        let Some(mut sending) = self.sending.take() else {
+            return;
+        };
+        event(&mut sending.distribution);
+        while let Some(piece) = sending.distribution.send() {
+            let bytes = sending.read(piece);
+            let file = piece.file;
+            self.send(piece.to, &Carried::Piece { file, bytes });
+        }
+        self.sending = Some(sending);
+    }
+}

@@ -1,0 +1,208 @@
+//! What a step lacks of the files that its launcher offers is sent before the step makes its plan.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::process::{geteuid, getppid};
+
+use super::{Messages, cannot_wait};
+use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
+use crate::backend::link_message::{Carried, Description};
+use crate::backend::message::ToBackend;
+use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::plan::offered::Offered;
+use crate::plan::store::{Incoming, Store};
+use crate::sys::local_link::LinkEnd;
+use crate::sys::poll::Poll;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::control::ToStep;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::staging::REPORT;
+
+/// The store has no launch: its record has this in the place of one's name.
+const STORE: &str = "staged-files";
+
+/// Why a host does not get a file.
+#[derive(Debug, thiserror::Error)]
+enum BringError {
+    #[error("--stage: no place for files in {}: {error}", directory.display())]
+    Place {
+        directory: PathBuf,
+        error: io::Error,
+    },
+    #[error(
+        "--stage: {needed} MiB are to be brought, and {} has {free} MiB free; make room there",
+        directory.display()
+    )]
+    Full {
+        needed: u64,
+        free: u64,
+        directory: PathBuf,
+    },
+    #[error("--stage: {} was not brought: {error}", file.display())]
+    File { file: PathBuf, error: io::Error },
+}
+
+impl RequestError for BringError {}
+
+/// Gets what the ranks of this node need of the offered files into the store of this host's agent. Messages that are for
+/// later are added to `backlog`.
+///
+/// # Errors
+/// [`RunFailure`] if a file does not come or cannot be stored.
+pub(super) fn bring(
+    (poll, link): (&mut Poll, &mut LinkEnd),
+    backlog: &mut Messages,
+    node: NodeId,
+    description: &mut Description,
+) -> Result<(), RunFailure> {
+    let Description {
+        decided,
+        spec,
+        staged_files,
+        ..
+    } = description;
+    if staged_files.iter().all(|files| files.offered().is_empty()) {
+        return Ok(());
+    }
+    let place = std::env::temp_dir();
+    let store = store(&place).map_err(|error| BringError::Place {
+        directory: place.clone(),
+        error,
+    })?;
+    let lacking = decided.survey(spec, staged_files, node, &store)?;
+    check_room(&lacking, &place)?;
+    let files = lacking.keys().copied().collect();
+    link.send(
+        Address::Launcher,
+        Class::Carried,
+        &Carried::Lacks(files),
+        poll,
+    );
+    let mut coming = Coming {
+        store,
+        lacking,
+        begun: BTreeMap::new(),
+        taken: 0,
+    };
+    coming.empty_ones()?;
+    let broken = |error: AnyError| RunFailure::system("the agent's link", error);
+    let mut messages = std::mem::take(backlog);
+    let mut ready = Vec::new();
+    loop {
+        for (envelope, body) in messages.drain(..) {
+            if envelope.class == Class::Control {
+                return Err(match decode(&body) {
+                    Ok(ToStep::Orphaned { reason }) => broken(reason.into()),
+                    Ok(ToStep::Begin { .. }) => broken("a second beginning".into()),
+                    Err(error) => broken(error.into()),
+                });
+            }
+            match (envelope.from, decode(&body)) {
+                (Address::Launcher, Ok(Carried::Piece { file, bytes })) => {
+                    coming.take(file, &bytes)?;
+                }
+                (
+                    Address::Launcher,
+                    Ok(Carried::Order(ToBackend::Skip | ToBackend::Finish { .. })),
+                ) => return Err(broken("the launch ended before it began".into())),
+                _ => backlog.push((envelope, body)),
+            }
+        }
+        let over = coming.lacking.is_empty();
+        if coming.taken >= REPORT || over && coming.taken > 0 {
+            let bytes = std::mem::take(&mut coming.taken);
+            let taken = Carried::Taken { bytes };
+            link.send(Address::Launcher, Class::Carried, &taken, poll);
+        }
+        if over {
+            return Ok(());
+        }
+        poll.wait(None, &mut ready).map_err(cannot_wait)?;
+        for event in &ready {
+            if event.writable {
+                link.writable(poll);
+            }
+            if event.readable {
+                link.receive(poll, &mut messages)
+                    .map_err(|error| broken(error.into()))?;
+            }
+        }
+    }
+}
+
+/// The user's store of the agent of this step. Its record has it removed when the agent has ended.
+fn store(place: &Path) -> io::Result<Store> {
+    let agent = getppid().and_then(|pid| Keeper::of(pid.as_raw_nonzero().get()));
+    let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
+    let uid = geteuid().as_raw();
+    let directory = place.join(format!("wireup-staged.{uid}.{agent}"));
+    if directory.symlink_metadata().is_err() {
+        let number = cleanup_record::number()?;
+        let mut record = Record::make(number, vec![agent], STORE, SystemTime::now())?;
+        record.add(&Thing::Directory(directory.clone()))?;
+    }
+    Store::open(directory)
+}
+
+/// Refuses what cannot be stored before it is sent.
+fn check_room(lacking: &BTreeMap<u32, Offered>, place: &Path) -> Result<(), BringError> {
+    const MIB: u64 = 1024 * 1024;
+    let needed: u64 = lacking.values().map(|file| file.size).sum();
+    match rustix::fs::statvfs(place) {
+        Ok(found) if found.f_bavail * found.f_frsize < needed => Err(BringError::Full {
+            needed: needed.div_ceil(MIB),
+            free: found.f_bavail * found.f_frsize / MIB,
+            directory: place.to_owned(),
+        }),
+        // Where it is not known, the writer will see.
+        _ => Ok(()),
+    }
+}
+
+/// The files that are still to come.
+struct Coming {
+    store: Store,
+    lacking: BTreeMap<u32, Offered>,
+    begun: BTreeMap<u32, Incoming>,
+    /// Bytes that the launcher has not been told of.
+    taken: u64,
+}
+
+impl Coming {
+    /// Files without contents come in no piece.
+    fn empty_ones(&mut self) -> Result<(), BringError> {
+        let empty = self.lacking.iter().filter(|(_, file)| file.size == 0);
+        let empty: Vec<u32> = empty.map(|(number, _)| *number).collect();
+        empty
+            .into_iter()
+            .try_for_each(|number| self.take(number, &[]))
+    }
+
+    fn take(&mut self, number: u32, bytes: &[u8]) -> Result<(), BringError> {
+        let Some(file) = self.lacking.get(&number) else {
+            return Ok(());
+        };
+        let failed = |error| BringError::File {
+            file: file.path.clone(),
+            error,
+        };
+        if !self.begun.contains_key(&number) {
+            let begun = self.store.expect(file.digest, file.size).map_err(failed)?;
+            self.begun.insert(number, begun);
+        }
+        let complete = match self.begun.get_mut(&number) {
+            Some(incoming) => incoming.take(bytes).map_err(failed)?,
+            None => false,
+        };
+        self.taken += bytes.len() as u64;
+        if complete {
+            self.begun.remove(&number);
+            self.lacking.remove(&number);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! The builds of programs and MPI libraries that ranks load.
+
+use crate::inspect::build_id;
+use crate::inspect::program::Kind;
+use crate::inspect::{Detected, Why};
+use crate::plan::Plan;
+use wireup_core::job::builds::{Build, SameBuild};
+use wireup_core::job::ids::{AppNum, NodeId};
+
+impl Plan {
+    /// Of the programs with ranks on a node, or of all; none where they are not compared: on one machine, in an image, or
+    /// if the user does not want it.
+    pub(crate) fn builds(&self, node: Option<NodeId>) -> Vec<Build> {
+        let layout = &self.spec.layout;
+        if !layout.across_hosts()
+            || layout.spread.same_build == SameBuild::Off
+            || self.spec.container.image.is_some()
+        {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        for (number, app) in (0..).zip(&self.apps) {
+            let ranks = self.job.appnums.ranks_of(AppNum(number));
+            if node.is_some_and(|node| !self.has(node, &ranks)) {
+                continue;
+            }
+            let mut add = |library, name: String, id: Option<String>| {
+                all.extend(id.map(|id| Build {
+                    app: number,
+                    library,
+                    name,
+                    id,
+                }));
+            };
+            let program = app.program.path();
+            if let Kind::Elf(_) = app.program.kind() {
+                let name = app.program.path().display().to_string();
+                add(false, name, build_id::of(program));
+            }
+            if let Some((name, path)) = mpi_library(&app.detected) {
+                add(true, name, build_id::of(&path));
+            }
+        }
+        all
+    }
+}
+
+/// The MPI library that a program would load, by its name.
+fn mpi_library(detected: &Detected) -> Option<(String, std::path::PathBuf)> {
+    let found = match &detected.why {
+        Why::Library(found, _) => found.path.as_ref(),
+        _ => None,
+    };
+    let path = detected.openmpi.as_ref().or(found)?;
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    name.starts_with("libmpi").then(|| (name, path.clone()))
+}

@@ -1,0 +1,239 @@
+//! Programs and the libraries that they load, for the hosts that lack them (`--stage`).
+//!
+//! The launcher describes the files. A host has one already if it finds the same at the same place; of a library that
+//! the launcher's machine has in the directories of its system, it is enough that the host's system has one of the
+//! name, since that fits the host. What it lacks it takes out of its [`Store`], and what is not there is sent.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::inspect::ldso::{Loader, SearchStep, System};
+use crate::inspect::program::Kind;
+use crate::plan::App;
+use crate::plan::staging::StagingError;
+use crate::plan::store::{Digest, Store};
+use wireup_core::job::octets;
+
+/// A file that the launcher can send.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Offered {
+    /// Where it is on the launcher's machine.
+    #[serde(with = "octets")]
+    pub(crate) path: PathBuf,
+    /// The name by which it is loaded.
+    #[serde(with = "octets")]
+    name: OsString,
+    pub(crate) size: u64,
+    pub(crate) digest: Digest,
+    /// Number and time of change, by which a file system that hosts share knows it.
+    identity: [i64; 3],
+    role: Role,
+}
+
+/// What a file is to its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Role {
+    Program,
+    /// A library in a directory of the system.
+    System,
+    /// A library in a directory that the program or the user names.
+    Library,
+}
+
+/// A file that the ranks of a host get from elsewhere than its own place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Placed {
+    /// In the directory of the program's files.
+    pub(super) name: OsString,
+    pub(super) library: bool,
+    /// Of the store, or the host's own where it is not looked for otherwise.
+    pub(super) from: PathBuf,
+    pub(super) own: bool,
+}
+
+fn identity(meta: &std::fs::Metadata) -> [i64; 3] {
+    [meta.ino() as i64, meta.mtime(), meta.mtime_nsec()]
+}
+
+/// Loads libraries from the directories of this machine's system.
+fn of_system() -> Loader {
+    Loader::new(&[], Path::new("/"), System::default())
+}
+
+impl Offered {
+    fn read(path: &Path, name: &OsStr, role: Role) -> Result<Self, StagingError> {
+        let failed = |what, error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => StagingError::Missing(path.to_owned()),
+            _ => StagingError::io(what, path)(error),
+        };
+        let file = File::open(path).map_err(|error| failed("cannot open", error))?;
+        let meta = file.metadata();
+        let meta = meta.map_err(|error| failed("cannot read", error))?;
+        if !meta.is_file() {
+            return Err(StagingError::NotAFile(path.to_owned()));
+        }
+        let digest = Digest::of(file).map_err(|error| failed("cannot read", error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            name: name.to_owned(),
+            size: meta.len(),
+            digest,
+            identity: identity(&meta),
+            role,
+        })
+    }
+
+    /// Whether this host has the same file at the same place.
+    fn is_here(&self) -> bool {
+        let Ok(file) = File::open(&self.path) else {
+            return false;
+        };
+        let meta = file.metadata();
+        meta.is_ok_and(|meta| {
+            meta.is_file()
+                && meta.len() == self.size
+                && (identity(&meta) == self.identity
+                    || Digest::of(file).is_ok_and(|digest| digest == self.digest))
+        })
+    }
+}
+
+/// A program and the libraries that it loads, the program first. `cwd` is the launcher's.
+pub(super) fn offer(app: &App, cwd: &Path) -> Result<Vec<Offered>, StagingError> {
+    let program = app.program.path();
+    let name = program.file_name().unwrap_or_default();
+    let mut all = vec![Offered::read(program, name, Role::Program)?];
+    let Kind::Elf(elf) = app.program.kind() else {
+        return Ok(all);
+    };
+    let start = app.cwd.as_deref().unwrap_or(cwd);
+    let loader = Loader::new(&app.env, start, System::default());
+    let system = of_system();
+    let mut found = Vec::new();
+    loader.walk(
+        program,
+        elf.clone(),
+        |_| false,
+        |library| {
+            if let Some((path, _)) = library.found {
+                found.push((library.name.to_owned(), path.to_owned()));
+            }
+            SearchStep::Descend
+        },
+    );
+    for (name, path) in found {
+        let role = match system.locate(&name).contains(&path) {
+            true => Role::System,
+            false => Role::Library,
+        };
+        let name = Path::new(&name).file_name().unwrap_or(&name);
+        all.push(Offered::read(&path, name, role)?);
+    }
+    Ok(all)
+}
+
+/// What the ranks of a host get from elsewhere of the files of a program. The files that have to be sent for it are
+/// added to `lacking` by their numbers, which count from `first`.
+pub(super) fn survey(
+    offered: &[Offered],
+    first: u32,
+    store: &Store,
+    lacking: &mut BTreeMap<u32, Offered>,
+) -> Vec<Placed> {
+    let system = of_system();
+    let mut placed = Vec::new();
+    let moved = offered
+        .iter()
+        .any(|file| file.role == Role::Program && !file.is_here());
+    for (number, file) in (first..).zip(offered) {
+        let (here, wanted) = match file.role {
+            Role::Program => (!moved, moved),
+            Role::System => {
+                let here = !system.locate(&file.name).is_empty();
+                (here, !here)
+            }
+            // A program that is elsewhere may not find those beside it.
+            Role::Library => {
+                let here = file.is_here();
+                (here, moved || !here)
+            }
+        };
+        if !wanted {
+            continue;
+        }
+        let sent = lacking.values().any(|known| known.digest == file.digest);
+        if !here && !sent && !store.has(file.digest, file.size) {
+            lacking.insert(number, file.clone());
+        }
+        placed.push(Placed {
+            name: file.name.clone(),
+            library: file.role != Role::Program,
+            from: match here {
+                true => file.path.clone(),
+                false => store.path(file.digest),
+            },
+            own: here,
+        });
+    }
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_takes_what_it_has_and_lacks_the_rest() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        for name in ["program", "libown.so", "libgone.so"] {
+            std::fs::write(path(name), name).unwrap();
+        }
+        let store = Store::open(path("store")).unwrap();
+        let read = |name: &str, role| Offered::read(&path(name), OsStr::new(name), role).unwrap();
+        let offered = [
+            read("program", Role::Program),
+            read("libown.so", Role::Library),
+            read("libgone.so", Role::Library),
+        ];
+        let look = || {
+            let mut lacking = BTreeMap::new();
+            let placed = survey(&offered, 5, &store, &mut lacking);
+            let names = placed.iter().map(|placed| placed.name.to_str().unwrap());
+            let names: Vec<_> = names.map(str::to_owned).collect();
+            (names, lacking.into_keys().collect::<Vec<_>>())
+        };
+        assert_eq!(look(), (vec![], vec![]));
+        std::fs::write(path("libgone.so"), "LIBGONE.SO").unwrap();
+        assert_eq!(look(), (vec!["libgone.so".into()], vec![7]));
+        // One that moves takes its libraries with it, those of the host by a link.
+        std::fs::remove_file(path("program")).unwrap();
+        let all = ["program", "libown.so", "libgone.so"].map(String::from);
+        assert_eq!(look(), (all.to_vec(), vec![5, 7]));
+        let (digest, size) = (offered[0].digest, offered[0].size);
+        let mut file = store.expect(digest, size).unwrap();
+        assert!(file.take(b"program").unwrap());
+        assert_eq!(look(), (all.to_vec(), vec![7]));
+    }
+
+    #[test]
+    fn libraries_of_the_system_are_those_of_the_host() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path().join("store")).unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "a library").unwrap();
+        let there = Offered::read(&file, OsStr::new("libc.so.6"), Role::System).unwrap();
+        let absent = Offered::read(&file, OsStr::new("libnone.so.77"), Role::System).unwrap();
+        let mut lacking = BTreeMap::new();
+        let placed = survey(&[there, absent], 0, &store, &mut lacking);
+        assert_eq!(placed.len(), 1);
+        assert_eq!(placed[0].name, "libnone.so.77");
+        assert_eq!(lacking.into_keys().collect::<Vec<_>>(), [1]);
+    }
+}

@@ -1,0 +1,195 @@
+//! Files by their content: what hosts were sent, for as long as their agents run.
+//!
+//! Rule: a file has the name of its SHA-256 digest, and counts only if that is its digest. A launch executes a link of
+//! its own to it: the store may be removed meanwhile.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use data_encoding::HEXLOWER;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Digest([u8; 32]);
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+impl Digest {
+    /// Of all that can be read.
+    pub(super) fn of(mut file: impl io::Read) -> io::Result<Self> {
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 256 * 1024];
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => return Ok(Self(hash.finalize().into())),
+                Ok(read) => hash.update(&buffer[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A directory of files that are named by their content.
+#[derive(Debug)]
+pub(crate) struct Store(PathBuf);
+
+impl Store {
+    /// Takes a directory, which is made unless it is there and the user's alone.
+    ///
+    /// # Errors
+    /// When it cannot be made, or is another's.
+    pub(crate) fn open(directory: PathBuf) -> io::Result<Self> {
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let meta = directory.symlink_metadata()?;
+        let uid = rustix::process::geteuid().as_raw();
+        match meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0 {
+            true => Ok(Self(directory)),
+            false => Err(io::Error::other("it is not this user's alone")),
+        }
+    }
+
+    /// Where a file of this content is, or would be.
+    pub(super) fn path(&self, digest: Digest) -> PathBuf {
+        self.0.join(HEXLOWER.encode(&digest.0))
+    }
+
+    /// Whether it has a file of this content, which is read for that.
+    pub(super) fn has(&self, digest: Digest, size: u64) -> bool {
+        let file = File::open(self.path(digest));
+        file.is_ok_and(|file| {
+            let meta = file.metadata();
+            meta.is_ok_and(|meta| meta.is_file() && meta.len() == size)
+                && Digest::of(file.take(size)).is_ok_and(|found| found == digest)
+        })
+    }
+
+    /// A file that is to come.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn expect(&self, digest: Digest, size: u64) -> io::Result<Incoming> {
+        let path = self.path(digest);
+        let partial = path.with_extension(std::process::id().to_string());
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o500);
+        let file = options.open(&partial)?;
+        Ok(Incoming {
+            file: Some(file),
+            partial,
+            path,
+            hash: Sha256::new(),
+            left: size,
+            digest,
+        })
+    }
+}
+
+/// A file of a store that is being written; removed when it is dropped before its end.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    file: Option<File>,
+    partial: PathBuf,
+    path: PathBuf,
+    hash: Sha256,
+    left: u64,
+    digest: Digest,
+}
+
+impl Incoming {
+    /// Takes the next bytes; true when there are all, and they are those that were expected.
+    ///
+    /// # Errors
+    /// When they cannot be written, or are others.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let other = || io::Error::other("it was changed while it was copied");
+        let left = self.left.checked_sub(bytes.len() as u64);
+        self.left = left.ok_or_else(other)?;
+        if let Some(file) = &mut self.file {
+            file.write_all(bytes)?;
+        }
+        self.hash.update(bytes);
+        if self.left > 0 {
+            return if bytes.is_empty() {
+                Err(other())
+            } else {
+                Ok(false)
+            };
+        }
+        if self.hash.clone().finalize()[..] != self.digest.0 {
+            return Err(other());
+        }
+        // It can be executed only when nobody has it open for writing.
+        self.file = None;
+        fs::rename(&self.partial, &self.path)?;
+        Ok(true)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_counts_only_with_its_content() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path().join("store")).unwrap();
+        let digest = Digest::of(&b"contents"[..]).unwrap();
+        assert!(!store.has(digest, 8));
+        let mut file = store.expect(digest, 8).unwrap();
+        assert!(!file.take(b"cont").unwrap());
+        assert!(!store.has(digest, 8));
+        assert!(file.take(b"ents").unwrap());
+        assert!(store.has(digest, 8));
+        drop(file);
+        assert_eq!(fs::read(store.path(digest)).unwrap(), b"contents");
+        fs::remove_file(store.path(digest)).unwrap();
+        fs::write(store.path(digest), "contentz").unwrap();
+        assert!(!store.has(digest, 8), "it was changed");
+    }
+
+    #[test]
+    fn what_is_not_whole_or_something_else_leaves_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(place.path().to_owned()).unwrap();
+        let digest = Digest::of(&b"contents"[..]).unwrap();
+        for wrong in [&b"contentz"[..], b"contents and more", b""] {
+            let mut file = store.expect(digest, 8).unwrap();
+            let error = file.take(wrong).unwrap_err().to_string();
+            assert!(error.contains("changed"), "{error}");
+        }
+        drop(store.expect(digest, 8).unwrap().take(b"cont"));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().unwrap();
+        let open = || Store::open(place.path().to_owned());
+        assert!(open().is_ok());
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(open().unwrap_err().to_string().contains("alone"));
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink("/root", &link).unwrap();
+        assert!(Store::open(link).is_err());
+    }
+}
