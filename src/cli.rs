@@ -22,6 +22,7 @@ mod line;
 mod look;
 mod man;
 mod negation;
+mod oci_hook;
 mod options;
 mod personality;
 mod ps;
@@ -81,6 +82,8 @@ enum Other {
     Handed(agent_commands::Handed),
     /// Interoperable MPI: make launches of different MPIs one job
     Impi(impi::ImpiArgs),
+    /// Make a container ready for a rank: a hook for podman, crun and other OCI runtimes
+    OciHook(oci_hook::HookArgs),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
@@ -179,6 +182,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         }
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
         Ok(Other::Impi(args)) => Err(impi::become_it(args)),
+        Ok(Other::OciHook(args)) => oci_hook::execute(&args),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
         Ok(Other::Serve(args)) => Err(serve::execute(args)),

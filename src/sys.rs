@@ -23,6 +23,7 @@ pub mod kernel;
 pub mod leftovers;
 pub mod limits;
 pub mod local_link;
+pub mod mount_into;
 #[allow(unsafe_code, reason = "requests to loop devices")]
 pub mod mounts;
 #[allow(unsafe_code, reason = "symbols that debuggers look for by name")]

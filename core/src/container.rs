@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 pub use crate::job::spec::BindMount;
 
 mod command;
+pub mod hook;
 mod layout;
 
 pub use command::{Holder, HostFacts, Root, bundle, command};

@@ -19,9 +19,9 @@ use wireup_core::job::spec::Runtime;
 const HOSTS: [&str; 2] = ["--hosts", "node01:2,node02:2"];
 
 /// Hosts that have the image.
-struct Images {
-    cluster: Cluster,
-    root: PathBuf,
+pub(crate) struct Images {
+    pub(crate) cluster: Cluster,
+    pub(crate) root: PathBuf,
 }
 
 /// Runs a shell script on a host, which must succeed.
@@ -40,7 +40,7 @@ fn shell(cluster: &Cluster, host: usize, script: &str) -> String {
 impl Images {
     /// With these programs of an MPI in `/opt/app`.
     #[track_caller]
-    fn new(programs: &[PathBuf]) -> Option<Self> {
+    pub(crate) fn new(programs: &[PathBuf]) -> Option<Self> {
         let cluster = Cluster::new(2)?;
         let root = cluster.dir().join("image");
         fs::create_dir(&root).unwrap();

@@ -37,6 +37,7 @@ mod load;
 mod lost;
 mod metrics;
 mod mpi;
+mod oci_hook;
 mod plain;
 mod pmi;
 mod pmix;

@@ -84,12 +84,12 @@ impl Words {
 
 /// The signal by which a launcher that is killed ends its children has to leave these alone: they remove the container
 /// when the holder has ended. Where it is needed, they run in mounts of their own, without the second version of control
-/// groups.
+/// groups. crun makes directories in the place of these all the same.
 fn separated(words: &mut Words, host: HostFacts) {
     let script = match host.hybrid_cgroups {
         true => {
             words.add(["unshare", "--mount"]);
-            "trap '' TERM; umount -l /sys/fs/cgroup/unified && exec \"$@\""
+            "trap '' TERM; umount -l /sys/fs/cgroup/unified && mount -n -t tmpfs none /sys/fs/cgroup/unified && exec \"$@\""
         }
         false => "trap '' TERM; exec \"$@\"",
     };
@@ -158,6 +158,8 @@ fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
         "host",
     ]);
     words.add(["--cgroupns", "host", "--security-opt", "label=disable"]);
+    // A group for what watches the holder may not be possible, which podman would say.
+    words.add(["--cgroups", "no-conmon"]);
     words.add(["--pull", "never", "--name", holder.name]);
     // The holder's alone: podman would raise them, for which it may have no right.
     words.add([

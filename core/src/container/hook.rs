@@ -1,0 +1,239 @@
+//! What an OCI hook does for a container in which a user's own command runs a rank. The texts are those of the OCI runtime
+//! specification 1.0: the state of a container, and `config.json` of its bundle.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The annotation that asks for the hook, and its value.
+pub const ANNOTATION: (&str, &str) = ("org.wireup.ranks", "yes");
+
+/// The directory of a PMIx server, for its clients.
+const SERVER: &str = "PMIX_SERVER_TMPDIR=";
+
+/// What ranks of one node share.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What the hook mounts, at the host's paths, below the root directory of the container.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HookPlan {
+    pub root: PathBuf,
+    /// The user whose process the rank is, in the container.
+    pub user: u32,
+    /// The directory of the rank's node in its job, if it is offered PMIx.
+    pub node: Option<PathBuf>,
+    pub shared_memory: PathBuf,
+}
+
+/// Why a container cannot have a rank.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error("the {what} of the container cannot be read: {error}")]
+    Unreadable {
+        what: &'static str,
+        error: serde_json::Error,
+    },
+    #[error(
+        "the container has a {0} namespace of its own, in which MPIs fail; start it with that of the host ({1})"
+    )]
+    Namespace(&'static str, &'static str),
+    #[error("{SERVER}{}: this is no directory of a job", .0.display())]
+    NoJob(PathBuf),
+}
+
+#[derive(Deserialize)]
+struct State {
+    bundle: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    root: Root,
+    process: Process,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    #[serde(default)]
+    linux: Linux,
+}
+
+#[derive(Deserialize)]
+struct Root {
+    path: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    #[serde(default)]
+    env: Vec<String>,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Default, Deserialize)]
+struct User {
+    #[serde(default)]
+    uid: u32,
+}
+
+#[derive(Default, Deserialize)]
+struct Linux {
+    #[serde(default)]
+    namespaces: Vec<Namespace>,
+}
+
+#[derive(Deserialize)]
+struct Namespace {
+    #[serde(rename = "type")]
+    kind: String,
+    /// One that exists; a new one where there is none.
+    path: Option<PathBuf>,
+}
+
+/// Where the configuration of a container is.
+///
+/// # Errors
+/// [`HookError`]
+pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
+    let what = "state";
+    let state: State =
+        serde_json::from_slice(state).map_err(|error| HookError::Unreadable { what, error })?;
+    Ok(state.bundle)
+}
+
+/// What the hook does for a container; nothing if it is not asked for.
+///
+/// # Errors
+/// [`HookError`] if ranks cannot run so.
+pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError> {
+    let what = "configuration";
+    let config: Config =
+        serde_json::from_slice(config).map_err(|error| HookError::Unreadable { what, error })?;
+    let (name, value) = ANNOTATION;
+    if config.annotations.get(name).map(String::as_str) != Some(value) {
+        return Ok(None);
+    }
+    let server = config.process.env.iter();
+    let server = server
+        .filter_map(|entry| entry.strip_prefix(SERVER))
+        .next_back();
+    let node = server
+        .map(|path| node_directory(Path::new(path)))
+        .transpose()?;
+    let own = |kind: &str| {
+        let mut all = config.linux.namespaces.iter();
+        all.any(|namespace| namespace.kind == kind && namespace.path.is_none())
+    };
+    for (kind, remedy, matters) in [
+        ("pid", "--pid host", true),
+        // Clients call their server over the loopback interface.
+        ("network", "--network host", node.is_some()),
+    ] {
+        if matters && own(kind) {
+            return Err(HookError::Namespace(kind, remedy));
+        }
+    }
+    Ok(Some(HookPlan {
+        root: bundle.join(config.root.path),
+        user: config.process.user.uid,
+        node,
+        shared_memory: SHARED_MEMORY.into(),
+    }))
+}
+
+/// The directory of a node, which has those of its PMIx server and of its sessions: `…/wireup-0123456789abcdef/n0`. No
+/// other directory of the host comes into a container at the wish of a variable.
+fn node_directory(server: &Path) -> Result<PathBuf, HookError> {
+    let no_job = || HookError::NoJob(server.to_owned());
+    let plain = server
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let node = server.parent().ok_or_else(no_job)?;
+    let name = |path: Option<&Path>| {
+        let name = path.and_then(Path::file_name);
+        name.map(|name| name.to_string_lossy().into_owned())
+    };
+    let number = name(Some(node));
+    let number = number.as_deref().and_then(|name| name.strip_prefix('n'));
+    let number = number.is_some_and(|rest| rest.parse::<u32>().is_ok());
+    let job = name(node.parent()).is_some_and(|name| name.starts_with("wireup-"));
+    match plain && server.is_absolute() && server.ends_with("server") && number && job {
+        true => Ok(node.to_owned()),
+        false => Err(no_job()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER_OF_JOB: &str = "PMIX_SERVER_TMPDIR=/tmp/wireup-0123.n1/n1/server";
+
+    fn planned(
+        annotation: &str,
+        env: &[&str],
+        namespaces: &[&str],
+    ) -> Result<Option<HookPlan>, String> {
+        let namespaces: Vec<_> = namespaces
+            .iter()
+            .map(|kind| serde_json::json!({ "type": kind }))
+            .collect();
+        let config = serde_json::json!({
+            "root": { "path": "rootfs" },
+            "process": { "env": env, "user": { "uid": 7 } },
+            "annotations": { "org.wireup.ranks": annotation },
+            "linux": { "namespaces": namespaces },
+        });
+        let made = plan(config.to_string().as_bytes(), Path::new("/bundle"));
+        made.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_container_gets_the_directory_of_its_node_if_it_asks_for_it() {
+        let expected = HookPlan {
+            root: "/bundle/rootfs".into(),
+            user: 7,
+            node: Some("/tmp/wireup-0123.n1/n1".into()),
+            shared_memory: "/dev/shm".into(),
+        };
+        assert_eq!(
+            planned("yes", &["A=1", SERVER_OF_JOB], &["mount"]),
+            Ok(Some(expected))
+        );
+        assert_eq!(planned("no", &[SERVER_OF_JOB], &["pid"]), Ok(None));
+        let plain = planned("yes", &[], &["mount", "network"]).unwrap().unwrap();
+        assert_eq!(plain.node, None);
+    }
+
+    #[test]
+    fn namespaces_in_which_mpis_fail_are_refused() {
+        for kind in ["pid", "network"] {
+            let error = planned("yes", &[SERVER_OF_JOB], &["mount", kind]).unwrap_err();
+            assert!(
+                error.contains(&format!("has a {kind} namespace of its own")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_variable_brings_no_other_directory_of_the_host() {
+        for path in [
+            "/etc",
+            "/etc/n0/server",
+            "/tmp/wireup-1/../n0/server",
+            "tmp/wireup-1/n0/server",
+            "/tmp/wireup-1/x/server",
+        ] {
+            let variable = format!("PMIX_SERVER_TMPDIR={path}");
+            assert!(planned("yes", &[&variable], &[]).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_state_says_where_the_configuration_is() {
+        let state = br#"{"ociVersion":"1.0","id":"a","pid":0,"bundle":"/b","status":"created"}"#;
+        assert_eq!(bundle(state).unwrap(), Path::new("/b"));
+        assert!(bundle(b"{}").is_err());
+    }
+}

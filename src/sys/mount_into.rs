@@ -1,0 +1,56 @@
+//! Mounts of the host's directories below the root directory of a container, whose files nobody trusts.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+/// Shows a directory of the host at the same path below `root`. Missing directories are made; links in the container
+/// never lead out of it.
+///
+/// # Errors
+/// The system's.
+pub fn mount_into(root: &Path, directory: &Path) -> io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let tree = open_tree(CWD, directory, flags)?;
+    let place = place(root, directory)?;
+    let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(&tree, "", &place, "", both)?)
+}
+
+/// The directory at this path below `root`, made if need be.
+fn place(root: &Path, path: &Path) -> io::Result<OwnedFd> {
+    const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+    let root = open(root, DIRECTORY, Mode::empty())?;
+    let mut so_far = std::path::PathBuf::from("/");
+    let enter = |path: &Path| {
+        openat2(
+            root.as_fd(),
+            path,
+            DIRECTORY,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT,
+        )
+    };
+    let mut here = enter(&so_far)?;
+    for part in path.components() {
+        let Component::Normal(name) = part else {
+            continue;
+        };
+        so_far.push(name);
+        here = match enter(&so_far) {
+            Err(Errno::NOENT) => {
+                mkdirat(&here, name, Mode::from_raw_mode(0o755))?;
+                enter(&so_far)?
+            }
+            entered => entered?,
+        };
+    }
+    Ok(here)
+}
