@@ -25,6 +25,7 @@ mod negation;
 mod oci_hook;
 mod options;
 mod personality;
+mod pmi;
 mod ps;
 mod remote_command;
 mod report;
@@ -84,6 +85,8 @@ enum Other {
     Impi(impi::ImpiArgs),
     /// Make a container ready for a rank: a hook for podman, crun and other OCI runtimes
     OciHook(oci_hook::HookArgs),
+    /// Ask the PMI server of the launcher that has started this process
+    Pmi(pmi::PmiArgs),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
     /// Print a manual page, or write them all to a directory
@@ -185,6 +188,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::OciHook(args)) => oci_hook::execute(&args),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),
+        Ok(Other::Pmi(args)) => pmi::execute(args),
         Ok(Other::Serve(args)) => Err(serve::execute(args)),
         Ok(Other::Exec(args)) => Err(remote_command::exec(args)),
         Ok(Other::Rsh(args)) => Err(remote_command::rsh(args)),

@@ -7,6 +7,7 @@
 //! - [`log`]: the log that `--log` turns on
 //! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine
 //! - [`gate`]: stands in for ranks whose processes are started by others
+//! - [`pmi_client`]: asks the PMI server of any launcher, or listens to what a program asks it
 //! - [`inspect`]: what a program needs, from its files
 //! - [`plan`]: what will be done: programs, slots, placement, interface, environment
 //! - [`stdio`]: standard streams of the ranks
@@ -39,6 +40,7 @@ pub mod inspect;
 pub mod jobs;
 pub mod log;
 pub mod plan;
+pub mod pmi_client;
 pub mod report;
 pub mod stdio;
 pub mod sys;

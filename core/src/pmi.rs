@@ -6,7 +6,7 @@
 //! finds ([`store`]), the attributes of the node (`node_attributes`), and the members of each
 //! barrier or ring (`barriers`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`]
 //! has every size. A client that comes over TCP passes a [`gate`] first, perhaps with a [`challenge`];
-//! with a process that runs without a launcher the conversation starts as [`singleton`] has it.
+//! with a process that runs without a launcher the conversation starts as [`singleton`] has it. A [`transcript`] is for people.
 //!
 //! The dialect is a matter of the connection: PMI-1 and PMI-2 are served side by side. The modules
 //! with `_v1` in their name know lines, those with `_v2` frames; the others handle typed requests
@@ -36,6 +36,7 @@ pub mod spawn;
 pub mod spawn_v1;
 pub mod spawn_v2;
 pub mod store;
+pub mod transcript;
 pub mod wire_v1;
 pub mod wire_v2;
 

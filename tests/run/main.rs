@@ -47,6 +47,7 @@ mod pmi12;
 mod pmi1_raw;
 mod pmi2;
 mod pmi2_raw;
+mod pmi_client;
 mod pmi_faults;
 mod pmix;
 mod processes;

@@ -1,0 +1,131 @@
+//! A conversation of a PMI client and its server, cut into messages for people to read, without judging it.
+//!
+//! Rule: a connection starts with lines; from the `init` of PMI-2 and its answer on, each side sends frames, until a line in
+//! place of a length. Source: docs/pmi-wire.md#pmi-2-framing.
+
+use super::limits::SPAWN_MAX;
+use super::wire_v2::length;
+
+/// Bytes of the length in front of a frame.
+const HEADER: usize = 6;
+
+/// Most bytes kept of a message that has not ended.
+const KEPT_MAX: usize = SPAWN_MAX + HEADER;
+
+/// What one side of a conversation sends.
+#[derive(Debug, Default)]
+pub struct Side {
+    partial: Vec<u8>,
+    frames: bool,
+    /// It cannot be understood any more.
+    lost: bool,
+}
+
+impl Side {
+    /// Takes bytes in any pieces; the messages that have ended with them, printable and without their length.
+    pub fn hear(&mut self, bytes: &[u8]) -> Vec<String> {
+        self.partial.extend_from_slice(bytes);
+        let mut messages = Vec::new();
+        while !self.lost
+            && let Some((from, end)) = self.next()
+        {
+            let text = self.partial[from..end].trim_ascii_end();
+            if is_start(text) {
+                self.frames = text.windows(13).any(|part| part == b"pmi_version=2");
+            }
+            messages.push(printable(text));
+            self.partial.drain(..end);
+        }
+        if self.lost && !self.partial.is_empty() {
+            messages.push(format!("(not PMI) {}", printable(&self.partial)));
+            self.partial.clear();
+        }
+        messages
+    }
+
+    /// Start and end of the next message, if it has ended.
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let first = *self.partial.first()?;
+        if !self.frames || matches!(first, b'c' | b'm') {
+            let end = memchr::memchr(b'\n', &self.partial);
+            self.lost = end.is_none() && self.partial.len() > KEPT_MAX;
+            return end.map(|end| (0, end + 1));
+        }
+        let header = self.partial.get(..HEADER)?;
+        match length(header) {
+            Ok(length) => {
+                let end = HEADER + length;
+                (self.partial.len() >= end).then_some((HEADER, end))
+            }
+            Err(_) => {
+                self.lost = true;
+                None
+            }
+        }
+    }
+}
+
+fn is_start(text: &[u8]) -> bool {
+    [&b"cmd=init "[..], b"cmd=response_to_init "]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
+fn printable(text: &[u8]) -> String {
+    text.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LINES: &str =
+        "cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_maxes\nmcmd=spawn\nendcmd\n";
+    const FRAMES: &str = "cmd=init pmi_version=2 pmi_subversion=0\n14    cmd=job-getid;    23cmd=fullinit;pmirank=1;\
+        cmd=init pmi_version=1 pmi_subversion=1\ncmd=finalize\n";
+
+    fn heard(side: &mut Side, text: &[u8], size: usize) -> Vec<String> {
+        text.chunks(size)
+            .flat_map(|piece| side.hear(piece))
+            .collect()
+    }
+
+    #[test]
+    fn lines_and_frames_are_cut_where_they_end() {
+        let lines: Vec<&str> = LINES.lines().collect();
+        assert_eq!(heard(&mut Side::default(), LINES.as_bytes(), 1000), lines);
+        let expected = [
+            "cmd=init pmi_version=2 pmi_subversion=0",
+            "cmd=job-getid;",
+            "cmd=fullinit;pmirank=1;",
+            "cmd=init pmi_version=1 pmi_subversion=1",
+            "cmd=finalize",
+        ];
+        assert_eq!(
+            heard(&mut Side::default(), FRAMES.as_bytes(), 1000),
+            expected
+        );
+    }
+
+    #[test]
+    fn what_is_not_pmi_is_shown_as_it_comes() {
+        let mut side = Side::default();
+        side.hear(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
+        assert_eq!(side.hear(b"nonsense\0"), [r"(not PMI) nonsense\x00"]);
+        assert_eq!(side.hear(b"more"), ["(not PMI) more"]);
+        let mut endless = Side::default();
+        heard(&mut endless, &vec![b'x'; 2 * KEPT_MAX], 65536);
+        assert!(endless.partial.len() <= KEPT_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(size in 1_usize..50, frames in any::<bool>()) {
+            let text = if frames { FRAMES } else { LINES }.as_bytes();
+            let whole = heard(&mut Side::default(), text, 1000);
+            prop_assert_eq!(heard(&mut Side::default(), text, size), whole);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Stands between a program and the PMI server of its launcher, and writes down what they say.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+use std::time::Instant;
+
+use rustix::event::{PollFd, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::gate::carrier::{Carried, Carrier, Sender};
+use crate::sys::inherited;
+use wireup_core::pmi::transcript::Side;
+
+/// Writes messages with their times.
+struct Record<W> {
+    to: W,
+    start: Instant,
+    client: Side,
+    server: Side,
+    /// When the client's last message came.
+    asked: Option<Instant>,
+}
+
+impl<W: Write> Record<W> {
+    /// A reader that has gone does not disturb the program.
+    fn note(&mut self, sender: Sender, bytes: &[u8]) {
+        let now = Instant::now();
+        let since = now.duration_since(self.start).as_secs_f64();
+        let (side, mark) = match sender {
+            Sender::Client => (&mut self.client, "C>"),
+            Sender::Server => (&mut self.server, "S>"),
+        };
+        for message in side.hear(bytes) {
+            let took = match (sender, self.asked) {
+                (Sender::Server, Some(asked)) => {
+                    format!(" ({} us)", now.duration_since(asked).as_micros())
+                }
+                _ => String::new(),
+            };
+            let _ = writeln!(self.to, "{since:11.6} {mark} {message}{took}");
+        }
+        match sender {
+            Sender::Client => self.asked = Some(now),
+            Sender::Server => self.asked = None,
+        }
+    }
+}
+
+/// Runs a program with a PMI socket that leads to the launcher's; its exit code, or 128 and its signal.
+///
+/// # Errors
+/// When there is no such socket, or the program cannot be started.
+pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
+    let number = env::var("PMI_FD")
+        .ok()
+        .and_then(|number| number.parse().ok());
+    let number =
+        number.ok_or_else(|| io::Error::other("PMI_FD is not set: no launcher serves PMI here"))?;
+    let server = inherited::socket(number)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let theirs = OwnedFd::from(theirs);
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    let [first, rest @ ..] = program else {
+        return Err(io::Error::other("no program is given"));
+    };
+    let mut child = Command::new(first)
+        .args(rest)
+        .env("PMI_FD", theirs.as_raw_fd().to_string())
+        .spawn()?;
+    drop(theirs);
+    let mut record = Record {
+        to,
+        start: Instant::now(),
+        client: Side::default(),
+        server: Side::default(),
+        asked: None,
+    };
+    let mut carrier = Carrier::new(ours.into(), server);
+    while carrier.carry(|sender, bytes| record.note(sender, bytes)) == Carried::On {
+        let mut ready = carrier
+            .interests()
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let _ = record.to.flush();
+    let status = child.wait()?;
+    let signal = status.signal().map(|signal| 128 + signal);
+    Ok(status.code().or(signal).unwrap_or(1) as u8)
+}
