@@ -119,7 +119,7 @@ fn ask(client: &mut Client, what: What) -> Result<String, AskError> {
         What::Get { key, kvs } => {
             client.barrier()?;
             let value = client.get(kvs.as_deref(), &key)?;
-            let value = value.ok_or(AskError::NoKey(key.clone()))?;
+            let value = value.ok_or_else(|| AskError::NoKey(key.clone()))?;
             format!("get rank={rank} {key}={value}\n")
         }
         What::Put { key, value } => {
@@ -128,7 +128,7 @@ fn ask(client: &mut Client, what: What) -> Result<String, AskError> {
             client.barrier()?;
             let key = of(&key, 0);
             let value = client.get(None, &key)?;
-            let value = value.ok_or(AskError::NoKey(key.clone()))?;
+            let value = value.ok_or_else(|| AskError::NoKey(key.clone()))?;
             format!("put rank={rank} {key}={value}\n")
         }
         What::Exchange { bytes } => exchange(client, bytes as usize)?,

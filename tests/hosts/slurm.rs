@@ -3,6 +3,7 @@
 mod accounting;
 mod confined;
 mod requeue;
+mod served;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -49,8 +49,8 @@ fn any_launcher_is_asked_what_it_serves() {
             barriers[2].starts_with("barrier rank=2 size=3 count=7 min_us="),
             "{name}"
         );
-        let put = ask(&["put", "key-%r", "of %r"]).sorted_lines();
-        assert_eq!(put[1], "put rank=1 key-0=of 0", "{name}");
+        let put = ask(&["put", "key-%r", "of-%r"]).sorted_lines();
+        assert_eq!(put[1], "put rank=1 key-0=of-0", "{name}");
         let text = ask(&["attr", "nothing-has-put-this"]).out();
         assert_eq!(text.matches("size=3 kvsname=").count(), 3, "{name}: {text}");
         assert!(
@@ -69,9 +69,13 @@ fn any_launcher_is_asked_what_it_serves() {
 #[test]
 fn a_key_that_is_not_there_fails_and_so_does_no_launcher_at_all() {
     let (_, launcher) = launchers(1).swap_remove(0);
-    asked(launcher, &["get", "nothing"])
-        .expect(1)
-        .expect_one_line(&["wireup: there is no key nothing"]);
+    let outcome = asked(launcher, &["get", "nothing"]).expect(1);
+    assert!(
+        outcome
+            .err()
+            .starts_with("wireup: there is no key nothing\n"),
+        "{outcome:?}"
+    );
     for words in [&["attr"][..], &["proxy", "true"]] {
         let outcome = asked(Vec::new(), words).expect(125);
         outcome.expect_one_line(&["no launcher serves PMI here"]);
