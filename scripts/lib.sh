@@ -21,7 +21,7 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
     slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
     gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
     squashfs-tools squashfuse bubblewrap charliecloud-runtime crun
-    systemd prometheus poppler-utils)
+    systemd prometheus poppler-utils e2fsprogs openssl)
 
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::io::Read as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{SpanContext, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_otlp::SpanExporter;
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, Identity};
+use opentelemetry_otlp::{SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
 use wireup::failure::{AnyError, RunFailure};
@@ -22,10 +24,56 @@ const PROTOCOL: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_PROTOCOL",
 ];
 
-/// A protocol that is not spoken.
+/// Variables that name the collector, the first one that is set.
+const ENDPOINT: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
+
+/// Variables that name the authorities that a collector's certificate may be of, the certificate of the caller, and its key.
+const AUTHORITY: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+];
+const CLIENT_CERTIFICATE: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+];
+const CLIENT_KEY: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+];
+
+/// Where systems have the authorities that they trust.
+const SYSTEM: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+/// Variables that ask for what cannot be done.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} is none of the protocols that wireup speaks: http/protobuf, grpc")]
-struct UnknownProtocol(String);
+enum ExporterError {
+    #[error("{0} is none of the protocols that wireup speaks: http/protobuf, grpc")]
+    UnknownProtocol(String),
+    #[error(
+        "{0}: wireup speaks TLS over gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc and name the collector's port for that (4317), \
+         or name a collector on this machine with http://"
+    )]
+    HttpOverTls(String),
+    #[error("{path} cannot be read: {error}")]
+    File { path: String, error: std::io::Error },
+    #[error(
+        "this system has no list of certificate authorities; name one with OTEL_EXPORTER_OTLP_CERTIFICATE"
+    )]
+    NoAuthorities,
+}
+
+/// The value of the first of these variables that has one.
+fn first_of(names: &[&str]) -> Option<String> {
+    let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
+    values.find(|value| !value.is_empty())
+}
 
 /// Reads spans from standard input and sends them where the standard variables say.
 ///
@@ -68,13 +116,41 @@ fn resource() -> Resource {
 
 /// By the standard variables: protocol, endpoint, headers, time, certificates.
 fn exporter() -> Result<SpanExporter, AnyError> {
-    let named = PROTOCOL.iter().find_map(|name| std::env::var(name).ok());
-    let named = named.filter(|name| !name.is_empty());
-    Ok(match named.as_deref() {
-        None | Some("http/protobuf") => SpanExporter::builder().with_http().build()?,
-        Some("grpc") => SpanExporter::builder().with_tonic().build()?,
-        Some(other) => return Err(UnknownProtocol(other.to_owned()).into()),
+    let endpoint = first_of(&ENDPOINT).filter(|endpoint| endpoint.starts_with("https://"));
+    Ok(match first_of(&PROTOCOL).as_deref() {
+        None | Some("http/protobuf") => match endpoint {
+            None => SpanExporter::builder().with_http().build()?,
+            Some(endpoint) => return Err(ExporterError::HttpOverTls(endpoint).into()),
+        },
+        Some("grpc") => {
+            let builder = SpanExporter::builder().with_tonic();
+            match endpoint {
+                None => builder.build()?,
+                Some(_) => builder.with_tls_config(tls()?).build()?,
+            }
+        }
+        Some(other) => return Err(ExporterError::UnknownProtocol(other.to_owned()).into()),
     })
+}
+
+/// Whom to trust, and what to show, by the standard variables; `opentelemetry-otlp` reads none of them.
+fn tls() -> Result<ClientTlsConfig, ExporterError> {
+    let read = |path: String| match std::fs::read(&path) {
+        Ok(pem) => Ok(pem),
+        Err(error) => Err(ExporterError::File { path, error }),
+    };
+    let system = || SYSTEM.iter().find(|path| Path::new(path).exists());
+    let authorities = first_of(&AUTHORITY).or_else(|| system().map(|path| (*path).to_owned()));
+    let authorities = read(authorities.ok_or(ExporterError::NoAuthorities)?)?;
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
+    Ok(
+        match (first_of(&CLIENT_CERTIFICATE), first_of(&CLIENT_KEY)) {
+            (Some(certificate), Some(key)) => {
+                config.identity(Identity::from_pem(read(certificate)?, read(key)?))
+            }
+            _ => config,
+        },
+    )
 }
 
 fn data(exported: &Exported, span: &Span) -> SpanData {

@@ -11,7 +11,7 @@ use crate::common::{Output, eventually, executable, field, number, program, repo
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The launcher's number on the first host, where the only job is started from.
-fn launcher(cluster: &Cluster) -> String {
+pub(crate) fn launcher(cluster: &Cluster) -> String {
     let wireup = cluster.wireup().to_str().unwrap();
     let ps = cluster.command(0, [wireup, "ps", "--json"]).run();
     let jobs: Value = serde_json::from_str(&ps.expect(0).out()).unwrap();

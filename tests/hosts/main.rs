@@ -33,6 +33,7 @@ mod killed;
 mod kubernetes;
 mod launch_agents;
 mod launchers;
+mod live;
 mod load;
 mod lost;
 mod metrics;
@@ -64,6 +65,7 @@ mod staging;
 mod stopped;
 mod survivors;
 mod tools;
+mod top;
 mod users;
 
 use wireup_test_support as common;

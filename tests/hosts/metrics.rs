@@ -197,6 +197,42 @@ fn who_has_no_certificate_reads_no_metrics() {
     });
 }
 
+/// The value of a sample of an agent that serves its host alone.
+fn on_its_host(cluster: &Cluster, host: usize, sample: &str) -> f64 {
+    let script = "import sys, urllib.request\n\
+        sys.stdout.write(urllib.request.urlopen('http://127.0.0.1:9437/metrics').read().decode())";
+    let mut python = cluster.host(host).command("python3");
+    let output = python.args(["-c", script]).output().unwrap();
+    let metrics = String::from_utf8(output.stdout).unwrap();
+    let mut lines = metrics.lines();
+    let found = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    let text = found.unwrap_or_else(|| panic!("no {sample} in\n{metrics}"));
+    text.parse().unwrap()
+}
+
+#[test]
+fn what_agents_hold_for_a_slow_network_is_seen_in_the_queue() {
+    let options = &["--metrics", "127.0.0.1:9437"];
+    let Some(cluster) = Cluster::builder(2).options(options).start() else {
+        return;
+    };
+    let queue = || on_its_host(&cluster, 0, "wireup_agent_queue_bytes");
+    assert!(queue() < 1e5);
+    let large = cluster.dir().join("large");
+    std::fs::write(&large, vec![7; 24 << 20]).unwrap();
+    let slow = std::time::Duration::from_millis(100);
+    cluster.lab().slow_down(slow, 0).unwrap();
+    let hosts = ["--hosts", "node02", "-n", "1", "--wdir", "/dev/shm"];
+    let files = ["--preload-files", large.to_str().unwrap()];
+    let program = ["sh", "-c", "wc -c <large; exec sleep 1000"];
+    let launch = cluster.run(0, hosts).more(files).more(program).start();
+    eventually("messages that wait", || (queue() > 1e6).then_some(()));
+    launch.wait_for(crate::common::Output::Stdout, "25165824");
+    eventually("nothing waits", || (queue() < 1e5).then_some(()));
+    launch.signal(rustix::process::Signal::TERM);
+    launch.finish().expect(143);
+}
+
 /// The dashboard names only metrics that there are.
 #[test]
 fn the_dashboard_shows_metrics_that_are_documented() {

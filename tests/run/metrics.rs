@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::common::{Output, Run, eventually, program, skip};
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
@@ -21,7 +21,7 @@ fn asked(port: u16, request: &str) -> Option<String> {
     Some(answer)
 }
 
-fn scraped(port: u16) -> Option<String> {
+pub(crate) fn scraped(port: u16) -> Option<String> {
     let answer = asked(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -29,7 +29,7 @@ fn scraped(port: u16) -> Option<String> {
 }
 
 /// The value of a sample.
-fn value(metrics: &str, sample: &str) -> f64 {
+pub(crate) fn value(metrics: &str, sample: &str) -> f64 {
     let mut lines = metrics.lines();
     let found = lines.find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
     let text = found.unwrap_or_else(|| panic!("no {sample} in\n{metrics}"));
@@ -116,6 +116,31 @@ fn a_launch_serves_what_its_ranks_do() {
     drop(stdin);
     let checked = promtool.wait_with_output().unwrap();
     assert!(checked.status.success(), "{checked:?}\n{metrics}");
+}
+
+#[test]
+fn output_that_nobody_takes_is_seen_in_the_queue() {
+    const EACH: usize = 8_000_000;
+    let port = free_port();
+    let script = format!("head -c {EACH} /dev/zero; echo printed >&2; exec sleep 1000");
+    let address = format!("127.0.0.1:{port}");
+    let words = ["--metrics", &address, "sh", "-c", &script];
+    let mut running = Run::ranks(2, words).stdout_held().start();
+    let queued = |sample: &str| scraped(port).map(|metrics| value(&metrics, sample));
+    let queue = "wireup_launch_queue_bytes";
+    eventually("output that waits", || {
+        queued(queue).filter(|bytes| *bytes > 10_000.0)
+    });
+    let mut all = vec![0; 2 * EACH];
+    running.take_stdout().read_exact(&mut all).unwrap();
+    running.wait_for_many(Output::Stderr, "printed", 2);
+    eventually("nothing waits", || {
+        queued(queue).filter(|bytes| *bytes == 0.0)
+    });
+    let printed = queued(r#"wireup_launch_output_bytes_total{stream="stdout"}"#);
+    assert_eq!(printed, Some(2.0 * EACH as f64));
+    running.signal(rustix::process::Signal::TERM);
+    running.finish();
 }
 
 #[test]

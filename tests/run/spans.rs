@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 
@@ -14,7 +15,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 
-use crate::common::{Outcome, Output, Run, program, skip};
+use crate::common::{Outcome, Output, Run, Running, program, skip};
 use crate::virtual_nodes::node;
 
 /// A request that a collector got: its path and its body.
@@ -162,37 +163,152 @@ server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
 service = "opentelemetry.proto.collector.trace.v1.TraceService"
 handler = grpc.unary_unary_rpc_method_handler(export)
 server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Export": handler}),))
-print("port", server.add_insecure_port("127.0.0.1:0"), flush=True)
+if len(sys.argv) > 2:
+    pem = [open(name, "rb").read() for name in sys.argv[2:]]
+    shown = grpc.ssl_server_credentials([(pem[0], pem[1])], pem[1], True)
+    port = server.add_secure_port("localhost:0", shown)
+else:
+    port = server.add_insecure_port("127.0.0.1:0")
+print("port", port, flush=True)
 server.start()
 taken.wait()
 server.stop(5).wait()
 "#;
 
-#[test]
-fn a_collector_gets_the_spans_of_a_launch_over_grpc() {
-    let Some(run) = launch() else { return };
+/// A Python that has grpc.
+fn python() -> Option<String> {
     let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw()).into();
     let directory = std::env::var_os("WIREUP_MPI_DIR").map_or_else(default, PathBuf::from);
     let python = directory.join("grpc/bin/python");
     if !python.exists() {
-        return skip("spans over gRPC: scripts/setup");
+        skip("spans over gRPC: scripts/setup");
+        return None;
     }
-    let words = [python.to_str().unwrap(), "-c", COLLECTOR, "message"];
-    let collector = Run::command(words);
+    Some(python.to_str().unwrap().to_owned())
+}
+
+/// A collector over gRPC, with these files of a key and a certificate, and its port.
+fn over_grpc(python: &str, pem: &[&str]) -> (Running, PathBuf, String) {
+    let collector = Run::command([&[python, "-c", COLLECTOR, "message"], pem].concat());
     let message = collector.dir().join("message");
     let collector = collector.start();
     let printed = collector.wait_for(Output::Stdout, "\n");
     let port = printed.trim().trim_start_matches("port ").to_owned();
-    let run = run.env(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        format!("http://127.0.0.1:{port}"),
-    );
-    let run = run.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    (collector, message, port)
+}
+
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+
+#[test]
+fn a_collector_gets_the_spans_of_a_launch_over_grpc() {
+    let (Some(run), Some(python)) = (launch(), python()) else {
+        return;
+    };
+    let (collector, message, port) = over_grpc(&python, &[]);
+    let run = run.env(ENDPOINT, format!("http://127.0.0.1:{port}"));
+    let run = run.env(PROTOCOL, "grpc");
     let outcome = run.env("TRACEPARENT", PARENT).run().expect(0);
     assert!(!outcome.err().contains("spans"), "{outcome:?}");
     let body = read(&message);
     collector.finish().expect(0);
     check(&spans(&body), &outcome);
+}
+
+#[test]
+fn over_grpc_there_is_tls_with_certificates_of_both_sides() {
+    let (Some(run), Some(python)) = (launch(), python()) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [key, certificate] =
+        ["key.pem", "cert.pem"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-nodes",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args([
+            "-subj",
+            "/CN=localhost",
+            "-days",
+            "2",
+            "-keyout",
+            &key,
+            "-out",
+            &certificate,
+        ])
+        .args(["-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let (collector, message, port) = over_grpc(&python, &[&key, &certificate]);
+    let endpoint = format!("https://localhost:{port}");
+    // The system trusts no such certificate.
+    let stranger = launch()
+        .unwrap()
+        .env(ENDPOINT, &endpoint)
+        .env(PROTOCOL, "grpc");
+    let warning = "wireup: warning: spans of the launch were not sent: ";
+    let stranger = stranger.run().expect(0);
+    assert!(stranger.err().contains(warning), "{stranger:?}");
+    assert!(!message.exists());
+    let run = run.env(ENDPOINT, endpoint).env(PROTOCOL, "grpc");
+    let run = run
+        .env("OTEL_EXPORTER_OTLP_CERTIFICATE", &certificate)
+        .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate)
+        .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key);
+    let outcome = run.env("TRACEPARENT", PARENT).run().expect(0);
+    assert!(!outcome.err().contains("spans"), "{outcome:?}");
+    let body = read(&message);
+    collector.finish().expect(0);
+    check(&spans(&body), &outcome);
+}
+
+#[test]
+fn over_http_tls_is_refused_with_the_remedy() {
+    let Some(run) = launch() else { return };
+    let outcome = run.env(ENDPOINT, "https://localhost:4318").run().expect(0);
+    let err = outcome.err();
+    let words = "https://localhost:4318: wireup speaks TLS over gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc";
+    assert!(err.contains(words), "{err}");
+}
+
+/// How the launch ended, as its span has it.
+#[track_caller]
+fn expect_error_of_the_launch(collector: &Collector, words: &str) {
+    let (_, body) = collector.requests.recv().unwrap();
+    let spans = spans(&body);
+    let status = spans["wireup run"].status.clone().unwrap();
+    assert!(status.message.contains(words), "{status:?}");
+}
+
+#[test]
+fn a_launch_that_fails_or_is_ended_sends_its_spans_too() {
+    let collector = Collector::start("200 OK");
+    let run = |script: &str| {
+        let run = Run::ranks(2, ["sh", "-c", script]);
+        run.env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())
+    };
+    run("[ $WIREUP_RANK = 0 ] || exit 3; exec sleep 1000")
+        .run()
+        .expect(3);
+    expect_error_of_the_launch(&collector, "rank 1");
+    let collector = Collector::start("200 OK");
+    let run = Run::ranks(2, ["sh", "-c", "echo ready; exec sleep 1000"]);
+    let running = run
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())
+        .start();
+    running.wait_for_many(Output::Stdout, "ready", 2);
+    running.signal(rustix::process::Signal::TERM);
+    running.finish().expect(143);
+    expect_error_of_the_launch(&collector, "SIGTERM");
 }
 
 fn read(path: &Path) -> Vec<u8> {

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Output, Run, eventually, field, mpi, number};
+use crate::metrics::{free_port, scraped, value};
 
 /// How long a guard may take to end and remove what is left.
 const GUARD: Duration = Duration::from_secs(60);
@@ -177,12 +178,20 @@ fn another_address(job: &Job, old: &str) {
 fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_others() {
     for library in versions() {
         for nodes in NODES {
+            let port = free_port();
+            let address = format!("127.0.0.1:{port}");
             let options = ["--pmi", "pmi1", "--libpmix", library.path()];
             let run = Run::ranks(4, [&options[..], nodes].concat());
+            let run = run.more(["--metrics", &address]);
             let run = run.more(["sh", "-c", "read go; echo went on"]);
+            let restarts = || {
+                let metrics = scraped(port).unwrap();
+                value(&metrics, "wireup_launch_sidecar_restarts_total")
+            };
             let mut job = Job::from(library.clone(), run.stdin_held());
             let hosts = nodes.len().max(1);
             let rows = look(&job, "file", &job.file());
+            assert_eq!(restarts(), 0.0);
             // With no tool there, then with one that is cut off by it.
             for attached in [false, true] {
                 let tool = attached.then(|| Debugger::attach(&job));
@@ -205,6 +214,9 @@ fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_o
             let mut tool = Debugger::attach(&job);
             eventually("every node has its server", || {
                 (sidecars(&job) == hosts).then_some(())
+            });
+            eventually("both restarts of every node are counted", || {
+                (restarts() == 2.0 * hosts as f64).then_some(())
             });
             if let [_, second] = pids_of_sidecars(&job)[..] {
                 kill(&[second]);
