@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_is_not_whole_or_something_else_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
-        let store = Store::open(place.path().to_owned()).unwrap();
+        let store = Store::open(place.path().join("store")).unwrap();
         let digest = Digest::of(&b"contents"[..]).unwrap();
         for wrong in [&b"contentz"[..], b"contents and more", b""] {
             let mut file = store.expect(digest, 8).unwrap();
@@ -177,16 +177,18 @@ mod tests {
             assert!(error.contains("changed"), "{error}");
         }
         drop(store.expect(digest, 8).unwrap().take(b"cont"));
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(place.path().join("store")).unwrap().count(), 0);
     }
 
     #[test]
     fn a_directory_that_others_can_enter_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
         let place = tempfile::tempdir().unwrap();
-        let open = || Store::open(place.path().to_owned());
+        let directory = place.path().join("store");
+        let open = || Store::open(directory.clone());
         assert!(open().is_ok());
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(open().is_ok(), "it is there and the user's alone");
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(open().unwrap_err().to_string().contains("alone"));
         let link = place.path().join("link");
         std::os::unix::fs::symlink("/root", &link).unwrap();

@@ -61,7 +61,7 @@ fn what_does_not_go_along_is_missed_where_it_is_not_and_the_remedy_is_told() {
         return;
     };
     let outcome = alone(&cluster, SCRIPT, &[]).run().expect(127);
-    outcome.expect_one_line(&["on node02: program \"/tmp/only\"", "(--preload-binary)"]);
+    outcome.expect_one_line(&["on node02: program \"/tmp/only\"", "(--stage)"]);
     let lost = ["--preload-files", "/tmp/lost.txt"];
     let outcome = alone(&cluster, SCRIPT, &lost).run().expect(125);
     outcome.expect_one_line(&["/tmp/lost.txt must be copied to other hosts and does not exist"]);

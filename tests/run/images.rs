@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::common::{DEADLINE, Output, Run, mpi};
+use crate::common::{DEADLINE, Output, Run, mpi, pmix};
 
 /// Two virtual nodes with two ranks each, in the image.
 fn run() -> Run {
@@ -48,4 +48,21 @@ fn a_launcher_that_is_killed_leaves_nothing_of_it() {
     running.wait_for_many(Output::Stdout, "ready", 4);
     running.signal(Signal::KILL);
     running.finish().expect(137);
+}
+
+#[test]
+fn an_image_s_open_mpi_brings_another_libpmix_than_the_server_has() {
+    let (Some(mpi), Some(server)) = (mpi("openmpi5"), pmix("pmix4")) else {
+        return;
+    };
+    let run = run().more(["-v", "--libpmix"]).more([&server.library]);
+    let outcome = run.more([mpi.program("hello")]).run().expect(0);
+    let version = |text: &str, before: &str| {
+        let (_, rest) = text.split_once(before).expect(before);
+        rest.split(' ').next().map(str::to_owned)
+    };
+    outcome.by_rank("hello", 4);
+    let served = version(&outcome.err(), ": OpenPMIx ");
+    let loaded = version(&outcome.out(), "pmix=\"OpenPMIx ");
+    assert_ne!(served, loaded, "{outcome:?}");
 }
