@@ -2,6 +2,7 @@
 
 mod agent;
 mod check_client;
+mod check_server;
 mod play;
 mod record;
 mod server;
@@ -28,6 +29,8 @@ enum Command {
     Server(server::ServerArgs),
     /// Join a launch of any launcher to a job, as one of its clients
     Agent(agent::AgentArgs),
+    /// Test a server: be the clients of its sessions
+    CheckServer(check_server::CheckServerArgs),
     /// Test a client: be the server and the other clients of its job
     CheckClient(check_client::CheckClientArgs),
     /// Be a process of the program that `check-client` runs
@@ -51,6 +54,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
     let result = match line.command {
         Command::Server(args) => server::execute(&args),
         Command::Agent(args) => agent::execute(args),
+        Command::CheckServer(args) => check_server::execute(args),
         Command::CheckClient(args) => check_client::execute(args),
         Command::Play(args) => play::execute(&args),
         Command::Proxy(args) => record::proxy(&args),

@@ -1,5 +1,5 @@
-//! The conformance kit, without I/O: the rules of the specification as data, and what a record of a conversation says
-//! about them.
+//! The conformance kit, without I/O: the rules of the specification as data, what a record of a conversation says about
+//! them, and what clients say to a server under test.
 
 mod channel;
 mod explain;
@@ -9,6 +9,7 @@ pub mod record;
 pub mod rewrite;
 pub mod rules;
 
+pub mod server_checks;
 mod talk;
 #[cfg(test)]
 mod tests;

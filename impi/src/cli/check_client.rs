@@ -22,8 +22,8 @@ use super::record::record_file;
 const NOTES: &str = "\
 The command starts the client under test with processes that run the program which --print-program prints; {server} and
 {client} in its words stand for the server's address and the client's rank. Without IMPI_AUTH_KEY the client is to use
-IMPI_AUTH_NONE, which is set for it. The results are lines of the Test Anything Protocol, one for each rule; the exit
-code is 1 if a must is not kept or the program does not pass.
+IMPI_AUTH_NONE, which is set for it. The results are lines of the Test Anything Protocol, one for each rule
+(docs/impi-conformance.md); the exit code is 1 if a must is not kept or the program does not pass.
 
 Examples:
   wireup impi check-client --print-program >check.c && mpicc check.c -o check
@@ -106,8 +106,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
     let mut report = Report::new(io::stdout().lock())?;
     report.add("the check program runs to its end", &verdict.run)?;
     for (rule, outcome) in &verdict.rules {
-        let name = format!("{} [{}] {}", rule.name(), rule.section(), rule.text());
-        report.add(&name, outcome)?;
+        report.rule(*rule, outcome)?;
     }
     Ok(u8::from(!report.end()?))
 }

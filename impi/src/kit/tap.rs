@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use wireup_impi_core::kit::rules::Rule;
+
 /// What became of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -61,6 +63,15 @@ impl<W: Write> Report<W> {
             }
         }?;
         self.out.flush()
+    }
+
+    /// Adds a check of a rule.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn rule(&mut self, rule: Rule, outcome: &Outcome) -> io::Result<()> {
+        let name = format!("{} [{}] {}", rule.name(), rule.section(), rule.text());
+        self.add(&name, outcome)
     }
 
     /// Ends it; whether nothing failed.

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod faults;
+mod servers;
+
 use std::fs;
 use std::process::{Command, Output, Stdio};
 

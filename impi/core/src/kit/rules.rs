@@ -1,4 +1,4 @@
-//! Each rule of the specification, its section, and how it is checked.
+//! Each rule of the specification, its section, and how it is checked. `docs/impi-conformance.md` has the same table.
 
 /// How binding a rule is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -133,4 +133,23 @@ rules! {
     AfterFini "3.8" Must Conversation "a host sends no message after FINI"
     Limits "3.9" Must Conversation "1 <= ackmark <= hiwater, and 32767 <= tag_ub <= 2147483647"
     CollectiveContext "4" Finding Conversation "collectives use the context of their communicator plus 1 (the collectives of the check program)"
+}
+
+impl Rule {
+    /// Its line in the table of the page.
+    pub fn row(self) -> String {
+        let level = match self.level() {
+            Level::Must => "must",
+            Level::Should => "should",
+            Level::Finding => "finding",
+        };
+        let by = match self.by() {
+            By::Conversation => "check-client, decode",
+            By::Server => "check-server",
+            By::Both => "check-server, decode",
+            By::Nothing => "nothing: the wire does not show it",
+        };
+        let (section, name, text) = (self.section(), self.name(), self.text());
+        format!("| {section} | {name} | {level} | {text} | {by} |")
+    }
 }

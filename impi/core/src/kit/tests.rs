@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::record::{Direction, Event, Kind, What};
 use super::rules::{By, Rule};
+use super::server_checks::{Access, STARTS, checks};
 use super::{Observer, Party};
 use crate::command::Command;
 use crate::packet::{Header, Packet, PacketType, ProcId};
@@ -425,6 +426,31 @@ fn each_rule_that_conversations_show_has_a_case() {
     let shown = |rule: &&Rule| matches!(rule.by(), By::Conversation | By::Both);
     let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(shown).copied().collect();
     assert_eq!(cases, wanted);
+}
+
+#[test]
+fn each_rule_of_servers_has_a_check() {
+    let access = Access {
+        none: true,
+        key: Some(5),
+    };
+    let mut made: BTreeSet<Rule> = checks(3, access).iter().map(|check| check.rule).collect();
+    // Those that need no client, in `wireup_impi_io::kit::check_server`.
+    made.extend(STARTS);
+    let wanted = |rule: &&Rule| matches!(rule.by(), By::Server | By::Both);
+    let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(wanted).copied().collect();
+    assert_eq!(made, wanted);
+}
+
+#[test]
+fn the_page_has_each_rule_and_what_checks_it() {
+    let page = include_str!("../../../../docs/impi-conformance.md");
+    let rows: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| Section"))
+        .collect();
+    let wanted: Vec<String> = Rule::ALL.iter().map(|rule| rule.row()).collect();
+    assert_eq!(rows, wanted, "should be:\n{}", wanted.join("\n"));
 }
 
 #[test]

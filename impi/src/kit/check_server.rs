@@ -1,0 +1,303 @@
+//! Plays clients for a server under test: each check is one session.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use wireup_impi_core::kit::rules::{Level, Rule};
+use wireup_impi_core::kit::server_checks::{Access, Check, End, STARTS, Step, checks};
+
+use super::tap::Outcome;
+
+/// How long a server is listened to that must not say anything.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The server under test.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// It listens here, for one session after the other.
+    Address(String),
+    /// This starts it, for one session.
+    Command(Vec<OsString>),
+}
+
+/// What to play.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub target: Target,
+    pub clients: usize,
+    pub access: Access,
+    /// Within which the server must answer.
+    pub timeout: Duration,
+}
+
+/// Makes the checks; `told` gets each result.
+///
+/// # Errors
+/// When `told` fails.
+pub fn check(
+    settings: &Settings,
+    mut told: impl FnMut(Rule, &Outcome) -> io::Result<()>,
+) -> io::Result<()> {
+    for check in checks(settings.clients, settings.access) {
+        let outcome = match (&settings.target, check.rule) {
+            (Target::Address(_), Rule::ServerExits | Rule::LostReported) => {
+                Outcome::Skipped("only the command that starts the server shows it".into())
+            }
+            (Target::Address(address), rule) => outcome(rule, play(settings, &check, address)),
+            (Target::Command(words), rule) => outcome(rule, launch(settings, &check, words)),
+        };
+        told(check.rule, &outcome)?;
+    }
+    for rule in STARTS {
+        let outcome = match &settings.target {
+            Target::Address(_) => {
+                Outcome::Skipped("only the command that starts the server shows it".into())
+            }
+            Target::Command(_) if rule == Rule::AuthNoneWarning && !settings.access.none => {
+                Outcome::Skipped("IMPI_AUTH_NONE is not set".into())
+            }
+            Target::Command(words) => outcome(rule, start(rule, settings, words)),
+        };
+        told(rule, &outcome)?;
+    }
+    Ok(())
+}
+
+fn outcome(rule: Rule, result: Result<(), String>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Passed,
+        Err(what) if rule.level() == Level::Must => Outcome::Failed(what),
+        Err(what) => Outcome::Differs(what),
+    }
+}
+
+/// Judges what a server does beside talking to clients.
+fn start(rule: Rule, settings: &Settings, words: &[OsString]) -> Result<(), String> {
+    let (holds, what) = match rule {
+        Rule::AddressLine => {
+            let server = Running::start(words, settings, true)?;
+            let line = server.line.trim_end_matches('\n');
+            let what = format!("the first line is {line:?}");
+            (line.parse::<SocketAddrV4>().is_ok(), what)
+        }
+        Rule::OneLine => {
+            let said = session(settings, words, settings.access)?;
+            (said.out.is_empty(), format!("it also wrote {:?}", said.out))
+        }
+        Rule::AuthNoneWarning => {
+            let open = Access {
+                key: None,
+                ..settings.access
+            };
+            let said = session(settings, words, open)?;
+            let what = "no message has the address of the client".into();
+            ((said.err + &said.out).contains("127.0.0.1"), what)
+        }
+        _ => {
+            let server = Running::start(words, settings, false)?;
+            let said = server.end(settings.timeout)?;
+            (!said.status.success(), "it ends with success".into())
+        }
+    };
+    if holds { Ok(()) } else { Err(what) }
+}
+
+fn session(settings: &Settings, words: &[OsString], access: Access) -> Result<Said, String> {
+    let whole = checks(settings.clients, access);
+    let whole = whole.iter().find(|check| check.rule == Rule::ImpiSize);
+    let whole = whole.ok_or("there is no such check")?;
+    let server = Running::start(words, settings, true)?;
+    play(settings, whole, server.line.trim())?;
+    server.end(settings.timeout)
+}
+
+fn launch(settings: &Settings, check: &Check, words: &[OsString]) -> Result<(), String> {
+    let server = Running::start(words, settings, true)?;
+    play(settings, check, server.line.trim())?;
+    let said = server.end(settings.timeout)?;
+    match check.end {
+        End::Success if !said.status.success() => Err(format!(
+            "the server ends with {}: {}",
+            said.status, said.err
+        )),
+        End::Anything if said.err.is_empty() && said.out.is_empty() => {
+            Err("the server reports nothing".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A server that runs; it ends with this.
+struct Running {
+    child: Child,
+    line: String,
+    out: Option<JoinHandle<String>>,
+    err: Option<JoinHandle<String>>,
+}
+
+/// What a server wrote after its first line, and how it ended.
+struct Said {
+    status: ExitStatus,
+    out: String,
+    err: String,
+}
+
+fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What has been read before an error is what there is.
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Running {
+    /// Starts it with or without methods of authentication. Without, there is no line to wait for.
+    fn start(words: &[OsString], settings: &Settings, enabled: bool) -> Result<Self, String> {
+        let (program, arguments) = words.split_first().ok_or("no command")?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        for name in ["IMPI_AUTH_NONE", "IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"] {
+            command.env_remove(name);
+        }
+        if let Some(key) = settings.access.key.filter(|_| enabled) {
+            command.env("IMPI_AUTH_KEY", key.to_string());
+        }
+        if settings.access.none && enabled {
+            command.env("IMPI_AUTH_NONE", "");
+        }
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("{}: {error}", program.to_string_lossy()))?;
+        let err = child.stderr.take().map(read);
+        let mut line = String::new();
+        let mut out = child.stdout.take().map(BufReader::new);
+        if let Some(out) = out.as_mut().filter(|_| enabled) {
+            out.read_line(&mut line)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(Self {
+            child,
+            line,
+            out: out.map(read),
+            err,
+        })
+    }
+
+    fn end(mut self, timeout: Duration) -> Result<Said, String> {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
+                let text = |thread: Option<JoinHandle<String>>| {
+                    thread
+                        .and_then(|thread| thread.join().ok())
+                        .unwrap_or_default()
+                };
+                return Ok(Said {
+                    status,
+                    out: text(self.out.take()),
+                    err: text(self.err.take()),
+                });
+            }
+            if Instant::now() >= until {
+                return Err(format!("the server does not end within {timeout:?}"));
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended is no error.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Plays the clients of one check.
+fn play(settings: &Settings, check: &Check, address: &str) -> Result<(), String> {
+    let mut clients: BTreeMap<usize, TcpStream> = BTreeMap::new();
+    for step in &check.steps {
+        let (Step::Open(client)
+        | Step::Send(client, _)
+        | Step::Dribble(client, _)
+        | Step::Expect(client, _)
+        | Step::Quiet(client)
+        | Step::Closed(client)
+        | Step::Leave(client)) = step;
+        let wrong = |what: String| format!("client {client}: {what}");
+        if let Step::Open(_) = step {
+            let stream = TcpStream::connect(address).map_err(|error| wrong(error.to_string()))?;
+            stream
+                .set_nodelay(true)
+                .map_err(|error| wrong(error.to_string()))?;
+            clients.insert(*client, stream);
+            continue;
+        }
+        if let Step::Leave(_) = step {
+            clients.remove(client);
+            continue;
+        }
+        let stream = clients.get_mut(client).ok_or("a client is not connected")?;
+        take(stream, step, settings.timeout).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    match step {
+        Step::Send(_, bytes) => stream.write_all(bytes).map_err(text),
+        Step::Dribble(_, bytes) => bytes
+            .chunks(1)
+            .try_for_each(|byte| stream.write_all(byte))
+            .map_err(text),
+        Step::Expect(_, wanted) => {
+            stream.set_read_timeout(Some(timeout)).map_err(text)?;
+            let mut got = Vec::new();
+            while got.len() < wanted.len() {
+                let mut piece = vec![0; wanted.len() - got.len()];
+                match stream.read(&mut piece) {
+                    Ok(0) => break,
+                    Ok(count) => got.extend(&piece[..count]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
+                // What is wrong is known before all of it has come.
+                if !wanted.starts_with(&got) {
+                    break;
+                }
+            }
+            (got == *wanted)
+                .then_some(())
+                .ok_or_else(|| format!("{got:02x?} came, where {wanted:02x?} was due"))
+        }
+        Step::Quiet(_) => {
+            stream.set_read_timeout(Some(QUIET)).map_err(text)?;
+            match stream.peek(&mut [0]) {
+                Ok(count @ 1..) => Err(format!("{count} byte came too early, or without need")),
+                _ => Ok(()),
+            }
+        }
+        Step::Closed(_) => {
+            stream.set_read_timeout(Some(timeout)).map_err(text)?;
+            match stream.read(&mut [0]) {
+                Ok(0) => Ok(()),
+                Ok(_) => Err("the server answers".into()),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
+                Err(_) => Err("the server does not close the connection".into()),
+            }
+        }
+        Step::Open(_) | Step::Leave(_) => Ok(()),
+    }
+}

@@ -1,0 +1,308 @@
+//! `wireup impi check-server`, on our server and on wrong ones.
+
+use std::process::{Command, Stdio};
+
+use wireup_test_support::Owned;
+
+use crate::faults::{Change, Fault, front, nothing};
+use crate::{IMPI, text};
+
+const BOTH: [(&str, &str); 2] = [("IMPI_AUTH_KEY", "5678"), ("IMPI_AUTH_NONE", "")];
+
+/// The results, and the exit code.
+fn check(words: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(IMPI);
+    command.arg("check-server").args(words).envs(BOTH);
+    let output = command.output().unwrap();
+    let said = text(&output.stdout).to_owned();
+    assert!(said.starts_with("TAP"), "{}", text(&output.stderr));
+    (output.status.code(), said)
+}
+
+fn fails(said: &str, rule: &str) -> bool {
+    let name = format!(" - {rule} [");
+    let line = said.lines().find(|line| line.contains(&name));
+    line.unwrap_or_else(|| panic!("{rule}: {said}"))
+        .starts_with("not ok")
+}
+
+#[test]
+fn our_server_passes_all_checks() {
+    for clients in ["2", "5"] {
+        let command = ["--", IMPI, "-server", clients, "--address", "127.0.0.1"];
+        let (code, said) = check(&[&["--clients", clients][..], &command].concat());
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("not ok") && !said.contains("SKIP"), "{said}");
+    }
+}
+
+/// A server of many sessions of two clients.
+fn server() -> (Owned, String) {
+    let mut command = Command::new(IMPI);
+    command
+        .args(["server", "2", "--address", "127.0.0.1", "--sessions", "0"])
+        .envs(BOTH)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut server = Owned(command.spawn().unwrap());
+    let address = server.first_line();
+    (server, address)
+}
+
+fn is(unit: &[u8], command: &[u8; 4]) -> bool {
+    unit.starts_with(command)
+}
+
+fn close(unit: &mut Vec<u8>) -> Vec<u8> {
+    *unit = b"close".to_vec();
+    Vec::new()
+}
+
+/// The answer to AUTH: the only unit of a server that is no command.
+fn choice(unit: &[u8]) -> bool {
+    unit.starts_with(&[0, 0, 0])
+}
+
+/// How to break a rule in what the client says, and in what the server says.
+const WRONG: &[(&str, Change, Change)] = &[
+    (
+        "UnknownCommand",
+        |unit| {
+            if is(unit, b"WHAT") {
+                close(unit)
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+    (
+        "AuthFirst",
+        |unit| {
+            let first = is(unit, b"IMPI") && unit[8..] == [0; 4];
+            // The server would close the connection; this one answers.
+            if first {
+                b"IMPI\0\0\0\x04\0\0\0\x02".to_vec()
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+    (
+        "AuthMasks",
+        |unit| {
+            if is(unit, b"AUTH") && unit.len() != 12 {
+                close(unit)
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+    (
+        "AuthChoice",
+        |unit| {
+            let offered = is(unit, b"AUTH") && unit.len() == 12 && unit[8] == 0x40;
+            if offered {
+                vec![0, 0, 0, 30, 0, 0, 0, 0]
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+    (
+        "AuthNoCommon",
+        |unit| {
+            let alien = is(unit, b"AUTH") && unit[8..] == [0x40, 0, 0, 0];
+            if alien { vec![0; 8] } else { Vec::new() }
+        },
+        nothing,
+    ),
+    ("AuthNone", nothing, |unit| {
+        if unit[..4] == [0; 4] {
+            unit.splice(.., [0, 0, 0, 0, 0, 0, 0, 1, 0]);
+        }
+        Vec::new()
+    }),
+    ("AuthKey", nothing, |unit| {
+        if choice(unit) && unit[3] == 1 {
+            unit.splice(.., [0, 0, 0, 1, 0, 0, 0, 8]);
+        }
+        Vec::new()
+    }),
+    (
+        "AuthWrongKey",
+        |unit| {
+            if unit[..] == (!5678_u64).to_be_bytes() {
+                unit.splice(.., 5678_u64.to_be_bytes());
+            }
+            Vec::new()
+        },
+        nothing,
+    ),
+    (
+        "ImpiWaits",
+        |unit| {
+            if is(unit, b"IMPI") {
+                b"IMPI\0\0\0\x04\0\0\0\x02".to_vec()
+            } else {
+                Vec::new()
+            }
+        },
+        |unit| {
+            if is(unit, b"IMPI") {
+                unit.clear();
+            }
+            Vec::new()
+        },
+    ),
+    ("ImpiSize", nothing, |unit| {
+        if is(unit, b"IMPI") {
+            unit[11] += 1;
+        }
+        Vec::new()
+    }),
+    ("CollByRank", nothing, |unit| {
+        if is(unit, b"COLL") {
+            unit[16..].reverse();
+        }
+        Vec::new()
+    }),
+    ("CollMask", nothing, |unit| {
+        if is(unit, b"COLL") {
+            unit[15] = 3;
+        }
+        Vec::new()
+    }),
+    (
+        "CollComplete",
+        |unit| {
+            if is(unit, b"COLL") {
+                b"COLL\0\0\0\x0a\0\0\x11\0\0\0\0\x03\x01\x01".to_vec()
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+    ("CollAtOnce", nothing, |unit| {
+        // Only once DONE is answered, which is too late.
+        if is(unit, b"COLL") {
+            unit.clear();
+        }
+        Vec::new()
+    }),
+    ("CollToAll", nothing, |unit| {
+        // Nothing for client 1, to which client 0's label is another's.
+        if is(unit, b"COLL") && unit[15] == 1 {
+            unit.clear();
+        }
+        Vec::new()
+    }),
+    ("CollOpaque", nothing, |unit| {
+        if is(unit, b"COLL") && unit[8] == 0x40 {
+            unit.clear();
+        }
+        Vec::new()
+    }),
+    ("DoneEmpty", nothing, |unit| {
+        if is(unit, b"DONE") {
+            unit.splice(.., *b"DONE\0\0\0\x01\0");
+        }
+        Vec::new()
+    }),
+    (
+        "DoneWaits",
+        |unit| {
+            if is(unit, b"DONE") {
+                b"DONE\0\0\0\0".to_vec()
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+    (
+        "FiniNoReply",
+        |unit| {
+            if is(unit, b"FINI") {
+                b"FINI\0\0\0\0".to_vec()
+            } else {
+                Vec::new()
+            }
+        },
+        nothing,
+    ),
+];
+
+#[test]
+fn each_wrong_answer_is_found() {
+    let (server, address) = server();
+    let (code, said) = check(&[&address]);
+    assert_eq!(code, Some(0), "{said}");
+    for (rule, client, wrong) in WRONG {
+        let fault = Fault {
+            client: *client,
+            server: *wrong,
+        };
+        let address = front(&address, fault).to_string();
+        let (code, said) = check(&["--timeout", "2", &address]);
+        assert_eq!(code, Some(1), "{rule}: {said}");
+        assert!(fails(&said, rule), "{rule}: {said}");
+    }
+    drop(server);
+}
+
+#[test]
+fn what_a_server_prints_and_how_it_ends_is_checked() {
+    let start = r#""$0" -server 2 --address 127.0.0.1"#;
+    for (rule, script, code) in [
+        ("AddressLine", format!("echo hello; exec {start}"), 1),
+        (
+            "OneLine",
+            format!("{start}; code=$?; echo more; exit $code"),
+            0,
+        ),
+        ("ServerExits", format!("{start}; exit 3"), 1),
+        ("LostReported", format!("exec {start} 2>/dev/null"), 0),
+        ("AuthNoneWarning", format!("exec {start} 2>/dev/null"), 0),
+        ("AuthUnavailable", format!("{start} || exit 0"), 1),
+    ] {
+        let (got, said) = check(&["--timeout", "5", "--", "sh", "-c", &script, IMPI]);
+        assert_eq!(got, Some(code), "{rule}: {said}");
+        assert!(fails(&said, rule), "{rule}: {said}");
+    }
+}
+
+#[test]
+fn a_server_that_reads_whole_segments_only_is_found() {
+    // Of units that come in pieces it takes the first bytes for all.
+    let (server, address) = server();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let front = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut server = std::net::TcpStream::connect(&address).unwrap();
+            let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || {
+                let mut piece = [0; 4096];
+                while let Ok(count @ 8..) = client.read(&mut piece) {
+                    if server.write_all(&piece[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = server.shutdown(std::net::Shutdown::Both);
+                let _ = client.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    let (code, said) = check(&["--timeout", "2", &front]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(fails(&said, "Pieces"), "{said}");
+    drop(server);
+}
