@@ -18,6 +18,7 @@ pub(crate) mod link_message;
 pub(crate) mod local;
 pub mod local_agent;
 pub(crate) mod message;
+pub(crate) mod name_store;
 pub(crate) mod outside_allocator;
 pub(crate) mod remote;
 #[allow(unsafe_code, reason = "descriptors that come with the process")]

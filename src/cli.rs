@@ -21,6 +21,7 @@ mod launchers;
 mod line;
 mod look;
 mod man;
+mod names;
 mod negation;
 mod oci_hook;
 mod options;
@@ -75,6 +76,8 @@ enum Other {
     Attach(attach::AttachArgs),
     /// Wait for jobs that were started with --detach
     Wait(attach::WaitArgs),
+    /// Show or withdraw names that ranks have published for other launches
+    Names(names::NamesArgs),
     /// Tell what would make a launch fail, on this machine or on hosts
     Doctor(doctor::DoctorArgs),
     /// Tell where the time of a launch went, from its status stream
@@ -178,6 +181,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Topo(args)) => topo::execute(&args),
         Ok(Other::Attach(args)) => attach::attach(&args),
         Ok(Other::Wait(args)) => attach::wait(&args),
+        Ok(Other::Names(args)) => names::names(args),
         Ok(Other::Doctor(args)) => doctor::execute(args),
         Ok(Other::Report(args)) => report::execute(&args),
         Ok(Other::Handed(agent_commands::Handed::Top(args))) if !args.is_interactive() => {

@@ -1,9 +1,9 @@
-//! Names that launches publish, kept outside of wireup (`--names`): in files, in etcd, in a directory service. A process
+//! Names that launches publish, kept outside of wireup (`--names`): in files or in etcd. A process
 //! of the launch's user (`wireup-agent name-store`) does it for one launch, and speaks with its launcher as the
 //! rendezvous does.
 //!
 //! ```text
-//!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, slapd
+//!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd
 //!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
 //! ```
 //! - [`record`]: what is stored, and under which id

@@ -70,7 +70,7 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
             NameBackend::Etcd(endpoints) => {
                 serve(EtcdStore::new(&endpoints), names, socket).await;
             }
-            NameBackend::Agents | NameBackend::Ldap(_) => return Err(refused()),
+            NameBackend::Agents => return Err(refused()),
         }
         Ok(0)
     })

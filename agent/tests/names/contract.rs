@@ -13,7 +13,7 @@ use wireup_core::names::shared::ToShared;
 use super::places::{Kind, Launch, OTHER, Place};
 use crate::common::{eventually, skip};
 
-fn publish_as(name: &str, persistence: Persistence, limits: Limits) -> NameRequest {
+pub(crate) fn publish_as(name: &str, persistence: Persistence, limits: Limits) -> NameRequest {
     NameRequest::Publish {
         range: Range::Session,
         persistence,
@@ -25,7 +25,7 @@ fn publish_as(name: &str, persistence: Persistence, limits: Limits) -> NameReque
     }
 }
 
-fn publish(name: &str) -> NameRequest {
+pub(crate) fn publish(name: &str) -> NameRequest {
     publish_as(name, Persistence::Session, Limits::default())
 }
 
@@ -76,7 +76,7 @@ fn await_gone(launch: &mut Launch, name: &str) {
     });
 }
 
-pub fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Place) {
+pub(crate) fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     assert_eq!(first.ask(1, publish("a name")), NameReply::Done);
     let NameReply::Found(found) = second.ask(0, look("a name")) else {
@@ -97,7 +97,7 @@ pub fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Place) {
     assert_eq!(second.ask(2, unpublish(Removal::Anybodys, "b")), GONE);
 }
 
-pub fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Place) {
+pub(crate) fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     assert_eq!(first.ask(0, publish("a")), NameReply::Done);
     assert_eq!(second.ask(0, publish("a")), duplicate("a"));
@@ -141,7 +141,7 @@ pub fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Place) {
     assert_eq!((done, late), (1, 3), "{answers:?}");
 }
 
-pub fn a_name_expires_and_its_place_is_free(place: &Place) {
+pub(crate) fn a_name_expires_and_its_place_is_free(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     let limits = |seconds| Limits {
         expires: Some(Duration::from_secs(seconds)),
@@ -168,7 +168,7 @@ pub fn a_name_expires_and_its_place_is_free(place: &Place) {
     }
 }
 
-pub fn a_name_is_read_as_often_as_its_publisher_says(place: &Place) {
+pub(crate) fn a_name_is_read_as_often_as_its_publisher_says(place: &Place) {
     let mut first = place.launch("one");
     let limits = Limits {
         expires: None,
@@ -197,7 +197,7 @@ pub fn a_name_is_read_as_often_as_its_publisher_says(place: &Place) {
     assert_eq!(first.ask(0, counted), NameReply::Done);
 }
 
-pub fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one_that_is_gone(
+pub(crate) fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one_that_is_gone(
     place: &Place,
 ) {
     let mut first = place.launch("one");
@@ -232,7 +232,7 @@ pub fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one_that_i
     assert_eq!(first.ask(0, look("once")), GONE);
 }
 
-pub fn only_what_persists_outlives_its_launch(place: &Place) {
+pub(crate) fn only_what_persists_outlives_its_launch(place: &Place) {
     // Without an agent, the rendezvous ends with the last launch.
     let mut last = place.launch("last");
     let mut first = place.launch("one");
@@ -267,7 +267,7 @@ pub fn only_what_persists_outlives_its_launch(place: &Place) {
     );
 }
 
-pub fn what_a_process_published_goes_with_it(place: &Place) {
+pub(crate) fn what_a_process_published_goes_with_it(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     for rank in [0, 1] {
         let name = format!("of {rank}");
@@ -292,7 +292,7 @@ pub fn what_a_process_published_goes_with_it(place: &Place) {
     is_found(second.ask(0, look("stays")), "stays");
 }
 
-pub fn names_of_a_launch_that_was_killed_are_pruned(place: &Place) {
+pub(crate) fn names_of_a_launch_that_was_killed_are_pruned(place: &Place) {
     let mut second = place.launch("two");
     let mut first = place.launch("one");
     assert_eq!(first.ask(0, publish("a")), NameReply::Done);
@@ -315,7 +315,7 @@ pub fn names_of_a_launch_that_was_killed_are_pruned(place: &Place) {
     assert_eq!(listed[0].owner, second.who(0).proc);
 }
 
-pub fn a_lookup_waits_for_a_name_or_its_timeout(place: &Place) {
+pub(crate) fn a_lookup_waits_for_a_name_or_its_timeout(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     let waits = second.begin(0, look_for("late", wait(None)));
     let timeout = second.ask(1, look_for("never", wait(Some(1))));
@@ -324,7 +324,7 @@ pub fn a_lookup_waits_for_a_name_or_its_timeout(place: &Place) {
     is_found(second.answer(waits), "late");
 }
 
-pub fn ten_thousand_names_are_listed_found_and_withdrawn(place: &Place) {
+pub(crate) fn ten_thousand_names_are_listed_found_and_withdrawn(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
     for batch in 0..100 {
         let tickets: Vec<_> = (0..100)
@@ -349,7 +349,7 @@ pub fn ten_thousand_names_are_listed_found_and_withdrawn(place: &Place) {
     });
 }
 
-pub fn launches_that_meet_by_a_name_see_only_each_others_names(place: &Place) {
+pub(crate) fn launches_that_meet_by_a_name_see_only_each_others_names(place: &Place) {
     if place.kind() == Kind::Agents {
         // Each name has a rendezvous of its own, which has a test: run::rendezvous.
         return;
@@ -367,7 +367,7 @@ pub fn launches_that_meet_by_a_name_see_only_each_others_names(place: &Place) {
     assert_eq!(owner(&mut same), met.who(0).proc);
 }
 
-pub fn two_users_have_the_same_name(place: &Place) {
+pub(crate) fn two_users_have_the_same_name(place: &Place) {
     if place.kind() == Kind::Agents {
         // A rendezvous is of one user, whom the kernel names: core's names::tests, and hosts::users.
         return;
@@ -390,7 +390,9 @@ pub fn two_users_have_the_same_name(place: &Place) {
     assert_eq!(listed.len(), 1);
 }
 
-pub fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_back(place: &Place) {
+pub(crate) fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_back(
+    place: &Place,
+) {
     if place.kind() == Kind::Agents {
         // Its loss is that of the connection: run::rendezvous.
         return;
@@ -437,7 +439,7 @@ pub fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_back(pl
 }
 
 /// As `src/nameserv/file/file_nameserv.c` of MPICH writes and reads them.
-pub fn files_are_those_of_mpich_both_ways(place: &Place) {
+pub(crate) fn files_are_those_of_mpich_both_ways(place: &Place) {
     let mut launch = place.launch("one");
     assert_eq!(launch.ask(0, publish("a name")), NameReply::Done);
     let directory = place.shared().join(".mpinamepub");
@@ -459,7 +461,7 @@ pub fn files_are_those_of_mpich_both_ways(place: &Place) {
     assert!(!directory.join("other").exists());
 }
 
-pub fn a_directory_that_others_may_write_is_refused(place: &Place) {
+pub(crate) fn a_directory_that_others_may_write_is_refused(place: &Place) {
     use std::os::unix::fs::PermissionsExt as _;
     let mut launch = place.launch("one");
     assert_eq!(launch.ask(0, publish("a")), NameReply::Done);

@@ -6,6 +6,7 @@
 #[macro_use(test)]
 extern crate wireup_test_support;
 
+mod command;
 mod contract;
 mod launches;
 mod places;

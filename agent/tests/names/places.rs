@@ -24,13 +24,13 @@ use crate::common::{eventually, skip, wireup};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Another user.
-pub const OTHER: u32 = 12_345;
+pub(crate) const OTHER: u32 = 12_345;
 
 const ETCD: &str = "/usr/bin/etcd";
 
 /// A store that runs, or may run.
-pub struct Place {
-    pub dir: tempfile::TempDir,
+pub(crate) struct Place {
+    pub(crate) dir: tempfile::TempDir,
     /// As `--names` has it; none for the rendezvous.
     backend: Option<String>,
     server: std::cell::RefCell<Option<Server>>,
@@ -39,7 +39,7 @@ pub struct Place {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     Agents,
     File,
     Etcd,
@@ -82,11 +82,11 @@ impl Place {
         place
     }
 
-    pub fn agents() -> Option<Self> {
+    pub(crate) fn agents() -> Option<Self> {
         Some(Self::new(Kind::Agents, |_, _| None))
     }
 
-    pub fn file() -> Option<Self> {
+    pub(crate) fn file() -> Option<Self> {
         Some(Self::new(Kind::File, |dir, _| {
             let shared = dir.join("shared");
             std::fs::create_dir(&shared).unwrap();
@@ -96,7 +96,7 @@ impl Place {
     }
 
     #[track_caller]
-    pub fn etcd() -> Option<Self> {
+    pub(crate) fn etcd() -> Option<Self> {
         if !Path::new(ETCD).exists() {
             skip(&format!("no {ETCD}: run scripts/setup"));
             return None;
@@ -110,21 +110,21 @@ impl Place {
         }))
     }
 
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
     /// As `--names` has it.
-    pub fn backend(&self) -> &str {
+    pub(crate) fn backend(&self) -> &str {
         self.backend.as_deref().unwrap_or("agents")
     }
 
     /// The directory of its settings.
-    pub fn config(&self) -> &str {
+    pub(crate) fn config(&self) -> &str {
         self.dir.path().to_str().unwrap()
     }
 
-    pub fn shared(&self) -> PathBuf {
+    pub(crate) fn shared(&self) -> PathBuf {
         self.dir.path().join("shared")
     }
 
@@ -133,7 +133,7 @@ impl Place {
     }
 
     /// The store begins, or comes back.
-    pub fn come(&self) {
+    pub(crate) fn come(&self) {
         let started = match self.kind {
             Kind::Agents => {
                 let _ = std::fs::remove_file(self.socket());
@@ -177,7 +177,7 @@ impl Place {
     }
 
     /// The store is away, as after a crash.
-    pub fn go(&self) {
+    pub(crate) fn go(&self) {
         match self.kind {
             Kind::File => std::fs::rename(self.shared(), self.dir.path().join("away")).unwrap(),
             Kind::Agents | Kind::Etcd => drop(self.server.borrow_mut().take()),
@@ -185,11 +185,11 @@ impl Place {
     }
 
     /// A launch whose job has this name.
-    pub fn launch(&self, job: &str) -> Launch {
+    pub(crate) fn launch(&self, job: &str) -> Launch {
         self.launch_as(job, "", None)
     }
 
-    pub fn launch_as(&self, job: &str, meet: &str, user: Option<u32>) -> Launch {
+    pub(crate) fn launch_as(&self, job: &str, meet: &str, user: Option<u32>) -> Launch {
         let (socket, keeper) = match &self.backend {
             None => (UnixStream::connect(self.socket()).unwrap(), None),
             Some(backend) => {
@@ -231,7 +231,7 @@ fn serial(number: u64) -> Serial {
 }
 
 /// A launch, as the store knows it.
-pub struct Launch {
+pub(crate) struct Launch {
     job: String,
     socket: UnixStream,
     frames: FrameReader,
@@ -267,7 +267,7 @@ impl Launch {
     }
 
     /// The next message.
-    pub fn hear(&mut self) -> FromRendezvous {
+    pub(crate) fn hear(&mut self) -> FromRendezvous {
         loop {
             if !self.come.is_empty() {
                 return self.come.remove(0);
@@ -288,7 +288,7 @@ impl Launch {
         }
     }
 
-    pub fn who(&self, rank: u32) -> Requester {
+    pub(crate) fn who(&self, rank: u32) -> Requester {
         Requester {
             proc: Proc::new(Nspace::new(&self.job).unwrap(), Rank(rank)),
             node: NodeId(rank / 2),
@@ -298,12 +298,12 @@ impl Launch {
         }
     }
 
-    pub fn say(&mut self, message: ToShared) {
+    pub(crate) fn say(&mut self, message: ToShared) {
         self.write(Class::Carried, &ToRendezvous::Store(message));
     }
 
     /// Makes a request of a rank; its number.
-    pub fn begin(&mut self, rank: u32, request: NameRequest) -> Ticket {
+    pub(crate) fn begin(&mut self, rank: u32, request: NameRequest) -> Ticket {
         self.last += 1;
         let ticket = Ticket {
             node: NodeId(rank / 2),
@@ -319,7 +319,7 @@ impl Launch {
     }
 
     /// The answer to a request. What the store reports meanwhile is for the user.
-    pub fn answer(&mut self, ticket: Ticket) -> NameReply {
+    pub(crate) fn answer(&mut self, ticket: Ticket) -> NameReply {
         let mut others = Vec::new();
         let answer = loop {
             match self.hear() {
@@ -338,7 +338,7 @@ impl Launch {
     }
 
     /// Asks, and confirms an answer that is for this reader alone.
-    pub fn ask(&mut self, rank: u32, request: NameRequest) -> NameReply {
+    pub(crate) fn ask(&mut self, rank: u32, request: NameRequest) -> NameReply {
         let ticket = self.begin(rank, request);
         let answer = self.answer(ticket);
         if answer.has_once() {
@@ -351,7 +351,7 @@ impl Launch {
     }
 
     /// The launcher and the process that keeps its names are killed.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         if let Some(keeper) = &mut self.keeper {
             keeper.kill().unwrap();
         }

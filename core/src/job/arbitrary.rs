@@ -390,7 +390,6 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         Just(NameBackend::Agents),
         "[a-z/:0-9]{0,9}".prop_map(NameBackend::File),
         "[a-z:0-9]{0,9}".prop_map(NameBackend::Etcd),
-        "[a-z:0-9]{0,9}".prop_map(NameBackend::Ldap),
     ];
     let names = (of("[a-z]{1,9}"), of(names), of(any::<u32>()));
     let interface = (pmi, any::<bool>(), paths, names).prop_map(

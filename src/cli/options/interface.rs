@@ -51,7 +51,7 @@ pub(crate) struct InterfaceArgs {
     meet: Option<String>,
 
     /// Where published names are kept that launches look up for each other: agents, file:DIR (absolute, on a
-    /// file system of all hosts), etcd:[ENDPOINTS], ldap:[URL] [default: $WIREUP_NAMES, or agents]
+    /// file system of all hosts), etcd:[ENDPOINTS] [default: $WIREUP_NAMES, or agents]
     #[arg(long, value_name = "STORE")]
     names: Option<NameBackend>,
 
