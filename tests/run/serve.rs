@@ -258,3 +258,48 @@ fn the_variables_of_a_rank_are_its_users_alone_and_a_program_is_refused() {
     running.signal(Signal::TERM);
     running.finish().expect(143);
 }
+
+/// A client of PMI-1 that asks for notices, with or without a signal, and prints those that come. Signals of two notices may
+/// be one, so the first one's is waited for.
+const LISTENER: &str = r#"
+import signal, socket, sys
+port, name = int(sys.argv[1]), sys.argv[2]
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+client = socket.create_connection(("127.0.0.1", port))
+client.sendall(b"cmd=initack pmiid=1\n")
+client.recv(1024)
+aside = socket.create_connection(("127.0.0.1", port))
+aside.sendall(b"cmd=init_oob signal=%s pmi_version=2 pmi_subversion=0\n" % name.encode())
+signalled = name == "NONE"
+for line in aside.makefile():
+    if not signalled:
+        signal.sigwait([signal.SIGUSR2])
+        signalled = True
+    print(line.strip(), flush=True)
+"#;
+
+#[test]
+fn a_client_that_asks_for_notices_gets_them_and_its_signal() {
+    for name in ["SIGUSR2", "NONE"] {
+        let served = Served::new(&[]);
+        let file = served.running.work().join("notices");
+        let mut client = Command::new("python3");
+        client.args(["-c", LISTENER, &served.ports[1], name]);
+        let client = client.stdout(fs::File::create(&file).unwrap());
+        let mut client = client.spawn().unwrap();
+        let said = || fs::read_to_string(&file).unwrap();
+        // There is no answer by which the client could know that it is heard.
+        eventually("a notice comes", || {
+            served.running.signal(Signal::USR1);
+            said().starts_with("cmd=checkpoint\n").then_some(())
+        });
+        served.running.signal(Signal::TERM);
+        eventually("the last notice comes", || {
+            said()
+                .ends_with("cmd=abort reason=the_job_ends\n")
+                .then_some(())
+        });
+        assert!(client.wait().unwrap().success());
+        served.running.finish().expect(143);
+    }
+}
