@@ -180,7 +180,8 @@ impl Supervisor {
             let failed = own || judge(rank, end, pmi).is_some();
             return failed.then(|| if own { kind_of(cause) } else { JOB_ENDED });
         }
-        if let Some(dismissal) = self.dismissed.remove(&rank) {
+        let killed = self.is_killed_by_another(rank, end);
+        if let Some(dismissal) = self.dismissed.remove(&rank).filter(|_| !killed) {
             return Some(self.dismissed_ended(gone, dismissal, now));
         }
         let failure = judge(rank, end, pmi).or_else(|| {

@@ -160,13 +160,50 @@ fn kill_each(moment: Moment) {
         if !words.is_empty() {
             expect_cause(&outcome, words);
         }
-        if victim == Victim::Agent {
-            // As the service manager does.
-            cluster.start_agent(1);
+        serves_the_next(&cluster, victim, &when);
+    }
+}
+
+/// All hosts serve, as if nothing had been.
+fn serves_the_next(cluster: &Cluster, killed: Victim, when: &str) {
+    if killed == Victim::Agent {
+        // As the service manager does.
+        cluster.start_agent(1);
+    }
+    let next = cluster.run(0, HOSTS).more(["--pmi", "pmix", "true"]);
+    let next = next.run();
+    assert_eq!((next.code, next.err()), (0, String::new()), "after {when}");
+}
+
+/// The same under `continue`: the loss is reported at once, the others go on where they need nothing of the dead, and
+/// end by an interrupt.
+fn kill_each_and_go_on(moment: Moment) {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for victim in VICTIMS {
+        let Some(running) = moment.reach(&cluster, "continue") else {
+            return;
+        };
+        let words = moment.kill(victim, &cluster, &running);
+        for word in words {
+            running.wait_for(Output::Stderr, word);
         }
-        let next = cluster.run(0, HOSTS).more(["--pmi", "pmix", "true"]);
-        let next = next.run();
-        assert_eq!((next.code, next.err()), (0, String::new()), "after {when}");
+        // A sidecar is needed by all ranks of its host, and the others before they have joined.
+        let goes_on = moment == Moment::BeforeInit
+            && matches!(victim, Victim::Rank | Victim::Step | Victim::Agent);
+        if goes_on {
+            running.wait_for(Output::Stderr, "; the others ");
+            let all = cluster.host(0).processes().into_iter();
+            let ranks = all.filter(|process| process.name == moment.ranks());
+            assert_eq!(ranks.count(), 2, "{victim:?}");
+        }
+        running.signal(Signal::INT);
+        let outcome = running.finish();
+        let when = format!("{victim:?} killed at {moment:?}, continue: {outcome:?}");
+        assert_ne!(outcome.code, 0, "{when}");
+        assert!(victim != Victim::Launcher || outcome.code == 137, "{when}");
+        serves_the_next(&cluster, victim, &when);
     }
 }
 
@@ -175,6 +212,15 @@ fn each_process_of_a_launch_before_init_in_a_modex_in_a_spawn_and_in_finalize() 
     std::thread::scope(|scope| {
         for moment in MOMENTS {
             scope.spawn(move || kill_each(moment));
+        }
+    });
+}
+
+#[test]
+fn each_process_of_a_launch_whose_others_go_on() {
+    std::thread::scope(|scope| {
+        for moment in MOMENTS {
+            scope.spawn(move || kill_each_and_go_on(moment));
         }
     });
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
-use crate::job::outcome::Cause;
+use crate::job::outcome::{Cause, RankEnd};
 use crate::record::kind_of;
 
 impl Supervisor {
@@ -36,6 +36,14 @@ impl Supervisor {
             self.rank_left(Waiting::For(rank), cause, now);
         }
         kind
+    }
+
+    /// Whether a rank that was aborted was killed before it would have been for that: the others may have aborted it
+    /// because it was gone.
+    pub(super) fn is_killed_by_another(&self, rank: GlobalRank, end: RankEnd) -> bool {
+        end == RankEnd::Signal(SIGKILL)
+            && matches!(self.dismissed.get(&rank), Some(Dismissal::Aborted(_)))
+            && self.kills.iter().any(|(_, ranks)| ranks.contains(&rank))
     }
 
     /// A rank or a tool requests an action on ranks. An abort by a tool is its order to end them.

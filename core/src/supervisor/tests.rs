@@ -382,6 +382,40 @@ fn survivors_end_by_an_abort_and_by_what_concerns_all() {
 }
 
 #[test]
+fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
+    let all: Vec<GlobalRank> = (0..4).map(GlobalRank).collect();
+    let mut job = with_policy(4, OnFailure::Continue, ExitPolicy::First);
+    let mut orders = Vec::new();
+    let demand = Demand {
+        by: Some(all[0]),
+        what: Wish::Abort {
+            code: 14,
+            message: String::new(),
+        },
+        ranks: Some(all.clone()),
+    };
+    job.demanded(demand, T0, &mut orders);
+    let (pmi, killed) = (active(), RankEnd::Signal(SIGKILL));
+    let ends = |job: &mut Supervisor, rank, end| {
+        let mut orders = Vec::new();
+        job.rank_ended(gone(rank, end, &pmi), T0, &mut orders);
+        orders
+    };
+    assert_eq!(ends(&mut job, all[1], RankEnd::Signal(SIGTERM)), []);
+    let (rank, end) = (all[2], killed);
+    let cause = Cause::RankFailed { rank, end };
+    assert_eq!(
+        ends(&mut job, rank, end),
+        [SupervisorOrder::NoteFailure(cause)]
+    );
+    // From now on it is the abort that kills.
+    job.tick(GRACE, |_| false, &mut orders);
+    assert_eq!(ends(&mut job, all[3], killed), []);
+    assert_eq!(ends(&mut job, all[0], killed), []);
+    assert_eq!(job.exit_code(), 14);
+}
+
+#[test]
 fn what_was_lost_is_requeued_and_what_the_program_decided_is_not() {
     let failed = |end| Cause::RankFailed {
         rank: GlobalRank(1),
