@@ -66,8 +66,8 @@ pub(crate) struct RemoteBackend {
     /// Why the link is of no use any more.
     cut: Option<String>,
     fleet: Fleet,
-    /// What ranks had done, where it is known.
-    states: BTreeMap<GlobalRank, Arc<PmiState>>,
+    /// What each rank had done, as far as it is known.
+    states: Vec<Option<Arc<PmiState>>>,
     told: VecDeque<FromBackend>,
     /// What may follow from what another host has not told yet.
     failures: AcrossHosts<FromBackend>,
@@ -189,7 +189,7 @@ impl RemoteBackend {
                 rank, ref state, ..
             } => {
                 self.fleet.rank_done(rank);
-                self.states.insert(rank, Arc::new(state.clone()));
+                self.keep_state(rank, &Arc::new(state.clone()));
             }
             FromBackend::Alike(Alike::Ended {
                 ref state,
@@ -199,7 +199,7 @@ impl RemoteBackend {
                 let state = Arc::new(state.clone());
                 for (rank, _) in ranks {
                     self.fleet.rank_done(*rank);
-                    self.states.insert(*rank, Arc::clone(&state));
+                    self.keep_state(*rank, &state);
                 }
             }
             FromBackend::Failed {
@@ -207,7 +207,7 @@ impl RemoteBackend {
                 state: Some(ref state),
             } => {
                 if let Some(rank) = cause.rank() {
-                    self.states.insert(rank, Arc::new(state.clone()));
+                    self.keep_state(rank, &Arc::new(state.clone()));
                 }
             }
             FromBackend::Waits(awaited) => {
@@ -234,6 +234,14 @@ impl RemoteBackend {
             _ => false,
         };
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
+    }
+
+    fn keep_state(&mut self, rank: GlobalRank, state: &Arc<PmiState>) {
+        let at = rank.index();
+        if self.states.len() <= at {
+            self.states.resize(at + 1, None);
+        }
+        self.states[at] = Some(Arc::clone(state));
     }
 
     fn tell(&mut self, told: FromBackend) {
@@ -397,7 +405,7 @@ impl Backend for RemoteBackend {
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        let state = self.states.get(&rank);
+        let state = self.states.get(rank.index()).and_then(Option::as_ref);
         state
             .map(|state| PmiState::clone(state))
             .unwrap_or_default()

@@ -1,7 +1,8 @@
 //! What debuggers see of a launch: the table of its processes.
 
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 
 use super::Controller;
 use crate::backend::message::ToBackend;
@@ -33,7 +34,7 @@ impl Controller {
         let processes: Vec<GlobalRank> = all
             .filter(|process| !daemons(self.jobs.identity(*process).0))
             .collect();
-        let programs: Vec<PathBuf> = processes
+        let programs: Vec<Cow<'_, Path>> = processes
             .iter()
             .map(|process| {
                 let (plan, rank) = self.jobs.plan_of(*process);
@@ -83,10 +84,13 @@ impl Controller {
 }
 
 /// What a rank executes, from the root.
-pub(super) fn executable(plan: &Plan, rank: Rank) -> PathBuf {
+pub(super) fn executable(plan: &Plan, rank: Rank) -> Cow<'_, Path> {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
+    if program.path().is_absolute() {
+        return Cow::Borrowed(program.path());
+    }
     let cwd = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
-    cwd.join(program.path())
+    Cow::Owned(cwd.join(program.path()))
 }

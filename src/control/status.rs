@@ -166,6 +166,9 @@ impl Controller {
 
     /// A rank came into another state.
     pub(super) fn rank_changed(&mut self, rank: GlobalRank, state: RankState) {
+        if !self.is_recorded() && !enabled!(Level::DEBUG) {
+            return;
+        }
         let (job, number) = self.jobs.identity(rank);
         debug!(parent: self.family.span(job), rank = number.0, ?state, "rank");
         if !self.is_recorded() {

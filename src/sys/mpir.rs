@@ -88,20 +88,26 @@ pub fn is_debugged() -> bool {
 pub fn show<'a>(processes: impl IntoIterator<Item = (&'a str, &'a [u8], i32)>) {
     let mut names = Vec::new();
     let mut known: HashMap<&'a [u8], *mut c_char> = HashMap::new();
-    let mut name = |bytes: &'a [u8]| {
+    let mut name = |bytes: &'a [u8], last: &mut (&'a [u8], *mut c_char)| {
+        // Of the many processes of a host or program most have the one of the process before.
+        if std::ptr::eq(bytes, last.0) {
+            return AtomicPtr::new(last.1);
+        }
         let new = || {
             names.push(CString::new(bytes).unwrap_or_default());
             names
                 .last()
                 .map_or(null_mut(), |name| name.as_ptr().cast_mut())
         };
-        AtomicPtr::new(*known.entry(bytes).or_insert_with(new))
+        *last = (bytes, *known.entry(bytes).or_insert_with(new));
+        AtomicPtr::new(last.1)
     };
+    let (mut host_before, mut program_before) = ((&[][..], null_mut()), (&[][..], null_mut()));
     let entries = processes
         .into_iter()
         .map(|(host, executable, pid)| ProctableEntry {
-            host_name: name(host.as_bytes()),
-            executable_name: name(executable),
+            host_name: name(host.as_bytes(), &mut host_before),
+            executable_name: name(executable, &mut program_before),
             pid,
         });
     let mut entries: Vec<ProctableEntry> = entries.collect();
