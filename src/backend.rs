@@ -6,6 +6,7 @@ pub(crate) mod arbitrary;
 pub mod cleaning;
 pub mod cleanup_record;
 pub(crate) mod container;
+pub mod fabric;
 #[allow(
     unsafe_code,
     reason = "processes made by clone(2) that have one thread"

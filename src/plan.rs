@@ -28,6 +28,8 @@ use crate::plan::slots::Slots;
 use crate::plan::wrap::Wrapper;
 use crate::sys::limits::RawLimit;
 use wireup_core::binding::HostBinding;
+use wireup_core::fabric::credential::Credential;
+use wireup_core::fabric::record::Record;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::octets;
@@ -43,6 +45,7 @@ pub mod direction;
 pub mod directory;
 pub mod engines;
 pub mod environment;
+mod fabric;
 mod growth;
 pub mod host_lookup;
 pub mod hostfile;
@@ -126,6 +129,10 @@ pub struct Decided {
     pub origin: Option<Origin>,
     /// The secret that signs its credentials, if PMIx is offered.
     pub key: Option<LaunchKey>,
+    /// Credentials of the network, if ranks get any.
+    pub credential: Option<Arc<Credential>>,
+    /// What revokes them after the loss of the launcher.
+    pub lease: Option<Record>,
     /// By application context: its variables, before wireup's own and those of a node. Empty on one
     /// machine, where they are in [`App::env`].
     #[serde(with = "octets")]

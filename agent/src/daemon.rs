@@ -47,7 +47,7 @@ use crate::rendezvous::NameServers;
 use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
-use crate::{local, metrics, node_agent, tls, work};
+use crate::{fabric, local, metrics, node_agent, tls, work};
 use wireup::cli::agent_commands::agent::{AgentArgs, OnStop};
 use wireup::failure::RunFailure;
 use wireup::plan::slots::Slots;
@@ -182,6 +182,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         steps,
         served,
     } = ready;
+    tokio::spawn(fabric::sweep());
     let budgets = Arc::<Budgets>::default();
     let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
     let agent = Arc::new(Agent {

@@ -33,6 +33,7 @@
 //! - [`for_launch`]: agents that serve one launch and end with it
 //! - [`name_store`]: keeps names of a launch outside of wireup
 //! - [`find_hosts`]: looks hosts up for a launcher
+//! - [`fabric`]: asks for credentials of a network for a launcher, and revokes them
 //! - [`spans`]: sends the spans of a launch
 //! - [`top`]: `wireup top` on a terminal
 
@@ -45,6 +46,7 @@ pub mod budget;
 pub mod counters;
 pub mod daemon;
 pub mod etcd;
+pub mod fabric;
 pub mod find_hosts;
 pub mod for_launch;
 pub mod identity;

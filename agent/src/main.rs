@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use wireup::backend::fabric;
 use wireup::backend::launch_agents::COMMAND;
 use wireup::cli::agent_commands::{Handed, parse};
 use wireup::failure::RunFailure;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),
         Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
+        Some(word) if word == fabric::COMMAND => wireup_agent::fabric::keeper::main(),
         Some(word) if word == spans::COMMAND => wireup_agent::spans::main(),
         Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
         Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),

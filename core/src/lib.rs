@@ -7,6 +7,7 @@
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
 //! - [`binding`]: which CPUs each rank of a host gets
 //! - [`container`]: what the container of a node is made of
+//! - [`fabric`]: credentials of a fast network, from the request to their end
 //! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
@@ -21,6 +22,7 @@ pub mod collective;
 pub mod container;
 pub mod direct_modex;
 pub mod doctor;
+pub mod fabric;
 pub mod fence;
 pub mod fleet;
 #[cfg(any(test, feature = "testing"))]

@@ -30,6 +30,7 @@ use self::bring::bring;
 use self::input::Feeds;
 pub use self::server::COMMAND as SERVER_COMMAND;
 use crate::backend::Backend;
+use crate::backend::fabric::Watch;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::link_message::Carried;
 use crate::backend::local::{LocalBackend, RankIo};
@@ -82,6 +83,8 @@ struct Step {
     /// Reports not yet sent to the launcher.
     untold: Vec<FromBackend>,
     over: bool,
+    /// What revokes the launch's credential if the launcher is lost.
+    watch: Option<Watch>,
 }
 
 /// Runs a step and returns its exit code.
@@ -150,7 +153,14 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
         make_backend(poll, description, silence, variables, &mut surroundings)
     });
     match made {
-        Ok((local, signals, plan, origin)) => {
+        Ok(made) => {
+            let begin::Backend {
+                local,
+                signals,
+                plan,
+                started: origin,
+                watch,
+            } = made;
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.ranks.nodes());
             let builds = plan.builds(Some(node));
@@ -171,6 +181,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 feeds: Feeds::default(),
                 untold,
                 over: false,
+                watch,
             };
             step.lead(backlog)
         }
@@ -231,6 +242,11 @@ impl Step {
         }
         self.local.dismiss_guard();
         self.flush();
+        if !self.duty.is_orphaned()
+            && let Some(watch) = self.watch.take()
+        {
+            watch.finish();
+        }
         Ok(0)
     }
 

@@ -18,8 +18,8 @@ use super::impi::Link;
 use super::line::{Own, Word};
 use super::negation::with_negations;
 use super::options::{
-    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, HostsArgs, InterfaceArgs, LayoutArgs,
-    StatusArgs, StdioArgs,
+    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, FabricArgs, HostsArgs, InterfaceArgs,
+    LayoutArgs, StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
 use crate::cli::{foreign_options, usage_errors};
@@ -80,6 +80,9 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     container: ContainerArgs,
+
+    #[command(flatten)]
+    fabric: FabricArgs,
 
     #[command(flatten)]
     hosts: HostsArgs,
@@ -250,6 +253,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         layout,
         binding,
         container: args.container.resolve().inspect_err(told)?,
+        fabric: args.fabric.into(),
         stdio,
         ending: args.ending.into(),
         status,

@@ -14,6 +14,7 @@ use tracing::{Span, info, info_span};
 
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, Entered};
+use crate::backend::fabric::{self, Keeper};
 use crate::backend::local::{self, LocalBackend, Part, RankIo};
 use crate::backend::message::ToBackend;
 use crate::control::finish::finish;
@@ -108,7 +109,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
     let orders = spec.status.control.map(Orders::open).transpose()?;
     let prepared =
         beginning.and_then(|beginning| prepare(spec, beginning, (started, since), status.clone()));
-    let (mut controller, surroundings) = prepared.inspect_err(|failure| {
+    let (mut controller, surroundings, keeper) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
         }
@@ -126,7 +127,10 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
         .and(metrics)
         .and_then(|()| controller.backend.prepare(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
-    finish(controller, result)
+    let code = finish(controller, result);
+    // What could be done with the credential is over.
+    drop(keeper);
+    code
 }
 
 /// Everything that can be refused before there is a process of the job.
@@ -135,22 +139,24 @@ fn prepare(
     beginning: Beginning,
     (started, since): (Instant, SystemTime),
     status: Option<Target>,
-) -> Result<(Controller, Surroundings), RunFailure> {
+) -> Result<(Controller, Surroundings, Option<Keeper>), RunFailure> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
         enter_images(&spec);
-        let plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
+        let mut plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
+        let keeper = fabric::obtain(&mut plan)?;
         let controller = across::prepare(plan, &surroundings, (started, since), status)?;
-        return Ok((controller, surroundings));
+        return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, mut guard) = beginning.guarded()?;
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
     let planned = enter(&spec, &nspace, tell).and_then(|entered| {
         let limit = surroundings.nofile.rlim_max;
-        let plan = Plan::new(spec, nspace, limit, entered.inside())?;
-        Ok((Arc::new(plan), entered))
+        let mut plan = Plan::new(spec, nspace, limit, entered.inside())?;
+        let keeper = fabric::obtain(&mut plan)?;
+        Ok((Arc::new(plan), entered, keeper))
     });
-    let (plan, entered) = match planned {
+    let (plan, entered, keeper) = match planned {
         Ok(planned) => planned,
         Err(failure) => {
             drop(guard.dismiss());
@@ -158,6 +164,9 @@ fn prepare(
         }
     };
     surroundings.children.extend(entered.processes());
+    surroundings
+        .children
+        .extend(keeper.as_ref().map(Keeper::pid));
     let namespaces = namespaces(&plan);
     let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
@@ -190,7 +199,7 @@ fn prepare(
         signals,
         streams,
     });
-    Ok((controller, surroundings))
+    Ok((controller, surroundings, keeper))
 }
 
 /// Mounts the software images of ranks on other hosts as far as can be done here: the launcher may be on a host without

@@ -190,6 +190,8 @@ impl Plan {
             launcher: LauncherProcess::this(),
             origin: None,
             key,
+            credential: None,
+            lease: None,
             variables,
         };
         let binding = match across {

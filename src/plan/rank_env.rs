@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
-use crate::plan::{ALLOCATION, LAUNCH, Plan};
+use crate::plan::{ALLOCATION, LAUNCH, Plan, fabric};
 use crate::sys::leftovers::JOB;
 use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
@@ -204,6 +204,12 @@ pub fn of_node(
     env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
     let local = plan.job.ranks.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
+    let fabric = plan.fabric_variables(node);
+    env.extend(
+        fabric
+            .iter()
+            .filter_map(|set| CString::new(fabric::entry(set)).ok()),
+    );
     if plan.spec.interface.slurm_env {
         env.extend(entries(slurm::of_node(plan, node)));
     }

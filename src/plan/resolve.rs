@@ -97,7 +97,7 @@ impl Plan {
         };
         let known = (None, libpmix(host.as_ref()));
         let binding = binding::bind(&spec, &decided, Some(node), known)?;
-        Ok(Self {
+        let plan = Self {
             decided,
             inheritance: Arc::new(inheritance),
             apps,
@@ -109,7 +109,9 @@ impl Plan {
             notes: Vec::new(),
             warnings: Vec::new(),
             spec,
-        })
+        };
+        plan.check_fabric(node)?;
+        Ok(plan)
     }
 }
 

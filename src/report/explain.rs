@@ -48,6 +48,12 @@ pub fn long(plan: &Plan) -> Vec<String> {
     let bound = binding(plan, false).into_iter();
     lines.extend(bound.map(|line| format!("binding: {line}")));
     lines.extend(images(plan).map(|line| format!("image: {line}")));
+    if let Some(fabric) = &plan.spec.fabric {
+        lines.push(format!(
+            "network credentials: of Slingshot, from {}",
+            fabric.source
+        ));
+    }
     if plan.spec.layout.across_hosts() {
         lines.push(format!("contacts: {}", nodes::reach(plan)));
         lines.push(format!("agent: {}", nodes::agent(plan)));

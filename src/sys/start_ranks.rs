@@ -17,6 +17,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
+use zeroize::Zeroize as _;
 
 use crate::sys::cgroup::Group;
 use crate::sys::mounts::View;
@@ -146,6 +147,15 @@ pub struct StartShared {
     /// Lowest number for a rank's descriptor, if there are many ranks: the copies of them would take the ranks that
     /// are started last longer than their programs do.
     pub kept_from: Option<RawFd>,
+}
+
+impl Drop for StartShared {
+    /// Among the variables of a node are keys.
+    fn drop(&mut self) {
+        for entry in self.node_env.iter_mut().flatten() {
+            std::mem::take(entry).into_bytes_with_nul().zeroize();
+        }
+    }
 }
 
 /// A started rank with the launcher's ends of its descriptors.

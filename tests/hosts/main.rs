@@ -22,6 +22,7 @@ mod diagnosing;
 mod dns;
 mod doctor;
 mod etcd;
+mod fabric;
 mod failures;
 mod grid_engine;
 mod groups;

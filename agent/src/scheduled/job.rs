@@ -8,7 +8,8 @@ use data_encoding::HEXLOWER;
 
 use super::request::{LaunchRequest, RequestedProgram};
 use wireup_core::job::spec::{
-    AppSpec, EndingSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
+    AppSpec, EndingSpec, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec,
+    StatusTarget,
 };
 use wireup_core::link::launcher::ORDERS;
 
@@ -29,6 +30,11 @@ impl LaunchRequest {
             job.layout.runs.clone_from(&self.place.blocks);
             job.layout.spread.agent = Some(agent.to_owned());
         }
+        job.fabric = self.cxi.as_ref().map(|_| FabricSpec {
+            source: FabricSource::Request,
+            token: None,
+            authorities: None,
+        });
         job.stdio.stdin = self.stdin;
         job.interface.pmi = self.pmi;
         job.ending = EndingSpec {

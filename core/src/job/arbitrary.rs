@@ -22,9 +22,9 @@ use super::rank_set::RankSet;
 use super::rankfile::Slot;
 use super::spec::{
     AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
-    EndingSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec, LayoutSpec, MapBy,
-    MapWithin, MemBind, OnFailure, PmiChoice, Preload, RankChoice, Runtime, SpreadSpec, StatusSpec,
-    StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
+    EndingSpec, FabricSource, FabricSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec,
+    LayoutSpec, MapBy, MapWithin, MemBind, OnFailure, PmiChoice, Preload, RankChoice, Runtime,
+    SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
 use super::trace_context::TraceContext;
 use crate::job::rank_placement::RankMap;
@@ -175,6 +175,23 @@ fn app() -> BoxedStrategy<AppSpec> {
                 }
             },
         )
+        .boxed()
+}
+
+fn fabric() -> BoxedStrategy<FabricSpec> {
+    let source = prop_oneof![
+        Just(FabricSource::Environment),
+        Just(FabricSource::Request),
+        "[a-z/:.]{1,9}".prop_map(FabricSource::Service),
+        "[a-z ]{1,9}".prop_map(FabricSource::Command),
+    ];
+    let file = || of("[a-z/]{1,9}".prop_map(PathBuf::from));
+    (source, file(), file())
+        .prop_map(|(source, token, authorities)| FabricSpec {
+            source,
+            token,
+            authorities,
+        })
         .boxed()
 }
 
@@ -422,16 +439,18 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
             of("\\PC{0,9}"),
             binding(),
             container(),
+            of(fabric()),
         ),
     )
         .prop_map(
             |(apps, layout, psets, stdio, ending, status, interface, debug, rest)| {
-                let (told, notes, log, binding, container) = rest;
+                let (told, notes, log, binding, container, fabric) = rest;
                 JobSpec {
                     apps,
                     layout,
                     binding,
                     container,
+                    fabric,
                     psets,
                     stdio,
                     ending,

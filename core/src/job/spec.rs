@@ -2,6 +2,7 @@
 
 mod binding;
 mod container;
+mod fabric;
 mod layout;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ pub use container::{
     BindMount, ContainerSpec, ImageError, ImageSpec, MountError, Runtime, UENV_MOUNT, Uenv,
     UenvError,
 };
+pub use fabric::{FabricError, FabricSource, FabricSpec};
 pub use layout::{AgentStarter, LayoutSpec, MapBy, STAR_LIMIT, SpreadSpec, TREE_WIDTH};
 
 use super::debug::{Director, OnToolLoss};
@@ -397,6 +399,8 @@ pub struct JobSpec {
     pub binding: BindingSpec,
     /// What the ranks run in.
     pub container: ContainerSpec,
+    /// The credentials of the network that they need.
+    pub fabric: Option<FabricSpec>,
     /// Process sets beside those of the applications.
     pub psets: Vec<ProcessSet>,
     /// Input and output.
@@ -430,6 +434,7 @@ impl JobSpec {
             layout: LayoutSpec::default(),
             binding: BindingSpec::default(),
             container: ContainerSpec::default(),
+            fabric: None,
             psets: Vec::new(),
             stdio: StdioSpec::default(),
             ending: EndingSpec::default(),

@@ -10,6 +10,7 @@ use rustix::process::getppid;
 use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
 use crate::backend::cleanup_record;
 use crate::backend::container;
+use crate::backend::fabric::Watch;
 use crate::backend::guard::Guard;
 use crate::backend::link_message::Description;
 use crate::backend::local::{self, LocalBackend, Part};
@@ -126,6 +127,16 @@ impl NotBegun {
     }
 }
 
+/// What a step leads.
+pub(super) struct Backend {
+    pub(super) local: LocalBackend,
+    pub(super) signals: Signals,
+    pub(super) plan: Arc<Plan>,
+    pub(super) started: Instant,
+    /// Of the launch's credential.
+    pub(super) watch: Option<Watch>,
+}
+
 /// Makes the node's plan and a backend that has started nothing.
 pub(super) fn make_backend(
     poll: Poll,
@@ -133,15 +144,16 @@ pub(super) fn make_backend(
     silence: Duration,
     variables: Vec<Variable>,
     surroundings: &mut Surroundings,
-) -> Result<(LocalBackend, Signals, Arc<Plan>, Instant), RunFailure> {
+) -> Result<Backend, RunFailure> {
     cleanup_record::collect();
     let (started, since) = (Instant::now(), SystemTime::now());
     let Description {
-        decided,
+        mut decided,
         spec,
         inheritance,
         staged_files,
     } = description;
+    decided.take_fabric_of_node(&spec, &variables);
     let mut guard = Guard::start(&decided.job.nspace, getppid())
         .map_err(|error| RunFailure::system("cannot start the guard process", error))?;
     // Patterns of output files are relative to it. If it is missing, the plan reports it if that
@@ -166,9 +178,10 @@ pub(super) fn make_backend(
             limit,
             inside,
         )?;
-        Ok((entered, unpacked, Arc::new(plan), signals?))
+        let watch = Watch::start(&plan, node)?;
+        Ok((entered, unpacked, Arc::new(plan), signals?, watch))
     });
-    let (entered, unpacked, plan, signals) = match made {
+    let (entered, unpacked, plan, signals, watch) = match made {
         Ok(made) => made,
         Err(failure) => {
             guard.dismiss();
@@ -176,6 +189,7 @@ pub(super) fn make_backend(
         }
     };
     surroundings.children.extend(entered.processes());
+    surroundings.children.extend(watch.as_ref().map(Watch::pid));
     let mut local = LocalBackend::new(local::LocalParts {
         plan: &plan,
         poll,
@@ -197,7 +211,13 @@ pub(super) fn make_backend(
         .add(signals.as_fd(), Token::new(Source::Signals, 0))
         .map_err(cannot_wait);
     match watched.and_then(|()| local.start_sidecars(surroundings)) {
-        Ok(()) => Ok((local, signals, plan, started)),
+        Ok(()) => Ok(Backend {
+            local,
+            signals,
+            plan,
+            started,
+            watch,
+        }),
         Err(failure) => {
             local.abandon();
             Err(failure)

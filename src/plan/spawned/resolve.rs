@@ -36,6 +36,8 @@ impl SpawnedJob {
             names: first.names.clone(),
             launcher: first.launcher.clone(),
             key: first.key.clone(),
+            credential: first.credential.clone(),
+            lease: None,
             origin: Some(self.origin.clone()),
             variables: Vec::new(),
         }

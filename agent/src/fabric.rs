@@ -1,0 +1,141 @@
+//! Asks for the credential of a launch, keeps it in a record until it is revoked, and revokes it
+//! (`wireup-agent fabric-keeper`). What is asked when is decided in [`core::fabric`](wireup_core::fabric).
+//!
+//! - [`transport`]: requests to a REST service; [`command`]: to a command of the site
+//! - [`records`]: what is left on disk, and who works on it
+//! - [`keeper`]: the process that a launcher, or a step, starts
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use self::command::SiteCommand;
+use self::records::Kept;
+use self::transport::{Service, ServiceError};
+use wireup_core::fabric::life::{Life, Order, Outcome};
+use wireup_core::fabric::rest::{Answer, Request};
+use wireup_core::job::spec::{FabricSource, FabricSpec};
+
+mod command;
+pub mod keeper;
+pub mod records;
+mod transport;
+
+/// Whom requests go to.
+enum Manager {
+    Service(Box<Service>),
+    Command(SiteCommand),
+}
+
+/// Why a manager cannot be asked.
+#[derive(Debug, thiserror::Error)]
+enum ManagerError {
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    #[error("the command cannot be split into words")]
+    Words,
+    #[error("the environment is no manager")]
+    None,
+}
+
+impl Manager {
+    fn new(spec: &FabricSpec) -> Result<Self, ManagerError> {
+        match &spec.source {
+            FabricSource::Service(address) => {
+                let service = Service::new(address, spec)?;
+                Ok(Self::Service(Box::new(service)))
+            }
+            FabricSource::Command(words) => {
+                let command = SiteCommand::new(words).ok_or(ManagerError::Words)?;
+                Ok(Self::Command(command))
+            }
+            FabricSource::Environment | FabricSource::Request => Err(ManagerError::None),
+        }
+    }
+
+    async fn ask(&self, request: &Request) -> Answer {
+        let answer = match self {
+            Self::Service(service) => service.ask(&request.http()).await,
+            Self::Command(command) => command.ask(request).await,
+        };
+        match answer {
+            Answer::Lost(reason) => Answer::Lost(format!("cannot {}: {reason}", request.title())),
+            status @ Answer::Status(..) => status,
+        }
+    }
+}
+
+/// Does what a life orders until it provides a credential or is over. What is left of it is on disk before each request.
+async fn drive(
+    manager: &Manager,
+    (life, mut order): (&mut Life, Order),
+    kept: &mut Kept,
+    since: Instant,
+) -> std::io::Result<Order> {
+    loop {
+        match order {
+            Order::Send(request) => {
+                kept.write(&life.record())?;
+                let answer = manager.ask(&request).await;
+                order = life.answered(&answer, since.elapsed());
+            }
+            Order::Wait(wait) => {
+                sleep(wait).await;
+                order = life.waited();
+            }
+            Order::Provide(_) => {
+                kept.write(&life.record())?;
+                return Ok(order);
+            }
+            Order::Over(_) => {
+                if life.is_void() {
+                    kept.remove();
+                } else {
+                    kept.write(&life.record())?;
+                }
+                return Ok(order);
+            }
+        }
+    }
+}
+
+/// Revokes what other processes have left behind. Those whose process lives are left alone.
+pub async fn sweep() {
+    for mut kept in records::left() {
+        let Some(record) = kept.read() else { continue };
+        let name = record.name.clone();
+        let outcome = finish(record, &mut kept, Duration::ZERO).await;
+        match outcome.leak {
+            None => eprintln!("wireup: the credential that launch {name} has left is revoked"),
+            Some(leak) => {
+                eprintln!(
+                    "wireup: the credential that launch {name} has left is not revoked: {leak}"
+                );
+            }
+        }
+    }
+}
+
+/// Revokes what a record says, after a delay.
+async fn finish(
+    record: wireup_core::fabric::record::Record,
+    kept: &mut Kept,
+    delay: Duration,
+) -> Outcome {
+    sleep(delay).await;
+    let failed = |text: String| Outcome {
+        refusal: None,
+        leak: Some(text),
+    };
+    let manager = match Manager::new(&record.spec) {
+        Ok(manager) => manager,
+        Err(error) => return failed(error.to_string()),
+    };
+    let since = Instant::now();
+    let (mut life, order) = Life::resume(record, Duration::ZERO);
+    match drive(&manager, (&mut life, order), kept, since).await {
+        Ok(Order::Over(outcome)) => outcome,
+        Ok(_) => failed("it does not end".to_owned()),
+        Err(error) => failed(format!("its record cannot be written: {error}")),
+    }
+}

@@ -1,0 +1,127 @@
+//! Records of credentials that are not revoked yet: a file for each, in a directory of the user that a restart of the
+//! machine does not empty.
+//!
+//! Rule: the process that works on one has its lock; a record that can be locked has been left behind.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use wireup_core::fabric::record::{Record, VERSION};
+
+/// Names another directory for them.
+pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";
+
+/// Where they are of a process of root's.
+const OF_ROOT: &str = "/var/lib/wireup/fabric";
+
+/// Most bytes of one.
+const MOST: u64 = 64 * 1024;
+
+/// One that this process works on.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Nothing if it is on no disk: another process has the record.
+    file: Option<(File, PathBuf)>,
+}
+
+/// The directory, if this user can have one.
+fn directory() -> Option<PathBuf> {
+    if let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) {
+        return Some(given.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some(OF_ROOT.into());
+    }
+    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = of("XDG_STATE_HOME").map(PathBuf::from);
+    let state = state.or_else(|| Some(Path::new(&of("HOME")?).join(".local/state")));
+    Some(state?.join("wireup/fabric"))
+}
+
+impl Kept {
+    /// A new one for a launch of this name.
+    ///
+    /// # Errors
+    /// The system's: a credential without a record is none.
+    pub(super) fn new(name: &str) -> io::Result<Self> {
+        let directory = directory().ok_or_else(|| io::Error::other("HOME is not set"))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)?;
+        let path = directory.join(format!("{name}.json"));
+        let file = open(&path, true)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self {
+            file: Some((file, path)),
+        })
+    }
+
+    /// None on disk.
+    pub(super) fn elsewhere() -> Self {
+        Self { file: None }
+    }
+
+    pub(super) fn write(&mut self, record: &Record) -> io::Result<()> {
+        let Some((file, _)) = &mut self.file else {
+            return Ok(());
+        };
+        let text = serde_json::to_vec(record)?;
+        file.rewind()?;
+        file.write_all(&text)?;
+        file.set_len(text.len() as u64)?;
+        file.sync_data()
+    }
+
+    pub(super) fn read(&mut self) -> Option<Record> {
+        let (file, _) = self.file.as_mut()?;
+        let mut text = Vec::new();
+        file.rewind().ok()?;
+        file.take(MOST).read_to_end(&mut text).ok()?;
+        let record: Record = serde_json::from_slice(&text).ok()?;
+        (record.version == VERSION).then_some(record)
+    }
+
+    /// Nothing is left to do.
+    pub(super) fn remove(&mut self) {
+        if let Some((_, path)) = self.file.take() {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn open(path: &Path, new: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(new).mode(0o600);
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::CLOEXEC.bits();
+    options.custom_flags(flags.cast_signed()).open(path)
+}
+
+/// Those that no process works on. They are locked now.
+pub(super) fn left() -> Vec<Kept> {
+    let entries = directory().and_then(|directory| fs::read_dir(directory).ok());
+    let entries = entries.into_iter().flatten().flatten();
+    entries.filter_map(|entry| take(&entry.path())).collect()
+}
+
+fn take(path: &Path) -> Option<Kept> {
+    let own = rustix::process::geteuid().as_raw();
+    if path.extension()? != "json" {
+        return None;
+    }
+    let file = open(path, false).ok()?;
+    if file.metadata().ok()?.uid() != own {
+        return None;
+    }
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    // It may have been removed by the process that had the lock.
+    let there = fs::symlink_metadata(path).ok()?;
+    let here = file.metadata().ok()?;
+    (there.ino() == here.ino() && there.dev() == here.dev()).then(|| Kept {
+        file: Some((file, path.to_owned())),
+    })
+}

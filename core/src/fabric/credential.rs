@@ -1,0 +1,235 @@
+//! The credential of a launch, and what the ranks of one host get of it.
+//!
+//! Rule: libfabric takes the first of `SLINGSHOT_VNIS`, and of `SLINGSHOT_SVC_IDS` the one at the place that its own device
+//! has in `SLINGSHOT_DEVICES`; without a list of devices it ignores both. Source: libfabric, prov/cxi/src/cxip_nic.c.
+//! `FI_CXI_DEFAULT_VNI` is its parameter for services that restrict no network; `FI_CXI_AUTH_KEY` is not libfabric's.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::secret::Secret;
+
+/// Most bytes of a key.
+pub const KEY_MAX: usize = 256;
+
+/// Most devices, networks and services of a host. Source: Slurm allows 8 devices and 4 networks.
+pub const LIST_MAX: usize = 64;
+
+/// Variables of virtual networks, devices, services and traffic classes, each with commas between its values.
+pub const VNIS: &str = "SLINGSHOT_VNIS";
+pub const DEVICES: &str = "SLINGSHOT_DEVICES";
+pub const SERVICES: &str = "SLINGSHOT_SVC_IDS";
+pub const TRAFFIC: &str = "SLINGSHOT_TCS";
+/// The first of the networks alone.
+pub const DEFAULT_VNI: &str = "FI_CXI_DEFAULT_VNI";
+/// The key in hexadecimal digits.
+pub const KEY: &str = "FI_CXI_AUTH_KEY";
+
+/// What one host has of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HostPart {
+    /// The devices that may be used; all that are there if empty.
+    pub devices: Vec<String>,
+    /// One service for all devices, or one for each; those of the launch if empty.
+    pub services: Vec<u32>,
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Credential {
+    /// Virtual networks; the first is the launch's own. Never empty.
+    pub vnis: Vec<u16>,
+    /// One service for all devices of every host, or one for each; none if the hosts have their own.
+    pub services: Vec<u32>,
+    /// Traffic classes, as the variable has them.
+    pub traffic: Option<String>,
+    /// Empty if there is none.
+    pub key: Secret,
+    /// Of hosts that have something of their own, by name.
+    pub hosts: BTreeMap<String, HostPart>,
+    /// Devices that every host is limited to, unless it has some of its own.
+    pub devices: Vec<String>,
+}
+
+/// Why there is no credential.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CredentialError {
+    #[error(
+        "no {VNIS} in the environment; ask for an allocation with Slingshot, or name a fabric manager"
+    )]
+    None,
+    /// The value is not shown.
+    #[error("{0} is not what it should be: numbers with commas between them, at most {LIST_MAX}")]
+    Malformed(&'static str),
+    #[error("the key is longer than {KEY_MAX} bytes, or not hexadecimal")]
+    Key,
+}
+
+/// Why a host cannot use a credential.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("there is no Slingshot device (/dev/cxi*)")]
+    NoDevice,
+    #[error("the credential is for {wanted}, which is not there (/dev/cxi*)")]
+    NotThere { wanted: String },
+    #[error("the credential has {services} services for {devices} devices")]
+    Services { services: usize, devices: usize },
+}
+
+/// Variables of ranks; the values are cleared when they are dropped.
+pub type Variables = Vec<(&'static str, Zeroizing<String>)>;
+
+impl Credential {
+    /// The one that these variables describe.
+    ///
+    /// # Errors
+    /// [`CredentialError`]
+    pub fn of_environment<'a>(
+        variables: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
+    ) -> Result<Self, CredentialError> {
+        let mut found = Self::default();
+        let mut default: Option<u16> = None;
+        for (name, value) in variables {
+            let Some(known) = [VNIS, DEVICES, SERVICES, TRAFFIC, DEFAULT_VNI, KEY]
+                .into_iter()
+                .find(|known| name == *known)
+            else {
+                continue;
+            };
+            let value = value.to_str().ok_or(CredentialError::Malformed(known))?;
+            let malformed = |()| CredentialError::Malformed(known);
+            match known {
+                VNIS => found.vnis = numbers(value).map_err(malformed)?,
+                SERVICES => found.services = numbers(value).map_err(malformed)?,
+                DEVICES => found.devices = devices(value).map_err(malformed)?,
+                DEFAULT_VNI => default = value.parse().ok(),
+                TRAFFIC => found.traffic = traffic(value),
+                _ => found.key = key(value)?,
+            }
+        }
+        if found.vnis.is_empty() {
+            found.vnis.extend(default);
+        }
+        match found.vnis.is_empty() {
+            true => Err(CredentialError::None),
+            false => Ok(found),
+        }
+    }
+
+    /// The variables of the ranks of a host that has these devices.
+    ///
+    /// # Errors
+    /// [`DeviceError`]
+    pub fn variables(&self, host: &str, present: &[String]) -> Result<Variables, DeviceError> {
+        let own = self.hosts.get(host);
+        let limited = own
+            .map(|own| &own.devices)
+            .filter(|devices| !devices.is_empty())
+            .unwrap_or(&self.devices);
+        let devices = match limited.as_slice() {
+            [] if present.is_empty() => return Err(DeviceError::NoDevice),
+            [] => present,
+            limited => {
+                let missing = limited.iter().filter(|name| !present.contains(name));
+                let missing: Vec<&str> = missing.map(String::as_str).collect();
+                if !missing.is_empty() {
+                    return Err(DeviceError::NotThere {
+                        wanted: missing.join(", "),
+                    });
+                }
+                limited
+            }
+        };
+        let services = own
+            .map(|own| &own.services)
+            .filter(|services| !services.is_empty())
+            .unwrap_or(&self.services);
+        let services: Vec<u32> = match services.as_slice() {
+            [] => Vec::new(),
+            [one] => vec![*one; devices.len()],
+            each if each.len() == devices.len() => each.to_vec(),
+            each => {
+                return Err(DeviceError::Services {
+                    services: each.len(),
+                    devices: devices.len(),
+                });
+            }
+        };
+        let mut found = self.common();
+        found.push((DEVICES, Zeroizing::new(devices.join(","))));
+        if !services.is_empty() {
+            found.push((SERVICES, list(&services)));
+        }
+        Ok(found)
+    }
+
+    /// The variables of ranks of a host without devices.
+    pub fn common(&self) -> Variables {
+        let mut found = vec![(VNIS, list(&self.vnis))];
+        if let Some(first) = self.vnis.first() {
+            found.push((DEFAULT_VNI, Zeroizing::new(first.to_string())));
+        }
+        if let Some(traffic) = &self.traffic {
+            found.push((TRAFFIC, Zeroizing::new(traffic.clone())));
+        }
+        if !self.key.is_empty() {
+            found.push((KEY, self.key.hex()));
+        }
+        found
+    }
+}
+
+/// Whether a process with these variables has a credential of its own.
+pub fn is_in(variables: &[(OsString, OsString)]) -> bool {
+    variables.iter().any(|(name, _)| name == VNIS)
+}
+
+/// A key in hexadecimal digits.
+///
+/// # Errors
+/// [`CredentialError::Key`]
+pub fn key(text: &str) -> Result<Secret, CredentialError> {
+    let key = Secret::from_hex(text).map_err(|_| CredentialError::Key)?;
+    match key.len() {
+        ..=KEY_MAX => Ok(key),
+        _ => Err(CredentialError::Key),
+    }
+}
+
+/// The number of a device file's name: `cxi3`.
+pub fn device_number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("cxi")?;
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.len() <= 4;
+    plain.then(|| digits.parse().ok()).flatten()
+}
+
+fn numbers<T: std::str::FromStr>(text: &str) -> Result<Vec<T>, ()> {
+    let numbers: Result<Vec<T>, ()> = text
+        .split(',')
+        .map(|number| number.trim().parse().map_err(|_| ()))
+        .collect();
+    numbers.and_then(|numbers| match numbers.len() {
+        ..=LIST_MAX => Ok(numbers),
+        _ => Err(()),
+    })
+}
+
+fn devices(text: &str) -> Result<Vec<String>, ()> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let known = names.len() <= LIST_MAX && names.iter().all(|name| device_number(name).is_some());
+    if known { Ok(names) } else { Err(()) }
+}
+
+/// Any text of printable characters.
+pub(super) fn traffic(text: &str) -> Option<String> {
+    let plain = !text.is_empty() && text.len() <= 64 && text.bytes().all(|b| b.is_ascii_graphic());
+    plain.then(|| text.to_owned())
+}
+
+fn list<T: ToString>(numbers: &[T]) -> Zeroizing<String> {
+    let numbers: Vec<String> = numbers.iter().map(T::to_string).collect();
+    Zeroizing::new(numbers.join(","))
+}

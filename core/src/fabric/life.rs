@@ -1,0 +1,401 @@
+//! The life of a credential. No I/O: answers and time in, one order at a time out.
+//!
+//! ```text
+//!             ┌────────── no answer, 5xx ──────────┐
+//!             ▼                                    │
+//!  begin ─▶ Listing ── none ──▶ Creating ─────────┤
+//!             │ one of ours       │ 2xx            │
+//!             └──────────────────▶ Authorizing ────┘
+//!                                   │ 200
+//!                                   ▼
+//!                                 Ready ── end ──▶ Revoking ──▶ Checking ── 404 ──▶ (next one) ──▶ over
+//!                                                     ▲            │ still there, no answer
+//!  refused, too late ─────────────────────────────────┴────────────┘
+//! ```
+//! The first attempt creates at once; `Listing` follows an answer that was lost or an error of the manager, because the
+//! service may exist. Rule: what may exist is looked for under its name before it is created again, and once more at the
+//! end: a request that was given up may still be carried out. A manager that cannot list gets the request again with
+//! the same idempotency key.
+
+use std::time::Duration;
+
+use super::credential::Credential;
+use super::record::{Record, VERSION};
+use super::rest::{Answer, Request, ServiceId, Wanted, authorized, created, listed};
+use crate::job::spec::FabricSpec;
+
+/// How long a launch waits for its credential.
+pub const CREATE_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long one process tries to revoke it. Its record is left for another one then.
+pub const REVOKE_LIMIT: Duration = Duration::from_secs(10 * 60);
+
+/// Waits between attempts: each twice the one before.
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// What the driver does next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// It sends a request and reports the [answer](Life::answered).
+    Send(Request),
+    /// It waits and reports that time has [passed](Life::waited).
+    Wait(Duration),
+    /// The ranks can have it; nothing is to be done until the launch is over.
+    Provide(Credential),
+    Over(Outcome),
+}
+
+/// How it ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// Why there was no credential, if there was none.
+    pub refusal: Option<String>,
+    /// Why it is not certain that nothing is left of it.
+    pub leak: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Creating,
+    Listing,
+    Authorizing,
+    Ready,
+    /// The last look for services under the launch's name.
+    Searching,
+    Revoking,
+    Checking,
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Life {
+    state: State,
+    wanted: Wanted,
+    spec: FabricSpec,
+    credential: Credential,
+    /// Services of ours that are not known to be gone; the first is the one that is used.
+    services: Vec<ServiceId>,
+    uncertain: bool,
+    /// The manager does not list services.
+    cannot_list: bool,
+    refusal: Option<String>,
+    attempt: u32,
+    /// When the current half of its life began.
+    since: Duration,
+}
+
+impl Life {
+    /// One that begins; the first order is its second part.
+    pub fn begin(wanted: Wanted, spec: FabricSpec, now: Duration) -> (Self, Order) {
+        let create = Request::Create(wanted.clone());
+        let life = Self {
+            state: State::Creating,
+            wanted,
+            spec,
+            credential: Credential::default(),
+            services: Vec::new(),
+            uncertain: true,
+            cannot_list: false,
+            refusal: None,
+            attempt: 0,
+            since: now,
+        };
+        (life, Order::Send(create))
+    }
+
+    /// The end of one that another process has left behind.
+    pub fn resume(record: Record, now: Duration) -> (Self, Order) {
+        let mut life = Self {
+            state: State::Ready,
+            wanted: Wanted {
+                name: record.name,
+                allocation: None,
+                nodes: Vec::new(),
+                vni: None,
+            },
+            spec: record.spec,
+            credential: Credential::default(),
+            services: record.services,
+            uncertain: record.uncertain,
+            cannot_list: false,
+            refusal: None,
+            attempt: 0,
+            since: now,
+        };
+        let order = life.end(now);
+        (life, order)
+    }
+
+    /// What a successor needs. Nothing is left to do when it is [void](Life::is_void).
+    pub fn record(&self) -> Record {
+        Record {
+            version: VERSION,
+            name: self.wanted.name.clone(),
+            spec: self.spec.clone(),
+            services: self.services.clone(),
+            uncertain: self.uncertain,
+        }
+    }
+
+    /// Whether nothing of it can exist.
+    pub fn is_void(&self) -> bool {
+        self.services.is_empty() && !self.uncertain
+    }
+
+    /// The launch is over, or wants no credential any more. Not while an answer is awaited.
+    pub fn end(&mut self, now: Duration) -> Order {
+        match self.state {
+            State::Creating | State::Listing | State::Authorizing | State::Ready => self.clean(now),
+            // It is already on its way.
+            _ => Order::Wait(Duration::ZERO),
+        }
+    }
+
+    /// Time has passed as ordered.
+    pub fn waited(&mut self) -> Order {
+        Order::Send(match self.state {
+            State::Creating => Request::Create(self.wanted.clone()),
+            State::Listing | State::Searching => Request::List(self.wanted.name.clone()),
+            State::Authorizing | State::Checking => Request::Auth(self.first()),
+            State::Revoking => Request::Revoke(self.first()),
+            State::Ready => return Order::Provide(self.credential.clone()),
+            State::Over => return self.over(None),
+        })
+    }
+
+    /// A request was answered, or will not be.
+    pub fn answered(&mut self, answer: &Answer, now: Duration) -> Order {
+        match self.state {
+            State::Creating => self.on_created(answer, now),
+            State::Listing => self.on_listed(answer, now),
+            State::Authorizing => self.on_authorized(answer, now),
+            State::Searching => self.on_searched(answer, now),
+            State::Revoking => self.on_revoked(answer, now),
+            State::Checking => self.on_checked(answer, now),
+            State::Ready | State::Over => self.waited(),
+        }
+    }
+
+    fn on_created(&mut self, answer: &Answer, now: Duration) -> Order {
+        match answer {
+            Answer::Status(200..=299, body) => match created(body, &mut self.credential) {
+                Some(id) => {
+                    // With one answer for one request, there is one service.
+                    self.uncertain = self.attempt > 0;
+                    self.services.push(id);
+                    self.go_on(State::Authorizing)
+                }
+                None => self.fail(
+                    "its answer about the new service is not understood".into(),
+                    now,
+                ),
+            },
+            Answer::Status(code, body) if is_final(*code) => {
+                self.uncertain = self.attempt > 0;
+                self.fail(refusal(*code, body), now)
+            }
+            other => {
+                let next = match self.cannot_list {
+                    true => State::Creating,
+                    false => State::Listing,
+                };
+                self.again(next, other, now)
+            }
+        }
+    }
+
+    fn on_listed(&mut self, answer: &Answer, now: Duration) -> Order {
+        match answer {
+            Answer::Status(200, body) => match listed(body, &self.wanted.name) {
+                Some(found) => {
+                    let mut found = found.into_iter();
+                    let Some((id, credential)) = found.next() else {
+                        self.state = State::Creating;
+                        return self.waited();
+                    };
+                    self.credential = credential;
+                    self.services = vec![id];
+                    self.services.extend(found.map(|(id, _)| id));
+                    self.go_on(State::Authorizing)
+                }
+                None => self.unlisted(),
+            },
+            Answer::Status(400..=499 | 501, _) => self.unlisted(),
+            other => self.again(State::Listing, other, now),
+        }
+    }
+
+    /// The manager cannot say what there is.
+    fn unlisted(&mut self) -> Order {
+        self.cannot_list = true;
+        self.state = State::Creating;
+        self.waited()
+    }
+
+    fn on_authorized(&mut self, answer: &Answer, now: Duration) -> Order {
+        match answer {
+            Answer::Status(200, body) => match authorized(body, &mut self.credential) {
+                Some(()) => {
+                    self.state = State::Ready;
+                    self.waited()
+                }
+                None => {
+                    let text = "its answer about the key is not understood, or names no VNI";
+                    self.fail(text.into(), now)
+                }
+            },
+            Answer::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body), now),
+            other => self.again(State::Authorizing, other, now),
+        }
+    }
+
+    fn on_searched(&mut self, answer: &Answer, now: Duration) -> Order {
+        match answer {
+            Answer::Status(200, body) => match listed(body, &self.wanted.name) {
+                Some(found) => {
+                    let found = found.into_iter().map(|(id, _)| id);
+                    self.services = found.collect();
+                    match self.services.is_empty() {
+                        true => {
+                            self.uncertain = false;
+                            self.over(None)
+                        }
+                        false => self.go_on(State::Revoking),
+                    }
+                }
+                None => self.unsearchable(),
+            },
+            Answer::Status(400..=499 | 501, _) => self.unsearchable(),
+            other => self.again(State::Searching, other, now),
+        }
+    }
+
+    fn unsearchable(&mut self) -> Order {
+        self.cannot_list = true;
+        match self.services.is_empty() {
+            false => self.go_on(State::Revoking),
+            true => self.over(Some(
+                "an answer was lost, and it does not list services".to_owned(),
+            )),
+        }
+    }
+
+    fn on_revoked(&mut self, answer: &Answer, now: Duration) -> Order {
+        match answer {
+            Answer::Status(200..=299 | 404 | 410, _) => {
+                self.state = State::Checking;
+                self.waited()
+            }
+            other => self.again(State::Revoking, other, now),
+        }
+    }
+
+    fn on_checked(&mut self, answer: &Answer, now: Duration) -> Order {
+        match answer {
+            Answer::Status(404 | 410, _) => {
+                self.services.remove(0);
+                self.attempt = 0;
+                match (self.services.is_empty(), self.uncertain, self.cannot_list) {
+                    (false, ..) => self.go_on(State::Revoking),
+                    (true, false, _) => self.over(None),
+                    (true, true, false) => self.go_on(State::Searching),
+                    (true, true, true) => self.unsearchable(),
+                }
+            }
+            Answer::Status(200, _) => {
+                let still = Answer::Lost("it says that the service is still there".to_owned());
+                self.again(State::Revoking, &still, now)
+            }
+            other => self.again(State::Checking, other, now),
+        }
+    }
+
+    fn go_on(&mut self, state: State) -> Order {
+        self.state = state;
+        self.attempt = 0;
+        self.waited()
+    }
+
+    /// Tries again later, unless it has become too late.
+    fn again(&mut self, state: State, answer: &Answer, now: Duration) -> Order {
+        let beginning = matches!(state, State::Creating | State::Listing | State::Authorizing);
+        let limit = if beginning {
+            CREATE_LIMIT
+        } else {
+            REVOKE_LIMIT
+        };
+        if now.saturating_sub(self.since) >= limit {
+            let text = match answer {
+                Answer::Status(code, body) => refusal(*code, body),
+                Answer::Lost(reason) => reason.clone(),
+            };
+            let text = format!("not within {} s: {text}", limit.as_secs());
+            return match beginning {
+                true => self.fail(text, now),
+                false => self.over(Some(text)),
+            };
+        }
+        self.state = state;
+        let wait = FIRST_WAIT * 2_u32.saturating_pow(self.attempt.min(8));
+        self.attempt += 1;
+        Order::Wait(wait.min(LAST_WAIT))
+    }
+
+    fn fail(&mut self, reason: String, now: Duration) -> Order {
+        self.refusal = Some(reason);
+        self.clean(now)
+    }
+
+    /// Begins to revoke what there may be.
+    fn clean(&mut self, now: Duration) -> Order {
+        self.since = now;
+        self.credential = Credential::default();
+        match (self.services.is_empty(), self.uncertain, self.cannot_list) {
+            (true, false, _) => self.over(None),
+            (true, true, true) => self.unsearchable(),
+            (true, true, false) => self.go_on(State::Searching),
+            (false, ..) => self.go_on(State::Revoking),
+        }
+    }
+
+    fn over(&mut self, leak: Option<String>) -> Order {
+        self.state = State::Over;
+        Order::Over(Outcome {
+            refusal: self.refusal.clone(),
+            leak,
+        })
+    }
+
+    fn first(&self) -> ServiceId {
+        let first = self.services.first().cloned();
+        first.expect("a state about a service has one")
+    }
+}
+
+/// Whether it makes no sense to repeat a request that was answered so.
+fn is_final(code: u16) -> bool {
+    matches!(code, 300..=499) && !matches!(code, 408 | 425 | 429)
+}
+
+/// What a manager said; never the body of an answer that may have a key.
+fn refusal(code: u16, body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Told {
+        detail: Option<String>,
+        error: Option<String>,
+        message: Option<String>,
+    }
+    let told = (code >= 300).then(|| serde_json::from_slice::<Told>(body).ok());
+    let text = told
+        .flatten()
+        .and_then(|told| told.detail.or(told.error).or(told.message));
+    match text {
+        Some(text) => {
+            let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+            format!("status {code}: {text}")
+        }
+        None => format!("status {code}"),
+    }
+}

@@ -1,0 +1,378 @@
+//! A manager in memory whose answers are lost, late and wrong.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use zeroize::Zeroizing;
+
+use super::credential::{Credential, CredentialError, DeviceError, HostPart, KEY};
+use super::life::{CREATE_LIMIT, Life, Order, Outcome, REVOKE_LIMIT};
+use super::rest::{Answer, Request, ServiceId, Wanted, authorized, created, listed};
+use super::secret::Secret;
+use crate::job::spec::{FabricSource, FabricSpec};
+
+const HEX: &str = "00c0ffee";
+
+fn spec() -> FabricSpec {
+    FabricSpec {
+        source: FabricSource::Service("http://fm".into()),
+        token: None,
+        authorities: None,
+    }
+}
+
+fn wanted() -> Wanted {
+    Wanted {
+        name: "wireup-7".into(),
+        allocation: Some("41".into()),
+        nodes: vec!["a".into(), "b".into()],
+        vni: None,
+    }
+}
+
+fn status(code: u16, body: &str) -> Answer {
+    Answer::Status(code, Zeroizing::new(body.as_bytes().to_vec()))
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Served,
+    /// It does not arrive.
+    Dropped,
+    /// It is served, and its answer does not arrive.
+    AnswerLost,
+    /// It is served after the next one.
+    Late,
+    /// It is not served, with an error of the manager.
+    Error,
+}
+
+/// A fabric manager.
+#[derive(Default)]
+struct Manager {
+    services: BTreeMap<u32, String>,
+    made: u32,
+    lists: bool,
+    idempotent: bool,
+    late: Vec<Request>,
+}
+
+impl Manager {
+    fn serve(&mut self, request: &Request) -> Answer {
+        match request {
+            Request::Create(wanted) => {
+                let known = self.services.iter().find(|(_, name)| **name == wanted.name);
+                let id = match known.filter(|_| self.idempotent) {
+                    Some((id, _)) => *id,
+                    None => {
+                        self.made += 1;
+                        self.services.insert(self.made, wanted.name.clone());
+                        self.made
+                    }
+                };
+                status(201, &format!(r#"{{"id": {id}, "vni": 1034, "svc_id": 5}}"#))
+            }
+            Request::Auth(id) if self.has(id) => {
+                status(200, &format!(r#"{{"auth_key": "{HEX}", "vni": 1034}}"#))
+            }
+            Request::Revoke(id) if self.has(id) => {
+                self.services.remove(&id.as_str().parse().unwrap());
+                status(204, "")
+            }
+            Request::Auth(_) | Request::Revoke(_) => status(404, ""),
+            Request::List(name) if self.lists => {
+                let named = self.services.iter().filter(|(_, known)| *known == name);
+                let told = named.map(|(id, name)| format!(r#"{{"id": {id}, "name": "{name}"}}"#));
+                let told: Vec<String> = told.collect();
+                status(200, &format!("[{}]", told.join(",")))
+            }
+            Request::List(_) => status(405, ""),
+        }
+    }
+
+    fn has(&self, id: &ServiceId) -> bool {
+        let id = id.as_str().parse().unwrap();
+        self.services.contains_key(&id)
+    }
+
+    fn meet(&mut self, request: &Request, fate: Fate) -> Answer {
+        let answer = match fate {
+            Fate::Served => self.serve(request),
+            Fate::AnswerLost => {
+                self.serve(request);
+                Answer::Lost("timed out".into())
+            }
+            Fate::Dropped => Answer::Lost("timed out".into()),
+            Fate::Late => {
+                self.late.push(request.clone());
+                return Answer::Lost("timed out".into());
+            }
+            Fate::Error => status(500, r#"{"detail": "disk full"}"#),
+        };
+        for late in std::mem::take(&mut self.late) {
+            self.serve(&late);
+        }
+        answer
+    }
+}
+
+/// Runs a life with these fates, served when there are no more; returns whether there was a credential and how it ended.
+fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Outcome, Life) {
+    let mut now = Duration::ZERO;
+    let (mut life, mut order) = Life::begin(wanted(), spec(), now);
+    let mut fates = fates.iter();
+    let mut provided = None;
+    for _ in 0..2000 {
+        order = match order {
+            Order::Send(request) => {
+                let fate = fates.next().copied().unwrap_or(Fate::Served);
+                let answer = manager.meet(&request, fate);
+                now += Duration::from_secs(1);
+                life.answered(&answer, now)
+            }
+            Order::Wait(wait) => {
+                now += wait;
+                life.waited()
+            }
+            Order::Provide(credential) => {
+                provided = Some(credential);
+                life.end(now)
+            }
+            Order::Over(outcome) => return (provided, outcome, life),
+        };
+    }
+    panic!("it does not end: {life:?}");
+}
+
+#[test]
+fn a_service_is_created_and_gone_at_the_end() {
+    let mut manager = Manager::default();
+    let (credential, outcome, life) = live(&mut manager, &[]);
+    let credential = credential.unwrap();
+    assert_eq!(
+        (&*credential.vnis, &*credential.services),
+        (&[1034][..], &[5][..])
+    );
+    assert_eq!(*credential.key.hex(), HEX);
+    assert_eq!((outcome, life.is_void()), (Outcome::default(), true));
+    assert!(manager.services.is_empty());
+}
+
+#[test]
+fn a_lost_answer_leaks_nothing() {
+    for (lists, idempotent) in [(true, false), (true, true)] {
+        let mut manager = Manager {
+            lists,
+            idempotent,
+            ..Manager::default()
+        };
+        let (credential, outcome, _) = live(&mut manager, &[Fate::AnswerLost]);
+        assert!(credential.is_some());
+        assert_eq!(outcome, Outcome::default());
+        assert_eq!((manager.made, manager.services.len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_manager_that_cannot_list_is_asked_again_with_the_same_key_and_doubts_are_told() {
+    let mut manager = Manager {
+        idempotent: true,
+        ..Manager::default()
+    };
+    let (credential, outcome, life) = live(&mut manager, &[Fate::AnswerLost]);
+    assert!(credential.is_some());
+    assert_eq!((manager.made, manager.services.len()), (1, 0));
+    let leak = outcome.leak.unwrap();
+    assert!(leak.contains("does not list"), "{leak}");
+    assert!(!life.is_void());
+}
+
+#[test]
+fn a_service_that_is_not_gone_is_reported() {
+    let now = Duration::ZERO;
+    let (mut life, _) = Life::begin(wanted(), spec(), now);
+    life.answered(&status(201, r#"{"id": "s-1", "vni": 7}"#), now);
+    let order = life.answered(&status(200, &format!(r#"{{"auth_key": "{HEX}"}}"#)), now);
+    assert!(matches!(order, Order::Provide(_)));
+    let id = ServiceId::try_from("s-1".to_owned()).unwrap();
+    let revoke = Order::Send(Request::Revoke(id.clone()));
+    assert_eq!(life.end(now), revoke);
+    let check = Order::Send(Request::Auth(id));
+    assert_eq!(life.answered(&status(204, ""), now), check);
+    let there = status(200, &format!(r#"{{"auth_key": "{HEX}"}}"#));
+    assert!(matches!(life.answered(&there, now), Order::Wait(_)));
+    assert_eq!(life.waited(), revoke);
+    life.answered(&status(204, ""), now);
+    let Order::Over(outcome) = life.answered(&there, REVOKE_LIMIT) else {
+        panic!("it is too late");
+    };
+    let leak = outcome.leak.unwrap();
+    assert!(
+        leak.contains("still there") && !leak.contains(HEX),
+        "{leak}"
+    );
+    assert!(!life.is_void());
+    // A successor knows what to do.
+    let (_, order) = Life::resume(life.record(), now);
+    assert_eq!(order, revoke);
+}
+
+#[test]
+fn a_refusal_is_told_and_nothing_is_revoked() {
+    let (mut life, _) = Life::begin(wanted(), spec(), Duration::ZERO);
+    let answer = status(403, r#"{"detail": "no quota for user 7"}"#);
+    let Order::Over(outcome) = life.answered(&answer, Duration::ZERO) else {
+        panic!("there is nothing to wait for");
+    };
+    assert_eq!(outcome.refusal.unwrap(), "status 403: no quota for user 7");
+    assert_eq!(outcome.leak, None);
+    assert!(life.is_void());
+}
+
+#[test]
+fn a_manager_that_does_not_answer_is_given_up() {
+    let (mut life, _) = Life::begin(wanted(), spec(), Duration::ZERO);
+    let lost = Answer::Lost("connection refused".into());
+    let order = life.answered(&lost, CREATE_LIMIT);
+    assert_eq!(order, Order::Send(Request::List("wireup-7".into())));
+    let Order::Over(outcome) = life.answered(&status(200, "[]"), CREATE_LIMIT) else {
+        panic!("nothing is there");
+    };
+    let refusal = outcome.refusal.unwrap();
+    assert_eq!(refusal, "not within 60 s: connection refused");
+    assert!(life.is_void());
+}
+
+#[test]
+fn answers_are_read_as_far_as_they_can_be_used() {
+    let mut credential = Credential::default();
+    let body = br#"{"id": "a/b", "vni": 7}"#;
+    assert_eq!(created(body, &mut credential), None, "no path of ours");
+    let body = br#"{"id": 4, "vnis": [7, 8], "svc_ids": [1, 2], "traffic_classes": "0xa"}"#;
+    assert_eq!(created(body, &mut credential).unwrap().as_str(), "4");
+    let body = br#"{"auth_key": "AB", "hosts": {"n1": {"devices": ["cxi1"], "svc_id": 9}}}"#;
+    authorized(body, &mut credential).unwrap();
+    assert_eq!(credential.key, Secret::new(&[0xab]));
+    assert_eq!(credential.hosts["n1"].services, [9]);
+    assert_eq!(
+        authorized(b"{}", &mut Credential::default()),
+        None,
+        "no VNI"
+    );
+    let body = br#"{"auth_key": "zz", "vni": 1}"#;
+    assert_eq!(authorized(body, &mut Credential::default()), None);
+    let body = br#"{"services": [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}, {"id": 3}]}"#;
+    assert_eq!(listed(body, "y").unwrap().len(), 1);
+}
+
+#[test]
+fn a_host_gets_a_service_for_each_of_its_devices() {
+    let mut credential = Credential {
+        vnis: vec![1034, 77],
+        services: vec![5],
+        key: Secret::from_hex(HEX).unwrap(),
+        ..Credential::default()
+    };
+    let told = |credential: &Credential, present: &[&str]| {
+        let present: Vec<String> = present.iter().map(|name| (*name).to_owned()).collect();
+        let variables = credential.variables("n1", &present)?;
+        let told = variables.iter();
+        let told = told.map(|(name, value)| format!("{name}={}", value.as_str()));
+        Ok::<_, DeviceError>(told.collect::<Vec<_>>())
+    };
+    let expected = [
+        "SLINGSHOT_VNIS=1034,77",
+        "FI_CXI_DEFAULT_VNI=1034",
+        "FI_CXI_AUTH_KEY=00c0ffee",
+        "SLINGSHOT_DEVICES=cxi0,cxi1",
+        "SLINGSHOT_SVC_IDS=5,5",
+    ];
+    assert_eq!(told(&credential, &["cxi0", "cxi1"]).unwrap(), expected);
+    assert_eq!(told(&credential, &[]), Err(DeviceError::NoDevice));
+    credential.hosts.insert(
+        "n1".into(),
+        HostPart {
+            devices: vec!["cxi1".into()],
+            services: vec![9],
+        },
+    );
+    let own = told(&credential, &["cxi0", "cxi1"]).unwrap();
+    assert_eq!(own[3..], ["SLINGSHOT_DEVICES=cxi1", "SLINGSHOT_SVC_IDS=9"]);
+    let wanted = "cxi1".to_owned();
+    assert_eq!(
+        told(&credential, &["cxi0"]),
+        Err(DeviceError::NotThere { wanted })
+    );
+    credential.hosts.clear();
+    credential.services = vec![1, 2, 3];
+    let error = told(&credential, &["cxi0"]).unwrap_err();
+    assert_eq!(
+        error,
+        DeviceError::Services {
+            services: 3,
+            devices: 1
+        }
+    );
+}
+
+#[test]
+fn an_environment_is_read_as_a_scheduler_has_made_it() {
+    let read = |variables: &[(&str, &str)]| {
+        let variables = variables.iter();
+        Credential::of_environment(
+            variables.map(|(name, value)| (OsStr::new(*name), OsStr::new(*value))),
+        )
+    };
+    let found = read(&[
+        ("SLINGSHOT_VNIS", "1034,77"),
+        ("SLINGSHOT_DEVICES", "cxi0,cxi1"),
+        ("SLINGSHOT_SVC_IDS", "5,6"),
+        ("SLINGSHOT_TCS", "0xa"),
+        ("FI_CXI_DEFAULT_VNI", "3"),
+        (KEY, HEX),
+    ]);
+    let found = found.unwrap();
+    assert_eq!(
+        (&*found.vnis, &*found.services),
+        (&[1034, 77][..], &[5, 6][..])
+    );
+    assert_eq!(found.devices, ["cxi0", "cxi1"]);
+    assert!(!format!("{found:?}").contains("192"), "bytes of the key");
+    assert_eq!(read(&[("PATH", "/bin")]), Err(CredentialError::None));
+    let wrong = CredentialError::Malformed("SLINGSHOT_VNIS");
+    assert_eq!(read(&[("SLINGSHOT_VNIS", "secret")]), Err(wrong));
+    assert_eq!(read(&[(KEY, "xyz")]), Err(CredentialError::Key));
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        3 => Just(Fate::Served),
+        1 => Just(Fate::Dropped),
+        1 => Just(Fate::AnswerLost),
+        1 => Just(Fate::Late),
+        1 => Just(Fate::Error),
+    ]
+}
+
+proptest! {
+    /// Whatever is lost, nothing stays that is not reported.
+    #[test]
+    fn nothing_is_left_or_it_is_told(
+        fates in prop::collection::vec(fate(), 0..30),
+        lists in any::<bool>(),
+        idempotent in any::<bool>(),
+    ) {
+        let mut manager = Manager { lists, idempotent, ..Manager::default() };
+        let (_, outcome, life) = live(&mut manager, &fates);
+        prop_assert_eq!(outcome.leak.is_none(), life.is_void());
+        if outcome.leak.is_none() {
+            prop_assert_eq!(manager.services.len(), 0);
+        }
+        if lists {
+            prop_assert_eq!(outcome.leak, None);
+        }
+    }
+}

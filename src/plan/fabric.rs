@@ -1,0 +1,141 @@
+//! The credential of a launch on one node: its devices, and what its ranks get.
+
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use super::{Decided, Plan, Variable};
+use crate::failure::{RequestError, RunFailure};
+use crate::sys::device_files::openable;
+use wireup_core::fabric::credential::{
+    self, Credential, CredentialError, DeviceError, Variables, device_number,
+};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::{FabricSource, JobSpec};
+
+/// Where the device files are.
+const DEV: &str = "/dev";
+
+/// Why a host cannot use Slingshot.
+#[derive(Debug, thiserror::Error)]
+enum FabricError {
+    #[error("--fabric cxi: {0}")]
+    Device(#[from] DeviceError),
+    #[error("--fabric cxi: cannot open /dev/{name}: {errno}")]
+    Refused {
+        name: String,
+        errno: rustix::io::Errno,
+    },
+}
+
+impl RequestError for FabricError {}
+
+/// The devices of this host, by number.
+fn devices(dev: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dev).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut numbered: Vec<(u32, String)> = names
+        .filter_map(|name| Some((device_number(&name)?, name)))
+        .collect();
+    numbered.sort();
+    numbered.into_iter().map(|(_, name)| name).collect()
+}
+
+impl Plan {
+    /// The credential that this process finds in its environment.
+    pub(crate) fn fabric_of_environment(&self) -> Result<Credential, CredentialError> {
+        of_variables(&self.inheritance.vars)
+    }
+
+    /// Whether there are devices on this host, and they may be used.
+    ///
+    /// # Errors
+    /// [`RunFailure`]
+    pub(crate) fn check_fabric_devices(&self) -> Result<(), RunFailure> {
+        let names = devices(Path::new(DEV));
+        if names.is_empty() {
+            return Err(FabricError::from(DeviceError::NoDevice).into());
+        }
+        for name in names {
+            if let Err(errno) = openable(&Path::new(DEV).join(&name)) {
+                return Err(FabricError::Refused { name, errno }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the ranks of a node, which is this host, can use the credential.
+    ///
+    /// # Errors
+    /// [`RunFailure`], in words that are the same on every host with this problem.
+    pub(crate) fn check_fabric(&self, node: NodeId) -> Result<(), RunFailure> {
+        let lenient = |spec: &JobSpec| match &spec.fabric {
+            Some(fabric) => fabric.source == FabricSource::Request,
+            None => true,
+        };
+        let (Some(credential), false) = (&self.credential, lenient(&self.spec)) else {
+            return Ok(());
+        };
+        if self.job.ranks.local_size(node) == 0 {
+            return Ok(());
+        }
+        self.check_fabric_devices()?;
+        let host = &self.node_names[node.index()];
+        let variables = credential.variables(host, &devices(Path::new(DEV)));
+        variables.map_err(FabricError::from)?;
+        Ok(())
+    }
+
+    /// What the ranks of a node get.
+    pub(crate) fn fabric_variables(&self, node: NodeId) -> Variables {
+        let Some(credential) = &self.credential else {
+            return Vec::new();
+        };
+        let host = &self.node_names[node.index()];
+        let variables = credential.variables(host, &devices(Path::new(DEV)));
+        // A node without ranks was not checked; processes may be spawned there.
+        variables.unwrap_or_else(|_| credential.common())
+    }
+}
+
+impl Decided {
+    /// Takes the credential of a node that has its own in its environment: services are made by the host.
+    pub(crate) fn take_fabric_of_node(&mut self, spec: &JobSpec, own: &[Variable]) {
+        let source = spec.fabric.as_ref().map(|fabric| &fabric.source);
+        let local = matches!(source, Some(FabricSource::Environment));
+        if local
+            && credential::is_in(own)
+            && let Ok(found) = of_variables(own)
+        {
+            self.credential = Some(found.into());
+        }
+    }
+}
+
+fn of_variables(variables: &[Variable]) -> Result<Credential, CredentialError> {
+    let variables = variables.iter();
+    Credential::of_environment(variables.map(|(name, value)| (name.as_os_str(), value.as_os_str())))
+}
+
+/// `NAME=value` for execve, made without copies that would stay behind.
+pub(super) fn entry((name, value): &(&'static str, Zeroizing<String>)) -> Vec<u8> {
+    let mut entry = Vec::with_capacity(name.len() + value.len() + 2);
+    entry.extend_from_slice(name.as_bytes());
+    entry.push(b'=');
+    entry.extend_from_slice(value.as_bytes());
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_in_the_order_of_their_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["cxi10", "cxi2", "cxi", "cxi_ss", "null", "cxi0"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        assert_eq!(devices(dir.path()), ["cxi0", "cxi2", "cxi10"]);
+    }
+}

@@ -1,0 +1,452 @@
+//! Credentials of Slingshot: asked of a fabric manager, given to ranks on every host, and revoked whatever fails.
+//!
+//! The manager is a process of its own (`tests/fabric/manager.py`). The devices are files: no hardware is needed to hand
+//! a credential over.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use rustix::process::Signal;
+
+use crate::cluster::Cluster;
+use crate::common::{Outcome, Output, Run, Running, eventually, repository};
+
+/// Two ranks on each of two hosts.
+const FOUR: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
+
+/// What a rank has, and then it waits.
+const SHOW: &str =
+    "env | grep -E '^(SLINGSHOT|FI_CXI)' | sort | sed \"s/^/$WIREUP_HOST /\"; echo up";
+
+/// A fabric manager on the network of a host.
+struct Manager {
+    child: Child,
+    dir: PathBuf,
+    address: String,
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Manager {
+    fn start(cluster: &Cluster, host: usize, token: Option<&str>) -> Self {
+        let dir = cluster.dir().join("manager");
+        fs::create_dir(&dir).unwrap();
+        let host = cluster.host(host);
+        let listen = || TcpListener::bind((host.ipv4(), 0)).unwrap();
+        let listener = host.on_network(listen).unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let child = Command::new("python3")
+            .arg(repository().join("tests/fabric/manager.py"))
+            .arg(&dir)
+            .args(token)
+            .stdin(OwnedFd::from(listener))
+            .spawn();
+        let manager = Self {
+            child: child.unwrap(),
+            dir,
+            address,
+        };
+        eventually("the manager serves", || {
+            manager.dir.join("state.json").exists().then_some(())
+        });
+        manager
+    }
+
+    fn option(&self) -> String {
+        format!("--fabric=cxi={}", self.address)
+    }
+
+    fn fail(&self, faults: &[[&str; 2]]) {
+        let text = serde_json::to_string(faults).unwrap();
+        fs::write(self.dir.join("faults.json"), text).unwrap();
+    }
+
+    fn state(&self) -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(self.dir.join("state.json")).unwrap()).unwrap()
+    }
+
+    fn services(&self) -> usize {
+        self.state()["services"].as_object().unwrap().len()
+    }
+
+    fn list(&self, what: &str) -> Vec<String> {
+        let state = self.state();
+        let list = state[what].as_array().unwrap().iter();
+        list.map(|text| text.as_str().unwrap().to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn expect_revoked(&self) {
+        eventually("the service is revoked", || {
+            (self.services() == 0).then_some(())
+        });
+    }
+
+    /// No key is in the messages of wireup.
+    #[track_caller]
+    fn expect_hidden(&self, outcome: &Outcome) {
+        for key in self.list("keys") {
+            assert!(!outcome.err().contains(&key), "{outcome:?}");
+        }
+    }
+}
+
+/// Adds device files to a host.
+fn add_devices(cluster: &Cluster, host: usize, names: &[&str]) {
+    let script = "set -e; d=$1; shift; mkdir $d; mount -n -t tmpfs t $d; mkdir $d/up $d/work $d/new
+        mount -n -t overlay -o lowerdir=/dev,upperdir=$d/up,workdir=$d/work dev $d/new
+        for part in shm pts; do mount -n --rbind /dev/$part $d/new/$part; done
+        for name; do touch $d/new/$name; done; mount -n --rbind $d/new /dev";
+    let dir = cluster.dir().join(format!("dev-{host}"));
+    let mut command = cluster.host(host).command("sh");
+    command.args(["-c", script, "sh"]).arg(dir).args(names);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Hosts with devices, and a manager on the last of them.
+fn site(hosts: usize) -> Option<(Cluster, Manager)> {
+    let cluster = Cluster::new(hosts)?;
+    for host in 0..hosts {
+        add_devices(&cluster, host, &["cxi0", "cxi1"][..2 - host.min(1)]);
+    }
+    let manager = Manager::start(&cluster, hosts - 1, None);
+    Some((cluster, manager))
+}
+
+fn records(cluster: &Cluster) -> PathBuf {
+    cluster.dir().join("records")
+}
+
+fn run(cluster: &Cluster, manager: &Manager, words: &[&str]) -> Run {
+    let run = cluster.run(0, [manager.option()]).more(words);
+    run.env("WIREUP_FABRIC_RECORDS", records(cluster))
+}
+
+fn has_records(cluster: &Cluster) -> bool {
+    fs::read_dir(records(cluster)).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Ranks that have a credential and wait.
+fn waiting(cluster: &Cluster, manager: &Manager, words: &[&str]) -> Running {
+    let running = run(cluster, manager, words);
+    let running = running.more(["sh", "-c", &format!("{SHOW}; exec sleep 1000")]);
+    let running = running.start();
+    running.wait_for_many(Output::Stdout, "up", 4);
+    assert_eq!(manager.services(), 1);
+    running
+}
+
+#[test]
+fn ranks_of_every_host_get_a_credential_that_is_gone_afterwards() {
+    let Some((cluster, manager)) = site(2) else {
+        return;
+    };
+    let json = cluster.dir().join("status.json");
+    let json = json.to_str().unwrap();
+    let options = [&FOUR[..], &["-vv", "--explain", "--json", json]].concat();
+    let outcome = run(&cluster, &manager, &options)
+        .more(["sh", "-c", SHOW])
+        .run();
+    let outcome = outcome.expect(0);
+    let key = manager.list("keys").remove(0);
+    for host in ["node01", "node02"] {
+        let devices = if host == "node01" {
+            "cxi0,cxi1"
+        } else {
+            "cxi0"
+        };
+        let services = if host == "node01" { "5,5" } else { "5" };
+        for line in [
+            format!("SLINGSHOT_DEVICES={devices}"),
+            format!("SLINGSHOT_SVC_IDS={services}"),
+            "SLINGSHOT_VNIS=1001".to_owned(),
+            "FI_CXI_DEFAULT_VNI=1001".to_owned(),
+            format!("FI_CXI_AUTH_KEY={key}"),
+        ] {
+            let line = format!("{host} {line}");
+            let times = outcome.out().lines().filter(|told| **told == line).count();
+            assert_eq!(times, 2, "{line}: {outcome:?}");
+        }
+    }
+    assert!(!outcome.err().contains(&key), "{outcome:?}");
+    assert!(!fs::read_to_string(json).unwrap().contains(&key));
+    for host in 0..2 {
+        assert!(!cluster.log(host).contains(&key));
+    }
+    let nodes = &manager.state()["bodies"][0]["nodes"];
+    assert_eq!(nodes.to_string(), r#"["node01","node02"]"#);
+    let service = "/fabric/cxi/services/1";
+    let expected = [
+        "POST /fabric/cxi/services".to_owned(),
+        format!("GET {service}/auth"),
+        format!("DELETE {service}"),
+        format!("GET {service}/auth"),
+    ];
+    assert_eq!(manager.list("log"), expected);
+    assert_eq!((manager.services(), has_records(&cluster)), (0, false));
+}
+
+#[test]
+fn no_process_has_the_key_in_its_arguments_and_spawned_children_have_it() {
+    let Some((cluster, manager)) = site(2) else {
+        return;
+    };
+    let running = waiting(&cluster, &manager, &FOUR);
+    let key = manager.list("keys").remove(0);
+    for host in cluster.lab().hosts() {
+        for process in host.processes() {
+            assert!(!process.words.contains(&key), "{process}");
+        }
+    }
+    running.signal(Signal::TERM);
+    manager.expect_hidden(&running.finish());
+    manager.expect_revoked();
+    // A rank that speaks PMI-1 itself.
+    let child = cluster.dir().join("child");
+    fs::write(
+        &child,
+        "#!/bin/sh\necho child of $WIREUP_HOST: $FI_CXI_AUTH_KEY\nexec sleep 1000\n",
+    )
+    .unwrap();
+    fs::set_permissions(&child, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = "printf 'cmd=init pmi_version=1 pmi_subversion=1\\n' >&$PMI_FD; read line <&$PMI_FD
+        printf \"mcmd=spawn\\nnprocs=4\\nexecname=$0\\ntotspawns=1\\nspawnssofar=1\\nargcnt=0\\npreput_num=0\\ninfo_num=0\\nendcmd\\n\" >&$PMI_FD
+        read line <&$PMI_FD; exec sleep 1000";
+    let parent = ["--hosts", "node01:4,node02:4", "-n", "1", "--pmi", "pmi1"];
+    let running = run(&cluster, &manager, &parent).more(["sh", "-c", script]);
+    let running = running.more([&child]).start();
+    let out = running.wait_for_many(Output::Stdout, "child of ", 4);
+    let key = manager.list("keys").remove(1);
+    assert_eq!(out.matches(&format!(": {key}\n")).count(), 4, "{out}");
+    running.signal(Signal::TERM);
+    manager.expect_hidden(&running.finish());
+    manager.expect_revoked();
+}
+
+#[test]
+fn faults_of_the_manager_leak_nothing() {
+    let Some((cluster, manager)) = site(2) else {
+        return;
+    };
+    let twice = |what| [[what, "500"], [what, "lose"]];
+    for faults in [
+        &[["POST", "lose"]][..],
+        &[["POST", "drop"], ["POST", "500"], ["GET", "500"]],
+        &[["POST", "slow 20"]],
+        &twice("GET /auth"),
+        &twice("DELETE"),
+        &[["DELETE", "keep"], ["DELETE", "keep"]],
+    ] {
+        manager.fail(faults);
+        let outcome = run(&cluster, &manager, &FOUR)
+            .more(["true"])
+            .run()
+            .expect(0);
+        assert_eq!(outcome.err(), "", "{faults:?}");
+        assert_eq!(
+            manager.services(),
+            0,
+            "{faults:?}: {:?}",
+            manager.list("log")
+        );
+        assert!(!has_records(&cluster), "{faults:?}");
+    }
+    // A manager that cannot say what it has: the request is repeated with the same key, and the doubt is reported.
+    fs::write(manager.dir.join("nolist"), "").unwrap();
+    manager.fail(&[["POST", "lose"]]);
+    let outcome = run(&cluster, &manager, &FOUR)
+        .more(["true"])
+        .run()
+        .expect(0);
+    let doubt = "an answer was lost, and it does not list services";
+    assert!(outcome.err().contains(doubt), "{outcome:?}");
+    assert_eq!(manager.services(), 0);
+}
+
+#[test]
+fn a_token_is_sent_and_never_shown_and_a_refusal_is_one_line() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for host in 0..2 {
+        add_devices(&cluster, host, &["cxi0"]);
+    }
+    let manager = Manager::start(&cluster, 1, Some("geheim77"));
+    let token = cluster.dir().join("token");
+    fs::write(&token, "geheim77\n").unwrap();
+    let option = format!("--fabric-token={}", token.display());
+    let outcome = run(&cluster, &manager, &FOUR)
+        .more([&*option, "-vv", "true"])
+        .run();
+    assert!(!outcome.err().contains("geheim77"), "{outcome:?}");
+    outcome.expect(0);
+    let refused = run(&cluster, &manager, &FOUR)
+        .more(["true"])
+        .run()
+        .expect(125);
+    refused.expect_one_line(&["--fabric", "status 401: no valid token"]);
+    manager.expect_revoked();
+}
+
+#[test]
+fn a_host_without_a_device_is_named_and_the_service_is_revoked() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    add_devices(&cluster, 0, &["cxi0"]);
+    let manager = Manager::start(&cluster, 2, None);
+    let three = ["--hosts", "node01,node02,node03", "-n", "3", "true"];
+    let refused = run(&cluster, &manager, &three).run().expect(125);
+    let words = ["node[02-03]", "there is no Slingshot device (/dev/cxi*)"];
+    refused.expect_one_line(&words);
+    assert_eq!(manager.services(), 0);
+    // On one machine nothing is asked for.
+    let asked = manager.list("log").len();
+    let alone = cluster.run(1, [&*manager.option(), "-n", "2", "true"]);
+    alone
+        .run()
+        .expect(125)
+        .expect_one_line(&["no Slingshot device"]);
+    assert_eq!(manager.list("log").len(), asked);
+}
+
+#[test]
+fn whatever_is_killed_the_service_is_revoked() {
+    for victim in ["rank", "agent 1", "agent 2", "launcher", "keeper"] {
+        let Some((cluster, manager)) = site(3) else {
+            return;
+        };
+        let running = waiting(&cluster, &manager, &FOUR);
+        let kill = |host: usize, name: &str| {
+            let all = cluster.host(host).processes().into_iter();
+            let mut named = all.filter(|process| process.words.contains(name));
+            named.next().expect(name).signal(Signal::KILL);
+        };
+        match victim {
+            "rank" => kill(1, "sleep 1000"),
+            "agent 1" => cluster.kill_agent(0),
+            "agent 2" => cluster.kill_agent(1),
+            "launcher" => running.signal(Signal::KILL),
+            _ => {
+                kill(0, "fabric-keeper");
+                running.signal(Signal::TERM);
+            }
+        }
+        let outcome = running.finish();
+        manager.expect_hidden(&outcome);
+        if victim == "keeper" {
+            assert!(outcome.err().contains("was lost"), "{outcome:?}");
+            // The next launch does what it has left.
+            assert!(has_records(&cluster));
+            run(&cluster, &manager, &FOUR)
+                .more(["true"])
+                .run()
+                .expect(0);
+        }
+        manager.expect_revoked();
+        eventually("there is no record", || {
+            (!has_records(&cluster)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_host_that_is_lost_leaves_no_service() {
+    for (host, crash) in [(1, true), (1, false), (0, true)] {
+        let Some((cluster, manager)) = site(3) else {
+            return;
+        };
+        let running = waiting(&cluster, &manager, &FOUR);
+        match crash {
+            true => cluster.lab().crash(cluster.host(host)).unwrap(),
+            false => cluster.lab().isolate(cluster.host(host)).unwrap(),
+        }
+        manager.expect_revoked();
+        // The keeper of a host that is cut off tries until it is there again.
+        cluster.lab().heal_all().unwrap();
+        running.finish();
+    }
+}
+
+#[test]
+fn an_agent_revokes_what_a_dead_launch_has_left() {
+    let Some((cluster, manager)) = site(2) else {
+        return;
+    };
+    // On one machine: no other host watches.
+    let running = waiting(&cluster, &manager, &["-n", "4", "--oversubscribe"]);
+    let all = cluster.host(0).processes().into_iter();
+    let keeper = all.filter(|process| process.words.contains("fabric-keeper"));
+    keeper.for_each(|process| process.signal(Signal::KILL));
+    running.signal(Signal::KILL);
+    running.finish();
+    assert_eq!((manager.services(), has_records(&cluster)), (1, true));
+    cluster.kill_agent(0);
+    let records = records(&cluster);
+    let variable = ("WIREUP_FABRIC_RECORDS", records.to_str().unwrap());
+    cluster.start_agent_with(0, &[], &[variable]);
+    manager.expect_revoked();
+    eventually("there is no record", || {
+        (!has_records(&cluster)).then_some(())
+    });
+}
+
+#[test]
+fn a_command_of_the_site_and_the_environment_give_credentials_too() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    for host in 0..2 {
+        add_devices(&cluster, host, &["cxi0", "cxi1"]);
+    }
+    let dir = cluster.dir().join("site");
+    fs::create_dir(&dir).unwrap();
+    let script = dir.join("credential");
+    let text = format!(
+        "#!/bin/sh\ncd {}\ncase $1 in\n\
+         create) cat >asked; echo there >s-1; echo '{{\"id\": \"s-1\", \"vni\": 77}}';;\n\
+         auth) [ -e $2 ] || exit 3; echo '{{\"auth_key\": \"c0ffee\", \"svc_ids\": [8, 9]}}';;\n\
+         revoke) rm $2;;\n*) exit 4;;\nesac\n",
+        dir.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let option = format!("--fabric=cxi=exec:{}", script.display());
+    let show = [
+        "sh",
+        "-c",
+        "echo $SLINGSHOT_VNIS $SLINGSHOT_SVC_IDS $FI_CXI_AUTH_KEY",
+    ];
+    let own = cluster.run(0, [&*option]).more(FOUR).more(show);
+    let told = own.env("WIREUP_FABRIC_RECORDS", records(&cluster)).run();
+    let told = told.expect_quiet_success();
+    assert_eq!(told.out(), "77 8,9 c0ffee\n".repeat(4));
+    assert!(!dir.join("s-1").exists());
+    assert!(
+        fs::read_to_string(dir.join("asked"))
+            .unwrap()
+            .contains("node02")
+    );
+    let show = [
+        "sh",
+        "-c",
+        "echo $SLINGSHOT_VNIS $SLINGSHOT_DEVICES $SLINGSHOT_SVC_IDS",
+    ];
+    let given = cluster.run(0, ["--fabric=cxi"]).more(FOUR).more(show);
+    let given = given
+        .env("SLINGSHOT_VNIS", "12,13")
+        .env("SLINGSHOT_SVC_IDS", "4");
+    let told = given.run().expect_quiet_success();
+    assert_eq!(told.out(), "12,13 cxi0,cxi1 4,4\n".repeat(4));
+    let none = cluster.run(0, ["--fabric=cxi", "true"]).run().expect(125);
+    none.expect_one_line(&["--fabric", "no SLINGSHOT_VNIS in the environment"]);
+}
