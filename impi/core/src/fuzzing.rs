@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
+use crate::command::Command;
 use crate::endpoint::{Endpoint, Envelope, Match};
 use crate::host::{End, Host, Order};
+use crate::kit::Observer;
+use crate::kit::record::{Direction, Event, Kind, What};
+use crate::kit::rewrite::Rewriter;
 use crate::packet::{HEADER, Header, Packet, ProcId};
 use crate::server::{Action, ConnectionId, Server, Settings};
 use crate::startup::Startup;
@@ -182,14 +186,122 @@ pub fn packets(data: &[u8]) {
     }
 }
 
+/// A record of two connections to a server and one between hosts, with arbitrary bytes in arbitrary pieces: a byte with
+/// the connection, the direction and whether it then ends, a byte with the length, and its bytes. If the first byte is
+/// odd the connections begin with a start-up in order, so that packets are judged.
+///
+/// # Panics
+/// When a line of the record is not read as it was written.
+pub fn record(data: &[u8]) {
+    let mut observer = Observer::new(true);
+    let mut event = |connection, what| {
+        let event = Event {
+            time: Duration::ZERO,
+            connection,
+            what,
+        };
+        assert_eq!(event.to_string().parse(), Ok(event.clone()));
+        drop(observer.event(&event));
+    };
+    for connection in 0..2 {
+        event(connection, What::Open(Kind::Server));
+    }
+    event(2, What::Open(Kind::Host(0)));
+    let Some((started, mut rest)) = data.split_first() else {
+        return;
+    };
+    if started & 1 == 1 {
+        start_up(&mut event);
+    }
+    while let [head, length, tail @ ..] = rest {
+        let connection = u32::from(head & 3);
+        let from = if head & 4 == 0 {
+            Direction::Forth
+        } else {
+            Direction::Back
+        };
+        let piece = usize::from(*length).min(tail.len());
+        event(connection, What::Bytes(from, tail[..piece].to_vec()));
+        if head & 0x80 != 0 {
+            event(connection, What::End(from));
+        }
+        rest = &tail[piece..];
+    }
+    observer.finish();
+    for finding in observer.findings() {
+        assert!(!finding.to_string().is_empty());
+    }
+}
+
+/// What two clients and the server say until DONE, and the rank of the host that connects.
+fn start_up(event: &mut impl FnMut(u32, What)) {
+    let offers = [0, 1].map(|pid| {
+        let procs = vec![ProcId { host: [0; 16], pid }];
+        let host = HostOffer {
+            address: [0; 16],
+            port: 1,
+            ack_mark: 1,
+            high_water: 2,
+            procs,
+        };
+        Offer {
+            versions: vec![(0, 0)],
+            data_length: 64,
+            tag_upper_bound: i32::MAX,
+            crossover_size: -1,
+            max_linear: -1,
+            hosts: vec![host],
+        }
+    });
+    let mut both = |from, bytes: &dyn Fn(u8) -> Vec<u8>| {
+        for client in 0..2 {
+            event(client.into(), What::Bytes(from, bytes(client)));
+        }
+    };
+    let (forth, back) = (Direction::Forth, Direction::Back);
+    both(forth, &|_| Command::Auth.unit(&[0, 0, 0, 1]));
+    both(back, &|_| vec![0; 8]);
+    both(forth, &|client| Command::Impi.unit(&[0, 0, 0, client]));
+    both(back, &|_| Command::Impi.unit(&[0, 0, 0, 2]));
+    for label in world::Label::ALL {
+        let number = (label as i32).to_be_bytes();
+        let value = |client: u8| offers[usize::from(client)].value(label);
+        both(forth, &|client| {
+            Command::Coll.unit(&[&number[..], &value(client)].concat())
+        });
+        both(back, &|_| {
+            let all = [&number[..], &[0, 0, 0, 3], &value(0), &value(1)].concat();
+            Command::Coll.unit(&all)
+        });
+    }
+    both(forth, &|_| Command::Done.unit(&[]));
+    both(back, &|_| Command::Done.unit(&[]));
+    event(2, What::Bytes(forth, vec![0, 0, 0, 1]));
+}
+
+/// What a server says, through a proxy in pieces. Replaced or not, the bytes are as many.
+///
+/// # Panics
+/// When a byte is lost before the last unit.
+pub fn replaced(data: &[u8]) {
+    let mut rewriter = Rewriter::default();
+    let mut out = Vec::new();
+    for piece in data.chunks(5) {
+        out.extend(rewriter.feed(piece, |_, value| Some(value.to_vec())));
+    }
+    assert!(data.starts_with(&out), "what is not changed is passed on");
+}
+
 /// One input of the target `impi`: its first byte chooses what gets the rest.
 pub fn impi(data: &[u8]) {
     if let Some((choice, rest)) = data.split_first() {
-        match choice & 3 {
+        match choice & 7 {
             0 => server(rest),
             1 => packets(rest),
             2 => replies(rest),
-            _ => values(rest),
+            3 => values(rest),
+            4 | 5 => record(rest),
+            _ => replaced(rest),
         }
     }
 }

@@ -525,7 +525,8 @@ impl Reader<'_> {
         if lists.len() != self.clients {
             return Err(WorldError::Versions);
         }
-        let common = lists[0]
+        let first = lists.first().ok_or(WorldError::Versions)?;
+        let common = first
             .iter()
             .rev()
             .find(|version| lists.iter().all(|list| list.contains(version)));

@@ -198,3 +198,9 @@ proptest! {
         crate::fuzzing::values(&bytes);
     }
 }
+
+#[test]
+fn a_world_of_no_clients_is_none() {
+    let collected = Collected::from([(Label::Version as i32, (1, Vec::new()))]);
+    assert_eq!(World::new(0, &collected), Err(WorldError::Versions));
+}
