@@ -211,6 +211,32 @@ fn on_its_host(cluster: &Cluster, host: usize, sample: &str) -> f64 {
 }
 
 #[test]
+fn a_launch_that_is_refused_is_counted() {
+    let options = &["--metrics", "127.0.0.1:9437"];
+    let Some(cluster) = Cluster::builder(2).options(options).start() else {
+        return;
+    };
+    let metric = |name: &str| on_its_host(&cluster, 0, &format!("wireup_agent_{name}"));
+    let hosts = ["--hosts", "node01,node02", "-n", "2"];
+    let program = ["sh", "-c", "echo ready; exec sleep 1000"];
+    let running = cluster.run(0, hosts).more(program).start();
+    running.wait_for_many(crate::common::Output::Stdout, "ready", 2);
+    assert_eq!(metric("refusals_total"), 0.0);
+    // An agent that is stopped waits for the end of its launches, and takes no others.
+    cluster.serving(0).signal(rustix::process::Signal::TERM);
+    eventually("an agent that takes no launch", || {
+        (metric("draining") == 1.0).then_some(())
+    });
+    let refused = cluster.run(0, hosts).more(["true"]).run();
+    assert_ne!(refused.code, 0, "{refused:?}");
+    eventually("the refusal is counted", || {
+        (metric("refusals_total") >= 1.0).then_some(())
+    });
+    running.signal(rustix::process::Signal::TERM);
+    running.finish().expect(143);
+}
+
+#[test]
 fn what_agents_hold_for_a_slow_network_is_seen_in_the_queue() {
     let options = &["--metrics", "127.0.0.1:9437"];
     let Some(cluster) = Cluster::builder(2).options(options).start() else {
