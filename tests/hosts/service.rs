@@ -21,12 +21,14 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 /// What the unit needs of a system: these do nothing.
 const TARGETS: [&str; 4] = ["none", "sysinit", "basic", "shutdown"];
 
-/// Begins a service manager: the name of its control group, and its program.
+/// Begins a service manager: the name of its control group, and its program. Where each controller has a hierarchy of its own,
+/// it gets a place for these of its own: it makes directories there, and then makes the file system read-only.
 const BEGIN: &str = "top=/sys/fs/cgroup; [ ! -d $top/systemd ] || top=$top/systemd
 group=$top/$1
-mkdir $group && echo 0 >$group/cgroup.procs || exit
-exec unshare --mount --pid --cgroup --fork --kill-child sh -c 'mount -t proc proc /proc && mount --bind \"$1\" \"$2\" &&
-exec \"$3\" --system --unit=none.target --log-target=console' sh $group $top \"$2\"";
+mkdir $group && echo 0 >$group/cgroup.procs && cd $group || exit
+exec unshare --mount --pid --cgroup --fork --kill-child sh -c 'mount -t proc proc /proc &&
+{ [ $1 = /sys/fs/cgroup ] || { mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir $1; }; } && mount --no-canonicalize --bind . $1 && cd / &&
+exec \"$2\" --system --unit=none.target --log-target=console' sh $top \"$2\"";
 
 /// Gives it an order, as one of the processes that it has below it.
 const TELL: &str =
