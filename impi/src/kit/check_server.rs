@@ -16,6 +16,9 @@ use super::tap::Outcome;
 /// How long a server is listened to that must not say anything.
 const QUIET: Duration = Duration::from_millis(300);
 
+/// How long the first byte of a unit in pieces is alone.
+const ALONE: Duration = Duration::from_millis(100);
+
 /// The server under test.
 #[derive(Clone, Debug)]
 pub enum Target {
@@ -258,10 +261,19 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
     let text = |error: io::Error| error.to_string();
     match step {
         Step::Send(_, bytes) => stream.write_all(bytes).map_err(text),
-        Step::Dribble(_, bytes) => bytes
-            .chunks(1)
-            .try_for_each(|byte| stream.write_all(byte))
-            .map_err(text),
+        Step::Dribble(_, bytes) => {
+            // The first byte alone, so that it is read alone, and the others as the network has them.
+            let (first, others) = bytes.split_at(1.min(bytes.len()));
+            stream.write_all(first).map_err(text)?;
+            stream.set_read_timeout(Some(ALONE)).map_err(text)?;
+            if let Ok(count @ 1..) = stream.peek(&mut [0]) {
+                return Err(format!("{count} byte came before the unit was complete"));
+            }
+            others
+                .chunks(1)
+                .try_for_each(|byte| stream.write_all(byte))
+                .map_err(text)
+        }
         Step::Expect(_, wanted) => {
             stream.set_read_timeout(Some(timeout)).map_err(text)?;
             let mut got = Vec::new();
