@@ -18,6 +18,8 @@
 //! - Between exit codes alone the order of arrival decides: nothing tells them apart.
 
 mod across_hosts;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,6 +32,9 @@ use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);
+
+/// The same for one that has begun to end: on a busy host some time may pass until its end is reported, which says more.
+const CLOSED_LIMIT: Duration = Duration::from_secs(15);
 
 /// How long the end of a rank may take from its beginning until it is reported.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
@@ -121,8 +126,9 @@ pub struct HostFailures {
     /// An abort that may follow from the end of a rank that is not reported yet, and until when that is waited
     /// for.
     abort: Option<(Cause, Duration)>,
-    /// Ranks that closed their PMI connection, and when they are judged if they still run then.
-    closed: BTreeMap<GlobalRank, Duration>,
+    /// Ranks that closed their PMI connection, when they are judged if they still run then, and until when that
+    /// waits for those that have begun to end.
+    closed: BTreeMap<GlobalRank, (Duration, Duration)>,
 }
 
 impl HostFailures {
@@ -145,7 +151,8 @@ impl HostFailures {
         match event {
             Event::RankEnded { rank, end } => self.rank_ended(rank, end, host, now, out),
             Event::Closed { rank } => {
-                self.closed.insert(rank, now + CLOSED_GRACE);
+                let until = (now + CLOSED_GRACE, now + CLOSED_LIMIT);
+                self.closed.insert(rank, until);
             }
             Event::Failed(cause) => self.failed(cause, host, now, out),
             Event::SidecarLost { node, error } => self.sidecar_lost(node, error, host, out),
@@ -160,7 +167,7 @@ impl HostFailures {
 
     /// When [`Event::Tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let closed = self.closed.values().min().copied();
+        let closed = self.closed.values().map(|(at, _)| *at).min();
         let abort = self.abort.as_ref().map(|(_, until)| *until);
         let exiting = (!self.exiting.0.is_empty()).then_some(self.exiting.1);
         [closed, abort, exiting].into_iter().flatten().min()
@@ -242,10 +249,19 @@ impl HostFailures {
     /// A rank that runs on without its PMI connection in the middle of a session will never reach what the
     /// others wait for.
     fn judge_closed(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
-        let due = self.closed.iter().filter(|(_, at)| **at <= now);
-        let due: Vec<GlobalRank> = due.map(|(rank, _)| *rank).collect();
-        self.closed.retain(|_, at| *at > now);
-        for rank in due.into_iter().filter(|rank| host.runs(*rank)) {
+        let due = self.closed.iter().filter(|(_, (at, _))| *at <= now);
+        let due: Vec<(GlobalRank, Duration)> =
+            due.map(|(rank, (_, limit))| (*rank, *limit)).collect();
+        self.closed.retain(|_, (at, _)| *at > now);
+        if due.is_empty() {
+            return;
+        }
+        let exiting = host.exiting();
+        for (rank, limit) in due.into_iter().filter(|(rank, _)| host.runs(*rank)) {
+            if exiting.contains(&rank) && now < limit {
+                self.closed.insert(rank, (now + CLOSED_GRACE, limit));
+                continue;
+            }
             let state = host.pmi_state(rank);
             let mut error = match state.active {
                 true => "closed its PMI connection before finalize",

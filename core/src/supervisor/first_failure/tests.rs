@@ -1,0 +1,88 @@
+use super::*;
+
+/// One rank, between init and finalize.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rank {
+    Runs,
+    Exits,
+}
+
+const RANK: GlobalRank = GlobalRank(1);
+
+impl Host for Rank {
+    fn exiting(&self) -> BTreeSet<GlobalRank> {
+        let exits = (*self == Self::Exits).then_some(RANK);
+        exits.into_iter().collect()
+    }
+
+    fn runs(&self, _: GlobalRank) -> bool {
+        true
+    }
+
+    fn job_of(&self, _: GlobalRank) -> JobNumber {
+        JobNumber(0)
+    }
+
+    fn pmi_state(&self, _: GlobalRank) -> PmiState {
+        PmiState {
+            contacted: true,
+            active: true,
+            last: String::new(),
+        }
+    }
+
+    fn sidecars_in_doubt(&self) -> bool {
+        false
+    }
+
+    fn sidecars_are_done(&self) -> bool {
+        false
+    }
+
+    fn is_ending(&self) -> bool {
+        false
+    }
+}
+
+/// When the job fails, and by what, if its rank has closed its connection and nothing else is heard of it.
+fn closed(rank: Rank) -> (Duration, Cause) {
+    let mut failures = HostFailures::new(false);
+    let (mut now, mut out) = (Duration::ZERO, Vec::new());
+    failures.handle(Event::Closed { rank: RANK }, &rank, now, &mut out);
+    loop {
+        match &out[..] {
+            [] => now = failures.next_deadline().expect("it is judged"),
+            [Decision::Fail(cause)] => return (now, cause.clone()),
+            other => panic!("{other:?}"),
+        }
+        failures.handle(Event::Tick, &rank, now, &mut out);
+    }
+}
+
+#[test]
+fn a_rank_that_has_begun_to_end_is_given_longer_to_say_how() {
+    let (runs, cause) = closed(Rank::Runs);
+    assert_eq!(runs, CLOSED_GRACE);
+    let (exits, same) = closed(Rank::Exits);
+    assert_eq!((exits, &same), (CLOSED_LIMIT, &cause));
+    assert!(matches!(cause, Cause::Misbehaved { rank: RANK, .. }));
+}
+
+#[test]
+fn the_end_of_a_rank_that_closed_its_connection_is_what_counts() {
+    let mut failures = HostFailures::new(false);
+    let mut out = Vec::new();
+    let exits = Rank::Exits;
+    failures.handle(
+        Event::Closed { rank: RANK },
+        &exits,
+        Duration::ZERO,
+        &mut out,
+    );
+    let late = CLOSED_GRACE * 2;
+    failures.handle(Event::Tick, &exits, late, &mut out);
+    assert_eq!(out, []);
+    let (rank, end) = (RANK, RankEnd::Signal(9));
+    failures.handle(Event::RankEnded { rank, end }, &exits, late, &mut out);
+    assert_eq!(out, [Decision::Judge { rank, end }]);
+}
