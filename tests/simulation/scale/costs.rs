@@ -16,6 +16,8 @@ pub(super) struct Costs {
     pub(super) begin: Duration,
     /// To start the ranks of a node.
     pub(super) start: Duration,
+    /// Processor time of the launcher for a rank that has started, or ended.
+    pub(super) rank: Duration,
     /// Bytes a second of a link, and of an agent that encrypts for it.
     pub(super) rate: f64,
 }
@@ -28,6 +30,7 @@ impl Default for Costs {
             latency: Duration::from_micros(10),
             begin: Duration::from_millis(10),
             start: Duration::from_millis(15),
+            rank: Duration::from_nanos(500),
             rate: 1.25e9,
         }
     }
@@ -38,13 +41,14 @@ impl fmt::Display for Costs {
         write!(
             f,
             "a message takes {:?} at each end between step and agent and {:?} between agents, {:?} on its way, and its \
-             bytes {:.2} GB/s; a step takes {:?} to begin and {:?} to start its ranks",
+             bytes {:.2} GB/s; a step takes {:?} to begin and {:?} to start its ranks, the launcher {:?} for each of them",
             self.local,
             self.remote,
             self.latency,
             self.rate / 1e9,
             self.begin,
-            self.start
+            self.start,
+            self.rank
         )
     }
 }
@@ -66,6 +70,7 @@ impl Costs {
             latency: time("LATENCY", default.latency),
             begin: time("BEGIN", default.begin),
             start: time("START", default.start),
+            rank: time("RANK", default.rank),
             rate: given("RATE").map_or(default.rate, |rate| rate * 1e6),
         }
     }

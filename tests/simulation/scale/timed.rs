@@ -85,6 +85,15 @@ fn resident() -> usize {
     pages.unwrap_or(0) * 4096
 }
 
+/// How many ranks have started or ended, by a report.
+fn ranks(told: &Told) -> usize {
+    match told {
+        Told::Alike(alike) => alike.ranks().count(),
+        Told::Started(_) | Told::Ended(..) => 1,
+        _ => 0,
+    }
+}
+
 /// Runs it.
 pub(super) fn launch(nodes: u32, ranks: u32, shape: Shape, costs: Costs) -> Measured {
     let before = resident();
@@ -224,6 +233,10 @@ impl Timed {
                 }),
             ) => {
                 if let Carried::Told(told) = &*body {
+                    let ranks: usize = told.iter().map(ranks).sum();
+                    let busy = self.busy.entry(to).or_default();
+                    *busy += self.costs.rank * ranks as u32;
+                    self.now = self.now.max(*busy);
                     for one in told {
                         if matches!(one, Told::AllStarted(JobNumber(0))) {
                             self.started = self.now;
