@@ -4,6 +4,7 @@
 //! All times are of the launcher's clock, in microseconds since the start of the run. Events of other
 //! hosts reach it a little later than they happened; times within a fence are the hosts' own.
 
+mod advice;
 mod spans;
 mod summary;
 #[cfg(test)]
@@ -127,6 +128,8 @@ pub struct Ending {
     pub began: String,
     pub ended: String,
     pub cause: Option<CauseRecord<'static>>,
+    /// What the user may try, if the record does not say why the launch failed.
+    pub advice: Option<String>,
 }
 
 /// A line that belongs to no status stream.
@@ -266,7 +269,12 @@ impl Timeline {
             began: outcome.start,
             ended: outcome.end,
             cause: outcome.cause,
+            advice: None,
         });
+        let advice = advice::after(self);
+        if let Some(outcome) = &mut self.outcome {
+            outcome.advice = advice;
+        }
     }
 
     /// When the last line was written.

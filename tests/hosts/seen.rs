@@ -144,5 +144,10 @@ fn a_firewall_between_hosts_is_named_before_and_the_launch_that_it_stops_is_repo
     let page = page(&outcome);
     let cause = page["timeline"]["outcome"]["cause"]["message"].as_str();
     assert!(cause.is_some_and(|cause| !cause.is_empty()), "{page}");
+    let advice = page["timeline"]["outcome"]["advice"].as_str().unwrap();
+    assert!(
+        advice.contains("wireup doctor --hosts 'node[01-04]' "),
+        "{advice}"
+    );
     drop_firewall(&cluster, 3);
 }

@@ -109,3 +109,38 @@ fn the_trace_has_hosts_as_processes_and_ranks_as_threads() {
     };
     assert_eq!((name(0), name(1)), ("a".into(), "b".into()));
 }
+
+#[test]
+fn the_doctor_is_recommended_only_after_failures_that_it_may_explain() {
+    let advice = |kind: &str, more: &[(&str, &str)]| {
+        let cause = format!(r#""cause":{{"kind":"{kind}","message":"m"}}"#);
+        let mut stream = STREAM.replace(r#""cause":null"#, &cause);
+        for (old, new) in more {
+            assert!(stream.contains(old), "{old}");
+            stream = stream.replace(old, new);
+        }
+        let timeline = Timeline::read(stream.trim_start().as_bytes()).unwrap();
+        timeline.outcome.unwrap().advice
+    };
+    assert_eq!(timeline().outcome.unwrap().advice, None, "a success");
+    for kind in ["aborted", "timeout", "fence_timeout"] {
+        let told = advice(kind, &[]).unwrap();
+        assert!(
+            told.contains("wireup doctor --hosts 'a,b' /x "),
+            "{kind}: {told}"
+        );
+    }
+    assert_eq!(advice("node_failed", &[]), None);
+    let killed = (r#""message":"m""#, r#""message":"m","signal":9"#);
+    assert_eq!(advice("rank_failed", &[killed]), None);
+    assert!(advice("rank_failed", &[]).is_some());
+    let finalized = (
+        r#""state":"running"}"#,
+        concat!(
+            r#""state":"running"}"#,
+            "\n",
+            r#"{"time":"t","ms":50,"us":50000,"event":"rank","state":"finalized","rank":0,"node":0,"host":"a","app":0,"pid":10}"#
+        ),
+    );
+    assert_eq!(advice("aborted", &[finalized]), None);
+}

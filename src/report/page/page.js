@@ -81,6 +81,7 @@ function words() {
     if (outcome && outcome.cause) {
         at("failure").hidden = false;
         at("cause").textContent = plain(outcome.cause.message);
+        at("advice").textContent = plain(outcome.advice ?? "");
     }
     const spawns = timeline.spawns.map(spawn => element("li",
         `${time(spawn.at)}: ${spawn.parent ? "rank " + (spawn.parent.spawned_job ? spawn.parent.spawned_job + ":" : "") + spawn.parent.rank : "a tool"}`

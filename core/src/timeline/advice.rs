@@ -1,0 +1,26 @@
+//! What a user may try after a launch whose record does not say why it failed.
+
+use super::Timeline;
+use crate::job::hosts::compress;
+
+/// Kinds of causes that ranks which cannot reach each other have: their MPI gives up, or waits for ever.
+const UNCONNECTED: [&str; 4] = ["rank_failed", "aborted", "fence_timeout", "timeout"];
+
+/// The command that looks for a network which connects the hosts' agents and not the ranks. MPIs make connections of their own,
+/// of which wireup knows nothing. Nothing for a launch that this cannot explain.
+pub(super) fn after(timeline: &Timeline) -> Option<String> {
+    let cause = timeline.outcome.as_ref()?.cause.as_ref()?;
+    let mut ranks = timeline.ranks.values();
+    let began = ranks.clone().any(|rank| rank.connected.is_some());
+    let passed = ranks.any(|rank| rank.finalized.is_some());
+    let unexplained = UNCONNECTED.contains(&&*cause.kind) && cause.signal.is_none();
+    if !unexplained || !began || passed || timeline.hosts.len() < 2 {
+        return None;
+    }
+    let hosts = compress(timeline.hosts.values().map(|host| &host.name));
+    let program = &timeline.apps.first()?.program;
+    Some(format!(
+        "If the ranks could not reach each other: wireup doctor --hosts '{hosts}' {program} names hosts that cannot connect; with --run \
+         it sends messages between each two."
+    ))
+}
