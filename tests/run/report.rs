@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use serde_json::Value;
 
 use crate::browser::{self, Browser};
-use crate::common::{Outcome, Run, mpi, program, skip};
+use crate::common::{Outcome, Run, mpi, program, skip, wireup};
 use crate::page::{rows, wide_stream};
 use crate::virtual_nodes::node;
 
@@ -107,7 +107,13 @@ kept = bytearray(os.urandom(1)) * (64 << 20) if rank == '2' else None";
         "core",
     ];
     let words = [&recorded[..], &bound, &["python3", "-c", script]].concat();
-    let outcome = Run::ranks(4, words).run().expect(0);
+    // What a large process executes begins with the memory of that process, as the kernel counts.
+    let large = "import os, sys
+kept = bytearray(os.urandom(1)) * (200 << 20)
+os.execv(sys.argv[1], sys.argv[1:])";
+    let launch = ["run", "--oversubscribe", "-n", "4"];
+    let run = Run::command(["python3", "-c", large]).more([wireup()]);
+    let outcome = run.more(launch).more(words).run().expect(0);
     let stream = std::fs::read_to_string(outcome.dir().join("status")).unwrap();
     let events: Vec<Value> = stream
         .lines()

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::process::WaitIdOptions;
@@ -101,12 +102,28 @@ pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Usage
     Ok((status, usage))
 }
 
-/// The most memory that this process had resident, in KiB.
+/// The most memory that this process had resident since it executed this program, in KiB. What the kernel counts for a process
+/// begins with that of the process which has executed it: a large one that launches would hide what ranks need.
 fn own_peak() -> libc::c_long {
+    static INHERITED: OnceLock<bool> = OnceLock::new();
     let mut used = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the structure is large enough and outlives the call; all zero is a valid value.
-    unsafe {
+    let counted = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, used.as_mut_ptr());
         used.assume_init().ru_maxrss
+    };
+    let inherited = INHERITED.get_or_init(|| resident_peak().is_some_and(|own| own < counted));
+    match inherited {
+        true => resident_peak().unwrap_or(counted),
+        false => counted,
     }
+}
+
+/// The same as the memory of this program alone has it, for which a text is read.
+fn resident_peak() -> Option<libc::c_long> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
 }

@@ -43,11 +43,16 @@ fn told(outcome: &Outcome) -> String {
     [outcome.out(), outcome.err()].concat()
 }
 
-/// The processes of the job: rank, pid, host and executable.
+/// The processes of the job, once all have started: rank, pid, host and executable.
 fn processes(job: &Job) -> Vec<[String; 4]> {
     let pid = job.running.pid().to_string();
-    let ps = Run::command([wireup()]).more(["ps", "--proctable", "--json", &pid]);
-    let table: Value = serde_json::from_str(&ps.beside(&job.place).run().expect(0).out()).unwrap();
+    let table = eventually("all processes have started", || {
+        let ps = Run::command([wireup()]).more(["ps", "--proctable", "--json", &pid]);
+        let out = ps.beside(&job.place).run().expect(0).out();
+        let table: Vec<Value> = serde_json::from_str(&out).unwrap();
+        let started = table.iter().all(|row| row["pid"].is_number());
+        started.then_some(table)
+    });
     let row = |row: &Value| {
         let text = |key: &str| row[key].as_str().unwrap().to_owned();
         let number = |key: &str| row[key].to_string();
@@ -58,7 +63,7 @@ fn processes(job: &Job) -> Vec<[String; 4]> {
             text("executable"),
         ]
     };
-    table.as_array().unwrap().iter().map(row).collect()
+    table.iter().map(row).collect()
 }
 
 /// The word behind a text in a line.
