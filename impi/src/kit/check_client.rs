@@ -207,9 +207,7 @@ fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::Ex
             return Ok(Some(status));
         }
         if Instant::now() >= until {
-            let group = rustix::process::Pid::from_child(child);
-            rustix::process::kill_process_group(group, rustix::process::Signal::KILL)?;
-            child.wait()?;
+            super::end_group(child)?;
             return Ok(None);
         }
         std::thread::park_timeout(Duration::from_millis(20));

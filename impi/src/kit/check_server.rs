@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -168,7 +169,8 @@ impl Running {
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(Stdio::piped())
+            .process_group(0);
         for name in ["IMPI_AUTH_NONE", "IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"] {
             command.env_remove(name);
         }
@@ -221,9 +223,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended is no error.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // What a script has started ends with it.
+        if let Ok(None) = self.child.try_wait() {
+            let _ = super::end_group(&mut self.child);
+        }
     }
 }
 

@@ -2,21 +2,21 @@
 
 use std::process::{Command, Stdio};
 
-use wireup_test_support::Owned;
+use wireup_test_support::{Owned, Run};
 
 use crate::faults::{Change, Fault, front, nothing};
-use crate::{IMPI, text};
+use crate::IMPI;
 
 const BOTH: [(&str, &str); 2] = [("IMPI_AUTH_KEY", "5678"), ("IMPI_AUTH_NONE", "")];
 
-/// The results, and the exit code.
+/// The results, and the exit code. Nothing that was started may be left.
 fn check(words: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(IMPI);
-    command.arg("check-server").args(words).envs(BOTH);
-    let output = command.output().unwrap();
-    let said = text(&output.stdout).to_owned();
-    assert!(said.starts_with("TAP"), "{}", text(&output.stderr));
-    (output.status.code(), said)
+    let run = Run::command([IMPI, "check-server"]).more(words);
+    let run = BOTH.iter().fold(run, |run, (name, value)| run.env(name, value));
+    let outcome = run.run();
+    let said = outcome.out();
+    assert!(said.starts_with("TAP"), "{}", outcome.err());
+    (Some(outcome.code), said)
 }
 
 fn fails(said: &str, rule: &str) -> bool {
