@@ -269,14 +269,8 @@ impl Process {
         let Some(caller) = self.callers.get_mut(&id) else {
             return;
         };
-        if event.writable {
-            caller.link.writable(&self.poll);
-        }
-        if !event.readable {
-            return;
-        }
         let mut messages = Vec::new();
-        let mut goes_on = caller.link.receive(&self.poll, &mut messages).is_ok();
+        let mut goes_on = caller.link.turn(event, &self.poll, &mut messages).is_ok();
         for (envelope, body) in messages {
             goes_on &= match (caller.met, envelope.class) {
                 (false, Class::Control) => {

@@ -254,16 +254,11 @@ impl Step {
         match event.token.source {
             Source::Signals => self.take_signals(),
             Source::Link => {
-                if event.writable {
-                    self.link.writable(&self.local.poll);
-                }
-                if event.readable {
-                    let mut messages = Messages::new();
-                    let result = self.link.receive(&self.local.poll, &mut messages);
-                    self.take_messages(messages);
-                    if let Err(error) = result {
-                        self.orphaned(&error.to_string());
-                    }
+                let mut messages = Messages::new();
+                let result = self.link.turn(event, &self.local.poll, &mut messages);
+                self.take_messages(messages);
+                if let Err(error) = result {
+                    self.orphaned(&error.to_string());
                 }
             }
             Source::Feed => {
@@ -423,11 +418,8 @@ impl Step {
                 .iter()
                 .filter(|event| event.token.source == Source::Link)
             {
-                if event.writable {
-                    self.link.writable(&self.local.poll);
-                }
-                let gone = |link: &mut LinkEnd, poll| link.receive(poll, &mut Vec::new()).is_err();
-                if event.readable && gone(&mut self.link, &self.local.poll) {
+                let result = self.link.turn(*event, &self.local.poll, &mut Vec::new());
+                if result.is_err() {
                     return;
                 }
             }

@@ -4,18 +4,22 @@
 use std::time::Duration;
 
 use super::Controller;
-use super::rendezvous::Lost;
+use super::rendezvous::{Lost, refusal};
+use crate::backend::message::ToBackend;
 use crate::backend::name_store;
 use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Source, Token};
+use crate::sys::poll::{Ready, Source, Token};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::name_backend::NameBackend;
 use wireup_core::link::control::{ToAgent, VERSION};
+use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};
 use wireup_core::link::liveness::SILENCE;
 use wireup_core::names::request::{NameRequest, Persistence};
 use wireup_core::names::shared::ToShared;
-use wireup_core::rendezvous::message::ToRendezvous;
+use wireup_core::node::HEAD;
+use wireup_core::node::event::ToNode;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// The variable with the default of `--names`.
 const VARIABLE: &str = "WIREUP_NAMES";
@@ -76,5 +80,36 @@ impl Controller {
         link.send(Address::EveryNode, Class::Control, &meet, poll);
         link.watch(SILENCE, false, now);
         Ok(link)
+    }
+
+    /// The connection to the process that keeps names elsewhere is ready.
+    pub(super) fn hear_store(&mut self, event: Ready) {
+        let Some((link, backend)) = &mut self.name_server.store else {
+            return;
+        };
+        let backend = backend.clone();
+        let mut messages = Vec::new();
+        let result = link.turn(event, self.backend.poll(), &mut messages);
+        let mut lost = result.err().map(|_| Lost::Ended);
+        for (envelope, body) in messages {
+            match (envelope.class, decode(&body)) {
+                (Class::Control, _) => {
+                    lost = Some(refusal(&body));
+                    break;
+                }
+                (_, Ok(FromRendezvous::Welcome)) => {}
+                (_, Ok(FromRendezvous::Trouble(text))) => {
+                    self.warn(&format!("--names {backend}: {text}"));
+                }
+                (_, Ok(message)) => {
+                    let said = ToNode::Rendezvous(message);
+                    self.backend.order(ToBackend::Node(HEAD, said));
+                }
+                (_, Err(error)) => lost = Some(Lost::Garbage(error)),
+            }
+        }
+        if let Some(lost) = lost {
+            self.lose_rendezvous(&Lost::Store(backend, lost.into()));
+        }
     }
 }

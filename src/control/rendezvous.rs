@@ -83,7 +83,7 @@ pub(super) enum Lost {
 pub(super) struct NameServerLink {
     link: Option<LinkEnd>,
     /// The process that keeps names elsewhere, and where.
-    store: Option<(LinkEnd, NameBackend)>,
+    pub(super) store: Option<(LinkEnd, NameBackend)>,
     /// Those that were lost.
     epoch: u32,
     /// Messages to a name server that has not answered yet.
@@ -102,6 +102,14 @@ impl NameServerLink {
         let store = store.and_then(|(store, _)| store.next_deadline());
         let links = [link, store].map(|at| at.map(|at| at.0));
         links.into_iter().chain([self.silent_until]).flatten().min()
+    }
+}
+
+/// Why the other end does not serve this launch, which is all that it says of the connection itself.
+pub(super) fn refusal(body: &[u8]) -> Lost {
+    match decode(body) {
+        Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
+        _ => Lost::Unintelligible,
     }
 }
 
@@ -220,22 +228,11 @@ impl Controller {
         let Some(link) = &mut self.name_server.link else {
             return;
         };
-        let poll = self.backend.poll();
-        if event.writable {
-            link.writable(poll);
-        }
-        if !event.readable {
-            return;
-        }
         let mut messages = Vec::new();
-        let result = link.receive(poll, &mut messages);
+        let result = link.turn(event, self.backend.poll(), &mut messages);
         for (envelope, body) in messages {
             if envelope.class == Class::Control {
-                let lost = match decode(&body) {
-                    Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
-                    _ => Lost::Unintelligible,
-                };
-                return self.lose_rendezvous(&lost);
+                return self.lose_rendezvous(&refusal(&body));
             }
             match decode(&body) {
                 Ok(FromRendezvous::Welcome) => {
@@ -262,46 +259,6 @@ impl Controller {
         self.name_server.attempts += 1;
         if let Err(lost) = self.find_rendezvous() {
             self.lose_rendezvous(&lost);
-        }
-    }
-
-    /// The connection to the process that keeps names elsewhere is ready.
-    fn hear_store(&mut self, event: Ready) {
-        let Some((link, backend)) = &mut self.name_server.store else {
-            return;
-        };
-        let backend = backend.clone();
-        let poll = self.backend.poll();
-        if event.writable {
-            link.writable(poll);
-        }
-        if !event.readable {
-            return;
-        }
-        let mut messages = Vec::new();
-        let mut lost = link.receive(poll, &mut messages).err().map(|_| Lost::Ended);
-        for (envelope, body) in messages {
-            match (envelope.class, decode(&body)) {
-                (Class::Control, _) => {
-                    lost = Some(match decode(&body) {
-                        Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
-                        _ => Lost::Unintelligible,
-                    });
-                    break;
-                }
-                (_, Ok(FromRendezvous::Welcome)) => {}
-                (_, Ok(FromRendezvous::Trouble(text))) => {
-                    self.warn(&format!("--names {backend}: {text}"));
-                }
-                (_, Ok(message)) => {
-                    let said = ToNode::Rendezvous(message);
-                    self.backend.order(ToBackend::Node(HEAD, said));
-                }
-                (_, Err(error)) => lost = Some(Lost::Garbage(error)),
-            }
-        }
-        if let Some(lost) = lost {
-            self.lose_rendezvous(&Lost::Store(backend, lost.into()));
         }
     }
 
@@ -342,7 +299,7 @@ impl Controller {
         }
     }
 
-    fn lose_rendezvous(&mut self, lost: &Lost) {
+    pub(super) fn lose_rendezvous(&mut self, lost: &Lost) {
         let store = self.name_server.store.take().map(|(link, _)| link);
         for link in self.name_server.link.take().into_iter().chain(store) {
             // Its end may have taken it out already.

@@ -11,7 +11,7 @@ use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 
 use crate::sys::channel::{Backlog, Channel, QUEUE_MAX, Received};
-use crate::sys::poll::{Poll, Token};
+use crate::sys::poll::{Poll, Ready, Token};
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::NodeId;
@@ -204,6 +204,25 @@ impl LinkEnd {
     /// Whether everything that was sent has been taken by the system.
     pub fn is_flushed(&self) -> bool {
         self.stuck || self.channel.queued() == 0
+    }
+
+    /// Goes on as an event allows: writes what is queued, and reads as [`Self::receive`] does.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn turn(
+        &mut self,
+        event: Ready,
+        poll: &Poll,
+        messages: &mut Vec<(Envelope, Vec<u8>)>,
+    ) -> Result<(), LinkError> {
+        if event.writable {
+            self.writable(poll);
+        }
+        match event.readable {
+            true => self.receive(poll, messages),
+            false => Ok(()),
+        }
     }
 
     /// Reads available data once, and appends the complete messages.

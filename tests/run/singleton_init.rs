@@ -37,10 +37,12 @@ fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
     run
 }
 
-/// What the parent and its children have said. The launch ends after the program that it served.
-fn lines(outcome: &Outcome, start: &str) -> usize {
+/// The parent and each of its children have said a line that begins so. The launch ends after the program that it served.
+#[track_caller]
+fn expect(outcome: &Outcome, (parent, child): (&str, &str), children: usize) {
     let lines = outcome.sorted_lines();
-    lines.iter().filter(|line| line.starts_with(start)).count()
+    let said = |start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!((said(parent), said(child)), (1, children), "{outcome:?}");
 }
 
 #[test]
@@ -50,18 +52,7 @@ fn a_program_without_a_launcher_spawns() {
         let words = [program, "children=3".into(), "times=2".into()];
         let run = alone(&mpi, words).clean_within(crate::common::DEADLINE);
         let outcome = run.run().expect(0);
-        assert_eq!(
-            lines(&outcome, "spawned rank="),
-            6,
-            "{} {outcome:?}",
-            mpi.name
-        );
-        assert_eq!(
-            lines(&outcome, "spawn rank=0 size=1 "),
-            1,
-            "{} {outcome:?}",
-            mpi.name
-        );
+        expect(&outcome, ("spawn rank=0 size=1 ", "spawned rank="), 6);
         assert_eq!(outcome.err(), "", "{}", mpi.name);
     }
 }
@@ -82,18 +73,7 @@ fn a_python_script_without_a_launcher_spawns() {
             run = run.env(name, value);
         }
         let outcome = run.run().expect(0);
-        assert_eq!(
-            lines(&outcome, "child rank="),
-            3,
-            "{} {outcome:?}",
-            mpi.name
-        );
-        assert_eq!(
-            lines(&outcome, "parent rank=0 size=1 sum=10"),
-            1,
-            "{} {outcome:?}",
-            mpi.name
-        );
+        expect(&outcome, ("parent rank=0 size=1 sum=10", "child rank="), 3);
     }
 }
 

@@ -208,9 +208,15 @@ fn a_collector_gets_the_spans_of_a_launch_over_grpc() {
     let (collector, message, port) = over_grpc(&python, &[]);
     let run = run.env(ENDPOINT, format!("http://127.0.0.1:{port}"));
     let run = run.env(PROTOCOL, "grpc");
+    expect_sent(run, collector, &message);
+}
+
+/// The launch sends its spans to this collector, without a word about them.
+#[track_caller]
+fn expect_sent(run: Run, collector: Running, message: &Path) {
     let outcome = run.env("TRACEPARENT", PARENT).run().expect(0);
     assert!(!outcome.err().contains("spans"), "{outcome:?}");
-    let body = read(&message);
+    let body = read(message);
     collector.finish().expect(0);
     check(&spans(&body), &outcome);
 }
@@ -264,11 +270,7 @@ fn over_grpc_there_is_tls_with_certificates_of_both_sides() {
         .env("OTEL_EXPORTER_OTLP_CERTIFICATE", &certificate)
         .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate)
         .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key);
-    let outcome = run.env("TRACEPARENT", PARENT).run().expect(0);
-    assert!(!outcome.err().contains("spans"), "{outcome:?}");
-    let body = read(&message);
-    collector.finish().expect(0);
-    check(&spans(&body), &outcome);
+    expect_sent(run, collector, &message);
 }
 
 #[test]

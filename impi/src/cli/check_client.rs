@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
-use wireup_impi_core::auth::{AuthError, Secrets};
 use wireup_impi_core::kit::record::Event;
 use wireup_impi_core::server::MAX_CLIENTS;
 
@@ -80,13 +79,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
         args.client,
         args.clients
     );
-    let secrets = match secrets::from_environment() {
-        Err(AuthError::NoMethod) => Secrets {
-            none: true,
-            ..Secrets::default()
-        },
-        secrets => secrets?,
-    };
+    let secrets = secrets::of_test()?;
     let settings = Settings {
         clients: args.clients,
         client: args.client,

@@ -4,15 +4,17 @@ use std::process::{Command, Stdio};
 
 use wireup_test_support::{Owned, Run};
 
-use crate::faults::{Change, Fault, front, nothing};
 use crate::IMPI;
+use crate::faults::{Change, Fault, front, nothing};
 
 const BOTH: [(&str, &str); 2] = [("IMPI_AUTH_KEY", "5678"), ("IMPI_AUTH_NONE", "")];
 
 /// The results, and the exit code. Nothing that was started may be left.
 fn check(words: &[&str]) -> (Option<i32>, String) {
     let run = Run::command([IMPI, "check-server"]).more(words);
-    let run = BOTH.iter().fold(run, |run, (name, value)| run.env(name, value));
+    let run = BOTH
+        .iter()
+        .fold(run, |run, (name, value)| run.env(name, value));
     let outcome = run.run();
     let said = outcome.out();
     assert!(said.starts_with("TAP"), "{}", outcome.err());

@@ -123,13 +123,8 @@ pub(super) fn bring(
         }
         poll.wait(None, &mut ready).map_err(cannot_wait)?;
         for event in &ready {
-            if event.writable {
-                link.writable(poll);
-            }
-            if event.readable {
-                link.receive(poll, &mut messages)
-                    .map_err(|error| broken(error.into()))?;
-            }
+            link.turn(*event, poll, &mut messages)
+                .map_err(|error| broken(error.into()))?;
         }
     }
 }
