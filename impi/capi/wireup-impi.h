@@ -2,9 +2,21 @@
  * libwireup_impi: a process of any MPI, or of none, takes part in an IMPI job.
  *
  * Ranks are those of the world that all clients form: wireup_impi_rank() is this process's. Every function that returns
- * an int returns 0, or -1 and leaves the reason in wireup_impi_error(), which is the calling thread's and valid until its
- * next call. Buffers belong to the caller and are not kept: a send copies its data. All functions may be called by
- * several threads at once; collectives by one at a time.
+ * an int returns 0 or what it is asked for, or -1 and leaves the reason in wireup_impi_error().
+ *
+ * Who owns what:
+ * - The world is the library's: it is made by wireup_impi_open() and freed by wireup_impi_close(), with its threads and
+ *   all requests, also when that fails. Nothing may be called with it then, nor while that runs.
+ * - Buffers are the caller's, and none is kept after a call: a send has copied its data when it returns, also
+ *   wireup_impi_isend(), and a receive writes only in wireup_impi_recv() or wireup_impi_wait(). The buffers of one call may
+ *   not overlap. One without elements may be NULL, as may those that a process that is not the root does not use.
+ * - A request ends with wireup_impi_wait() once, also where that fails: a message that is longer than its receiver takes
+ *   is lost. Only if the job is broken do requests go on, until wireup_impi_close().
+ * - The text of wireup_impi_error() is the library's. It is the calling thread's, and valid until that thread's next call
+ *   that fails.
+ *
+ * All functions may be called by several threads at once; collectives by one at a time. A child of fork() must not use the
+ * world of its parent.
  */
 #ifndef WIREUP_IMPI_H
 #define WIREUP_IMPI_H
@@ -64,7 +76,7 @@ wireup_impi_request wireup_impi_irecv(wireup_impi *world, size_t count, int type
 /* Waits; the message of a receive goes to `data`, which has room for `bytes`. `status` may be NULL. */
 int wireup_impi_wait(wireup_impi *world, wireup_impi_request request, void *data, size_t bytes,
                      struct wireup_impi_status *status);
-/* 1 if the request has ended, 0 if not. */
+/* 1 if the request has ended, 0 if not; it must be waited for all the same. */
 int wireup_impi_test(wireup_impi *world, wireup_impi_request request);
 /* Wait for it as well: the status says whether it was cancelled. */
 int wireup_impi_cancel(wireup_impi *world, wireup_impi_request request);

@@ -1,27 +1,29 @@
-//! The agent of a launch: its client towards the server, and the one host of its processes.
+//! The agent of a launch: its client towards the server ([`Member`]), and the hosts of its processes ([`Host`]).
 //!
-//! The order: listen, talk to the server, connect with all hosts, let the processes in, forward packets, and at the
-//! end FINI to each host and to the server. Source: IMPI 2.3.8, 2.4.
+//! The order: the hosts listen, the client talks to the server, the hosts connect with those of other clients, let the
+//! processes in, forward packets, and at the end say FINI to each other; then the client says it to the server. A launch
+//! on one machine has both in one process ([`join`]), one on several a process for each host. Source: IMPI 2.3.8, 2.4.
 
 pub mod dance;
 mod environment;
 pub mod greeting;
+mod host;
+mod invitation;
+mod member;
 mod service;
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, TcpListener};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 use wireup_impi_core::auth::Secrets;
-use wireup_impi_core::command::Command;
-use wireup_impi_core::external32::Representation;
-use wireup_impi_core::packet::ProcId;
-use wireup_impi_core::startup::{Startup, StartupError};
-use wireup_impi_core::world::{HostOffer, Offer, World, encode};
+use wireup_impi_core::startup::StartupError;
 
-use crate::stream::ServerStream;
+pub use host::{ConnectedHost, Host};
+pub use invitation::Invitation;
+pub use member::{Member, Place};
 pub use service::Events;
 
 /// What a launch brings into the world.
@@ -31,9 +33,9 @@ pub struct Settings {
     pub server: String,
     /// Rank of this client.
     pub client: u32,
-    /// Processes of the launch.
+    /// Processes of the launch on its one host.
     pub procs: usize,
-    /// Address that other hosts connect to, and from which this one connects.
+    /// Address of that, to which other hosts connect and from which it connects.
     pub address: IpAddr,
     /// Most data of a packet.
     pub data_length: u32,
@@ -83,134 +85,47 @@ impl AgentError {
     }
 }
 
-/// A client that has joined, with its channels; the processes may start.
+/// A client of one host that has joined, with its channels; the processes may start.
 #[derive(Debug)]
 pub struct Joined {
-    pub world: World,
-    settings: Settings,
-    server: ServerStream,
-    channels: Vec<(usize, std::net::TcpStream)>,
-    door: TcpListener,
-    ticket: [u8; greeting::TICKET],
-    values: Vec<u8>,
+    member: Member,
+    host: ConnectedHost,
+    door: SocketAddr,
 }
 
-/// Joins the job: returns when all clients have, and all hosts are connected.
+/// Joins the job with one host: returns when all clients have, and all hosts are connected.
 ///
 /// # Errors
 /// When it cannot.
 pub fn join(settings: Settings) -> Result<Joined, AgentError> {
-    let at = settings.address;
-    let listen =
-        |what: &str| TcpListener::bind((at, 0)).map_err(AgentError::io(format!("{what} at {at}")));
-    let hosts = listen("listening for hosts")?;
-    let door = listen("listening for processes")?;
-    let port = hosts
-        .local_addr()
-        .map_err(AgentError::io("listening"))?
-        .port();
-    let server = settings.server.as_str();
-    let to_server = || AgentError::io(format!("server {server}"));
-    let mut stream = ServerStream::connect(server, settings.tls.clone()).map_err(to_server())?;
-    let mut startup = Startup::new(
-        settings.secrets.clone(),
-        settings.client,
-        offer(&settings, port),
-    );
-    let broken = |error| AgentError::Server {
-        server: server.to_owned(),
-        error,
+    let host = Host::listen(settings.address)?;
+    let place = Place {
+        address: host.place()?,
+        procs: settings.procs,
     };
-    let mut piece = vec![0; 64 * 1024];
-    let world = loop {
-        stream.write_all(&startup.take_out()).map_err(to_server())?;
-        let count = match stream.read(&mut piece) {
-            Ok(count) => count,
-            // A server that closes with input unread resets the connection.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-            Err(error) => return Err(to_server()(error)),
-        };
-        if count == 0 {
-            return Err(broken(StartupError::Ended(startup.phase())));
-        }
-        if let Some(world) = startup.received(&piece[..count]).map_err(broken)? {
-            break world;
-        }
-    };
-    let me = first_host(&world, settings.client);
-    let channels = dance::connect_all(&world, me, &hosts, at)?;
-    let (clients, collected) = startup.collected();
-    Ok(Joined {
-        values: encode(clients, collected),
-        ticket: greeting::ticket().map_err(AgentError::io("random bytes"))?,
-        world,
-        server: stream,
-        channels,
-        door,
-        settings,
-    })
+    let door = host.door()?;
+    let member = Member::join(settings, &[place])?;
+    let host = host.connect(member.invitation(), 0)?;
+    Ok(Joined { member, host, door })
 }
 
 impl Joined {
     /// What the processes find in their environment.
-    ///
-    /// # Errors
-    /// When the system does not know where the agent listens.
-    pub fn environment(&self) -> io::Result<Vec<(&'static str, String)>> {
-        let door = self.door.local_addr()?;
-        let mut variables = environment::of(&self.world, self.settings.client as usize);
-        variables.push((greeting::AGENT, door.to_string()));
-        variables.push((greeting::TICKET_VARIABLE, greeting::hex(&self.ticket)));
-        Ok(variables)
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut variables = self.member.environment();
+        variables.push((greeting::AGENT, self.door.to_string()));
+        variables
     }
 
-    /// Serves the processes until all have finished and all hosts have said FINI. [`Events::launch_over`] says that no
-    /// process will come any more. Once it has, others have `patience` to end.
+    /// As [`ConnectedHost::serve`]; then the server learns that the client has ended.
     ///
     /// # Errors
-    /// When a process, another host or the network broke the job.
-    pub fn serve(mut self, events: &Events, patience: Duration) -> Result<(), AgentError> {
-        let me = first_host(&self.world, self.settings.client);
-        let representation = if self.settings.lam {
-            Representation::LittleEndian
-        } else {
-            Representation::External32
-        };
-        let welcome = greeting::Welcome {
-            ticket: self.ticket,
-            first: self.world.hosts[me].first,
-            lam: self.settings.lam,
-            representation,
-            values: self.values,
-        };
-        service::serve(
-            me,
-            &self.world,
-            self.channels,
-            &self.door,
-            welcome,
-            events,
-            patience,
-        )?;
-        // That the server is gone by now does no harm to the job.
-        if let Err(error) = self
-            .server
-            .write_all(&Command::Fini.unit(&[]))
-            .and_then(|()| self.server.flush())
-        {
-            eprintln!(
-                "wireup impi: warning: server {}: {error}",
-                self.settings.server
-            );
-        }
+    /// As of that.
+    pub fn serve(self, events: &Events, patience: Duration) -> Result<(), AgentError> {
+        self.host.serve(events, patience)?;
+        self.member.leave();
         Ok(())
     }
-}
-
-fn first_host(world: &World, client: u32) -> usize {
-    world
-        .hosts
-        .partition_point(|host| host.client < client as usize)
 }
 
 /// An address as the specification has it; of IPv4 in the embedding that LAM uses.
@@ -233,30 +148,6 @@ pub fn host_address(bytes: [u8; 16]) -> IpAddr {
         Some(four) => four.into(),
         None if compatible => IpAddr::from([bytes[12], bytes[13], bytes[14], bytes[15]]),
         None => six.into(),
-    }
-}
-
-fn offer(settings: &Settings, port: u16) -> Offer {
-    let host = host_bytes(settings.address);
-    // Numbers that no two clients share, also where they share an address; LAM announces process ids, which are below.
-    let first = i64::from(settings.client + 1) << 23;
-    let procs = (0..settings.procs).map(|at| ProcId {
-        host,
-        pid: first + i64::try_from(at).unwrap_or(0),
-    });
-    Offer {
-        versions: vec![(0, 0)],
-        data_length: settings.data_length,
-        tag_upper_bound: i32::MAX,
-        crossover_size: settings.crossover_size,
-        max_linear: settings.max_linear,
-        hosts: vec![HostOffer {
-            address: host,
-            port,
-            ack_mark: settings.ack_mark,
-            high_water: settings.high_water,
-            procs: procs.collect(),
-        }],
     }
 }
 

@@ -19,7 +19,7 @@ use wireup_impi_core::world::{World, decode};
 
 use crate::agent::greeting::{self, greet};
 pub use error::PeerError;
-use link::{Shared, State, check, read_all, write_all};
+use link::{Shared, State, check, known, read_all, write_all};
 pub use reduction::{ElementType, Operator};
 
 /// Where other launchers say a process's rank in its launch; the first that is set counts.
@@ -57,6 +57,8 @@ pub struct Peer {
     topology: Topology,
     representation: Representation,
     stream: TcpStream,
+    /// The reader, and the writer until it has sent everything.
+    reader: Option<JoinHandle<()>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -75,10 +77,11 @@ impl Peer {
             .filter_map(|rank| rank.parse().ok())
             .next()
             .ok_or(PeerError::NoRank)?;
-        Self::connect(&agent, &ticket, index)
+        let (agent, index) = greeting::agent_of(&agent, index).ok_or(PeerError::NoHost(index))?;
+        Self::connect(agent, &ticket, index)
     }
 
-    /// Joins as process `index` of the launch of an agent.
+    /// Joins as process `index` of those of an agent.
     ///
     /// # Errors
     /// When the agent does not let it in.
@@ -106,7 +109,7 @@ impl Peer {
         let (reads, writes) = (Arc::clone(&shared), Arc::clone(&shared));
         let (reader, writer) = (stream.try_clone()?, stream.try_clone()?);
         let limit = world.limits.data_length;
-        std::thread::Builder::new().spawn(move || read_all(&reads, reader, limit))?;
+        let reader = std::thread::Builder::new().spawn(move || read_all(&reads, reader, limit))?;
         let writer = std::thread::Builder::new().spawn(move || write_all(&writes, writer))?;
         let reduce = if introduction.lam {
             Channel::PointToPoint
@@ -116,6 +119,7 @@ impl Peer {
         Ok(Self {
             topology: Topology::of(&world, reduce),
             representation: introduction.representation,
+            reader: Some(reader),
             writer: Some(writer),
             shared,
             world,
@@ -195,9 +199,7 @@ impl Peer {
             if let Some(completion) = state.endpoint.take_completion(request) {
                 return self.outcome(&mut state, request, completion);
             }
-            if !state.endpoint.is_known(request) {
-                return Err(PeerError::Argument(format!("no request {}", request.0)));
-            }
+            known(&state, request)?;
             check(&state)?;
             state = self.shared.wait(state);
         }
@@ -206,19 +208,26 @@ impl Peer {
     /// Whether a request has ended.
     ///
     /// # Errors
-    /// When the job has broken.
+    /// When the job has broken, or there is no such request.
     pub fn test(&self, request: RequestId) -> Result<bool, PeerError> {
         let state = self.shared.lock();
         if state.endpoint.is_complete(request) {
             return Ok(true);
         }
+        known(&state, request)?;
         check(&state).map(|()| false)
     }
 
     /// Asks for a request to be taken back; [`Self::wait`] says whether it was.
-    pub fn cancel(&self, request: RequestId) {
-        self.shared.lock().endpoint.cancel(request);
+    ///
+    /// # Errors
+    /// When there is no such request.
+    pub fn cancel(&self, request: RequestId) -> Result<(), PeerError> {
+        let mut state = self.shared.lock();
+        known(&state, request)?;
+        state.endpoint.cancel(request);
         self.shared.changed.notify_all();
+        Ok(())
     }
 
     /// The first message that a receive would take, if there is one; with `wait`, once there is.
@@ -333,5 +342,11 @@ impl Drop for Peer {
     fn drop(&mut self) {
         // Ends the threads, and where the peer was not closed in order, the job.
         drop(self.stream.shutdown(Shutdown::Both));
+        for thread in [self.writer.take(), self.reader.take()]
+            .into_iter()
+            .flatten()
+        {
+            drop(thread.join());
+        }
     }
 }

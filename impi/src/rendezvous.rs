@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wireup_impi_core::server::{Action, ConnectionId, Server, Settings};
 
 use crate::secrets::challenge;
+use crate::stream::watch;
 use link::{Link, Progress};
 
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
@@ -146,7 +147,7 @@ impl Driver<'_> {
             // Gone again, or no descriptor is left: neither ends the sessions.
             Err(_) => return Ok(()),
         };
-        let Ok(link) = Link::new(stream, tls) else {
+        let Ok(link) = watch(&stream).and_then(|()| Link::new(stream, tls)) else {
             return Ok(());
         };
         let id = ConnectionId(self.next);

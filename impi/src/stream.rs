@@ -1,11 +1,11 @@
 //! Blocking streams: packets one after the other, connections from an address of one's own, the server behind TLS.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 use wireup_impi_core::packet::{HEADER, Header, Packet};
 
 /// Reads a packet; nothing at the end of the stream.
@@ -68,6 +68,50 @@ fn connect_once(source: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     Ok(fd.into())
 }
 
+/// How long the machine at the other end of a connection may not answer.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Lets a connection break when the machine at its other end is lost: nothing else would tell a reader.
+///
+/// # Errors
+/// When the system refuses.
+pub fn watch(stream: &TcpStream) -> io::Result<()> {
+    const PROBES: u32 = 3;
+    let interval = SILENCE / (PROBES + 1);
+    sockopt::set_tcp_keepidle(stream, interval)?;
+    sockopt::set_tcp_keepintvl(stream, interval)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    // The same for data on their way, during which there are no probes.
+    let millis = u32::try_from(SILENCE.as_millis()).map_err(io::Error::other)?;
+    Ok(sockopt::set_tcp_user_timeout(stream, millis)?)
+}
+
+/// The address of this machine from which packets to `HOST:PORT` are sent.
+///
+/// # Errors
+/// When that is no address, or no way leads there.
+pub fn address_towards(server: &str) -> io::Result<IpAddr> {
+    let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
+    for to in server.to_socket_addrs()? {
+        let any = match to {
+            SocketAddr::V4(_) => IpAddr::from([0; 4]),
+            SocketAddr::V6(_) => IpAddr::from([0; 16]),
+        };
+        // Sends nothing: the system chooses the address when the socket gets its destination.
+        let socket = UdpSocket::bind((any, 0));
+        let chosen = socket.and_then(|socket| {
+            socket.connect(to)?;
+            socket.local_addr()
+        });
+        match chosen {
+            Ok(chosen) => return Ok(chosen.ip()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 /// Waits without a condition: between attempts to connect, for which there is none.
 fn pause(time: Duration) {
     std::thread::park_timeout(time);
@@ -93,6 +137,7 @@ impl ServerStream {
             match TcpStream::connect_timeout(&address, Duration::from_secs(20)) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
+                    watch(&stream)?;
                     let Some(config) = tls else {
                         return Ok(Self::Plain(stream));
                     };

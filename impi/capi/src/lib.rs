@@ -56,22 +56,20 @@ fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
     unsafe { world.as_ref() }.ok_or_else(|| argument("no world"))
 }
 
-fn element(kind: c_int) -> Result<ElementType, PeerError> {
-    let known = usize::try_from(kind)
-        .ok()
-        .and_then(|kind| ElementType::ALL.get(kind));
+/// The one of a list that a number of the header stands for.
+fn listed<T: Copy>(all: &[T], number: c_int, what: &str) -> Result<T, PeerError> {
+    let known = usize::try_from(number).ok().and_then(|at| all.get(at));
     known
         .copied()
-        .ok_or_else(|| argument(format!("type {kind} is none")))
+        .ok_or_else(|| argument(format!("{what} {number} is none")))
+}
+
+fn element(kind: c_int) -> Result<ElementType, PeerError> {
+    listed(&ElementType::ALL, kind, "type")
 }
 
 fn operator(op: c_int) -> Result<Operator, PeerError> {
-    let known = usize::try_from(op)
-        .ok()
-        .and_then(|op| Operator::ALL.get(op));
-    known
-        .copied()
-        .ok_or_else(|| argument(format!("operation {op} is none")))
+    listed(&Operator::ALL, op, "operation")
 }
 
 fn rank(rank: c_int) -> Result<usize, PeerError> {
@@ -82,7 +80,10 @@ fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerErr
     let bytes = count
         .checked_mul(kind.size())
         .and_then(|bytes| bytes.checked_mul(times));
-    bytes.ok_or_else(|| argument("more bytes than memory"))
+    // What a slice can have.
+    bytes
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+        .ok_or_else(|| argument("more bytes than memory"))
 }
 
 /// The caller's memory; of length 0 where there is none.
@@ -277,6 +278,8 @@ calls! {
     ) {
         let (peer, kind) = (peer(world)?, element(kind)?);
         let room = bytes(count, kind, 1)?;
+        // Before a message is taken for it.
+        output(data, room)?;
         let request = peer.start_receive(room, kind, any(source)?, any_tag(tag))?;
         finish(peer, request, data, room, status).map(|()| 0)
     }
@@ -287,8 +290,7 @@ calls! {
         peer(world)?.test(RequestId(request)).map(c_int::from)
     }
     wireup_impi_cancel(world: *const Peer, request: u64) {
-        peer(world)?.cancel(RequestId(request));
-        Ok(0)
+        peer(world)?.cancel(RequestId(request)).map(|()| 0)
     }
     wireup_impi_probe(world: *const Peer, source: c_int, tag: c_int, status: *mut CStatus) {
         let found = peer(world)?.probe(any(source)?, any_tag(tag), true)?;

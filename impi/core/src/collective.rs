@@ -3,7 +3,8 @@
 //! The global phase, between the *masters* (the lowest rank of each client), is prescribed; the local phases are each
 //! client's own affair and use a context of their own here. Barrier is the specification's (4.10); Bcast and Reduce are
 //! LAM/MPI 7.1.4's; of the others the text has no algorithm and LAM none either: those are wireup's, in two variants
-//! that the specification's prose asks for: `long` moves few bytes, the other takes few messages one after the other.
+//! that the prose of the protocol's authors asks for: `long` moves data no more often than it must, the other takes few
+//! messages one after the other.
 //! Sends do not wait: a process goes on to its next step, and waits for its sends at the end.
 
 mod exchanges;

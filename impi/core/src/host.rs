@@ -60,7 +60,7 @@ pub struct Host {
     me: usize,
     world: World,
     ranks: HashMap<ProcId, usize>,
-    /// To each other host of another client; to those of the own client there is no channel.
+    /// To each other host, those of the own client included.
     channels: Vec<Option<Channel>>,
     finished: Vec<bool>,
     received: HashMap<(usize, usize), Received>,
@@ -70,11 +70,8 @@ pub struct Host {
 impl Host {
     /// Host `me` of a world.
     pub fn new(me: usize, world: World) -> Self {
-        let own = world.hosts[me].client;
-        let channels = world
-            .hosts
-            .iter()
-            .map(|host| (host.client != own).then(Channel::default));
+        let hosts = 0..world.hosts.len();
+        let channels = hosts.map(|host| (host != me).then(Channel::default));
         Self {
             me,
             channels: channels.collect(),
@@ -210,8 +207,6 @@ impl Host {
     fn route(&mut self, destination: usize, packet: Packet) -> Result<(), HostError> {
         if !self.is_own(destination) {
             let host = self.world.host_of(destination);
-            // Processes of another host of the own client are reached by the client's own ways.
-            self.channels[host].ok_or(HostError::Misdirected)?;
             self.orders.push(Order::Send(End::Host(host), packet));
             return Ok(());
         }
@@ -299,6 +294,25 @@ mod tests {
             header: Header::new(kind, id(from), id(to)),
             data: Vec::new(),
         }
+    }
+
+    #[test]
+    fn hosts_of_one_client_have_a_channel_too() {
+        let mut world = world();
+        world.clients = vec![Client { first: 0, size: 4 }];
+        world.hosts[1].client = 0;
+        let mut host = Host::new(0, world);
+        let data = packet(PacketType::Data, 1, 2);
+        host.packet(End::Proc(1), data.clone()).unwrap();
+        assert_eq!(host.take_orders(), [Order::Send(End::Host(1), data)]);
+        host.finish(0);
+        host.finish(1);
+        assert!(!host.is_over());
+        let none = ProcId::default();
+        let header = Header::new(PacketType::Fini, none, none);
+        let data = Vec::new();
+        host.packet(End::Host(1), Packet { header, data }).unwrap();
+        assert!(host.is_over());
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use wireup_impi_core::world::World;
 
 use super::{AgentError, host_address};
+use crate::stream::{connect_from, watch};
 
 /// How long the other hosts may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a connection may take to say its rank.
 const SAYS: Duration = Duration::from_secs(5);
 
-/// A channel to each host of the other clients.
+/// A channel to each other host, those of the own client included; no other client sees these.
 ///
 /// # Errors
 /// When one cannot be reached, or does not come.
@@ -23,8 +24,7 @@ pub fn connect_all(
     listener: &TcpListener,
     from: IpAddr,
 ) -> Result<Vec<(usize, TcpStream)>, AgentError> {
-    let own = world.hosts[me].client;
-    let others = || (0..world.hosts.len()).filter(|host| world.hosts[*host].client != own);
+    let others = || (0..world.hosts.len()).filter(|host| *host != me);
     let mut channels = Vec::new();
     for host in others().filter(|host| *host < me) {
         let address = SocketAddr::new(
@@ -37,9 +37,9 @@ pub fn connect_all(
                 world.hosts[host].client
             )
         };
-        let mut stream =
-            crate::stream::connect_from(from, address, PATIENCE).map_err(AgentError::io(name()))?;
-        stream.set_nodelay(true).map_err(AgentError::io(name()))?;
+        let mut stream = connect_from(from, address, PATIENCE).map_err(AgentError::io(name()))?;
+        let prepared = stream.set_nodelay(true).and_then(|()| watch(&stream));
+        prepared.map_err(AgentError::io(name()))?;
         let rank = u32::try_from(me).expect("fewer than 2^32 hosts");
         stream
             .write_all(&rank.to_be_bytes())
@@ -64,6 +64,7 @@ pub fn connect_all(
 
 fn greeted(mut stream: TcpStream) -> io::Result<(TcpStream, usize)> {
     stream.set_nodelay(true)?;
+    watch(&stream)?;
     stream.set_read_timeout(Some(SAYS))?;
     let mut rank = [0; 4];
     stream.read_exact(&mut rank)?;

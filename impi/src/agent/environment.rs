@@ -2,16 +2,14 @@
 
 use wireup_impi_core::world::World;
 
-/// The variables of a client's processes.
+/// The variables of the processes on a client's first host; on the others the host's color differs.
 pub(super) fn of(world: &World, client: usize) -> Vec<(&'static str, String)> {
     let limits = &world.limits;
     let own = &world.clients[client];
-    let host = world.hosts.partition_point(|host| host.client < client);
-    let sizes: Vec<String> = world
-        .clients
-        .iter()
-        .map(|client| client.size.to_string())
-        .collect();
+    let list = |sizes: &mut dyn Iterator<Item = usize>| {
+        let sizes: Vec<String> = sizes.map(|size| size.to_string()).collect();
+        sizes.join(",")
+    };
     vec![
         (
             "IMPI_VERSION",
@@ -21,9 +19,16 @@ pub(super) fn of(world: &World, client: usize) -> Vec<(&'static str, String)> {
         ("IMPI_WORLD_FIRST", own.first.to_string()),
         ("IMPI_CLIENT_SIZE", world.clients.len().to_string()),
         ("IMPI_CLIENT_COLOR", client.to_string()),
-        ("IMPI_CLIENT_NPROCS", sizes.join(",")),
+        (
+            "IMPI_CLIENT_NPROCS",
+            list(&mut world.clients.iter().map(|client| client.size)),
+        ),
         ("IMPI_HOST_SIZE", world.hosts.len().to_string()),
-        ("IMPI_HOST_COLOR", host.to_string()),
+        ("IMPI_HOST_COLOR", world.first_host(client).to_string()),
+        (
+            "IMPI_HOST_NPROCS",
+            list(&mut world.hosts.iter().map(|host| host.size)),
+        ),
         ("IMPI_PK_MAXDATALEN", limits.data_length.to_string()),
         ("IMPI_PK_ACKMARK", limits.ack_mark.to_string()),
         ("IMPI_PK_HIWATER", limits.high_water.to_string()),

@@ -9,12 +9,14 @@ use wireup_impi_core::external32::Representation;
 
 use crate::secrets::challenge;
 
-/// Where the agent listens.
+/// Where the agent listens; [`agent_of`] reads it.
 pub const AGENT: &str = "WIREUP_IMPI_AGENT";
 /// What lets a process in.
 pub const TICKET_VARIABLE: &str = "WIREUP_IMPI_TICKET";
 /// Bytes of a ticket.
-pub const TICKET: usize = 16;
+const TICKET: usize = 16;
+/// What lets a process in.
+pub type Ticket = [u8; TICKET];
 const MAGIC: &[u8; 4] = b"WIMP";
 /// More than the values of [`wireup_impi_core::world::MAX_PROCS`] processes.
 const MAX_VALUES: u32 = 64 << 20;
@@ -22,7 +24,7 @@ const MAX_VALUES: u32 = 64 << 20;
 /// What the agent knows and its processes need.
 #[derive(Debug)]
 pub(super) struct Welcome {
-    pub(super) ticket: [u8; TICKET],
+    pub(super) ticket: Ticket,
     /// World rank of the first process.
     pub(super) first: usize,
     pub(super) lam: bool,
@@ -44,7 +46,7 @@ pub struct Introduction {
 }
 
 /// A new ticket.
-pub(super) fn ticket() -> io::Result<[u8; TICKET]> {
+pub(super) fn ticket() -> io::Result<Ticket> {
     let random = challenge()?;
     Ok(std::array::from_fn(|at| random[at]))
 }
@@ -54,15 +56,32 @@ pub(super) fn hex(ticket: &[u8]) -> String {
     ticket.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<[u8; TICKET]> {
-    let mut ticket = [0; TICKET];
-    if text.len() != 2 * TICKET || !text.is_ascii() {
+/// The bytes of [`hex`]; nothing of other text.
+pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
-    for (at, byte) in ticket.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    let pairs = (0..text.len()).step_by(2);
+    pairs
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok())
+        .collect()
+}
+
+/// The agent of the process with this rank in the launch, by the variable [`AGENT`], and its place there. The variable
+/// names one agent, or one for each host: `PROCS=HOST:PORT` in the order of ranks, with commas.
+pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
+    if !variable.contains('=') {
+        return Some((variable, rank));
     }
-    Some(ticket)
+    let mut index = rank;
+    for word in variable.split(',') {
+        let (procs, agent) = word.split_once('=')?;
+        match index.checked_sub(procs.parse().ok()?) {
+            None => return Some((agent, index)),
+            Some(behind) => index = behind,
+        }
+    }
+    None
 }
 
 impl Welcome {
@@ -111,7 +130,8 @@ pub fn greet(
     index: u32,
 ) -> io::Result<Introduction> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let ticket = unhex(ticket).ok_or_else(|| wrong("WIREUP_IMPI_TICKET is no ticket"))?;
+    let ticket = unhex(ticket).and_then(|bytes| Ticket::try_from(bytes).ok());
+    let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is no ticket"))?;
     let mut hello = MAGIC.to_vec();
     hello.extend(ticket);
     hello.extend(index.to_be_bytes());
@@ -135,4 +155,25 @@ pub fn greet(
         },
         values,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_finds_the_agent_of_its_host() {
+        assert_eq!(agent_of("10.0.0.1:5", 7), Some(("10.0.0.1:5", 7)));
+        let several = "2=10.0.0.1:5,1=[fd00::1]:6,3=10.0.0.2:7";
+        for (rank, expected) in [
+            (0, Some(("10.0.0.1:5", 0))),
+            (1, Some(("10.0.0.1:5", 1))),
+            (2, Some(("[fd00::1]:6", 0))),
+            (5, Some(("10.0.0.2:7", 2))),
+            (6, None),
+        ] {
+            assert_eq!(agent_of(several, rank), expected, "{rank}");
+        }
+        assert_eq!(agent_of("x=10.0.0.1:5", 0), None);
+    }
 }

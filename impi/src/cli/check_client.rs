@@ -1,15 +1,11 @@
 //! `wireup impi check-client`.
 
-use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
-use clap::Args;
+use wireup_impi_cli::check_client::CheckClientArgs;
 use wireup_impi_core::kit::record::Event;
-use wireup_impi_core::server::MAX_CLIENTS;
 
 use crate::kit::check_client::{Settings, check};
 use crate::kit::program::SOURCE;
@@ -17,55 +13,6 @@ use crate::kit::tap::Report;
 use crate::secrets;
 
 use super::record::record_file;
-
-const NOTES: &str = "\
-The command starts the client under test with processes that run the program which --print-program prints; {server} and
-{client} in its words stand for the server's address and the client's rank. Without IMPI_AUTH_KEY the client is to use
-IMPI_AUTH_NONE, which is set for it. The results are lines of the Test Anything Protocol, one for each rule
-(docs/impi-conformance.md); the exit code is 1 if a must is not kept or the program does not pass.
-
-Examples:
-  wireup impi check-client --print-program >check.c && mpicc check.c -o check
-  wireup impi check-client -- mpirun -client {client} {server} -np 2 ./check
-  wireup impi check-client -- wireup run --impi {server},client={client} -n 2 wireup impi play";
-
-/// Arguments of `wireup impi check-client`.
-#[derive(Debug, Args)]
-#[command(after_help = NOTES)]
-pub(super) struct CheckClientArgs {
-    /// All clients, that under test included
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u32).range(2..=i64::from(MAX_CLIENTS)))]
-    clients: u32,
-    /// Rank of the client under test
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    client: u32,
-    /// Processes of each other client
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
-    procs: u32,
-    /// Address of the server and of the other clients
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    address: IpAddr,
-    /// The client is LAM/MPI 7.1: expect Reduce where it sends it, and data in its byte order
-    #[arg(long)]
-    lam: bool,
-    /// Leave synchronous sends out; the client's program must as well
-    #[arg(long)]
-    no_ssend: bool,
-    /// Seconds for the whole test
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    timeout: u64,
-    /// Keep the conversation, for `wireup impi decode --program`
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Print the program that the processes of the client run, in C
-    #[arg(long, exclusive = true)]
-    print_program: bool,
-    /// Command that starts the client
-    #[arg(last = true, required_unless_present = "print_program")]
-    command: Vec<OsString>,
-}
 
 /// Plays and judges.
 pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {

@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use wireup_impi_cli::record::{DecodeArgs, ProxyArgs};
 use wireup_impi_core::kit::Observer;
 use wireup_impi_core::kit::record::{Event, TITLE};
 use wireup_impi_core::kit::rules::Level;
@@ -14,59 +13,6 @@ use wireup_impi_core::kit::rules::Level;
 use crate::kit::proxy;
 use crate::kit::recorder::Recorder;
 use crate::rendezvous;
-
-const PROXY_NOTES: &str = "\
-Prints A.B.C.D:PORT, which clients take for the server, and ends with the job. It stands between the hosts too: clients see
-its ports instead of those of the hosts. The record has all data that passes, in clear.
-
-Examples:
-  wireup impi proxy 10.0.0.1:5678 --record job.impi
-  wireup impi decode job.impi";
-
-const DECODE_NOTES: &str = "\
-Each line has the time, the connection and the section of the specification. Rules that were not kept follow at the end;
-the exit code is 1 if one of them is a must.
-
-Examples:
-  wireup impi decode job.impi
-  wireup impi decode --findings <job.impi";
-
-/// Arguments of `wireup impi proxy`.
-#[derive(Debug, Args)]
-#[command(after_help = PROXY_NOTES)]
-pub(super) struct ProxyArgs {
-    /// Where the server listens
-    #[arg(value_name = "HOST:PORT")]
-    server: String,
-    /// Where the record is written
-    #[arg(long, value_name = "FILE")]
-    record: PathBuf,
-    /// Address at which clients and hosts reach the proxy
-    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
-    address: IpAddr,
-    /// Port for clients [default: any]
-    #[arg(
-        long,
-        value_name = "PORT",
-        default_value_t = 0,
-        hide_default_value = true
-    )]
-    port: u16,
-}
-
-/// Arguments of `wireup impi decode`.
-#[derive(Debug, Args)]
-#[command(after_help = DECODE_NOTES)]
-pub(super) struct DecodeArgs {
-    /// What `wireup impi proxy` has written [default: standard input]
-    record: Option<PathBuf>,
-    /// Print only the rules that were not kept
-    #[arg(long)]
-    findings: bool,
-    /// The processes ran the program of `check-client`, of which more is known
-    #[arg(long)]
-    program: bool,
-}
 
 /// A file to which events are written as they happen.
 pub(super) fn record_file(path: &PathBuf) -> anyhow::Result<impl FnMut(&Event) + Send + 'static> {

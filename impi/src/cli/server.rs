@@ -2,60 +2,14 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use wireup_impi_cli::server::ServerArgs;
 use wireup_impi_core::auth::{Method, parse_preference};
-use wireup_impi_core::server::{MAX_CLIENTS, Settings};
+use wireup_impi_core::server::Settings;
 
 use crate::{rendezvous, secrets, tls};
-
-const NOTES: &str = "\
-Prints A.B.C.D:PORT, where clients connect, and ends when all clients have ended: with 0 if all did so in order.
-
-Who may join is said by the environment, for the server as for clients:
-  IMPI_AUTH_KEY=NUMBER        a key of 64 bits, sent in clear
-  IMPI_AUTH_NONE=             everybody
-  WIREUP_IMPI_TOKEN=TEXT      a secret that does not cross the network; clients of wireup only
-
-Examples:
-  IMPI_AUTH_KEY=5678 wireup impi -server 2
-  wireup impi server 2 --address 10.0.0.1 --port 5000-5100";
-
-/// Arguments of `wireup impi server`.
-#[derive(Debug, Args)]
-#[command(after_help = NOTES)]
-pub(super) struct ServerArgs {
-    /// Clients of the job, 1 to 32
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
-    count: u32,
-    /// Port, or a range of which the first free one is taken [default: any]
-    #[arg(long, value_name = "PORT[-PORT]")]
-    port: Option<String>,
-    /// Methods of authentication, best first: numbers and ranges, `8,1-0` [default: the strongest first]
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
-    auth: Option<String>,
-    /// Address to listen at [default: all, and the one towards the network is printed]
-    #[arg(long, value_name = "IP")]
-    address: Option<IpAddr>,
-    /// Sessions to serve, one beside the other; 0 serves until it is killed
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    sessions: u64,
-    /// Seconds within which a connection must join
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    join_timeout: u64,
-    /// Seconds from the first client to the end of start-up [default: no limit]
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
-    /// Serve TLS with this chain of certificates (PEM); only clients of wireup speak it
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// Key of the first certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-}
 
 /// Serves, and says by the exit code whether all went well.
 pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {

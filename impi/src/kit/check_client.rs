@@ -238,7 +238,7 @@ fn other(settings: &Settings, client: u32, server: String) -> Result<(), String>
         tls: None,
     })
     .map_err(|error| error.to_string())?;
-    let variables = joined.environment().map_err(|error| error.to_string())?;
+    let variables = joined.environment();
     let of = |name: &str| {
         let variable = variables.iter().find(|(known, _)| *known == name);
         variable.map(|(_, value)| value.clone()).unwrap_or_default()

@@ -70,8 +70,8 @@ pub fn play(peer: Peer, ssend: bool) -> Result<(), ProgramError> {
         ensure(receive(4, INT, 13)? == same(value), "the order of messages")?;
     }
     if ssend {
-        let send = peer.start_send(&[0], ElementType::Byte, to, 14, true)?;
-        receive(1, ElementType::Byte, 14)?;
+        let send = peer.start_send(&[0], ElementType::Byte, to, 0, true)?;
+        receive(1, ElementType::Byte, 0)?;
         peer.wait(send)?;
     }
     peer.barrier()?;

@@ -5,6 +5,8 @@ use std::io;
 use thiserror::Error;
 use wireup_impi_core::world::WorldError;
 
+use crate::agent::greeting::AGENT;
+
 /// What went wrong.
 #[derive(Debug, Error)]
 pub enum PeerError {
@@ -14,6 +16,8 @@ pub enum PeerError {
         "no rank: none of WIREUP_RANK, PMI_RANK, PMIX_RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID is a number"
     )]
     NoRank,
+    #[error("{AGENT} has no host for rank {0}")]
+    NoHost(u32),
     #[error("agent: {0}")]
     Agent(#[from] io::Error),
     #[error("the agent's values make no world: {0}")]

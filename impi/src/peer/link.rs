@@ -45,6 +45,13 @@ pub(super) fn check(state: &State) -> Result<(), PeerError> {
         .map_or(Ok(()), |why| Err(PeerError::Broken(why)))
 }
 
+pub(super) fn known(state: &State, request: RequestId) -> Result<(), PeerError> {
+    let known = state.endpoint.is_known(request);
+    known
+        .then_some(())
+        .ok_or_else(|| PeerError::Argument(format!("no request {}", request.0)))
+}
+
 pub(super) fn read_all(shared: &Shared, mut stream: TcpStream, limit: u32) {
     let why = loop {
         match read_packet(&mut stream, limit) {

@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+mod c_program;
+#[path = "../library/mod.rs"]
+mod library;
+
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
@@ -37,8 +42,8 @@ fn end(mut process: Owned) -> (Option<i32>, String) {
 struct Job {
     server: Owned,
     agents: Vec<Owned>,
-    /// Agent and ticket of each client.
-    doors: Vec<(String, String)>,
+    /// What each client's processes find in their environment.
+    variables: Vec<BTreeMap<String, String>>,
     sizes: Vec<usize>,
 }
 
@@ -63,31 +68,28 @@ impl Job {
                 start(&[&arguments[..], options].concat())
             })
             .collect();
-        let doors = agents.iter_mut().map(|agent| {
-            let variables = agent.variables();
-            assert_eq!(variables["IMPI_CLIENT_SIZE"], count);
-            (variables[AGENT].clone(), variables[TICKET_VARIABLE].clone())
-        });
-        let doors = doors.collect();
+        let variables = agents.iter_mut().map(Owned::variables).collect();
         Self {
             server,
             agents,
-            doors,
+            variables,
             sizes: sizes.to_vec(),
         }
+    }
+
+    fn connect(&self, client: usize, index: usize) -> Peer {
+        let variables = &self.variables[client];
+        let index = u32::try_from(index).unwrap();
+        Peer::connect(&variables[AGENT], &variables[TICKET_VARIABLE], index).unwrap()
     }
 
     /// Runs a program in all processes.
     fn run(&self, program: impl Fn(Peer) + Sync) {
         std::thread::scope(|scope| {
-            for ((agent, ticket), size) in self.doors.iter().zip(&self.sizes) {
+            for (client, size) in self.sizes.iter().enumerate() {
                 for index in 0..*size {
                     let program = &program;
-                    scope.spawn(move || {
-                        program(
-                            Peer::connect(agent, ticket, u32::try_from(index).unwrap()).unwrap(),
-                        );
-                    });
+                    scope.spawn(move || program(self.connect(client, index)));
                 }
             }
         });
@@ -216,7 +218,7 @@ fn a_message_that_nobody_took_is_taken_back() {
                 let send = peer
                     .start_send(&vec![0; length], ElementType::Byte, 1, 1, synchronous)
                     .unwrap();
-                peer.cancel(send);
+                peer.cancel(send).unwrap();
                 assert_eq!(peer.wait(send).unwrap(), Outcome::Cancelled);
             }
         }
@@ -226,7 +228,7 @@ fn a_message_that_nobody_took_is_taken_back() {
             .start_receive(1, ElementType::Byte, None, None)
             .unwrap();
         assert!(!peer.test(receive).unwrap());
-        peer.cancel(receive);
+        peer.cancel(receive).unwrap();
         assert_eq!(peer.wait(receive).unwrap(), Outcome::Cancelled);
         peer.close().unwrap();
     });
@@ -293,9 +295,8 @@ fn a_launch_whose_processes_never_join_ends_with_the_others() {
 fn a_launch_that_fails_before_its_processes_join_ends_the_others_at_once() {
     let mut job = Job::start(&[1, 1], &[]);
     let mut failed = job.agents.pop().unwrap();
-    let (agent, ticket) = job.doors[0].clone();
     // It joins before the other launch fails: its agent ends at once after that.
-    let peer = Peer::connect(&agent, &ticket, 0).unwrap();
+    let peer = job.connect(0, 0);
     let waiting = std::thread::spawn(move || {
         assert!(matches!(peer.barrier(), Err(PeerError::Broken(_))));
     });

@@ -16,7 +16,14 @@ use std::sync::{Mutex, PoisonError};
 
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer};
-use wireup_test_support::{Owned, skip};
+use wireup_test_support::{Owned, mpi, skip, wireup};
+
+mod cancel;
+mod collectives;
+mod in_c;
+#[path = "../library/mod.rs"]
+mod library;
+mod parts;
 
 const NOBODY: u32 = 65534;
 const INT: ElementType = ElementType::Int32;
@@ -34,7 +41,12 @@ fn main() -> ExitCode {
 
 /// Runs a job of these clients, if there is what it needs.
 fn checked(clients: &[&str], mode: &str) {
-    prepared(|lam, dir| job(lam, dir, clients, mode));
+    let others = clients
+        .iter()
+        .filter(|name| !["lam", "ours"].contains(name));
+    if others.map(|name| mpi(name)).all(|found| found.is_some()) {
+        prepared(|lam, dir| job(lam, dir, clients, mode));
+    }
 }
 
 /// Runs something with LAM and a directory that has the programs, if there is what it needs.
@@ -56,7 +68,8 @@ fn prepared(run: impl FnOnce(&Path, &Path)) {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let source = package.join("tests/lam");
-    for program in [source.join("ring.c"), package.join("kit/check.c")] {
+    let own = ["ring.c", "cancel.c", "collectives.c"].map(|name| source.join(name));
+    for program in own.into_iter().chain([package.join("kit/check.c")]) {
         let compiled = Command::new(lam.join("bin/mpicc"))
             .env("PATH", path(&lam))
             .args(["-std=gnu89", "-w", "-o"])
@@ -94,6 +107,17 @@ fn lam_with_two_of_ours() {
     checked(&["lam", "ours", "ours"], "SWAPPED");
 }
 
+/// Ranks of other MPIs under `wireup run`, which use them inside, and libwireup_impi with LAM and each other.
+#[test]
+fn lam_mpich_and_open_mpi_in_one_job() {
+    checked(&["lam", "mpich5", "openmpi5"], "SWAPPED");
+}
+
+#[test]
+fn lam_reduces_with_mpich() {
+    checked(&["lam", "mpich5"], "PLAIN");
+}
+
 fn path(lam: &Path) -> String {
     format!(
         "{}:{}",
@@ -106,7 +130,10 @@ fn path(lam: &Path) -> String {
 struct Client {
     child: Owned,
     name: String,
+    /// Its processes are threads of the test.
     ours: bool,
+    /// What each of its two processes prints at its end, else.
+    says: String,
 }
 
 fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
@@ -127,18 +154,16 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
     let mut server = Owned(server.unwrap());
     let address = server.first_line();
     let address = address.as_str();
-    let start = |(number, kind): (usize, &&str)| match *kind {
-        "lam" => start_lam(
-            lam,
-            dir,
-            (number, number + 1 == clients.len()),
-            address,
-            mode,
-        ),
-        _ => start_ours((number, number + 1 == clients.len()), address, mode),
+    let size = 2 * clients.len();
+    let start = |(number, kind): (usize, &&str)| {
+        let place = (number, number + 1 == clients.len());
+        match *kind {
+            "lam" => start_lam(lam, dir, place, address, (mode, size)),
+            "ours" => start_ours(place, address, mode),
+            other => start_mpi(other, place, address, (mode, size)),
+        }
     };
     let mut running: Vec<Client> = clients.iter().enumerate().map(start).collect();
-    let size = 2 * clients.len();
     std::thread::scope(|scope| {
         for client in running.iter_mut().filter(|client| client.ours) {
             let variables = client.child.variables();
@@ -168,8 +193,9 @@ fn job(lam: &Path, dir: &Path, clients: &[&str], mode: &str) {
             client.name
         );
         assert!(
-            client.ours || said.matches(&format!("of {size} is done")).count() == 2,
-            "{said}"
+            client.ours || said.matches(&client.says).count() == 2,
+            "{}: {said}",
+            client.name
         );
     }
     // It has seen every client end in order.
@@ -191,7 +217,7 @@ fn start_lam(
     dir: &Path,
     (number, last): (usize, bool),
     server: &str,
-    mode: &str,
+    (mode, size): (&str, usize),
 ) -> Client {
     let address = address_of(number, last);
     let ring = dir.join("ring");
@@ -207,6 +233,7 @@ fn start_lam(
         child: Owned(child),
         name: format!("client {number}, LAM"),
         ours: false,
+        says: format!("of {size} is done"),
     }
 }
 
@@ -223,7 +250,7 @@ fn lam_command(
     fs::write(own.join("hosts"), format!("{address} {host}\n")).unwrap();
     chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
     let script = r#"hostname "$1"; mount --bind "$2/hosts" /etc/hosts; shift 2
-        exec setpriv --reuid 65534 --regid 65534 --clear-groups timeout 60 "$@""#;
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups timeout 100 "$@""#;
     let mut command = Command::new("unshare");
     command
         .args([
@@ -251,13 +278,12 @@ fn differences(
     (client, address): (usize, &str),
 ) -> (Option<i32>, Vec<String>) {
     let check = dir.join("check");
-    let words = [check.to_str().unwrap(), "NO-SSEND"];
+    let words = [check.to_str().unwrap()];
     let command = lam_command(lam, dir, (client, address), "{server}", &words);
     let output = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
         .args([
             "check-client",
             "--lam",
-            "--no-ssend",
             "--client",
             &client.to_string(),
             "--",
@@ -323,6 +349,39 @@ fn start_ours((number, last): (usize, bool), server: &str, mode: &str) -> Client
         child: Owned(child),
         name: format!("client {number}, ours"),
         ours: true,
+        says: String::new(),
+    }
+}
+
+/// Two ranks of tests/programs/impi_world.c, built with an MPI, under `wireup run`.
+fn start_mpi(
+    name: &str,
+    (number, last): (usize, bool),
+    server: &str,
+    (mode, size): (&str, usize),
+) -> Client {
+    let mpi = mpi(name).unwrap();
+    let address = address_of(number, last);
+    let mut link = format!("{server},client={number},address={address}");
+    if mode != "SWAPPED" {
+        link.push_str(",lam");
+    }
+    let library = Path::new(env!("CARGO_BIN_EXE_wireup-impi")).with_file_name("libwireup_impi.so");
+    let mut command = Command::new(wireup());
+    command
+        .args(["run", "--oversubscribe", "-n", "2", "--impi", &link])
+        .arg(mpi.program("impi_world"))
+        .args((mode == "SWAPPED").then_some("NO-REDUCE"))
+        .envs(mpi.env.iter().map(|(name, value)| (name, value)))
+        .env("WIREUP_IMPI_LIBRARY", library)
+        .env("IMPI_AUTH_KEY", "5678")
+        .env_remove("IMPI_AUTH_NONE");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    Client {
+        child: Owned(child.unwrap()),
+        name: format!("client {number}, {name}"),
+        ours: false,
+        says: format!(" size={size} inside={} ", 4 * number + 1),
     }
 }
 

@@ -15,6 +15,11 @@ impl Topology {
         self.members(client).collect()
     }
 
+    fn blocks_of_all(&self, clients: &[usize]) -> Vec<usize> {
+        let members = clients.iter().flat_map(|client| self.members(*client));
+        members.collect()
+    }
+
     pub(super) fn gather_directly(&self, root: usize, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::GATHER;
         if me != root {
@@ -44,26 +49,16 @@ impl Topology {
         let others = self.members(client).filter(|other| *other != me);
         let local = |other| receive(other, tag, Channel::Local, &[other], Join::Replace);
         let mut steps: Vec<CollectiveStep> = others.map(local).collect();
-        if me == root {
-            let others = (0..self.masters()).filter(|other| *other != client);
-            steps.extend(others.map(|other| {
-                let blocks = self.blocks_of(other);
-                receive(
-                    self.master(other),
-                    tag,
-                    Channel::Collective,
-                    &blocks,
-                    Join::Replace,
-                )
-            }));
-        } else {
-            steps.push(send(
-                root,
-                tag,
-                Channel::Collective,
-                &self.blocks_of(client),
-            ));
-        }
+        let masters = self.fan_in(root, client);
+        let children = masters.children.into_iter();
+        steps.extend(children.map(|(child, clients)| {
+            let blocks = self.blocks_of_all(&clients);
+            receive(child, tag, Channel::Collective, &blocks, Join::Replace)
+        }));
+        steps.extend(masters.parent.map(|(parent, clients)| {
+            let blocks = self.blocks_of_all(&clients);
+            send(parent, tag, Channel::Collective, &blocks)
+        }));
         steps
     }
 
@@ -91,26 +86,18 @@ impl Topology {
         if me != standing {
             return vec![receive(standing, tag, Channel::Local, &[me], Join::Replace)];
         }
+        // The way of a gather, backwards.
+        let masters = self.fan_in(root, client);
         let mut steps = Vec::new();
-        if me == root {
-            let others = (0..self.masters()).filter(|other| *other != client);
-            steps.extend(others.map(|other| {
-                send(
-                    self.master(other),
-                    tag,
-                    Channel::Collective,
-                    &self.blocks_of(other),
-                )
-            }));
-        } else {
-            steps.push(receive(
-                root,
-                tag,
-                Channel::Collective,
-                &self.blocks_of(client),
-                Join::Replace,
-            ));
-        }
+        steps.extend(masters.parent.map(|(parent, clients)| {
+            let blocks = self.blocks_of_all(&clients);
+            receive(parent, tag, Channel::Collective, &blocks, Join::Replace)
+        }));
+        let children = masters.children.into_iter().rev();
+        steps.extend(children.map(|(child, clients)| {
+            let blocks = self.blocks_of_all(&clients);
+            send(child, tag, Channel::Collective, &blocks)
+        }));
         let others = self.members(client).filter(|other| *other != me);
         steps.extend(others.map(|other| send(other, tag, Channel::Local, &[other])));
         steps

@@ -1,6 +1,5 @@
 //! Reduce and Scan.
 
-use super::trees::cube_dimension;
 use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
 
 /// The value, and a second one.
@@ -22,27 +21,9 @@ impl Topology {
         let mut steps: Vec<CollectiveStep> = others.map(local).collect();
         let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, Join::Before);
         let to = |peer| send(peer, tags::REDUCE, self.reduce, VALUE);
-        let (count, root_client) = (self.masters(), self.client(root));
-        if self.is_linear() {
-            if me == root {
-                let others = (0..count).filter(|other| *other != root_client);
-                steps.extend(others.map(|other| from(self.master(other))));
-            } else {
-                steps.push(to(root));
-            }
-            return steps;
-        }
-        let number = (client + count - root_client) % count;
-        let rank = |number: usize| self.standing((number + root_client) % count, root);
-        for mask in (0..cube_dimension(count)).map(|bit| 1 << bit) {
-            if number & mask != 0 {
-                steps.push(to(rank(number & !mask)));
-                break;
-            }
-            if number | mask < count {
-                steps.push(from(rank(number | mask)));
-            }
-        }
+        let masters = self.fan_in(root, client);
+        steps.extend(masters.children.into_iter().map(|(child, _)| from(child)));
+        steps.extend(masters.parent.map(|(parent, _)| to(parent)));
         steps
     }
 

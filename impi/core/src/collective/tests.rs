@@ -290,6 +290,97 @@ fn the_variants_keep_their_promises() {
     );
 }
 
+/// How often each block goes from one client to another.
+fn crossings(topology: &Topology, operation: Operation, long: bool) -> Vec<usize> {
+    let size = topology.size();
+    let mut crossings = vec![0; operation.blocks(size)];
+    for me in 0..size {
+        for step in topology.steps(operation, long, me) {
+            if let CollectiveStep::Send { to, blocks, .. } = step
+                && topology.client(me) != topology.client(to)
+            {
+                blocks.into_iter().for_each(|block| crossings[block] += 1);
+            }
+        }
+    }
+    crossings
+}
+
+#[test]
+fn long_forms_send_nothing_between_clients_more_often_than_it_must() {
+    // The prose: for large messages, "do not transmit data more than once if possible".
+    for clients in [1, 2, 3, 4, 5, 9, 16] {
+        let topology = topology(clients, 4);
+        let size = topology.size();
+        let away = |one: usize, other: usize| topology.client(one) != topology.client(other);
+        for root in roots(size) {
+            let once: Vec<usize> = (0..size).map(|block| away(block, root).into()).collect();
+            assert_eq!(crossings(&topology, Operation::Gather { root }, true), once);
+            assert_eq!(
+                crossings(&topology, Operation::Scatter { root }, true),
+                once
+            );
+        }
+        let to_all = vec![clients - 1; size];
+        assert_eq!(crossings(&topology, Operation::Allgather, true), to_all);
+        let pairs = (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
+        let pairs: Vec<usize> = pairs.map(|(from, to)| away(from, to).into()).collect();
+        assert_eq!(crossings(&topology, Operation::Alltoall, true), pairs);
+        assert_eq!(
+            crossings(&topology, Operation::Scan, true),
+            [clients - 1, 0]
+        );
+    }
+}
+
+/// The most messages one after the other between clients, if all are sent at once that can be.
+fn depth(topology: &Topology, operation: Operation, long: bool) -> usize {
+    let mut left: Vec<VecDeque<CollectiveStep>> = (0..topology.size())
+        .map(|me| topology.steps(operation, long, me).into())
+        .collect();
+    let mut at = vec![0; left.len()];
+    let mut wires = BTreeMap::<(usize, usize), VecDeque<usize>>::new();
+    while left.iter().any(|steps| !steps.is_empty()) {
+        for me in 0..left.len() {
+            let done = match left[me].front() {
+                Some(CollectiveStep::Send { to, channel, .. }) => {
+                    // A process does one thing after the other.
+                    at[me] += usize::from(*channel != Channel::Local);
+                    wires.entry((me, *to)).or_default().push_back(at[me]);
+                    true
+                }
+                Some(CollectiveStep::Receive { from, channel, .. }) => {
+                    let sent = wires.entry((*from, me)).or_default().pop_front();
+                    let took = usize::from(*channel != Channel::Local);
+                    sent.map(|sent| at[me] = sent.max(at[me] + took)).is_some()
+                }
+                Some(_) => true,
+                None => false,
+            };
+            if done {
+                left[me].pop_front();
+            }
+        }
+    }
+    at.into_iter().max().unwrap_or(0)
+}
+
+#[test]
+fn short_gathers_and_scatters_go_along_a_tree_beyond_a_number_of_clients() {
+    // The prose of the specification's authors: messages of short forms go beside each other, "a binary tree network for a
+    // gather operation for example".
+    for root in roots(topology(32, 4).size()) {
+        for operation in [Operation::Gather { root }, Operation::Scatter { root }] {
+            assert!(
+                depth(&topology(32, 4), operation, false) <= 6,
+                "{operation:?}"
+            );
+            let linear = depth(&topology(32, 32), operation, false);
+            assert!(linear >= 31, "{operation:?}: {linear}");
+        }
+    }
+}
+
 #[test]
 fn masters_are_those_of_the_example_and_barrier_is_what_lam_sends() {
     // Ranks 0, 1 | 2, 3: what two recorded jobs of LAM sent each other.

@@ -1,9 +1,20 @@
-//! Barrier and Bcast: linear up to a number of masters, a binomial tree beyond.
+//! Barrier, Bcast, and the way in to a root: linear up to a number of masters, a binomial tree beyond.
 
 use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
 
+/// A process that stands for its client, and the clients whose data passes between it and the next one towards the root.
+pub(super) type Branch = (usize, Vec<usize>);
+
+/// Whom one that stands for its client hears, in order, and whom it then tells what they said.
+#[derive(Debug, Default)]
+pub(super) struct FanIn {
+    pub(super) children: Vec<Branch>,
+    /// None for the root. The clients are those of the teller.
+    pub(super) parent: Option<Branch>,
+}
+
 /// The least number of dimensions of a cube with `count` corners.
-pub(super) fn cube_dimension(count: usize) -> u32 {
+fn cube_dimension(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
@@ -13,6 +24,41 @@ fn high_bit(value: usize) -> Option<u32> {
 }
 
 impl Topology {
+    pub(super) fn fan_in(&self, root: usize, client: usize) -> FanIn {
+        let (count, root_client) = (self.masters(), self.client(root));
+        let mut all = FanIn::default();
+        if self.is_linear() {
+            if client == root_client {
+                let others = (0..count).filter(|other| *other != client);
+                all.children = others
+                    .map(|other| (self.master(other), vec![other]))
+                    .collect();
+            } else {
+                all.parent = Some((root, vec![client]));
+            }
+            return all;
+        }
+        // Virtual numbers: the root's client is 0.
+        let real = |number: usize| (number + root_client) % count;
+        let rank = |number: usize| self.standing(real(number), root);
+        let number = (client + count - root_client) % count;
+        let below = |number: usize, mask: usize| {
+            let numbers = number..(number + mask).min(count);
+            numbers.map(real).collect::<Vec<_>>()
+        };
+        for mask in (0..cube_dimension(count)).map(|bit| 1 << bit) {
+            if number & mask != 0 {
+                all.parent = Some((rank(number & !mask), below(number, mask)));
+                break;
+            }
+            let child = number | mask;
+            if child < count {
+                all.children.push((rank(child), below(child, mask)));
+            }
+        }
+        all
+    }
+
     pub(super) fn barrier(&self, me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let master = self.master(client);

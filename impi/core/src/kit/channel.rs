@@ -181,11 +181,10 @@ impl Channel {
         else {
             return;
         };
-        let host = |id| {
-            let rank = world.procs.iter().position(|known| *known == id);
-            rank.map(|rank| world.host_of(rank))
-        };
-        let holds = host(header.source) == own && host(header.destination) == other;
+        let rank = |id| world.procs.iter().position(|known| *known == id);
+        let (source, destination) = (rank(header.source), rank(header.destination));
+        let host = |rank: Option<usize>| rank.map(|rank| world.host_of(rank));
+        let holds = host(source) == own && host(destination) == other;
         log.check(Rule::PacketProcs, party, holds, || {
             format!(
                 "{:?}, on the channel from host {own:?} to {other:?}",
@@ -193,7 +192,12 @@ impl Channel {
             )
         });
         if header.kind.has_body() {
-            data_fields(header, &packet[HEADER..], world, party, log);
+            data_fields(header, world, party, log);
+            let client = |rank: Option<usize>| rank.map(|rank| world.client_of(rank));
+            // How the processes of one client take part in a collective is its own affair.
+            if log.program && client(source) != client(destination) {
+                program_fields(header, &packet[HEADER..], party, log);
+            }
         }
     }
 
@@ -241,7 +245,7 @@ const COLLECTIVE_TAGS: std::ops::RangeInclusive<i32> = 110..=230;
 pub(super) const INTEGER_TAG: i32 = 11;
 pub(super) const INTEGER: u32 = 0x1122_3344;
 
-fn data_fields(header: &Header, data: &[u8], world: &World, party: Party, log: &mut Log) {
+fn data_fields(header: &Header, world: &World, party: Party, log: &mut Log) {
     let limit = world.limits.data_length;
     let length = header.length;
     log.check(Rule::PacketLength, party, length <= limit, || {
@@ -258,9 +262,10 @@ fn data_fields(header: &Header, data: &[u8], world: &World, party: Party, log: &
             format!("pk_lsrank {} of process {rank:?}", header.rank)
         });
     }
-    if !log.program {
-        return;
-    }
+}
+
+/// What is known of the check program's messages.
+fn program_fields(header: &Header, data: &[u8], party: Party, log: &mut Log) {
     log.check(Rule::WorldContext, party, header.context <= 1, || {
         format!("context {}", header.context)
     });

@@ -1,0 +1,61 @@
+//! The commands of `wireup impi` and their options, without what they do: `wireup-impi` carries them out, and `wireup`,
+//! which does not know it, shows them in completions, manual pages and help.
+
+pub mod agent;
+pub mod check_client;
+pub mod check_server;
+pub mod host;
+pub mod play;
+pub mod record;
+pub mod server;
+mod single_dash;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  IMPI_AUTH_KEY=5678 wireup impi -server 2              the rendezvous server of two jobs; prints where it listens
+  wireup run --impi 10.0.0.1:5678,client=0 -n 4 ./app   one of the jobs (docs/impi.md)";
+
+/// A line of `wireup impi`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "wireup impi",
+    version,
+    about = "Interoperable MPI: make launches of different MPIs one job",
+    after_help = EXAMPLES
+)]
+pub struct Line {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST]`
+    Server(server::ServerArgs),
+    /// Join a launch of any launcher to a job, as one of its clients
+    Agent(agent::AgentArgs),
+    /// Be one host of a launch on several; started by `wireup run --impi`
+    Host(host::HostArgs),
+    /// Test a server: be the clients of its sessions
+    CheckServer(check_server::CheckServerArgs),
+    /// Test a client: be the server and the other clients of its job
+    CheckClient(check_client::CheckClientArgs),
+    /// Be a process of the program that `check-client` runs
+    Play(play::PlayArgs),
+    /// Record what clients, their server and their hosts say to each other
+    Proxy(record::ProxyArgs),
+    /// Explain a record, with the section of the specification that each message follows
+    Decode(record::DecodeArgs),
+}
+
+/// Parses the words of a line, of which the first is the program's name.
+///
+/// # Errors
+/// Help that was asked for, or what is wrong with the line.
+pub fn parse(words: Vec<OsString>) -> Result<Command, clap::Error> {
+    Ok(Line::try_parse_from(single_dash::respell(words))?.command)
+}

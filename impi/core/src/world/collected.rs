@@ -1,0 +1,177 @@
+//! What the server has sent to all clients: to hand it on, and to read it label by label.
+
+use std::collections::BTreeMap;
+
+use super::label::Label;
+use super::offer::count;
+use super::{MAX_PROCS, WorldError};
+
+/// The values under each label, as the server sent them: mask and concatenation.
+pub type Collected = BTreeMap<i32, (u32, Vec<u8>)>;
+
+/// The values as bytes, to hand them on to processes.
+pub fn encode(clients: usize, collected: &Collected) -> Vec<u8> {
+    let mut bytes = count(clients).to_be_bytes().to_vec();
+    for (label, (mask, data)) in collected {
+        bytes.extend(label.to_be_bytes());
+        bytes.extend(mask.to_be_bytes());
+        bytes.extend(count(data.len()).to_be_bytes());
+        bytes.extend_from_slice(data);
+    }
+    bytes
+}
+
+/// What [`encode`] wrote; nothing if it is something else.
+pub fn decode(bytes: &[u8]) -> Option<(usize, Collected)> {
+    fn word(bytes: &mut &[u8]) -> Option<u32> {
+        let (word, rest) = bytes.split_first_chunk()?;
+        *bytes = rest;
+        Some(u32::from_be_bytes(*word))
+    }
+    let mut rest = bytes;
+    let clients = word(&mut rest)? as usize;
+    let mut collected = Collected::new();
+    while !rest.is_empty() {
+        let (label, mask, length) = (
+            word(&mut rest)?,
+            word(&mut rest)?,
+            word(&mut rest)? as usize,
+        );
+        let data = rest.get(..length)?;
+        rest = &rest[length..];
+        collected.insert(label.cast_signed(), (mask, data.to_vec()));
+    }
+    Some((clients, collected))
+}
+
+/// Reads values, and checks what holds for one label alone.
+pub(super) struct Reader<'a> {
+    pub(super) clients: usize,
+    pub(super) collected: &'a Collected,
+}
+
+impl Reader<'_> {
+    fn bytes(&self, label: Label) -> Result<&[u8], WorldError> {
+        let name = label.name();
+        let all = u32::MAX >> (32 - self.clients.clamp(1, 32));
+        let (mask, data) = self
+            .collected
+            .get(&(label as i32))
+            .ok_or(WorldError::Missing {
+                label: name,
+                mask: 0,
+            })?;
+        (*mask == all)
+            .then_some(&data[..])
+            .ok_or(WorldError::Missing {
+                label: name,
+                mask: *mask,
+            })
+    }
+
+    pub(super) fn exactly(&self, label: Label, wanted: usize) -> Result<&[u8], WorldError> {
+        let bytes = self.bytes(label)?;
+        let wrong = WorldError::Length {
+            label: label.name(),
+            got: bytes.len(),
+            wanted,
+        };
+        (bytes.len() == wanted).then_some(bytes).ok_or(wrong)
+    }
+
+    pub(super) fn words(&self, label: Label, count: usize) -> Result<Vec<u32>, WorldError> {
+        let bytes = self.exactly(label, count * 4)?;
+        let word = |word: &[u8]| u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
+        Ok(bytes.chunks_exact(4).map(word).collect())
+    }
+
+    pub(super) fn counts(&self, label: Label, count: usize) -> Result<Vec<usize>, WorldError> {
+        let words = self.words(label, count)?;
+        let mut total = 0;
+        for (index, value) in words.iter().enumerate() {
+            total += u64::from(*value);
+            if *value == 0 || total > MAX_PROCS {
+                let value = i64::from(*value);
+                return Err(WorldError::Range {
+                    label: label.name(),
+                    index,
+                    value,
+                });
+            }
+        }
+        Ok(words.into_iter().map(|value| value as usize).collect())
+    }
+
+    pub(super) fn least(
+        &self,
+        label: Label,
+        count: usize,
+        allowed: impl Fn(i64) -> bool,
+    ) -> Result<u32, WorldError> {
+        let words = self.words(label, count)?;
+        for (index, value) in words.iter().enumerate() {
+            let value = i64::from(*value);
+            if !allowed(value) {
+                return Err(WorldError::Range {
+                    label: label.name(),
+                    index,
+                    value,
+                });
+            }
+        }
+        Ok(words.into_iter().min().unwrap_or_default())
+    }
+
+    pub(super) fn equal(&self, label: Label, default: i32) -> Result<u32, WorldError> {
+        let words = self.words(label, self.clients)?;
+        let values: Vec<i32> = words
+            .into_iter()
+            .map(u32::cast_signed)
+            .map(|value| if value == -1 { default } else { value })
+            .collect();
+        let first = values.first().copied().unwrap_or(default);
+        if values.iter().any(|value| *value != first) {
+            let values = values.into_iter().map(i64::from).collect();
+            return Err(WorldError::Disagree {
+                label: label.name(),
+                values,
+            });
+        }
+        let range = WorldError::Range {
+            label: label.name(),
+            index: 0,
+            value: first.into(),
+        };
+        u32::try_from(first).map_err(|_| range)
+    }
+
+    /// Every list is ascending and contains 0.0, so each 0.0 begins the next client's.
+    pub(super) fn version(&self) -> Result<(u32, u32), WorldError> {
+        let bytes = self.bytes(Label::Version)?;
+        if bytes.len() % 8 != 0 {
+            return Err(WorldError::Versions);
+        }
+        let words = self.words(Label::Version, bytes.len() / 4)?;
+        let mut lists: Vec<Vec<(u32, u32)>> = Vec::new();
+        for pair in words.chunks_exact(2) {
+            let version = (pair[0], pair[1]);
+            if version == (0, 0) {
+                lists.push(Vec::new());
+            }
+            let list = lists.last_mut().ok_or(WorldError::Versions)?;
+            if list.last().is_some_and(|last| *last >= version) {
+                return Err(WorldError::Versions);
+            }
+            list.push(version);
+        }
+        if lists.len() != self.clients {
+            return Err(WorldError::Versions);
+        }
+        let first = lists.first().ok_or(WorldError::Versions)?;
+        let common = first
+            .iter()
+            .rev()
+            .find(|version| lists.iter().all(|list| list.contains(version)));
+        common.copied().ok_or(WorldError::Versions)
+    }
+}

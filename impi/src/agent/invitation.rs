@@ -1,0 +1,82 @@
+//! What the agent of a client tells its hosts on other machines: one line, `CLIENT TICKET ORDER VALUES`.
+
+use wireup_impi_core::world::{World, decode};
+
+use super::AgentError;
+use super::greeting::{Ticket, hex, unhex};
+
+/// What a host has to know to be one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Invitation {
+    pub client: u32,
+    /// Whether another client is LAM.
+    pub lam: bool,
+    /// What lets processes in.
+    pub ticket: Ticket,
+    /// The values of all clients.
+    pub values: Vec<u8>,
+}
+
+impl Invitation {
+    /// As a line, without its end.
+    pub fn line(&self) -> String {
+        let order = if self.lam { "lam" } else { "external32" };
+        let (ticket, values) = (hex(&self.ticket), hex(&self.values));
+        format!("{} {ticket} {order} {values}", self.client)
+    }
+
+    /// What [`Self::line`] wrote; nothing if it is something else.
+    pub fn of_line(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let mut word = || words.next();
+        let invitation = Self {
+            client: word()?.parse().ok()?,
+            ticket: unhex(word()?)?.try_into().ok()?,
+            lam: match word()? {
+                "lam" => true,
+                "external32" => false,
+                _ => return None,
+            },
+            values: unhex(word()?)?,
+        };
+        words.next().is_none().then_some(invitation)
+    }
+
+    /// The world of all clients.
+    pub(super) fn world(&self) -> Result<World, AgentError> {
+        let wrong = |why: &dyn std::fmt::Display| {
+            AgentError::Broken(format!("the values of the clients make no world: {why}"))
+        };
+        let (clients, collected) = decode(&self.values).ok_or_else(|| wrong(&"not readable"))?;
+        World::new(clients, &collected).map_err(|error| wrong(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invitation_is_read_as_it_was_written_and_nothing_else_is_one() {
+        for lam in [false, true] {
+            let invitation = Invitation {
+                client: 3,
+                lam,
+                ticket: [0xa5; 16],
+                values: vec![0, 1, 0xff],
+            };
+            let line = invitation.line();
+            assert_eq!(Invitation::of_line(&line), Some(invitation));
+            for wrong in [
+                line.replace("0001ff", "0001f"),
+                line.replace("0001ff", "0001fg"),
+                line.replace("a5a5", "a5"),
+                format!("{line} more"),
+                line.replacen('3', "-3", 1),
+                String::new(),
+            ] {
+                assert_eq!(Invitation::of_line(&wrong), None, "{wrong}");
+            }
+        }
+    }
+}

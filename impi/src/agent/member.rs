@@ -1,0 +1,143 @@
+//! A client of the job: the conversation with the server, for all hosts of a launch.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use wireup_impi_core::command::Command;
+use wireup_impi_core::packet::ProcId;
+use wireup_impi_core::startup::{Startup, StartupError};
+use wireup_impi_core::world::{HostOffer, Offer, World, encode};
+
+use super::invitation::Invitation;
+use super::{AgentError, Settings, environment, greeting, host_bytes};
+use crate::stream::ServerStream;
+
+/// A host of a launch, as the other clients get to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Where it listens for other hosts.
+    pub address: SocketAddr,
+    /// Its processes.
+    pub procs: usize,
+}
+
+/// A client that has joined.
+#[derive(Debug)]
+pub struct Member {
+    pub world: World,
+    settings: Settings,
+    server: ServerStream,
+    ticket: greeting::Ticket,
+    values: Vec<u8>,
+}
+
+impl Member {
+    /// Joins with these hosts, which listen: returns when all clients have.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn join(settings: Settings, places: &[Place]) -> Result<Self, AgentError> {
+        let server = settings.server.as_str();
+        let to_server = || AgentError::io(format!("server {server}"));
+        let mut stream = ServerStream::connect(server, settings.tls.clone()).map_err(to_server())?;
+        let mut startup = Startup::new(
+            settings.secrets.clone(),
+            settings.client,
+            offer(&settings, places),
+        );
+        let broken = |error| AgentError::Server {
+            server: server.to_owned(),
+            error,
+        };
+        let mut piece = vec![0; 64 * 1024];
+        let world = loop {
+            stream.write_all(&startup.take_out()).map_err(to_server())?;
+            let count = match stream.read(&mut piece) {
+                Ok(count) => count,
+                // A server that closes with input unread resets the connection.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
+                Err(error) => return Err(to_server()(error)),
+            };
+            if count == 0 {
+                return Err(broken(StartupError::Ended(startup.phase())));
+            }
+            if let Some(world) = startup.received(&piece[..count]).map_err(broken)? {
+                break world;
+            }
+        };
+        let (clients, collected) = startup.collected();
+        Ok(Self {
+            values: encode(clients, collected),
+            ticket: greeting::ticket().map_err(AgentError::io("random bytes"))?,
+            world,
+            server: stream,
+            settings,
+        })
+    }
+
+    /// What a host of this client has to know.
+    pub fn invitation(&self) -> Invitation {
+        Invitation {
+            client: self.settings.client,
+            lam: self.settings.lam,
+            ticket: self.ticket,
+            values: self.values.clone(),
+        }
+    }
+
+    /// What the processes find in their environment, but for where their hosts are.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let mut variables = environment::of(&self.world, self.settings.client as usize);
+        variables.push((greeting::TICKET_VARIABLE, greeting::hex(&self.ticket)));
+        variables
+    }
+
+    /// All processes have finished, and all channels are closed.
+    pub fn leave(mut self) {
+        // A write to a server that has ended may succeed.
+        let said = is_there(self.server.socket())
+            .and_then(|()| self.server.write_all(&Command::Fini.unit(&[])))
+            .and_then(|()| self.server.flush());
+        // That the server is gone by now does no harm to the job.
+        if let Err(error) = said {
+            let server = &self.settings.server;
+            eprintln!("wireup impi: warning: server {server}: {error}");
+        }
+    }
+}
+
+/// Whether the other end has not closed the connection.
+fn is_there(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    let seen = stream.peek(&mut [0]);
+    stream.set_nonblocking(false)?;
+    match seen {
+        Ok(0) => Err(io::Error::other("it has ended before the job")),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn offer(settings: &Settings, places: &[Place]) -> Offer {
+    // Numbers that no two clients share, also where they share an address; LAM announces process ids, which are below.
+    let mut pids = i64::from(settings.client + 1) << 23..;
+    let hosts = places.iter().map(|place| {
+        let host = host_bytes(place.address.ip());
+        let pids = pids.by_ref().take(place.procs);
+        HostOffer {
+            address: host,
+            port: place.address.port(),
+            ack_mark: settings.ack_mark,
+            high_water: settings.high_water,
+            procs: pids.map(|pid| ProcId { host, pid }).collect(),
+        }
+    });
+    Offer {
+        hosts: hosts.collect(),
+        versions: vec![(0, 0)],
+        data_length: settings.data_length,
+        tag_upper_bound: i32::MAX,
+        crossover_size: settings.crossover_size,
+        max_linear: settings.max_linear,
+    }
+}

@@ -1,0 +1,408 @@
+/* What a process of a job does with every function of wireup-impi.h, and what each gives.
+
+   calls external32|native   all of them; integers cross in external32, or as the machine has them
+   calls lost                process 1 is killed, and the others get errors */
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "wireup-impi.h"
+
+enum { MIB = 1 << 20, TYPES = WIREUP_IMPI_DOUBLE + 1, OPS = WIREUP_IMPI_LOR + 1 };
+
+static wireup_impi *world;
+static int rank, size, to, from;
+static struct wireup_impi_status status;
+
+#define ENSURE(holds)                                                                                              \
+    do {                                                                                                           \
+        if (!(holds)) {                                                                                            \
+            fprintf(stderr, "process %d, line %d: %s (%s)\n", rank, __LINE__, #holds, wireup_impi_error());        \
+            _exit(1);                                                                                              \
+        }                                                                                                          \
+    } while (0)
+
+/* A call that has failed for this reason. */
+#define REFUSED(call, words) ENSURE((call) == -1 && strstr(wireup_impi_error(), words) != NULL)
+#define NOT_STARTED(call, words) ENSURE((call) == 0 && strstr(wireup_impi_error(), words) != NULL)
+
+static size_t width(int type)
+{
+    static const size_t widths[TYPES] = {1, 1, 1, 2, 2, 4, 4, 8, 8, sizeof(float), sizeof(double)};
+    return widths[type];
+}
+
+static void put(int type, void *data, size_t at, int64_t value)
+{
+    switch (type) {
+    case WIREUP_IMPI_INT8: ((int8_t *)data)[at] = (int8_t)value; break;
+    case WIREUP_IMPI_INT16: ((int16_t *)data)[at] = (int16_t)value; break;
+    case WIREUP_IMPI_UINT16: ((uint16_t *)data)[at] = (uint16_t)value; break;
+    case WIREUP_IMPI_INT32: ((int32_t *)data)[at] = (int32_t)value; break;
+    case WIREUP_IMPI_UINT32: ((uint32_t *)data)[at] = (uint32_t)value; break;
+    case WIREUP_IMPI_INT64: ((int64_t *)data)[at] = value; break;
+    case WIREUP_IMPI_UINT64: ((uint64_t *)data)[at] = (uint64_t)value; break;
+    case WIREUP_IMPI_FLOAT: ((float *)data)[at] = (float)value; break;
+    case WIREUP_IMPI_DOUBLE: ((double *)data)[at] = (double)value; break;
+    default: ((uint8_t *)data)[at] = (uint8_t)value;
+    }
+}
+
+static wireup_impi_request isend(const void *data, size_t count, int type, int tag)
+{
+    wireup_impi_request request = wireup_impi_isend(world, data, count, type, to, tag);
+    ENSURE(request != 0);
+    return request;
+}
+
+static void finish(wireup_impi_request request)
+{
+    ENSURE(wireup_impi_wait(world, request, NULL, 0, NULL) == 0);
+}
+
+static void joining(void)
+{
+    char agent[256], *known = getenv("WIREUP_IMPI_AGENT");
+
+    ENSURE(known != NULL && strlen(known) < sizeof agent);
+    strcpy(agent, known);
+    unsetenv("WIREUP_IMPI_AGENT");
+    ENSURE(wireup_impi_open() == NULL && strstr(wireup_impi_error(), "WIREUP_IMPI_AGENT is not set") != NULL);
+    setenv("WIREUP_IMPI_AGENT", agent, 1);
+    world = wireup_impi_open();
+    ENSURE(world != NULL);
+    rank = wireup_impi_rank(world);
+    size = wireup_impi_size(world);
+    to = (rank + 1) % size;
+    from = (rank + size - 1) % size;
+    ENSURE(size == atoi(getenv("IMPI_WORLD_SIZE")));
+    ENSURE(wireup_impi_clients(world) == atoi(getenv("IMPI_CLIENT_SIZE")));
+    ENSURE(wireup_impi_client_of(world, rank) == atoi(getenv("IMPI_CLIENT_COLOR")));
+    REFUSED(wireup_impi_client_of(world, size), "is none");
+}
+
+static void without_a_world(void)
+{
+    int value = 0;
+
+    REFUSED(wireup_impi_rank(NULL), "no world");
+    REFUSED(wireup_impi_size(NULL), "no world");
+    REFUSED(wireup_impi_clients(NULL), "no world");
+    REFUSED(wireup_impi_client_of(NULL, 0), "no world");
+    REFUSED(wireup_impi_send(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
+    REFUSED(wireup_impi_ssend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
+    REFUSED(wireup_impi_recv(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0, NULL), "no world");
+    NOT_STARTED(wireup_impi_isend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
+    NOT_STARTED(wireup_impi_issend(NULL, &value, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
+    NOT_STARTED(wireup_impi_irecv(NULL, 1, WIREUP_IMPI_INT32, 0, 0), "no world");
+    REFUSED(wireup_impi_wait(NULL, 1, NULL, 0, NULL), "no world");
+    REFUSED(wireup_impi_test(NULL, 1), "no world");
+    REFUSED(wireup_impi_cancel(NULL, 1), "no world");
+    REFUSED(wireup_impi_probe(NULL, 0, 0, NULL), "no world");
+    REFUSED(wireup_impi_iprobe(NULL, 0, 0, NULL), "no world");
+    REFUSED(wireup_impi_barrier(NULL), "no world");
+    REFUSED(wireup_impi_bcast(NULL, &value, 1, WIREUP_IMPI_INT32, 0), "no world");
+    REFUSED(wireup_impi_reduce(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, 0), "no world");
+    REFUSED(wireup_impi_allreduce(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM), "no world");
+    REFUSED(wireup_impi_scan(NULL, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM), "no world");
+    REFUSED(wireup_impi_gather(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "no world");
+    REFUSED(wireup_impi_scatter(NULL, &value, 1, WIREUP_IMPI_INT32, &value, 0), "no world");
+    REFUSED(wireup_impi_allgather(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "no world");
+    REFUSED(wireup_impi_alltoall(NULL, &value, 1, WIREUP_IMPI_INT32, &value), "no world");
+    REFUSED(wireup_impi_close(NULL), "no world");
+}
+
+/* None of these sends anything, so they need no other process. */
+static void wrong_arguments(void)
+{
+    int value = 0;
+    float real = 0;
+
+    for (int type = -1; type <= TYPES; type += TYPES + 1) {
+        REFUSED(wireup_impi_send(world, &value, 1, type, to, 0), "is none");
+        NOT_STARTED(wireup_impi_irecv(world, 1, type, from, 0), "is none");
+        REFUSED(wireup_impi_bcast(world, &value, 1, type, 0), "is none");
+    }
+    REFUSED(wireup_impi_allreduce(world, &value, 1, WIREUP_IMPI_INT32, OPS), "operation 9 is none");
+    REFUSED(wireup_impi_scan(world, &value, 1, WIREUP_IMPI_INT32, -1), "operation -1 is none");
+    REFUSED(wireup_impi_allreduce(world, &real, 1, WIREUP_IMPI_FLOAT, WIREUP_IMPI_BXOR), "not defined");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, size, 0), "no process");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, -1, 0), "rank -1 is none");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, -1), "tag -1");
+    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, size, 0, NULL), "no process");
+    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, from, -7, NULL), "tag -7");
+    REFUSED(wireup_impi_bcast(world, &value, 1, WIREUP_IMPI_INT32, size), "no process");
+    REFUSED(wireup_impi_reduce(world, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_SUM, size), "no process");
+    REFUSED(wireup_impi_send(world, NULL, 1, WIREUP_IMPI_INT32, to, 0), "null pointer");
+    REFUSED(wireup_impi_recv(world, NULL, 1, WIREUP_IMPI_INT32, from, 0, NULL), "null pointer");
+    REFUSED(wireup_impi_gather(world, NULL, 1, WIREUP_IMPI_INT32, &value, rank ? 0 : 1), "null pointer");
+    REFUSED(wireup_impi_gather(world, &value, 1, WIREUP_IMPI_INT32, NULL, rank), "null pointer");
+    REFUSED(wireup_impi_alltoall(world, NULL, 1, WIREUP_IMPI_INT32, NULL), "null pointer");
+    REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_INT32, to, 0), "more bytes than memory");
+    REFUSED(wireup_impi_send(world, &value, SIZE_MAX, WIREUP_IMPI_BYTE, to, 0), "more bytes than memory");
+    REFUSED(wireup_impi_allgather(world, &value, SIZE_MAX / 4, WIREUP_IMPI_INT32, &value), "more bytes than memory");
+    REFUSED(wireup_impi_wait(world, 999999, NULL, 0, NULL), "no request 999999");
+    REFUSED(wireup_impi_test(world, 999999), "no request 999999");
+    REFUSED(wireup_impi_cancel(world, 999999), "no request 999999");
+}
+
+/* Messages of each type: as they are, as they cross, and as another machine may have sent them. */
+static void types(int external32)
+{
+    const uint16_t one = 1;
+    const int little = *(const uint8_t *)&one;
+
+    for (int type = 0; type < TYPES; type++) {
+        unsigned char own[3 * 8], wire[3 * 8], got[3 * 8];
+        const size_t each = width(type), length = 3 * each;
+        for (size_t at = 0; at < length; at++)
+            own[at] = (unsigned char)(at + 1);
+        for (size_t at = 0; at < length; at++)
+            wire[at] = own[external32 && little ? at / each * each + each - 1 - at % each : at];
+
+        wireup_impi_request typed = isend(own, 3, type, 20);
+        ENSURE(wireup_impi_recv(world, got, 3, type, from, 20, &status) == 0);
+        ENSURE(memcmp(got, own, length) == 0 && status.bytes == length && status.source == from && status.tag == 20);
+        finish(typed);
+        typed = isend(own, 3, type, 21);
+        ENSURE(wireup_impi_recv(world, got, length, WIREUP_IMPI_BYTE, from, 21, &status) == 0);
+        ENSURE(memcmp(got, wire, length) == 0);
+        finish(typed);
+        wireup_impi_request bytes = isend(wire, length, WIREUP_IMPI_BYTE, 22);
+        ENSURE(wireup_impi_recv(world, got, 3, type, from, 22, NULL) == 0);
+        ENSURE(memcmp(got, own, length) == 0);
+        finish(bytes);
+    }
+}
+
+static void messages(void)
+{
+    char *data = malloc(MIB), *got = malloc(MIB), small[8] = "message";
+    wireup_impi_request request, receive;
+
+    /* None at all, and a long one that is there before it is wanted. */
+    ENSURE(wireup_impi_iprobe(world, WIREUP_IMPI_ANY, 39, &status) == 0);
+    request = isend(NULL, 0, WIREUP_IMPI_DOUBLE, 30);
+    ENSURE(wireup_impi_recv(world, NULL, 0, WIREUP_IMPI_DOUBLE, WIREUP_IMPI_ANY, 30, &status) == 0);
+    ENSURE(status.bytes == 0 && status.source == from && !status.cancelled);
+    finish(request);
+    memset(data, rank + 1, MIB);
+    request = isend(data, MIB, WIREUP_IMPI_BYTE, 31);
+    memset(data, 0, MIB);
+    ENSURE(wireup_impi_probe(world, from, WIREUP_IMPI_ANY, &status) == 0);
+    ENSURE(status.bytes == MIB && status.tag == 31);
+    ENSURE(wireup_impi_iprobe(world, from, 31, NULL) == 1);
+    ENSURE(wireup_impi_recv(world, got, MIB, WIREUP_IMPI_BYTE, from, 31, &status) == 0);
+    ENSURE(got[0] == (char)(from + 1) && got[MIB - 1] == got[0]);
+    finish(request);
+    free(data);
+    free(got);
+
+    /* Synchronous ones; process 0 is even. */
+    receive = wireup_impi_irecv(world, sizeof small, WIREUP_IMPI_BYTE, from, 32);
+    ENSURE(receive != 0);
+    ENSURE(wireup_impi_ssend(world, "ssend", 6, WIREUP_IMPI_BYTE, to, 32) == 0);
+    ENSURE(wireup_impi_wait(world, receive, small, sizeof small, &status) == 0);
+    ENSURE(status.bytes == 6 && strcmp(small, "ssend") == 0);
+    request = wireup_impi_issend(world, "issend", 7, WIREUP_IMPI_BYTE, to, 33);
+    ENSURE(request != 0);
+    ENSURE(wireup_impi_test(world, request) == 0 || wireup_impi_test(world, request) == 1);
+    ENSURE(wireup_impi_recv(world, small, sizeof small, WIREUP_IMPI_BYTE, from, 33, NULL) == 0);
+    ENSURE(strcmp(small, "issend") == 0);
+    while (wireup_impi_test(world, request) == 0)
+        usleep(1000);
+    finish(request);
+    REFUSED(wireup_impi_wait(world, request, NULL, 0, NULL), "no request");
+
+    /* Longer than the receiver takes: by its call, and by its buffer. Both are gone then. */
+    request = isend("message", 8, WIREUP_IMPI_BYTE, 34);
+    REFUSED(wireup_impi_recv(world, small, 1, WIREUP_IMPI_INT32, from, 34, &status), "has 8 bytes, and the receiver takes 4");
+    finish(request);
+    request = isend("message", 8, WIREUP_IMPI_BYTE, 34);
+    receive = wireup_impi_irecv(world, 8, WIREUP_IMPI_BYTE, from, 34);
+    REFUSED(wireup_impi_wait(world, receive, small, 7, NULL), "has 8 bytes, and the receiver takes 7");
+    finish(request);
+    ENSURE(wireup_impi_iprobe(world, from, 34, NULL) == 0);
+
+    /* Taken back: what nobody receives. */
+    receive = wireup_impi_irecv(world, 1, WIREUP_IMPI_BYTE, WIREUP_IMPI_ANY, 35);
+    ENSURE(wireup_impi_test(world, receive) == 0);
+    ENSURE(wireup_impi_cancel(world, receive) == 0);
+    ENSURE(wireup_impi_wait(world, receive, NULL, 0, &status) == 0 && status.cancelled);
+    request = wireup_impi_issend(world, "x", 1, WIREUP_IMPI_BYTE, to, 36);
+    ENSURE(wireup_impi_cancel(world, request) == 0);
+    ENSURE(wireup_impi_wait(world, request, NULL, 0, &status) == 0 && status.cancelled);
+    ENSURE(wireup_impi_barrier(world) == 0);
+    ENSURE(wireup_impi_iprobe(world, from, 36, NULL) == 0);
+}
+
+/* A process to itself, from two threads at once. */
+static void *to_itself(void *of)
+{
+    const int tag = *(int *)of;
+
+    for (int at = 0; at < 50; at++) {
+        int got = 0, value = tag * 1000 + at;
+        ENSURE(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, rank, tag) == 0);
+        ENSURE(wireup_impi_recv(world, &got, 1, WIREUP_IMPI_INT32, rank, tag, NULL) == 0);
+        ENSURE(got == value);
+        /* The text is this thread's. */
+        REFUSED(wireup_impi_client_of(world, -tag), tag == 40 ? "-40" : "-41");
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t running[2];
+    int tags[2] = {40, 41};
+
+    for (int at = 0; at < 2; at++)
+        ENSURE(pthread_create(&running[at], NULL, to_itself, &tags[at]) == 0);
+    for (int at = 0; at < 2; at++)
+        ENSURE(pthread_join(running[at], NULL) == 0);
+}
+
+static int64_t value_of(int process, size_t at)
+{
+    return (process * 3 + (int64_t)at) % 5 + (at % 7 != 0);
+}
+
+static int64_t apply(int op, int64_t a, int64_t b)
+{
+    switch (op) {
+    case WIREUP_IMPI_SUM: return a + b;
+    case WIREUP_IMPI_PROD: return a * b;
+    case WIREUP_IMPI_MIN: return a < b ? a : b;
+    case WIREUP_IMPI_MAX: return a > b ? a : b;
+    case WIREUP_IMPI_BAND: return a & b;
+    case WIREUP_IMPI_BOR: return a | b;
+    case WIREUP_IMPI_BXOR: return a ^ b;
+    case WIREUP_IMPI_LAND: return a && b;
+    default: return a || b;
+    }
+}
+
+static void fill(int type, void *data, size_t count, int process)
+{
+    for (size_t at = 0; at < count; at++)
+        put(type, data, at, value_of(process, at));
+}
+
+/* What all processes before `end` make of their values. */
+static void combined(int type, int op, void *data, size_t count, int end)
+{
+    for (size_t at = 0; at < count; at++) {
+        int64_t value = value_of(0, at);
+        for (int process = 1; process < end; process++)
+            value = apply(op, value, value_of(process, at));
+        put(type, data, at, value);
+    }
+}
+
+static void reductions(size_t count)
+{
+    for (int type = 0; type < TYPES; type++) {
+        const size_t length = count * width(type);
+        char *data = malloc(length), *wanted = malloc(length);
+        const int last = type < WIREUP_IMPI_FLOAT ? WIREUP_IMPI_LOR : WIREUP_IMPI_MAX;
+        for (int op = 0; op <= last; op++) {
+            fill(type, data, count, rank);
+            combined(type, op, wanted, count, size);
+            ENSURE(wireup_impi_allreduce(world, data, count, type, op) == 0);
+            ENSURE(memcmp(data, wanted, length) == 0);
+            fill(type, data, count, rank);
+            ENSURE(wireup_impi_reduce(world, data, count, type, op, size - 1) == 0);
+            ENSURE(rank != size - 1 || memcmp(data, wanted, length) == 0);
+            fill(type, data, count, rank);
+            combined(type, op, wanted, count, rank + 1);
+            ENSURE(wireup_impi_scan(world, data, count, type, op) == 0);
+            ENSURE(memcmp(data, wanted, length) == 0);
+        }
+        free(data);
+        free(wanted);
+    }
+}
+
+static void exchanges(int type, size_t count)
+{
+    const size_t length = count * width(type);
+    char *own = malloc(length), *all = malloc(size * length), *wanted = malloc(size * length);
+
+    for (int root = 0; root < size; root += size - 1) {
+        fill(type, own, count, rank);
+        ENSURE(wireup_impi_bcast(world, own, count, type, root) == 0);
+        fill(type, wanted, count, root);
+        ENSURE(memcmp(own, wanted, length) == 0);
+
+        fill(type, own, count, rank);
+        for (int process = 0; process < size; process++)
+            fill(type, wanted + process * length, count, process);
+        ENSURE(wireup_impi_gather(world, own, count, type, rank == root ? all : NULL, root) == 0);
+        ENSURE(rank != root || memcmp(all, wanted, size * length) == 0);
+        memset(own, 0, length);
+        ENSURE(wireup_impi_scatter(world, rank == root ? wanted : NULL, count, type, own, root) == 0);
+        ENSURE(memcmp(own, wanted + rank * length, length) == 0);
+    }
+    ENSURE(wireup_impi_allgather(world, own, count, type, all) == 0);
+    ENSURE(memcmp(all, wanted, size * length) == 0);
+    for (int process = 0; process < size; process++) {
+        fill(type, all + process * length, count, rank * size + process);
+        fill(type, wanted + process * length, count, process * size + rank);
+    }
+    char *out = malloc(size * length);
+    memcpy(out, all, size * length);
+    ENSURE(wireup_impi_alltoall(world, out, count, type, all) == 0);
+    ENSURE(memcmp(all, wanted, size * length) == 0);
+    free(out);
+    free(own);
+    free(all);
+    free(wanted);
+}
+
+/* The world is freed all the same. */
+static void lost(void)
+{
+    int value = 0;
+
+    ENSURE(wireup_impi_irecv(world, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_ANY, 49) != 0);
+    if (rank == 1) {
+        for (int process = 1; process < size; process++)
+            ENSURE(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, WIREUP_IMPI_ANY, 50, NULL) == 0);
+        kill(getpid(), SIGKILL);
+    }
+    ENSURE(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, 1, 50) == 0);
+    REFUSED(wireup_impi_recv(world, &value, 1, WIREUP_IMPI_INT32, 1, 50, NULL), "the job is broken");
+    REFUSED(wireup_impi_send(world, &value, 1, WIREUP_IMPI_INT32, to, 50), "the job is broken");
+    REFUSED(wireup_impi_barrier(world), "the job is broken");
+    REFUSED(wireup_impi_close(world), "the job is broken");
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc == 2 ? argv[1] : "";
+
+    joining();
+    if (strcmp(mode, "lost") == 0) {
+        lost();
+        return 0;
+    }
+    without_a_world();
+    wrong_arguments();
+    types(strcmp(mode, "external32") == 0);
+    messages();
+    threads();
+    for (size_t count = 1; count <= 400; count += 399) {
+        reductions(count);
+        exchanges(WIREUP_IMPI_INT16, count);
+        exchanges(WIREUP_IMPI_DOUBLE, count);
+    }
+    ENSURE(wireup_impi_barrier(world) == 0);
+    ENSURE(wireup_impi_close(world) == 0);
+    printf("done\n");
+    return 0;
+}

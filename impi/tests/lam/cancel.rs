@@ -1,0 +1,90 @@
+//! LAM and messages that are taken back, synchronous sends, and messages that nobody has taken at the end.
+
+use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::peer::{ElementType, Outcome, Peer};
+
+use super::parts::{Agent, Lam, Recorded};
+use super::prepared;
+
+const BYTE: ElementType = ElementType::Byte;
+
+/// What cancel.c does not.
+fn other(peer: &Peer) {
+    let start = |length: usize, tag: u8, synchronous| {
+        let data = vec![tag; length];
+        peer.start_send(&data, BYTE, 0, tag.into(), synchronous)
+            .unwrap()
+    };
+    let send = |length, tag| {
+        let request = start(length, tag, false);
+        assert_eq!(peer.wait(request).unwrap(), Outcome::Sent);
+    };
+    let receive = |tag| {
+        let request = peer.start_receive(10, BYTE, Some(0), Some(tag)).unwrap();
+        let Outcome::Received(status, _) = peer.wait(request).unwrap() else {
+            panic!()
+        };
+        assert_eq!((status.source, status.length), (0, 10));
+    };
+    let asked = [(10, 1, false), (10, 2, true), (200_000, 3, false)]
+        .map(|(length, tag, synchronous)| start(length, tag, synchronous));
+    // They have gone when this one has.
+    send(0, 14);
+    for request in asked {
+        peer.cancel(request).unwrap();
+    }
+    // LAM answers, though its process has not taken the message.
+    assert_eq!(peer.wait(asked[0]).unwrap(), Outcome::Sent);
+    send(0, 4);
+    assert_eq!(peer.wait(asked[1]).unwrap(), Outcome::Sent);
+    assert_eq!(peer.wait(asked[2]).unwrap(), Outcome::Sent);
+    receive(5);
+    receive(0);
+    receive(13);
+    send(0, 7);
+    receive(13 << 24);
+    send(0, 8);
+    let left = peer.probe(Some(0), Some(9), true).unwrap().unwrap();
+    assert_eq!(left.length, 10);
+    // Nobody takes this one either.
+    send(10, 10);
+}
+
+#[test]
+fn lam_takes_nothing_back_and_ends_with_messages_that_nobody_took() {
+    prepared(|lam, dir| {
+        let recorded = Recorded::start(dir, 2);
+        let program = dir.join("cancel");
+        let words = [program.to_str().unwrap()];
+        let address = Recorded::address(0);
+        let client = Lam::start((lam, dir), (0, &address, 2), &recorded.front, &words);
+        let address = Recorded::address(1);
+        let mut agent = Agent::start(1, &address, &recorded.front, &["--lam"]);
+        let variables = agent.variables();
+        std::thread::scope(|scope| {
+            for index in 0..2 {
+                let (door, ticket) = (&variables[AGENT], &variables[TICKET_VARIABLE]);
+                scope.spawn(move || {
+                    let peer = Peer::connect(door, ticket, index).unwrap();
+                    if index == 0 {
+                        other(&peer);
+                    }
+                    peer.close().unwrap();
+                });
+            }
+        });
+        let said = client.end();
+        assert_eq!(said.matches("of 4 is done").count(), 2, "{said}");
+        agent.end();
+        let lines = recorded.end();
+        let count = |words: &str| lines.iter().filter(|line| line.contains(words)).count();
+        assert_eq!(count("[3.7.4] CANCEL 2 -> 0"), 3);
+        assert_eq!(count("[3.7.4] CANCELNO 0 -> 2"), 3);
+        assert_eq!(count("[3.7.4] CANCEL 0"), 0, "LAM cancels nothing");
+        assert_eq!(count("[3.7.4]"), 6);
+        assert_eq!(count("[3.7.1] DATASYNC 0 -> 2"), 3);
+        assert_eq!(count("[3.7] SYNCACK 2 -> 0"), 3);
+        assert_eq!(count("[3.8] FINI"), 2);
+        assert_eq!(count("[2.3.7] FINI: client"), 2);
+    });
+}
