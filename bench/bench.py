@@ -294,7 +294,8 @@ class Bench:
         self.emit(f"- Machine: {len(os.sched_getaffinity(0))} cores, {cpu}, Linux {platform.release()}, "
                   f"sched_autogroup_enabled {autogroup}, load average at the start {os.getloadavg()[0]:.1f}")
         if self.wireup:
-            self.emit(f"- wireup {self.version(self.wireup, '--version')}")
+            commit = self.version("git", "describe", "--always", "--dirty", "--exclude", "*", pattern=r"\S+")
+            self.emit(f"- wireup {self.version(self.wireup, '--version')}, commit {commit}")
         versions = []
         for mpi, (_, launcher, *_) in self.mpis.items():
             versions.append(f"{os.path.basename(launcher)} of {mpi}: {self.version(launcher, '--version')}")
@@ -378,7 +379,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True, help="cargo's target directory")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repeats")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md; with --only, its sections alone")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md; with --only, the heading stays")
     parser.add_argument("--repeats", type=int, help="rounds that count (default 9, quick 3)")
     parser.add_argument("--before", metavar="WIREUP", help="another build of wireup: a column of its own in the tables of one machine")
     parser.add_argument("--only", action="append", help="only tables whose title contains this text")
@@ -397,9 +398,9 @@ def main():
         os.makedirs(os.path.join(root, "docs"), exist_ok=True)
         path = os.path.join(root, "docs", "benchmarks.md")
         text = "\n".join(bench.out) + "\n"
-        if options.only and os.path.exists(path):
+        if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
-                text = replaced(file.read(), text)
+                text = replaced(file.read(), text, keep_heading=bool(options.only))
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
 
@@ -410,10 +411,11 @@ def sections(text):
     return first, dict(zip(rest[::2], rest[1::2]))
 
 
-def replaced(text, new):
-    """A report with some sections measured again; the rest, its heading too, stays as it was."""
-    heading, known = sections(text)
-    known.update(sections(new)[1])
+def replaced(text, new, keep_heading):
+    """A report with some sections measured again; the others, of other scripts too, stay as they were."""
+    (heading, known), (new_heading, made) = sections(text), sections(new)
+    known.update(made)
+    heading = heading if keep_heading else new_heading
     bodies = [f"## {title}\n{body.rstrip()}\n" for title, body in known.items()]
     return "\n".join([heading.rstrip() + "\n", *bodies])
 

@@ -173,11 +173,12 @@ class Cluster:
                 child.kill()
                 child.wait()
         if self.group:
-            # The kernel lets go of what has ended a moment later.
+            # The kernel lets go of what has ended a moment later. The last steps' groups are their agents' to remove, which were killed.
             deadline = time.monotonic() + 10
             while True:
                 try:
-                    os.rmdir(self.group)
+                    for made, _, _ in os.walk(self.group, topdown=False):
+                        os.rmdir(made)
                     break
                 except OSError as error:
                     if time.monotonic() > deadline:

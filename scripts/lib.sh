@@ -17,17 +17,20 @@ MPI_DIR=${WIREUP_MPI_DIR:-/var/tmp/wireup-mpi-$(id -u)}
 BUILD_PACKAGES=(gcc libc6-dev make pkg-config libpmix-dev libclang-dev protobuf-compiler)
 MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
-    libpmix-bin libhwloc15 g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
+    libpmix-bin libhwloc15 libhwloc-plugins hwloc-nox g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
     slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
     gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
     squashfs-tools squashfuse bubblewrap charliecloud-runtime crun
-    systemd prometheus poppler-utils e2fsprogs openssl)
+    systemd prometheus poppler-utils e2fsprogs openssl patchelf)
 
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
 
 # What agents register with.
 TEST_PACKAGES+=(etcd-server etcd-client)
+
+# A directory in which names are kept. Without a configuration for the system, the package starts no service.
+TEST_PACKAGES+=(slapd ldap-utils)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
@@ -48,6 +51,14 @@ LATER=(pmix7 forky libpmix2t64 libpmix-dev)
 # OpenPMIx's tools (pps and others) of later Debian suites: directory and suite of each. They run on the C library
 # of the above, as tests do.
 PMIX_TOOLS=(pmix-tools5=trixie pmix-tools7=forky)
+
+# A container runtime of a later Debian suite: directory, suite, and packages. Its programs run on the C library that comes with
+# them.
+APPTAINER=(apptainer sid libc6 libseccomp2 libsqlite3-0 apptainer)
+
+# CRIU, which this system has only in a version that newer kernels do not take: the Debian suite that has it. Unpacked with
+# the C library that it needs, into a directory beside the wheels.
+CRIU=(criu forky)
 
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.
@@ -91,11 +102,16 @@ missing_packages() {
     done
 }
 
+# Runs a command with root's rights.
+as_root() {
+    local front=()
+    (($(id -u) == 0)) || front=(sudo)
+    "${front[@]}" "$@"
+}
+
 # Runs apt-get with the rights it needs, quietly; nothing is asked.
 system_apt() {
-    local as_root=()
-    (($(id -u) == 0)) || as_root=(sudo)
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq "$@"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq "$@"
 }
 
 # Installs the named Debian packages that are missing; silent when none is.
@@ -113,6 +129,9 @@ install_packages() {
     fi
     step "installing Debian packages: ${missing[*]}"
     system_apt update
+    if [[ " ${missing[*]} " == *" slapd "* ]]; then
+        as_root debconf-set-selections <<<'slapd slapd/no_configuration boolean true'
+    fi
     system_apt -y -o Dpkg::Use-Pty=0 install --no-install-recommends "${missing[@]}" >/dev/null
 }
 
@@ -307,6 +326,35 @@ unpack_tools() {
 
 unpack_later() {
     unpack_packages "$1" "${LATER[@]:1}"
+}
+
+# Installs Apptainer, and a link to it in /usr/local/bin where that is ours and has none.
+install_apptainer() {
+    local program=$MPI_DIR/${APPTAINER[0]}/usr/bin/apptainer link=/usr/local/bin/apptainer
+    install_from_archive "${APPTAINER[0]}" "${APPTAINER[*]:1}" "Apptainer" unpack_apptainer
+    [[ ! -x $program || -e $link || ! -w ${link%/*} ]] || ln -sfn "$program" "$link"
+}
+
+# Apptainer finds its files from where its program is, if they lie as it expects.
+unpack_apptainer() {
+    local dir=$1 libraries loader program
+    unpack_packages "$dir" "${APPTAINER[@]:1}" || return
+    libraries=$(dirname "$dir"/usr/lib/*/libseccomp.so.2)
+    loader=$(echo "$libraries"/ld-linux-*.so.*)
+    for program in "$dir/usr/bin/apptainer" "$libraries/apptainer/bin/starter"; do
+        patchelf --set-interpreter "$loader" --force-rpath --set-rpath "$libraries" "$program" || return
+    done
+    ln -sfn ../etc "$dir/usr/etc" && ln -sfn ../../etc "$dir/usr/lib/etc" || return
+    mkdir -p "$dir/usr/lib/var/lib/apptainer/mnt/session"
+}
+
+# Installs a later CRIU.
+install_criu() {
+    install_from_archive "${CRIU[0]}" "${CRIU[*]:1}" "CRIU" unpack_criu
+}
+
+unpack_criu() {
+    unpack_packages "$1" "${CRIU[1]}" criu libc6
 }
 
 # Unpacks the source of the system's libpmix, which has OpenPMIx's examples.

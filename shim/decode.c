@@ -102,6 +102,15 @@ static void take_body(struct in *in, const struct type *type, void *at)
         info->state = take_u8(in);
         break;
     }
+    case DEVICE_DISTANCE: {
+        pmix_device_distance_t *distance = at;
+        distance->uuid = take_text(in, NULL);
+        distance->osname = take_text(in, NULL);
+        distance->type = take_u64(in);
+        distance->mindist = take_u16(in);
+        distance->maxdist = take_u16(in);
+        break;
+    }
     }
 }
 

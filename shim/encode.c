@@ -94,6 +94,15 @@ static void put_body(struct out *o, const struct type *type, const void *at)
         put_u8(o, info->state);
         break;
     }
+    case DEVICE_DISTANCE: {
+        const pmix_device_distance_t *distance = at;
+        put_text(o, distance->uuid);
+        put_text(o, distance->osname);
+        put_u64(o, distance->type);
+        put_u16(o, distance->mindist);
+        put_u16(o, distance->maxdist);
+        break;
+    }
     }
 }
 

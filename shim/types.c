@@ -35,6 +35,7 @@ static const struct type types[] = {
     {WIREUP_TAG_BYTES, PMIX_BYTE_OBJECT, BYTES, sizeof(pmix_byte_object_t)},
     {WIREUP_TAG_ENVAR, PMIX_ENVAR, ENVAR, sizeof(pmix_envar_t)},
     {WIREUP_TAG_PROC_INFO, PMIX_PROC_INFO, PROC_INFO, sizeof(pmix_proc_info_t)},
+    {WIREUP_TAG_DEVICE_DISTANCE, PMIX_DEVICE_DIST, DEVICE_DISTANCE, sizeof(pmix_device_distance_t)},
 };
 
 const struct type *type_of_pmix(pmix_data_type_t pmix)

@@ -4,7 +4,7 @@
 
 #include "shim.h"
 
-enum shape { NUMBER, TEXT, TIMEVAL, PROC, BYTES, ENVAR, PROC_INFO };
+enum shape { NUMBER, TEXT, TIMEVAL, PROC, BYTES, ENVAR, PROC_INFO, DEVICE_DISTANCE };
 
 /* One PMIx type that may stand alone and in arrays. */
 struct type {
@@ -21,7 +21,7 @@ const struct type *type_of_tag(uint8_t tag);
 /* Whether a value of this type holds a pointer to what an array holds inline. */
 static inline bool is_boxed(const struct type *type)
 {
-    return type->shape == PROC || type->shape == PROC_INFO;
+    return type->shape == PROC || type->shape == PROC_INFO || type->shape == DEVICE_DISTANCE;
 }
 
 #endif

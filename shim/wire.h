@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 12
+#define WIREUP_SHIM_ABI 13
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1
@@ -128,7 +128,8 @@ enum wireup_tag {
     WIREUP_TAG_PPN_LIST = 34,  /* ranks per node, "0,1;2,3", for PMIx_generate_ppn */
     /* u16 PMIx type that this protocol does not carry. The shim leaves such an info out, or refuses
      * the list if the info is required. */
-    WIREUP_TAG_FOREIGN = 35
+    WIREUP_TAG_FOREIGN = 35,
+    WIREUP_TAG_DEVICE_DISTANCE = 36 /* identifier, name, u64 kinds, u16 least, u16 most */
 };
 
 /* Bits of an info's u32 flags. */

@@ -1,7 +1,8 @@
 //! The command line. Nothing below this module knows a flag.
 //!
 //! `run` is parsed by itself: it is the command whose start-up time counts, its line holds several
-//! programs, and defaults files add to it. All other commands go through [`tree`].
+//! programs, and defaults files add to it. Another executable parses the words of `impi`. All other commands go through
+//! [`tree`].
 
 pub mod agent_commands;
 mod allocation;
@@ -27,6 +28,7 @@ mod oci_hook;
 mod options;
 mod personality;
 mod pmi;
+mod prte;
 mod ps;
 mod remote_command;
 mod report;
@@ -84,8 +86,6 @@ enum Other {
     Report(report::ReportArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
-    /// Interoperable MPI: make launches of different MPIs one job
-    Impi(impi::ImpiArgs),
     /// Make a container ready for a rank: a hook for podman, crun and other OCI runtimes
     OciHook(oci_hook::HookArgs),
     /// Ask the PMI server of the launcher that has started this process
@@ -102,7 +102,7 @@ enum Other {
     Rsh(remote_command::RshArgs),
     /// Print the variables with which other launchers reach hosts through their agents
     Env(launchers::EnvArgs),
-    /// Make links named mpiexec, mpirun and srun to wireup
+    /// Make links named mpiexec, mpirun, srun and prte to wireup
     InstallLinks(personality::LinksArgs),
     /// Print the script that makes a shell complete wireup's commands
     Completions(completions::CompletionsArgs),
@@ -118,7 +118,9 @@ fn tree() -> Command {
         .arg_required_else_help(true)
         .subcommand(run::RunArgs::command().name("run"));
     // Last, because the other commands' own description would take its place.
-    Other::augment_subcommands(top).about("Launch unmodified MPI programs, without SSH")
+    Other::augment_subcommands(top)
+        .about("Launch unmodified MPI programs, without SSH")
+        .subcommand(impi::described())
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
@@ -127,6 +129,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
     let result = match args.get(1) {
         _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),
         Some(word) if word == "run" => run::line(args),
+        Some(word) if word == impi::NAME => Err(impi::become_it(args.get(2..).unwrap_or_default())),
         Some(word) if remote_command::is_ssh_option(word) => {
             Err(remote_command::shell(args[1..].to_vec()))
         }
@@ -140,6 +143,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Some(word) if word == singleton::RANK_COMMAND => {
             singleton::rank(args.get(2..).unwrap_or_default())
         }
+        Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
@@ -148,7 +152,9 @@ pub fn main(args: Vec<OsString>) -> u8 {
     match result {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wireup: {}", failure);
+            // In one write: what reads it through a pipe, as Hydra does from its launcher of hosts, may end after the first.
+            let line = format!("wireup: {failure}\n");
+            eprint!("{line}");
             failure.code()
         }
     }
@@ -188,7 +194,6 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
             agent_commands::top::plain(&args)
         }
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
-        Ok(Other::Impi(args)) => Err(impi::become_it(args)),
         Ok(Other::OciHook(args)) => oci_hook::execute(&args),
         Ok(Other::Config(args)) => config::show::execute(args),
         Ok(Other::Man(args)) => man::execute(&args),

@@ -21,7 +21,7 @@ mod connection;
 pub mod keeper;
 mod message;
 mod output;
-mod start;
+pub(crate) mod start;
 
 /// The word with which the keeper is started, by `wireup run` alone.
 pub const COMMAND: &str = "keep";

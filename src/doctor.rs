@@ -12,6 +12,7 @@
 
 mod devices;
 pub mod hosts;
+pub mod image;
 pub mod machine;
 mod network;
 pub mod network_libraries;
@@ -24,6 +25,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use wireup_core::doctor::facts::HostFacts;
+use wireup_core::job::spec::ImageSpec;
 
 use crate::sys::accounts;
 
@@ -32,13 +34,24 @@ use crate::sys::accounts;
 pub struct Asked {
     /// A program with its arguments; may be none.
     pub program: Vec<OsString>,
+    /// What ranks would run in.
+    pub image: Option<ImageSpec>,
+    /// The words of the command line that ask for it.
+    pub image_words: Vec<OsString>,
 }
 
 /// The facts of this host; `cwd` is where ranks start.
 pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
-    let (program, pmix) = program::look(&asked.program, cwd);
+    let (image, (program, pmix)) = match &asked.image {
+        None => (None, program::look(&asked.program, cwd)),
+        Some(_) => {
+            let seen = image::look(asked, cwd);
+            // The PMIx server runs outside of the image.
+            (Some(seen.image), (seen.program, program::look(&[], cwd).1))
+        }
+    };
     let name = rustix::system::uname()
         .nodename()
         .to_string_lossy()
@@ -63,6 +76,7 @@ pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
         devices: devices::look(),
         network_libraries: network_libraries::look(program.as_ref()),
         pmix,
+        image,
         program,
         variables: machine::variables(),
     }

@@ -5,11 +5,13 @@
 //! host or many. [`environment`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
 //! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
 //! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`singleton`]
-//! is the other way round: it connects with a process that was started without a launcher.
+//! is the other way round: it connects with a process that was started without a launcher. [`adopted`] does that for Open MPI.
 
+pub mod adopted;
 pub mod carrier;
 mod entrance;
 pub mod environment;
+mod interval;
 mod notices;
 mod passage;
 pub mod singleton;
@@ -32,11 +34,13 @@ use crate::sys::signals::{Signals, ignored_at_start};
 use carrier::{Carried, Carrier};
 use entrance::{Arrival, Entrance, Refusal};
 use environment::{Environment, Served, server_address};
+use interval::{Interval, Turn};
 use notices::Notices;
 use passage::Passages;
 use wireup_core::job::ids::Rank;
 use wireup_core::pmi::challenge::AuthKey;
 use wireup_core::pmi::gate::Proof;
+use wireup_core::pmi::succession::Succession;
 
 /// What the port asks of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,12 +64,15 @@ pub struct Settings {
     pub env_dir: Option<PathBuf>,
     /// They are printed as JSON.
     pub json: bool,
+    /// Another client may follow one that has gone without a goodbye.
+    pub restartable: bool,
 }
 
 /// The variables by which a rank knows its place.
 const RANK: &str = "WIREUP_RANK";
 const SIZE: &str = "WIREUP_SIZE";
 const HOST: &str = "WIREUP_HOST";
+const MACHINE: &str = "WIREUP_MACHINE";
 
 /// Serves one rank until its client has ended; its exit code, which is 0 unless it was told to end.
 ///
@@ -106,6 +113,10 @@ struct StandIn {
     address: Option<String>,
     pmix: Option<Passages>,
     client: Option<Carrier>,
+    /// What the next client needs, where several may follow each other.
+    succession: Option<Succession>,
+    /// A client has gone, and the server has not answered to that.
+    interval: Option<Interval>,
     /// The client of PMI has ended.
     served: bool,
     notices: Notices,
@@ -134,7 +145,7 @@ impl StandIn {
                 listener.set_nonblocking(true)?;
                 let bound = listener.local_addr()?;
                 address = Some(match bound.ip() {
-                    ip if ip.is_unspecified() => format!("{}:{}", own_name(), bound.port()),
+                    ip if ip.is_unspecified() => format!("{}:{}", reached_as(), bound.port()),
                     _ => bound.to_string(),
                 });
                 let key = key.clone();
@@ -154,6 +165,8 @@ impl StandIn {
             address,
             pmix: pmix.map(Passages::new).transpose()?,
             client: None,
+            succession: settings.restartable.then(Succession::default),
+            interval: None,
             served: false,
             notices: Notices::default(),
         })
@@ -176,7 +189,7 @@ impl StandIn {
         }
         let mut out = io::stdout().lock();
         match (settings.json, &settings.env_dir) {
-            (true, _) => writeln!(out, "{}", environment.json(rank, &own_name()))?,
+            (true, _) => writeln!(out, "{}", environment.json(rank, &node_name()))?,
             (false, None) => writeln!(out, "# rank {rank}\n{}", environment.lines())?,
             (false, Some(_)) => {}
         }
@@ -206,13 +219,16 @@ impl StandIn {
         }
     }
 
-    /// Accepts and carries what there is.
+    /// Accepts and carries what there is. The end of a client comes before the next one.
     fn advance(&mut self) {
         let rank = self.rank;
+        self.carry();
         let tell = |from: SocketAddr, refusal: Refusal| {
             eprintln!("wireup: rank {rank}: connection from {from} refused: {refusal}");
         };
-        if let Some((entrance, server)) = &mut self.pmi {
+        if let Some((entrance, server)) = &mut self.pmi
+            && self.interval.is_none()
+        {
             while let Some(arrival) = entrance.arrival(Instant::now(), tell) {
                 match arrival {
                     Arrival::Client {
@@ -221,7 +237,9 @@ impl StandIn {
                         greeted,
                     } => {
                         if let Some(server) = server.take() {
-                            let carrier = Carrier::new(stream.into(), server).begun(received);
+                            let carrier = Carrier::new(stream.into(), server);
+                            let carrier = carrier.followed(self.succession.take());
+                            let carrier = carrier.begun(received);
                             self.client = Some(match greeted {
                                 true => carrier.without_greeting(),
                                 false => carrier,
@@ -237,25 +255,47 @@ impl StandIn {
             }
         }
         self.notices.sweep();
-        if let Some(client) = &mut self.client
-            && client.carry(|_, _| {}) != Carried::On
-        {
-            self.client = None;
-            self.served = true;
-        }
+        self.carry();
         if let Some(pmix) = &mut self.pmix {
             pmix.advance(tell);
+        }
+    }
+
+    /// Carries bytes of the client; when it has gone, the server hears of it before another one comes.
+    fn carry(&mut self) {
+        let rank = self.rank;
+        if let Some(mut client) = self.client.take() {
+            if client.carry(|_, _| {}) == Carried::On {
+                self.client = Some(client);
+                return;
+            }
+            self.interval = Interval::after(client);
+            self.served = self.interval.is_none();
+        }
+        match self.interval.take().map(Interval::advance) {
+            None => {}
+            Some(Turn::Waits(interval)) => self.interval = Some(interval),
+            Some(Turn::Closed) => self.served = true,
+            Some(Turn::Over((server, succession))) => {
+                eprintln!("wireup: rank {rank}: its process has gone; another one may come");
+                self.succession = Some(succession);
+                if let Some((entrance, free)) = &mut self.pmi {
+                    entrance.reopen();
+                    *free = Some(server);
+                }
+            }
         }
     }
 
     fn wait(&self) -> io::Result<()> {
         let mut sources: Vec<(BorrowedFd<'_>, PollFlags)> =
             vec![(self.signals.as_fd(), PollFlags::IN)];
-        if let Some((entrance, _)) = &self.pmi {
+        if let Some((entrance, _)) = self.pmi.as_ref().filter(|_| self.interval.is_none()) {
             sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
         }
         sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
         sources.extend(self.client.iter().flat_map(Carrier::interests));
+        sources.extend(self.interval.iter().map(Interval::interest));
         sources.extend(self.pmix.iter().flat_map(Passages::interests));
         let mut ready: Vec<PollFd<'_>> = sources
             .into_iter()
@@ -280,16 +320,25 @@ impl StandIn {
     }
 }
 
-/// The name by which others know this host.
-fn own_name() -> String {
-    let name = env::var(HOST).unwrap_or_default();
-    match name.is_empty() {
-        true => rustix::system::uname()
+/// The name of this rank's node.
+fn node_name() -> String {
+    let own = || {
+        rustix::system::uname()
             .nodename()
             .to_string_lossy()
-            .into_owned(),
-        false => name,
-    }
+            .into_owned()
+    };
+    set(HOST).unwrap_or_else(own)
+}
+
+/// The name by which others reach this host: that of a virtual node exists for its ranks alone.
+fn reached_as() -> String {
+    set(MACHINE).unwrap_or_else(node_name)
+}
+
+/// A variable with a value.
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Writes a file of this user alone, which is there as a whole or not at all.

@@ -24,6 +24,7 @@ mod names;
 pub mod program;
 pub mod relocated;
 pub mod sidecar_files;
+pub(crate) mod symbols;
 mod wrapper;
 
 pub use detected::{Clients, Detected, Family, FoundLibrary, Opaque, Wants, Why};

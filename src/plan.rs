@@ -74,6 +74,7 @@ pub(crate) mod store;
 pub mod transports;
 pub mod wrap;
 
+pub(crate) use decide::placed;
 pub use environment::Variable;
 pub use names::{ALLOCATION, LAUNCH, LaunchNames, LauncherProcess};
 pub use spawned::{By, SpawnedJob, Standing};

@@ -29,15 +29,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tracing::{info, warn};
 
-use self::front::Front;
+use self::front::{Front, notify};
 use self::listen::listen;
-use self::notify::{READY, notify, to_service_manager};
+use self::notify::{READY, to_service_manager};
 use self::settings::{LogSettings, Settings, advertised, with_file};
+use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
 use crate::local::socket::Socket;
 use crate::peer::MESSAGE_MAX;
-use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;

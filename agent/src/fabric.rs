@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep};
 use self::command::SiteCommand;
 use self::records::Kept;
 use self::transport::{Service, ServiceError};
-use wireup_core::fabric::life::{Life, Order, Outcome};
+use wireup_core::fabric::life::{Life, Order};
+use wireup_core::fabric::record::Record;
 use wireup_core::fabric::rest::{Answer, Request};
 use wireup_core::job::spec::{FabricSource, FabricSpec};
 
@@ -58,14 +59,17 @@ impl Manager {
             Self::Service(service) => service.ask(&request.http()).await,
             Self::Command(command) => command.ask(request).await,
         };
+        let told = |reason: String| format!("cannot {}: {reason}", request.title());
         match answer {
-            Answer::Lost(reason) => Answer::Lost(format!("cannot {}: {reason}", request.title())),
-            status @ Answer::Status(..) => status,
+            Answer::Lost(reason) => Answer::Lost(told(reason)),
+            Answer::Unsent(reason) => Answer::Unsent(told(reason)),
+            // About no request in particular.
+            other @ (Answer::Impossible(_) | Answer::Status(..)) => other,
         }
     }
 }
 
-/// Does what a life orders until it provides a credential or is over. What is left of it is on disk before each request.
+/// Does what a life orders until there is a credential, or a reason why there is none, or it is over. What is left of it is on disk before each request.
 async fn drive(
     manager: &Manager,
     (life, mut order): (&mut Life, Order),
@@ -83,11 +87,11 @@ async fn drive(
                 sleep(wait).await;
                 order = life.waited();
             }
-            Order::Provide(_) => {
+            Order::Provide(_) | Order::Refuse(_) => {
                 kept.write(&life.record())?;
                 return Ok(order);
             }
-            Order::Over(_) => {
+            Order::Over { .. } => {
                 if life.is_void() {
                     kept.remove();
                 } else {
@@ -104,8 +108,7 @@ pub async fn sweep() {
     for mut kept in records::left() {
         let Some(record) = kept.read() else { continue };
         let name = record.name.clone();
-        let outcome = finish(record, &mut kept, Duration::ZERO).await;
-        match outcome.leak {
+        match finish(record, &mut kept, Duration::ZERO).await {
             None => eprintln!("wireup: the credential that launch {name} has left is revoked"),
             Some(leak) => {
                 eprintln!(
@@ -116,26 +119,18 @@ pub async fn sweep() {
     }
 }
 
-/// Revokes what a record says, after a delay.
-async fn finish(
-    record: wireup_core::fabric::record::Record,
-    kept: &mut Kept,
-    delay: Duration,
-) -> Outcome {
+/// Revokes what a record says, after a delay. Returns why it is not certain that nothing is left, if it is not.
+async fn finish(record: Record, kept: &mut Kept, delay: Duration) -> Option<String> {
     sleep(delay).await;
-    let failed = |text: String| Outcome {
-        refusal: None,
-        leak: Some(text),
-    };
     let manager = match Manager::new(&record.spec) {
         Ok(manager) => manager,
-        Err(error) => return failed(error.to_string()),
+        Err(error) => return Some(error.to_string()),
     };
     let since = Instant::now();
     let (mut life, order) = Life::resume(record, Duration::ZERO);
     match drive(&manager, (&mut life, order), kept, since).await {
-        Ok(Order::Over(outcome)) => outcome,
-        Ok(_) => failed("it does not end".to_owned()),
-        Err(error) => failed(format!("its record cannot be written: {error}")),
+        Ok(Order::Over { leak }) => leak,
+        Ok(_) => Some("it does not end".to_owned()),
+        Err(error) => Some(format!("its record cannot be written: {error}")),
     }
 }

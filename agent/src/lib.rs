@@ -13,7 +13,8 @@
 //! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`origin`]: the identity of a connection's other end
 //! - [`revoked`], [`pki`]: certificates that are taken back; `wireup pki`
-//! - [`etcd`]: a client of etcd
+//! - `site`: what clients of a site's services have in common
+//! - [`etcd`], `ldap`: clients of etcd and of a directory
 //! - [`refusals`]: log lines for refused requests
 //! - [`tls`]: connections between agents, and from schedulers
 //! - [`launch`]: the parts of one launch at this agent
@@ -53,6 +54,7 @@ pub mod identity;
 pub mod launch;
 pub mod launch_agents;
 pub mod launch_task;
+mod ldap;
 pub mod local;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
@@ -70,6 +72,7 @@ pub mod register;
 pub mod rendezvous;
 pub mod revoked;
 pub mod scheduled;
+mod site;
 pub mod spans;
 pub mod state;
 mod stream;
@@ -77,3 +80,6 @@ pub mod tls;
 pub mod top;
 pub mod user;
 pub mod work;
+
+/// Version of this program, for people.
+pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");

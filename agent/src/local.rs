@@ -29,6 +29,7 @@ use tracing::warn;
 use self::client::{Clients, LocalClient};
 use self::slots::{Callers, Slot};
 use self::socket::Socket;
+use crate::PROGRAM_VERSION;
 use crate::budget::{BudgetAccount, Held, PER_USER, Spent};
 use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::launch::members::OPENING_MAX;
@@ -39,7 +40,6 @@ use crate::launch_agents::{AgentStartError, START_LIMIT};
 use crate::launch_task::{Above, run_launch};
 use crate::name_client;
 use crate::origin::LocalCaller;
-use crate::peer::client::PROGRAM_VERSION;
 use crate::state::Agent;
 use crate::user::{User, UserError};
 use wireup_core::link::control::{

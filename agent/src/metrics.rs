@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
 
-use crate::peer::client::PROGRAM_VERSION;
+use crate::PROGRAM_VERSION;
 use crate::refusals::Refusals;
 use crate::state::Agent;
 use crate::tls::Tls;

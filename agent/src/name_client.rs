@@ -140,7 +140,7 @@ impl crate::peer::connection::Peers {
         let (to, queued) = queue(account);
         let hello = v1::meet_request::Message::Hello(v1::MeetHello {
             version: wireup_core::link::control::VERSION,
-            agent: crate::peer::client::PROGRAM_VERSION.to_owned(),
+            agent: crate::PROGRAM_VERSION.to_owned(),
             uid: *uid,
             name: name.clone(),
         });

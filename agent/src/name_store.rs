@@ -1,9 +1,9 @@
-//! Names that launches publish, kept outside of wireup (`--names`): in files or in etcd. A process
+//! Names that launches publish, kept outside of wireup (`--names`): in files, in etcd or in a directory. A process
 //! of the launch's user (`wireup-agent name-store`) does it for one launch, and speaks with its launcher as the
 //! rendezvous does.
 //!
 //! ```text
-//!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd
+//!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, LDAP
 //!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
 //! ```
 //! - [`record`]: what is stored, and under which id
@@ -18,6 +18,7 @@
 mod etcd_store;
 mod file;
 mod keeper;
+mod ldap_store;
 mod record;
 mod serve;
 
@@ -28,6 +29,7 @@ use std::time::Duration;
 use self::record::Record;
 pub use self::serve::main;
 use crate::etcd::{EtcdError, EtcdSettingsError};
+use crate::ldap::{DirectoryError, LdapSettingsError};
 
 /// How long a session lives that is not renewed, where the store has no setting for it.
 const SESSION: Duration = Duration::from_secs(30);
@@ -50,6 +52,12 @@ enum StoreError {
     Etcd(#[from] EtcdError),
     #[error(transparent)]
     EtcdSettings(#[from] EtcdSettingsError),
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    #[error(transparent)]
+    LdapSettings(#[from] LdapSettingsError),
+    #[error("there is no entry {0:?} in the directory, below which names could be kept")]
+    NoBase(String),
 }
 
 /// A record as it was read.

@@ -8,6 +8,7 @@ use prost::bytes::{Bytes, BytesMut};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::PROGRAM_VERSION;
 use crate::budget::{Budgets, Held};
 use crate::identity::Role;
 use crate::launch::growth::Pieces;
@@ -18,7 +19,6 @@ use crate::launch::registry::RegistryRefusal;
 use crate::launch::router::{Event, Neighbour, TreePosition};
 use crate::launch_task::{Above, run_launch};
 use crate::origin::Peer;
-use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::error::MessageError;
 use crate::peer::{cause, packet};
 use crate::proto::v1;

@@ -16,7 +16,7 @@ use wireup::report::status::spans::Exported;
 use wireup_core::job::trace_context::SpanId;
 use wireup_core::timeline::{Attribute, Span};
 
-use crate::peer::client::PROGRAM_VERSION;
+use crate::PROGRAM_VERSION;
 
 /// Variables that name the protocol, the first one that is set; without them it is the default of OpenTelemetry.
 const PROTOCOL: [&str; 2] = [

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
+use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
 use crate::counters::Counters;
 use crate::launch::registry::Registry;
 use crate::launch_agents::LaunchAgents;
-use crate::peer::client::PROGRAM_VERSION;
 use crate::peer::connection::Peers;
 use crate::refusals::Refusals;
 use crate::rendezvous::NameServers;

@@ -24,7 +24,7 @@ pub use gpus::{Gpu, Maker, gpus};
 pub use picture::rows;
 
 use crate::job::ids::Rank;
-use crate::job::spec::{BindTo, BindingSpec, MapWithin};
+use crate::job::spec::{BindTo, BindingSpec, MapWithin, MemBind};
 use crate::topology::{CpuSet, Device, DeviceKind, Level, Topology, ranges};
 
 /// The ranks of a host that are bound.
@@ -50,6 +50,7 @@ pub struct HostBinding {
     gpus: Vec<Vec<Gpu>>,
     /// Whether the ranks are bound to the CPUs; otherwise these are all that they may use.
     binds: bool,
+    memory: MemBind,
     /// How it came to that.
     pub reasons: Vec<String>,
 }
@@ -93,6 +94,7 @@ impl HostBinding {
             ranks: ranks.iter().copied().zip(sets).collect(),
             gpus,
             binds: spec.binds(),
+            memory: spec.memory,
             reasons,
         })
     }
@@ -118,11 +120,15 @@ impl HostBinding {
         near::near(&self.topology, cpus).filter(move |device| device.kind == kind)
     }
 
-    /// The numbers by which the system knows the NUMA nodes that are near some CPUs.
-    pub fn memory_near(&self, cpus: &CpuSet) -> Vec<u32> {
-        let nodes = self.topology.parts(Level::Numa).iter();
-        let near = nodes.filter(|node| node.cpus.meets(cpus));
-        near.filter_map(|node| node.os_index).collect()
+    /// From which NUMA nodes a rank gets memory, by their numbers in the host, and how; nothing if the system decides.
+    pub fn memory_of(&self, rank: Rank) -> Option<(MemBind, Vec<u32>)> {
+        let mut near = self.topology.numbers_of(Level::Numa, self.of(rank)?);
+        match self.memory {
+            MemBind::None => return None,
+            MemBind::Prefer => near.truncate(1),
+            MemBind::Local | MemBind::Interleave => {}
+        }
+        Some((self.memory, near))
     }
 
     /// The CPUs of each core of which a rank has some.
@@ -267,9 +273,12 @@ fn listed(
     let mut all = list.iter().flat_map(CpuSet::iter);
     if let Some(cpu) = all.find(|cpu| !usable.contains(*cpu)) {
         let usable = usable.clone();
-        return Err(match topology.cpus.contains(cpu) {
-            true => BindingError::NotAllowed { cpu, usable },
-            false => BindingError::NoSuchCpu { cpu, usable },
+        return Err(if topology.cpus.contains(cpu) {
+            BindingError::NotAllowed { cpu, usable }
+        } else if topology.offline.contains(cpu) {
+            BindingError::Offline { cpu, usable }
+        } else {
+            BindingError::NoSuchCpu { cpu, usable }
         });
     }
     let turns = list

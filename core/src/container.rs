@@ -14,9 +14,10 @@ pub use crate::job::spec::BindMount;
 
 mod command;
 pub mod hook;
+pub mod host_mpi;
 mod layout;
 
-pub use command::{Holder, HostFacts, Root, bundle, command};
+pub use command::{Holder, HostFacts, PODMAN_CONFIGURATION, Root, bundle, command};
 pub use layout::{Entry, EntryKind, Layout, LayoutError, layout};
 
 /// Directories of the host that every container has.

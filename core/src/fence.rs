@@ -24,6 +24,8 @@
 //!   ([`inquiries`]) before it decides.
 //! - Where fences do without the dead ([`FenceEngine::surviving`], see [`survivors`]), lost nodes leave
 //!   the tree instead, and nodes without a living participant arrive without data.
+//! - Where processes may restart ([`FenceInput::Renew`], see [`epochs`]), fences of PMI are withdrawn, and
+//!   begin again with the next of their series.
 //! - Messages may be repeated and may overtake each other; they must not get lost between nodes
 //!   that are up. A repetition, or what comes for an ended fence, is dropped.
 //!
@@ -32,6 +34,7 @@
 
 mod book;
 mod decision;
+mod epochs;
 pub mod id;
 mod inquiries;
 mod losses;
@@ -82,6 +85,8 @@ pub struct FenceEngine<T> {
     observed: bool,
     /// Number of fences that were released here.
     released: u64,
+    /// The latest epoch that is known here.
+    epoch: u64,
     /// The time of the input that is handled.
     now: Moment,
 }
@@ -101,6 +106,7 @@ impl<T> FenceEngine<T> {
             launch: None,
             observed: false,
             released: 0,
+            epoch: 0,
             now: Moment(Duration::ZERO),
         }
     }
@@ -149,6 +155,8 @@ impl<T> FenceEngine<T> {
                 };
                 self.arrive(series, offer, Some(ticket), now, out);
             }
+            FenceInput::Withdraw { series } => self.withdraw(&series, now, out),
+            FenceInput::Renew { epoch } => self.renew(epoch, now, out),
             FenceInput::Vacant { id } => self.vacant(&id, now, out),
             FenceInput::Described { id, absences } => self.described(&id, absences, now, out),
             FenceInput::Message { from, message } => self.message(from, message, now, out),
@@ -180,6 +188,11 @@ impl<T> FenceEngine<T> {
         let rounds = self.rounds.iter();
         let waiting = rounds.filter(|(_, round)| round.ticket.is_some());
         waiting.map(|(id, round)| (id, round.entered_at()))
+    }
+
+    /// The latest epoch that is known here; 0 before any process has restarted.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Number of fences that were released here.
@@ -313,6 +326,7 @@ impl<T> FenceEngine<T> {
             timeout: round.timeout,
             waited: now.since(round.since),
             lost: lost_of(&self.lost, place.nodes()),
+            epoch: self.epoch,
         };
         round.report(now);
         debug!(parent: &round.span, to = parent.0, "all have arrived here and below");

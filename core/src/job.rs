@@ -10,6 +10,7 @@ pub mod demand;
 pub mod exit_policy;
 pub mod hosts;
 pub mod ids;
+pub mod impi;
 pub mod launch_token;
 pub mod limit;
 pub mod log;

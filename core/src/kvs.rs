@@ -9,15 +9,19 @@
 //!
 //! A contribution is a sequence of entries without header or count, so that concatenation needs
 //! no knowledge of it and no data is no bytes. One entry: length of the key (u32, little-endian),
-//! length of the value (same), key, value.
+//! length of the value (same), key, value. The highest bit of the first says that the node passes on what another
+//! one has put, which may have changed there since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes accounted for one entry besides its key and value: tree nodes and allocations.
 const ENTRY_COST: usize = 128;
 
 /// Bytes in front of the key and value of an encoded entry.
 const ENTRY_HEADER: usize = 8;
+
+/// Marks an entry that is passed on, in the length of its key.
+const PASSED_ON: u32 = 1 << 31;
 
 /// Bounds of a [`Kvs`], all in bytes and inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +87,8 @@ pub struct Kvs {
     now: Stamp,
     /// Own puts up to here are in a contribution to a barrier of all nodes.
     contributed: Stamp,
+    /// The same before the last contribution.
+    contributed_before: Stamp,
     /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
     given: Stamp,
     cost: usize,
@@ -97,6 +103,7 @@ impl Kvs {
             recent: BTreeMap::new(),
             now: Stamp::default(),
             contributed: Stamp::default(),
+            contributed_before: Stamp::default(),
             given: Stamp::default(),
             cost: 0,
             limits,
@@ -106,6 +113,18 @@ impl Kvs {
     /// The value of a key, local puts of the current epoch included.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.entries.get(key).map(|entry| &*entry.value)
+    }
+
+    /// All pairs in the order of their keys, encoded, unless they are more than `limit` bytes.
+    pub fn encoded(&self, limit: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for (key, entry) in &self.entries {
+            encode_entry(key, &entry.value, &mut bytes);
+            if bytes.len() > limit {
+                return None;
+            }
+        }
+        Some(bytes)
     }
 
     /// Number of keys.
@@ -136,9 +155,14 @@ impl Kvs {
     /// Takes the keys put here since the last call, encoded; empty if there are none.
     pub fn take_contribution(&mut self) -> Vec<u8> {
         let bytes = self.encoded_since(self.contributed, |recent| recent.own);
-        self.contributed = self.now;
+        self.contributed_before = std::mem::replace(&mut self.contributed, self.now);
         self.given = self.now;
         bytes
+    }
+
+    /// The last contribution has reached no other node: its keys are part of the next one again.
+    pub fn take_back_contribution(&mut self) {
+        self.contributed = self.contributed_before;
     }
 
     /// The keys that arrived after `since` and may be unknown on some node, encoded: for a barrier
@@ -169,7 +193,7 @@ impl Kvs {
     }
 
     /// Merges what some nodes gave as [`Kvs::recent`], this one at `given`. The last entry of a key
-    /// wins, but never over a later local put. Answers from where on the next such barrier of the
+    /// wins, but never over a later local put, and one that is passed on over none that its node has put. Answers from where on the next such barrier of the
     /// same members has to give something.
     ///
     /// # Errors
@@ -187,8 +211,16 @@ impl Kvs {
         known_everywhere: bool,
     ) -> Result<(), KvsError> {
         let mut added = 0_usize;
-        for entry in decode(all) {
+        let mut entries = Vec::new();
+        let mut put: BTreeSet<&[u8]> = BTreeSet::new();
+        let mut decoder = decode(all);
+        while let Some(entry) = decoder.next() {
             let (key, value) = entry?;
+            let passed_on = decoder.passed_on;
+            entries.push((key, value, passed_on));
+            if !(known_everywhere || passed_on) {
+                put.insert(key);
+            }
             self.limits.check(key, value)?;
             // Counted as if every entry were new: an upper bound, and one that needs no copy.
             added = added.saturating_add(entry_cost(key, value));
@@ -196,10 +228,13 @@ impl Kvs {
         if self.cost.saturating_add(added) > self.limits.total {
             return Err(self.limits.full());
         }
-        for entry in decode(all) {
-            let (key, value) = entry?;
+        for (key, value, passed_on) in entries {
             let cost = self.cost_after(key, value);
             let known = self.entries.get(key);
+            let own = |known: &Entry| known.since.is_some_and(|at| self.recent[&at].own);
+            if passed_on && (put.contains(key) || known.is_some_and(own)) {
+                continue;
+            }
             let newer = |at: &Stamp| *at > given && self.recent[at].own;
             let unchanged =
                 |known: &&Entry| *known.value == *value || known.since.as_ref().is_some_and(newer);
@@ -258,7 +293,12 @@ impl Kvs {
         let mut bytes = Vec::new();
         let recent = self.recent.range(Stamp(since.0 + 1)..);
         for recent in recent.map(|(_, recent)| recent).filter(|r| which(r)) {
+            let start = bytes.len();
             encode_entry(&recent.key, &self.entries[&recent.key].value, &mut bytes);
+            if !recent.own {
+                // In the highest byte of the length, which is the last one.
+                bytes[start + 3] |= (PASSED_ON >> 24) as u8;
+            }
         }
         bytes
     }
@@ -319,6 +359,7 @@ pub fn decode(contributions: &[u8]) -> Decode<'_> {
     Decode {
         all: contributions,
         offset: 0,
+        passed_on: false,
     }
 }
 
@@ -327,6 +368,8 @@ pub fn decode(contributions: &[u8]) -> Decode<'_> {
 pub struct Decode<'a> {
     all: &'a [u8],
     offset: usize,
+    /// Whether the last entry is passed on.
+    passed_on: bool,
 }
 
 impl<'a> Iterator for Decode<'a> {
@@ -339,7 +382,8 @@ impl<'a> Iterator for Decode<'a> {
             return None;
         }
         match split_entry(rest) {
-            Some((key, value)) => {
+            Some((key, value, passed_on)) => {
+                self.passed_on = passed_on;
                 self.offset += ENTRY_HEADER + key.len() + value.len();
                 Some(Ok((key, value)))
             }
@@ -355,14 +399,16 @@ impl<'a> Iterator for Decode<'a> {
     }
 }
 
-fn split_entry(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_entry(bytes: &[u8]) -> Option<(&[u8], &[u8], bool)> {
     let (key_length, rest) = bytes.split_first_chunk::<4>()?;
     let (value_length, rest) = rest.split_first_chunk::<4>()?;
-    let key_length = usize::try_from(u32::from_le_bytes(*key_length)).ok()?;
+    let key_length = u32::from_le_bytes(*key_length);
+    let passed_on = key_length & PASSED_ON != 0;
+    let key_length = usize::try_from(key_length & !PASSED_ON).ok()?;
     let value_length = usize::try_from(u32::from_le_bytes(*value_length)).ok()?;
     let (key, rest) = rest.split_at_checked(key_length)?;
     let (value, _) = rest.split_at_checked(value_length)?;
-    Some((key, value))
+    Some((key, value, passed_on))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod deaths;
 mod demands;
 mod directed;
 mod dispatch;
+mod epochs;
 pub mod event;
 mod events;
 mod facts;
@@ -46,6 +47,8 @@ use allocations::Allocations;
 use collectives::{CollectiveState, ModexTicket};
 pub use credentials::Voucher;
 use directed::Direction;
+pub use epochs::EpochMessage;
+use epochs::Epochs;
 pub use facts::Facts;
 pub use fences::Terms;
 use groups::Groups;
@@ -158,6 +161,7 @@ pub struct NodeCore {
     stopped: Stopped,
     inputs: Inputs,
     keys: Keys,
+    epochs: Epochs,
     link: SidecarLink,
     host: SidecarLife,
     /// By position on the node.
@@ -224,6 +228,7 @@ impl NodeCore {
             stopped: Stopped::default(),
             inputs: Inputs::default(),
             keys: Keys::default(),
+            epochs: Epochs::default(),
             link: SidecarLink::new(),
             host: SidecarLife::new(pmix),
             pmix: vec![PmixState::default(); local_size],

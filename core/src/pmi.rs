@@ -3,8 +3,8 @@
 //! Bytes become messages and fields ([`wire_v1`], [`spawn_v1`], [`wire_v2`], [`spawn_v2`]), fields
 //! become a typed [`request`] ([`request_v1`], [`request_v2`]), and a request is applied to the
 //! job's state on this node ([`server`]), which keeps one [`client`] state per rank, what `get`
-//! finds ([`store`]), the attributes of the node (`node_attributes`), and the members of each
-//! barrier or ring (`barriers`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`]
+//! finds ([`store`]), the attributes of the node (`node_attributes`), the jobs it is connected with (`connections`),
+//! and the members of each barrier or ring (`barriers`). A PMI-2 request in several messages becomes one first (`continued`). Out come [`effect`]s, most of them a [`reply`] to send. [`limits`]
 //! has every size. A client that comes over TCP passes a [`gate`] first, perhaps with a [`challenge`];
 //! with a process that runs without a launcher the conversation starts as [`singleton`] has it. A [`transcript`] is for people.
 //!
@@ -17,6 +17,8 @@ pub mod challenge;
 pub mod client;
 pub mod collective;
 pub mod command;
+mod connections;
+mod continued;
 pub mod effect;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
@@ -36,6 +38,7 @@ pub mod spawn;
 pub mod spawn_v1;
 pub mod spawn_v2;
 pub mod store;
+pub mod succession;
 pub mod transcript;
 pub mod wire_v1;
 pub mod wire_v2;

@@ -158,6 +158,8 @@ pub struct Topology {
     pub cpus: CpuSet,
     /// Those of them that the control group of the process that looked admits.
     pub allowed: CpuSet,
+    /// CPUs that are switched off; they are in no part.
+    pub offline: CpuSet,
     parts: BTreeMap<Level, Vec<Part>>,
     /// Empty where all CPUs are alike.
     pub kinds: Vec<CpuKind>,

@@ -29,10 +29,11 @@ fn main() {
         .allowlist_function(
             "PMIx_server_(register_client|deregister_client|setup_fork|dmodex_request)",
         )
-        .allowlist_function("PMIx_(Parse_cpuset_string|Cpuset_destruct)")
+        .allowlist_function("PMIx_(Parse_cpuset_string|Cpuset_destruct|Compute_distances)")
         .allowlist_function("PMIx_server_generate_locality_string")
         .allowlist_function("PMIx_Notify_event")
         .allowlist_function("PMIx_server_IOF_deliver")
+        .allowlist_var("PMIX_DEVTYPE_(GPU|NETWORK|OPENFABRICS)")
         .allowlist_type("pmix_(info|proc|byte_object|server_module|status)_t");
     let shim = builder()
         .dynamic_library_name("Shim")

@@ -1,22 +1,30 @@
 //! What libpmix makes of the CPUs of bound processes: a locality string, which their peers compare with their own to
-//! learn what they share. Open MPI chooses its transports and collectives by that.
+//! learn what they share, and how far the node's devices are. Open MPI chooses its transports and collectives by the
+//! first, applications their network adapter and GPU by the second.
 //!
 //! Rule: the string is in the form of the libpmix that the ranks ask, and numbers the parts of the topology that this
-//! shares with them: it alone makes it. Source: PMIx_server_generate_locality_string.
+//! shares with them: it alone makes it. Source: PMIx_server_generate_locality_string. Distances are in its own measure,
+//! and of the kinds of devices that PRRTE tells its ranks of.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
+use std::ptr::null_mut;
 
 use memchr::memmem;
-use pmix_sys::pmix::{LibPmix, pmix_cpuset_t};
+use pmix_sys::pmix::{self, LibPmix, pmix_cpuset_t, pmix_device_distance_t};
 
 use crate::foreign::check;
 use wireup_core::pmix::control::ControlRefusal;
 use wireup_core::pmix::keys;
-use wireup_core::pmix::value::{Info, Text, Value};
+use wireup_core::pmix::value::{Array, DeviceDistance, Info, Text, Value};
 use wireup_core::pmix::wire::{Reader, Writer};
 
-/// The infos of a job, with a locality string for each process whose CPUs are known. Costs nothing without such.
+/// The kinds of devices whose distance is told.
+const KINDS: u64 =
+    (pmix::PMIX_DEVTYPE_OPENFABRICS | pmix::PMIX_DEVTYPE_NETWORK | pmix::PMIX_DEVTYPE_GPU) as u64;
+
+/// The infos of a job, with a locality string and distances for each process whose CPUs are known. Costs nothing
+/// without such.
 ///
 /// # Errors
 /// [`ControlRefusal`] for infos and CPUs that cannot be read.
@@ -39,37 +47,108 @@ pub(crate) fn completed<'a>(
         let Some(Value::String(cpus)) = cpus.map(|info| &info.value) else {
             continue;
         };
-        if let Some(text) = string(pmix, cpus)? {
-            process.push(Info::new(keys::LOCALITY_STRING, Value::String(text)));
-        }
+        let cpus = Cpus::read(pmix, cpus)?;
+        let text = cpus.locality()?.map(Value::String);
+        let distances = Array::new(cpus.distances()).map(Value::Array);
+        process.extend(text.map(|text| Info::new(keys::LOCALITY_STRING, text)));
+        process.extend(distances.map(|found| Info::new(keys::DEVICE_DISTANCES, found)));
     }
     let mut out = Writer::default();
     Info::encode_list(&list, &mut out);
     Ok(Cow::Owned(out.into_bytes()))
 }
 
-/// The locality string of some CPUs; nothing if they are all there are.
-fn string(pmix: &LibPmix, cpus: &Text) -> Result<Option<Text>, ControlRefusal> {
-    let named = [b"hwloc:", cpus.as_bytes()].concat();
-    let named = CString::new(named).expect("a text holds no NUL");
-    let mut set = pmix_cpuset_t {
-        source: std::ptr::null_mut(),
-        bitmap: std::ptr::null_mut(),
-    };
-    let mut text: *mut c_char = std::ptr::null_mut();
-    // SAFETY: the server runs; the set is empty at first, is filled by libpmix, and given back to it once. The text is from
-    // malloc, and ours.
-    unsafe {
-        let read = pmix.PMIx_Parse_cpuset_string(named.as_ptr(), &raw mut set);
+/// CPUs as libpmix has them. The server runs as long as they live.
+struct Cpus<'a> {
+    pmix: &'a LibPmix,
+    set: pmix_cpuset_t,
+}
+
+impl<'a> Cpus<'a> {
+    fn read(pmix: &'a LibPmix, list: &Text) -> Result<Self, ControlRefusal> {
+        let named = [b"hwloc:", list.as_bytes()].concat();
+        let named = CString::new(named).expect("a text holds no NUL");
+        let mut set = pmix_cpuset_t {
+            source: null_mut(),
+            bitmap: null_mut(),
+        };
+        // SAFETY: the server runs; the set is empty and is filled.
+        let read = unsafe { pmix.PMIx_Parse_cpuset_string(named.as_ptr(), &raw mut set) };
         check(read, "the CPUs of a process cannot be read")?;
-        let made = pmix.PMIx_server_generate_locality_string(&raw const set, &raw mut text);
-        pmix.PMIx_Cpuset_destruct(&raw mut set);
-        check(made, "the locality of a process cannot be described")?;
-        if text.is_null() {
-            return Ok(None);
+        Ok(Self { pmix, set })
+    }
+
+    /// Their locality string; nothing if they are all there are.
+    fn locality(&self) -> Result<Option<Text>, ControlRefusal> {
+        let mut text: *mut c_char = null_mut();
+        // SAFETY: the set has been read; the text is from malloc, and ours.
+        unsafe {
+            let made = self
+                .pmix
+                .PMIx_server_generate_locality_string(&raw const self.set, &raw mut text);
+            check(made, "the locality of a process cannot be described")?;
+            Ok(taken(text))
         }
+    }
+
+    /// The devices of the node; none if libpmix knows of none.
+    fn distances(&self) -> Vec<Value> {
+        let mut set = self.set;
+        let (mut made, mut count): (*mut pmix_device_distance_t, usize) = (null_mut(), 0);
+        // SAFETY: without a topology libpmix takes its own; the set has been read, and stays ours.
+        let status = unsafe {
+            self.pmix.PMIx_Compute_distances(
+                null_mut(),
+                &raw mut set,
+                null_mut(),
+                0,
+                &raw mut made,
+                &raw mut count,
+            )
+        };
+        let mut found = Vec::new();
+        if status == 0 && !made.is_null() {
+            for index in 0..count {
+                // SAFETY: `count` distances begin there; the texts are from malloc, and ours.
+                let (one, uuid, name) = unsafe {
+                    let one = *made.add(index);
+                    (one, taken(one.uuid), taken(one.osname))
+                };
+                found.push(DeviceDistance {
+                    uuid: uuid.unwrap_or_default(),
+                    name: name.unwrap_or_default(),
+                    kinds: one.type_,
+                    least: one.mindist,
+                    most: one.maxdist,
+                });
+            }
+            // SAFETY: from malloc, and ours.
+            unsafe { libc::free(made.cast()) };
+        }
+        found.retain(|one| one.kinds & KINDS != 0);
+        found.into_iter().map(Value::DeviceDistance).collect()
+    }
+}
+
+impl Drop for Cpus<'_> {
+    fn drop(&mut self) {
+        // SAFETY: libpmix has filled the set, and gets it back once.
+        unsafe { self.pmix.PMIx_Cpuset_destruct(&raw mut self.set) };
+    }
+}
+
+/// A text of libpmix, which is freed.
+///
+/// # Safety
+/// It is null, or a string from malloc that nobody uses afterwards.
+unsafe fn taken(text: *mut c_char) -> Option<Text> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    unsafe {
         let found = Text::new(CStr::from_ptr(text).to_bytes());
         libc::free(text.cast());
-        Ok(Some(found))
+        Some(found)
     }
 }

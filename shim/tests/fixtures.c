@@ -41,6 +41,7 @@ pmix_info_t *all_kinds(size_t *count)
 {
     static pmix_proc_t proc;
     static pmix_proc_info_t proc_info;
+    static pmix_device_distance_t distance;
     static pmix_info_t inner[2];
     static uint32_t numbers[] = {1, 2, 0xfffffffe};
     static char *texts[] = {"one", ""};
@@ -86,6 +87,9 @@ pmix_info_t *all_kinds(size_t *count)
     proc_info = (pmix_proc_info_t){.proc = proc, .hostname = "alpha", .executable_name = NULL,
                                    .pid = 12, .exit_code = -1, .state = PMIX_PROC_STATE_ERROR};
     add("proc_info", PMIX_PROC_INFO)->data.pinfo = &proc_info;
+    distance = (pmix_device_distance_t){.uuid = "gpu://alpha::0000:17:00.0", .osname = NULL,
+                                        .type = PMIX_DEVTYPE_GPU, .mindist = 100, .maxdist = 65535};
+    add("distance", PMIX_DEVICE_DIST)->data.devdist = &distance;
     add("regex", PMIX_REGEX)->data.bo = (pmix_byte_object_t){.bytes = "blob:\0x", .size = 7};
     strncpy(inner[0].key, "inner", PMIX_MAX_KEYLEN);
     inner[0].value.type = PMIX_UINT16;

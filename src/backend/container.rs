@@ -9,10 +9,12 @@ use std::path::Path;
 pub(crate) use image::Container;
 
 use crate::failure::RunFailure;
+use crate::plan::Variable;
 use crate::plan::inside::Inside;
 use crate::plan::staging::Tell;
+use wireup_core::container;
 use wireup_core::job::ids::{NodeId, Nspace};
-use wireup_core::job::spec::ContainerSpec;
+use wireup_core::job::spec::{ContainerSpec, ImageSpec};
 
 /// What a launch has of images on this host.
 #[derive(Debug, Default)]
@@ -53,6 +55,43 @@ pub(crate) fn enter(
     });
     let container = made.transpose()?;
     Ok(Entered { servers, container })
+}
+
+/// Makes a container as a launch would, looks at what ranks would find in it, with their variables, and removes it. Must be
+/// called while the process has a single thread.
+///
+/// # Errors
+/// As [`enter`].
+pub(crate) fn attempt<T: Send>(
+    image: &ImageSpec,
+    cwd: &Path,
+    look: impl FnOnce(&[Variable]) -> T + Send,
+) -> Result<T, RunFailure> {
+    let job = Nspace::new(&attempted(std::process::id())).map_err(RunFailure::request)?;
+    let made = Container::make(image, (&job, NodeId(0)), (cwd, &[]), &mut |_, _| {})?;
+    let inside = made.inside();
+    let own = std::env::vars_os().filter(|(name, _)| !container::is_of_the_image(name));
+    let mut env: Vec<Variable> = own.collect();
+    container::environment(&mut env, &inside.env);
+    let looked = inside.view.inside(|| look(&env));
+    looked.map_err(|error| RunFailure::system("cannot enter the container", error))
+}
+
+/// The job of a container that a process attempts to make.
+fn attempted(pid: u32) -> String {
+    format!("wireup-doctor-{pid}")
+}
+
+/// Removes what a process that was killed left of its [attempt](attempt).
+pub(crate) fn remove_attempt(pid: u32) {
+    let job = attempted(pid);
+    // It is mounted in the container alone, which has ended with the process.
+    let _ = std::fs::remove_dir_all(image::directory(&image::name(&job, NodeId(0))));
+}
+
+/// Whether the runtime's program is in PATH.
+pub(crate) fn has_runtime(image: &ImageSpec) -> bool {
+    image::find(image.runtime.program()).is_some()
 }
 
 /// Mounts software images for this process, which has ranks on other hosts only. Must be called while the process has a

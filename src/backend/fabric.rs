@@ -27,7 +27,7 @@ use crate::inspect::agent_file;
 use crate::plan::Plan;
 use crate::sys::leftovers::JOB;
 use crate::sys::pidfd::wait_for;
-use wireup_core::fabric::credential::Credential;
+use wireup_core::fabric::credential::{Credential, CredentialError};
 use wireup_core::fabric::record::Record;
 use wireup_core::fabric::rest::Wanted;
 use wireup_core::job::ids::NodeId;
@@ -62,8 +62,8 @@ pub enum ToKeeper {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromKeeper {
     Provided(Box<Credential>, Record),
-    /// There is none, why, and what may be left of it.
-    Refused(String, Option<String>),
+    /// There is none, and why. It is [`Over`](Self::Over) when what may exist is revoked.
+    Refused(String),
     /// Revoked, or what may be left of it.
     Over(Option<String>),
 }
@@ -74,7 +74,7 @@ enum FabricFailure {
     #[error("--fabric: no credential from {source_text}: {reason}")]
     Refused { source_text: String, reason: String },
     #[error("--fabric: {0}")]
-    Environment(wireup_core::fabric::credential::CredentialError),
+    Environment(CredentialError),
 }
 
 impl RequestError for FabricFailure {}
@@ -171,11 +171,11 @@ impl Drop for Keeper {
         let told = self.hear();
         let _ = self.child.wait();
         match told {
-            Ok(FromKeeper::Over(None) | FromKeeper::Refused(_, None)) => {}
-            Ok(FromKeeper::Over(Some(leak)) | FromKeeper::Refused(_, Some(leak))) => {
+            Ok(FromKeeper::Over(None)) => {}
+            Ok(FromKeeper::Over(Some(leak))) => {
                 eprintln!("wireup: warning: --fabric: the credential may not be revoked: {leak}");
             }
-            Ok(FromKeeper::Provided(..)) | Err(_) => {
+            Ok(FromKeeper::Provided(..) | FromKeeper::Refused(_)) | Err(_) => {
                 eprintln!(
                     "wireup: warning: --fabric: wireup-agent {COMMAND} was lost; the next launch or \
                      agent of this user revokes the credential"
@@ -233,6 +233,8 @@ pub(crate) fn obtain(plan: &mut Plan) -> Result<Option<Keeper>, RunFailure> {
             plan.decided.credential = match credential {
                 Ok(credential) => Some(Arc::new(credential)),
                 Err(_) if spec.source == FabricSource::Request => None,
+                // A batch system gives them to steps: to the hosts' agents, and not to the script of a job.
+                Err(CredentialError::None) if !alone => None,
                 Err(error) => return Err(FabricFailure::Environment(error).into()),
             };
             None
@@ -287,28 +289,12 @@ fn ask(wanted: Wanted, spec: FabricSpec) -> Result<(Keeper, Box<Credential>, Rec
     let broken = |error: AnyError| RunFailure::system("wireup-agent fabric-keeper", error);
     match keeper.hear() {
         Ok(FromKeeper::Provided(credential, record)) => Ok((keeper, credential, record)),
-        Ok(FromKeeper::Refused(reason, leak)) => {
-            let mut reason = reason;
-            if let Some(leak) = leak {
-                reason = format!("{reason}; something may be left of it: {leak}");
-            }
-            keeper.forget();
-            Err(FabricFailure::Refused {
-                source_text,
-                reason,
-            }
-            .into())
+        Ok(FromKeeper::Refused(reason)) => Err(FabricFailure::Refused {
+            source_text,
+            reason,
         }
+        .into()),
         Ok(FromKeeper::Over(_)) => Err(broken("an answer to no question".into())),
         Err(error) => Err(broken(error.into())),
-    }
-}
-
-impl Keeper {
-    /// It has said all that there is to say, and ends.
-    fn forget(mut self) {
-        self.input = None;
-        let _ = self.child.wait();
-        std::mem::forget(self);
     }
 }

@@ -29,7 +29,14 @@ use wireup_core::rendezvous::STORE_COMMAND;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
-const PASSED: [&str; 3] = ["HOME", "XDG_CONFIG_HOME", "ETCDCTL_"];
+const PASSED: [&str; 6] = [
+    "HOME",
+    "XDG_CONFIG_HOME",
+    "ETCDCTL_",
+    "LDAPBINDDN",
+    "LDAPTLS_CACERT",
+    "WIREUP_LDAP_",
+];
 
 /// How long a store may take to answer a person.
 const PATIENCE: Duration = Duration::from_secs(60);

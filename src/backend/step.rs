@@ -28,7 +28,6 @@ use tracing::info_span;
 use self::begin::{Begun, begin, make_backend, take_link};
 use self::bring::bring;
 use self::input::Feeds;
-pub use self::server::COMMAND as SERVER_COMMAND;
 use crate::backend::Backend;
 use crate::backend::fabric::Watch;
 use crate::backend::job_label::{JobLabel, JobStage};
@@ -55,6 +54,9 @@ use wireup_core::stdio_flow_control::window;
 use wireup_core::step::alike::together;
 use wireup_core::step::{Duty, Last};
 use wireup_core::supervisor::first_failure::Host as _;
+
+/// The helper's command name. Its copies have the same command line, and [`NAME`] as their name.
+pub const SERVER_COMMAND: &str = "steps";
 
 /// A step's name among the processes.
 pub const NAME: &CStr = c"wireup-step";

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::options::HostsListArgs;
+use super::options::{HostsListArgs, ImageArgs, image_words};
 use super::ps::nodes::ask;
 use super::table;
 use crate::doctor::run::{Wanted, ping_pong};
-use crate::doctor::{Asked, facts, hosts, network_libraries, worker};
+use crate::doctor::{Asked, facts, hosts, image, network_libraries, worker};
 use crate::failure::RunFailure;
 use wireup_core::doctor::report::{Group, grouped};
 use wireup_core::doctor::{CHECKS, Host, Needs, Severity, judge};
@@ -23,6 +23,8 @@ Examples:
   wireup doctor                           this machine
   wireup doctor ./app                     also the program, its libraries and its MPI
   wireup doctor --hosts n[01-32] ./app    all hosts, and what they see of each other
+  wireup doctor --image /shared/rootfs --hosts n[01-32] /opt/app/bin/app
+                                          also whether ranks can run in the image, and find the program there
   wireup doctor --run --hosts n[01-04]    two ranks of your MPI send messages, pair by pair
   wireup doctor --json | jq '.findings[]'
   wireup doctor --list                    what is checked
@@ -72,6 +74,13 @@ pub(super) struct DoctorArgs {
     #[arg(long, hide = true, value_name = "DIRECTORY", num_args = 0..)]
     providers: Option<Vec<PathBuf>>,
 
+    #[command(flatten)]
+    image: ImageArgs,
+
+    /// Make the container here, and say what its ranks would find
+    #[arg(long, hide = true, requires = "image")]
+    container: bool,
+
     /// Report the facts of this host to `wireup doctor` elsewhere
     #[arg(long, hide = true)]
     facts: bool,
@@ -110,8 +119,14 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
     };
     let cwd =
         cwd.map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
+    let image = args.image.resolve()?;
+    if let Some(image) = image.as_ref().filter(|_| args.container) {
+        return super::print(image::made(image, &args.program, &cwd).as_bytes());
+    }
     let asked = Asked {
         program: args.program,
+        image_words: image.as_ref().map(image_words).unwrap_or_default(),
+        image,
     };
     if args.facts {
         let own = std::env::var("WIREUP_RANK")
@@ -129,7 +144,9 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
         true => vec![here(&asked, &cwd)],
         false => {
             let mut words: Vec<OsString> = vec!["doctor".into(), "--facts".into(), "--wdir".into()];
-            words.extend([cwd.into_os_string(), "--".into()]);
+            words.push(cwd.into_os_string());
+            words.extend(asked.image_words);
+            words.push("--".into());
             words.extend(asked.program);
             across(members, agent.as_ref(), &words)?
         }

@@ -1,36 +1,29 @@
 //! Interoperable MPI: `wireup impi`, and `--impi` of `wireup run`. Another executable carries both out, which other
 //! launches start without.
 
+mod host_agents;
 mod membership;
 
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::CommandFactory as _;
 
 use super::agent_commands;
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::IMPI;
 pub(super) use membership::Link;
 
-const NOTES: &str = "\
-`wireup impi --help` lists the commands, `wireup impi COMMAND --help` their options (docs/impi.md).
+/// As which it is called.
+pub(super) const NAME: &str = "impi";
 
-Examples:
-  IMPI_AUTH_KEY=5678 wireup impi -server 2      the rendezvous server of two jobs; prints where it listens";
-
-/// Arguments of `wireup impi`.
-#[derive(Debug, Args)]
-#[command(after_help = NOTES, disable_help_flag = true)]
-pub(super) struct ImpiArgs {
-    /// Command of `wireup impi`, and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<OsString>,
+/// What the other executable offers, for help, manual pages and completions.
+pub(super) fn described() -> clap::Command {
+    wireup_impi_cli::Line::command().name(NAME)
 }
 
-/// Becomes `wireup-impi`; returns only if that fails.
-pub(super) fn become_it(args: ImpiArgs) -> RunFailure {
-    let words: Vec<OsString> = std::iter::once("wireup-impi".into())
-        .chain(args.words)
-        .collect();
+/// Becomes `wireup-impi` with the words behind the command; returns only if that fails.
+pub(super) fn become_it(words: &[OsString]) -> RunFailure {
+    let own = std::iter::once("wireup-impi".into());
+    let words: Vec<OsString> = own.chain(words.iter().cloned()).collect();
     agent_commands::become_it(IMPI, &words)
 }

@@ -1,11 +1,13 @@
 //! `wireup oci-hook`: called by container runtimes, for ranks that run in containers which the user's own command makes.
 
+mod host_mpi;
+
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use rustix::process::geteuid;
 use serde_json::json;
 
@@ -19,12 +21,18 @@ Examples:
   wireup run -n 4 podman run --rm --env-host --preserve-fds 1 --pid host --network host \\
       --annotation org.wireup.ranks=yes IMAGE app     each rank in a container of its own
   wireup run -n 4 --image IMAGE app                   all of a node in one, without the hook
+  wireup oci-hook --print --mpi /opt/mpi/lib/libmpi.so.12 > /etc/containers/oci/hooks.d/wireup.json
+                                                      the host's MPI for --annotation org.wireup.mpi=host
 
 How:
   A runtime calls the hook at the stage createContainer, with the state of the container on standard input. If the container has the
   annotation org.wireup.ranks=yes, the hook mounts the host's /dev/shm in it, and the directory of the job where PMIx clients find
   their server. PMI needs the descriptor 3, which --preserve-fds 1 leaves open. crun hides what a hook says, unless the
   annotation run.oci.hooks.stderr names a file for it.
+
+  With --mpi, a container that also has the annotation org.wireup.mpi=host gets the host's MPI library in the place of its own, if
+  both have one interface (MPICH, Intel MPI: libmpi.so.12; Open MPI: libmpi.so.40), with the libraries that it needs and the image
+  lacks. The C library stays the image's; one that is too old for the host's MPI is refused.
 
 Exit status:
   0    the container is ready, or did not ask for the hook
@@ -43,6 +51,14 @@ pub(super) struct HookArgs {
     /// Print the file that makes podman and CRI-O call the hook
     #[arg(long)]
     print: bool,
+
+    /// An MPI library of this host for containers that ask for it (repeatable, one for each interface)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    mpi: Vec<PathBuf>,
+
+    /// A directory that the host's MPI opens while it runs, such as that of its plugins: shown at the same place (repeatable)
+    #[arg(long, value_name = "DIRECTORY", requires = "mpi", value_hint = ValueHint::DirPath)]
+    mpi_directory: Vec<PathBuf>,
 }
 
 /// A container that cannot be made ready.
@@ -50,6 +66,8 @@ pub(super) struct HookArgs {
 enum Problem {
     #[error("{0}")]
     Plan(HookError),
+    #[error("{0}")]
+    HostMpi(#[from] host_mpi::Problem),
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
     #[error("{} is a directory of user {owner}, and the container one of user {user}", path.display())]
@@ -73,7 +91,8 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> Problem + use<> {
 /// [`RunFailure`] with the reason.
 pub(super) fn execute(args: &HookArgs) -> Result<u8, RunFailure> {
     if args.print {
-        return super::print(description()?.as_bytes());
+        host_mpi::check(&args.mpi).map_err(Problem::from)?;
+        return super::print(description(args)?.as_bytes());
     }
     let standard_input = Path::new("standard input");
     let mut state = Vec::new();
@@ -83,12 +102,12 @@ pub(super) fn execute(args: &HookArgs) -> Result<u8, RunFailure> {
     let path = bundle.join("config.json");
     let config = fs::read(&path).map_err(io_at(&path))?;
     if let Some(plan) = hook::plan(&config, &bundle).map_err(Problem::Plan)? {
-        make_ready(&plan)?;
+        make_ready(&plan, args)?;
     }
     Ok(0)
 }
 
-fn make_ready(plan: &HookPlan) -> Result<(), Problem> {
+fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), Problem> {
     if let Some(node) = &plan.node {
         let owner = fs::symlink_metadata(node).map_err(io_at(node))?.uid();
         // The runtime may be root's, and the variables that name the directory another user's.
@@ -102,18 +121,33 @@ fn make_ready(plan: &HookPlan) -> Result<(), Problem> {
         mount_into(&plan.root, node).map_err(io_at(node))?;
     }
     let shared = &plan.shared_memory;
-    mount_into(&plan.root, shared).map_err(io_at(shared))
+    mount_into(&plan.root, shared).map_err(io_at(shared))?;
+    if let Some(program) = &plan.host_mpi {
+        for directory in &args.mpi_directory {
+            mount_into(&plan.root, directory).map_err(io_at(directory))?;
+        }
+        // Last: the root directory of this process is the container's from here on.
+        host_mpi::put(&args.mpi, &plan.root, program)?;
+    }
+    Ok(())
 }
 
 /// The file for a directory of hooks.
-fn description() -> Result<String, RunFailure> {
+fn description(args: &HookArgs) -> Result<String, RunFailure> {
     let own = std::env::current_exe();
     let own = own.map_err(|error| RunFailure::system("cannot find myself", error))?;
+    let mut words = vec!["wireup".to_owned(), "oci-hook".to_owned()];
+    let files = args.mpi.iter().map(|file| ("--mpi", file));
+    let directories = args.mpi_directory.iter();
+    for (option, path) in files.chain(directories.map(|path| ("--mpi-directory", path))) {
+        let path = std::path::absolute(path).map_err(io_at(path))?;
+        words.extend([option.to_owned(), path.to_string_lossy().into_owned()]);
+    }
     let (name, value) = ANNOTATION;
     let name = format!("^{}$", name.replace('.', r"\."));
     let object = json!({
         "version": "1.0.0",
-        "hook": { "path": own.to_string_lossy(), "args": ["wireup", "oci-hook"] },
+        "hook": { "path": own.to_string_lossy(), "args": words },
         "when": { "annotations": { name: format!("^{value}$") } },
         "stages": [STAGE],
     });

@@ -13,7 +13,7 @@ mod stdio;
 mod surroundings;
 
 pub(super) use binding::BindingArgs;
-pub(super) use container::ContainerArgs;
+pub(super) use container::{ContainerArgs, ImageArgs, words as image_words};
 pub(super) use debug::DebugArgs;
 pub(super) use ending::{EndingArgs, OnLoss, parse_seconds};
 pub(super) use fabric::FabricArgs;

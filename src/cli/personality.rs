@@ -1,4 +1,4 @@
-//! `mpiexec`, `mpirun` and `srun`: wireup under their names takes their options, and becomes `wireup run`.
+//! `mpiexec`, `mpirun` and `srun`: wireup under their names takes their options, and becomes `wireup run`. `prte` is for [`prte`].
 //!
 //! Options that cannot be meant are refused with what to write; those that `wireup run` takes from all launchers
 //! ([`foreign_options`]) count too. The process executes `wireup run` with the translated line, so that `wireup ps` and
@@ -23,7 +23,7 @@ use super::foreign_options::table::Habit;
 use super::foreign_options::{ForeignError, translate};
 use super::line::{Own, Word};
 use super::run::RunArgs;
-use super::singleton;
+use super::{prte, singleton};
 use crate::failure::RunFailure;
 
 /// A program whose place wireup takes.
@@ -32,14 +32,17 @@ pub(super) enum Personality {
     /// That of MPI's standard, of Hydra and of Open MPI, under either name.
     Mpiexec,
     Srun,
+    /// What programs of Open MPI 5 execute that spawn and have no launcher.
+    Prte,
 }
 
 /// The names of links.
-const NAMES: [(&str, Personality); 4] = [
+const NAMES: [(&str, Personality); 5] = [
     ("mpiexec", Personality::Mpiexec),
     ("mpirun", Personality::Mpiexec),
     ("mpiexec.hydra", Personality::Mpiexec),
     ("srun", Personality::Srun),
+    ("prte", Personality::Prte),
 ];
 
 const HOSTS_OF_PROGRAM: &str = "the programs of a job share the hosts, whose slots are given to ranks in order; name all \
@@ -57,6 +60,7 @@ impl Personality {
         match self {
             Self::Mpiexec => mpiexec::HABITS,
             Self::Srun => srun::HABITS,
+            Self::Prte => &[],
         }
     }
 
@@ -97,6 +101,9 @@ impl Personality {
         if first.is_some_and(|word| word == "--version" || word == "-V") {
             let text = format!("wireup {}\n", env!("CARGO_PKG_VERSION"));
             return super::print(text.as_bytes());
+        }
+        if self == Self::Prte {
+            return prte::execute(&words);
         }
         if self == Self::Mpiexec
             && let Some(arguments) = singleton::arguments(&words)
@@ -140,7 +147,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct LinksArgs {
-    /// Directory for links named mpiexec, mpirun and srun, which is made if it does not exist
+    /// Directory for links named mpiexec, mpirun, srun and prte, which is made if it does not exist
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
 }

@@ -26,6 +26,7 @@ use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::detached;
 use crate::failure::RunFailure;
+use crate::gate::adopted;
 use crate::log;
 use crate::report::status::refused;
 use wireup_core::job::ids::Nspace;
@@ -56,8 +57,8 @@ pub(super) struct RunArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Be client K of the IMPI job whose server listens there; needs -n for every program. Further words:
-    /// address=IP (of this host, for the others), lam (a client is LAM/MPI) [docs/impi.md]
+    /// Be client K of the IMPI job whose server listens there. Further words: address=IP (of this host, for the
+    /// others), lam (a client is LAM/MPI) [docs/impi.md]
     #[arg(
         long,
         value_name = "HOST:PORT,client=K[,WORD]…",
@@ -122,6 +123,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
         }
     }
     let name = given.and_then(|name| Nspace::new(&name).ok());
+    let name = name.or_else(adopted::nspace);
     // Before anything is prepared for the launch: its agent is then none of the processes that a job leaves behind.
     let member = match asks(&args, &[b"impi"]).then(|| asked(args.clone())) {
         Some(Ok(Asked::Run(mut spec, Some(link), _))) if !spec.dry_run => {
@@ -259,6 +261,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         status,
         interface: args.interface.into(),
         debug: args.debug.into(),
+        impi: None,
         dry_run: args.dry_run,
         explain: args.explain,
         notes,

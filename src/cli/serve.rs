@@ -58,6 +58,10 @@ struct PortArgs {
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pmi_port: Option<u16>,
 
+    /// Another PMI client may follow one whose connection has ended without a finalize; PMIx is not offered
+    #[arg(long)]
+    restartable: bool,
+
     /// What PMI clients must prove [default: nothing if only this host can connect, otherwise challenge]
     #[arg(long, value_enum)]
     pmi_port_auth: Option<Auth>,
@@ -96,6 +100,9 @@ impl PortArgs {
         if let Some(port) = self.pmi_port {
             words.extend(["--pmi-port".into(), port.to_string().into()]);
         }
+        if self.restartable {
+            words.push("--restartable".into());
+        }
         if let Some(auth) = self.pmi_port_auth {
             let auth = match auth {
                 Auth::Challenge => "challenge",
@@ -107,13 +114,33 @@ impl PortArgs {
     }
 }
 
+/// The option of this command that stands behind one of `wireup run`, which would not know it, or take it for its own.
+fn out_of_place(words: &[OsString]) -> Option<String> {
+    let own = PortArgs::augment_args(clap::Command::new(RANK_COMMAND));
+    let own: Vec<&str> = own.get_arguments().filter_map(|it| it.get_long()).collect();
+    let given = words
+        .iter()
+        .filter_map(|word| word.to_str()?.strip_prefix("--"));
+    let names = given.map(|word| word.split_once('=').map_or(word, |(name, _)| name));
+    names
+        .into_iter()
+        .find(|name| own.contains(name))
+        .map(str::to_owned)
+}
+
 /// Becomes `wireup run`; returns only if that fails.
 pub(super) fn execute(args: ServeArgs) -> RunFailure {
+    if let Some(name) = out_of_place(&args.words) {
+        return RunFailure::request(format!(
+            "--{name} is an option of wireup serve; write it before those of wireup run"
+        ));
+    }
     if names_program(&args.words) {
         let text =
             "wireup serve takes options of `wireup run` and no program: others start the processes";
         return RunFailure::request(text.to_owned());
     }
+    let restartable = args.ports.restartable.then_some("--restartable");
     let words = match args.ports.words() {
         Ok(words) => words,
         Err(failure) => return failure,
@@ -125,6 +152,7 @@ pub(super) fn execute(args: ServeArgs) -> RunFailure {
     let error = Command::new("/proc/self/exe")
         .arg0("wireup")
         .args(["run", "-n", &args.n.to_string()])
+        .args(restartable)
         .args(args.words)
         .args(["sh", "-c", SCRIPT])
         .arg(own)
@@ -149,6 +177,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
         }),
         env_dir: args.env_dir,
         json: args.json,
+        restartable: args.restartable,
     })
 }
 
@@ -157,13 +186,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn own_options_behind_others_are_found() {
+        let found = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
+            out_of_place(&words)
+        };
+        assert_eq!(found("--ppn 2 --hosts a,b"), None);
+        for (line, name) in [
+            ("--ppn 2 --env-dir d", "env-dir"),
+            ("--ppn 2 --pmi-port=7", "pmi-port"),
+        ] {
+            assert_eq!(found(line).as_deref(), Some(name), "{line}");
+        }
+    }
+
+    #[test]
     fn what_stands_in_gets_the_same_settings() {
         let line = "--env-dir /e --json --listen 10.0.0.1 --pmi-port 7000 --pmi-port-auth none";
         let parsed = |words: Vec<OsString>| {
             let command = PortArgs::augment_args(clap::Command::new("x").no_binary_name(true));
             PortArgs::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
         };
-        for line in [line, "--listen ::1", "--pmi-port-auth challenge"] {
+        for line in [
+            line,
+            "--listen ::1",
+            "--pmi-port-auth challenge",
+            "--restartable",
+        ] {
             let args = parsed(line.split(' ').map(OsString::from).collect());
             let again = parsed(args.words().unwrap());
             assert_eq!(format!("{args:?}"), format!("{again:?}"));

@@ -61,6 +61,9 @@ fn text(topology: &Topology, usable: &CpuSet) -> String {
             "outside the affinity mask or the control group: {unusable}"
         ));
     }
+    if !topology.offline.is_empty() {
+        lines.push(format!("switched off: {}", topology.offline));
+    }
     for (name, cpus) in rows(topology) {
         let cores = topology.numbers_of(Level::Core, &cpus).len();
         let caches = [Level::L3, Level::L2].into_iter().filter_map(|level| {
@@ -140,6 +143,7 @@ fn object(topology: &Topology, usable: &CpuSet) -> serde_json::Value {
         "host": topology.host,
         "cpus": topology.cpus.to_string(),
         "usable": usable.to_string(),
+        "offline": topology.offline.to_string(),
         "parts": levels,
         "kinds": kinds.collect::<Vec<_>>(),
         "devices": devices.collect::<Vec<_>>(),

@@ -19,6 +19,8 @@ pub(crate) enum ValueError {
     NoPositiveTime,
     #[error("a name has 1 to {MEET_MAX} bytes")]
     Meet,
+    #[error("give kinds with commas between them, such as mpi,system,cuda:device")]
+    MemoryKinds,
     #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]
     Signal,
     #[error("give names with commas between them")]

@@ -70,8 +70,8 @@ impl Controller {
         [
             self.supervisor
                 .next_deadline()
-                .filter(|_| !self.requests.hold_timeout()),
-            self.requests.next_deadline(),
+                .filter(|_| !self.requests.looks.hold_timeout()),
+            self.requests.looks.next_deadline(),
             self.streams.next_deadline(),
             self.backend.next_deadline(),
             self.alone.next_deadline(),

@@ -87,7 +87,7 @@ fn look_for_dump(controller: &mut Controller) {
     let before = controller.interrupts;
     controller.look_for_dump(rank);
     let known = |controller: &Controller| {
-        controller.requests.dump_of(rank).is_some() || controller.interrupts > before
+        controller.requests.looks.dump_of(rank).is_some() || controller.interrupts > before
     };
     // If waiting fails, the report does without.
     let _ = controller.run_until(known);
@@ -240,7 +240,7 @@ fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option
     if signal == libc::SIGKILL {
         return controller.memory.as_ref()?.describe();
     }
-    match controller.requests.dump_of(rank) {
+    match controller.requests.looks.dump_of(rank) {
         Some(dump) => dump.map(|dump| failures::dump(&dump.text, &dump.frames)),
         None => controller.backend.dumped(rank),
     }

@@ -1,16 +1,16 @@
 //! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top` and
-//! `wireup ps --proctable`. And looks into the ranks that the launch takes by itself (`--stacks`).
+//! `wireup ps --proctable`. What needs the hosts is in [`looks`], with the looks that the launch takes by itself (`--stacks`).
 //!
 //! The launch listens at an abstract Unix address, which costs no file and vanishes with it.
 //!
 //! Rule: the kernel says who is at the other end (`SO_PEERCRED`, unix(7)): the user of the launch, and root.
 
+mod looks;
 pub(crate) mod message;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -19,18 +19,14 @@ use rustix::net::{
 
 use super::mpir::executable;
 use super::{Controller, metrics as launch_metrics};
-use crate::backend::inspection::{
-    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
-};
-use crate::backend::message::ToBackend;
+use crate::backend::inspection::Look;
 use crate::failure::RunFailure;
 use crate::plan::jobs::Plans;
-use crate::report::stacks;
 use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Ready, Source, Token};
+use looks::{Asker, LIMIT, LIMIT_FOR_USAGE, Looks};
 use message::{JobAnswer, JobQuery, ProcessRecord, REQUEST_MAX, Wish, address};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::Cause;
+use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::metrics::{self, HttpAnswer};
 
 /// Who may ask at the same time.
@@ -38,18 +34,6 @@ const CALLERS_MAX: usize = 16;
 
 /// Bytes of a request that are read at a time.
 const CHUNK: usize = 4096;
-
-/// How long the hosts may take to answer: more than each gives its gdb for its ranks.
-const LIMIT: Duration = Duration::from_secs(300);
-
-/// The same for what a debugger is not needed for, and is asked for again and again.
-const LIMIT_FOR_USAGE: Duration = Duration::from_secs(5);
-
-/// The same for what the end of the job waits for.
-const LIMIT_AT_END: Duration = Duration::from_secs(90);
-
-/// The same for the dump of a rank, which the report of its end waits for.
-const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
 
 /// The number of the connection at which those come that read metrics.
 const METRICS: u32 = u32::MAX;
@@ -66,29 +50,6 @@ struct Caller {
     answered: bool,
 }
 
-/// Who wants to know what is found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asker {
-    Caller(u32),
-    /// The user, of ranks that do not come to a fence.
-    LateFence,
-    /// The user, at the end of the job's time, which waits for it.
-    Timeout,
-    /// The user, of ranks that have not come to a fence, which then fails the job.
-    FailedFence,
-    /// The launcher, of the rank whose end it reports.
-    Dump,
-}
-
-/// A look into ranks that is under way.
-struct Open {
-    asker: Asker,
-    awaited: BTreeSet<NodeId>,
-    ranks: Vec<GlobalRank>,
-    found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
-    until: Duration,
-}
-
 /// See the module.
 #[derive(Default)]
 pub(super) struct Requests {
@@ -96,32 +57,7 @@ pub(super) struct Requests {
     metrics: Option<OwnedFd>,
     callers: BTreeMap<u32, Caller>,
     last_caller: u32,
-    open: BTreeMap<u32, Open>,
-    last_ticket: u32,
-    /// The stacks at the end of the job's time have been asked for.
-    timeout_seen: bool,
-    /// A fence has failed; the job does when it is known where the ranks are.
-    failure: Option<Cause>,
-    failure_seen: bool,
-    /// The rank whose dump was looked for, and the dump if there is one.
-    dump: Option<(GlobalRank, Option<Dump>)>,
-}
-
-impl Requests {
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.open.values().map(|open| open.until).min()
-    }
-
-    /// The dump of a rank, or that there is none, once that is known.
-    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<Option<&Dump>> {
-        let (of, dump) = self.dump.as_ref()?;
-        (*of == rank).then_some(dump.as_ref())
-    }
-
-    /// Whether the end of the job's time waits for what is found.
-    pub(super) fn hold_timeout(&self) -> bool {
-        self.open.values().any(|open| open.asker == Asker::Timeout)
-    }
+    pub(super) looks: Looks,
 }
 
 fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
@@ -330,154 +266,5 @@ impl Controller {
             error: None,
             usage: None,
         }
-    }
-
-    /// Has every host look into those of these ranks that run there.
-    fn look_into(&mut self, asker: Asker, ranks: Vec<GlobalRank>, look: Look, limit: Duration) {
-        let running = |rank: &GlobalRank| self.lives[rank.index()].runs();
-        let ranks = ranks.into_iter().filter(running).collect();
-        self.order_look(asker, ranks, look, limit);
-    }
-
-    fn order_look(&mut self, asker: Asker, ranks: Vec<GlobalRank>, look: Look, limit: Duration) {
-        let across = self.plan.spec.layout.across_hosts();
-        // One machine answers at once for all the nodes that it is.
-        let homes = ranks.iter().map(|rank| match across {
-            true => self.jobs.home_of(*rank),
-            false => NodeId(0),
-        });
-        let awaited: BTreeSet<NodeId> = homes.collect();
-        self.requests.last_ticket += 1;
-        let ticket = self.requests.last_ticket;
-        let open = Open {
-            asker,
-            awaited,
-            ranks: ranks.clone(),
-            found: BTreeMap::new(),
-            until: self.now() + limit,
-        };
-        self.requests.open.insert(ticket, open);
-        if ranks.is_empty() {
-            return self.looked(ticket);
-        }
-        self.backend.order(ToBackend::Inspect(Inspection {
-            ticket,
-            ranks,
-            look,
-        }));
-    }
-
-    /// A host has answered.
-    pub(super) fn inspected(&mut self, node: NodeId, ticket: u32, findings: Vec<InspectedRank>) {
-        let Some(open) = self.requests.open.get_mut(&ticket) else {
-            return;
-        };
-        let found = findings.into_iter().map(|one| (one.rank, one.result));
-        open.found.extend(found);
-        open.awaited.remove(&node);
-        if open.awaited.is_empty() {
-            self.looked(ticket);
-        }
-    }
-
-    /// Gives up what takes too long.
-    pub(super) fn look_at_requests(&mut self, now: Duration) {
-        let open = self.requests.open.iter();
-        let late = open.filter(|(_, open)| open.until <= now);
-        for ticket in late.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
-            self.looked(ticket);
-        }
-    }
-
-    /// All has been found that will be.
-    fn looked(&mut self, ticket: u32) {
-        let Some(open) = self.requests.open.remove(&ticket) else {
-            return;
-        };
-        match open.asker {
-            Asker::Caller(number) => {
-                let records = self.records_of(open);
-                self.answer(number, &JobAnswer::Processes(records));
-            }
-            Asker::Dump => {
-                let dump = open.found.into_values().find_map(|found| match found {
-                    Ok(Inspected::Dump(dump)) => Some(dump),
-                    Ok(Inspected::Stack(_) | Inspected::Core(_) | Inspected::Usage(_)) | Err(_) => {
-                        None
-                    }
-                });
-                self.requests.dump = open.ranks.first().map(|rank| (*rank, dump));
-            }
-            Asker::LateFence | Asker::Timeout => self.show_stacks(open),
-            Asker::FailedFence => {
-                self.show_stacks(open);
-                if let Some(cause) = self.requests.failure.take() {
-                    self.fail_by(cause);
-                }
-            }
-        }
-    }
-
-    fn records_of(&self, mut open: Open) -> Vec<ProcessRecord> {
-        let records = open.ranks.iter().map(|rank| {
-            let silent = Err(InspectionError::HostSilent);
-            let found = open.found.remove(rank).unwrap_or(silent);
-            self.record_of(*rank).with(found)
-        });
-        records.collect()
-    }
-
-    fn show_stacks(&mut self, open: Open) {
-        let records = self.records_of(open);
-        let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
-        for line in stacks::lines(&seen) {
-            self.tell(&line);
-        }
-    }
-
-    /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
-    pub(super) fn look_for_dump(&mut self, rank: GlobalRank) {
-        self.order_look(Asker::Dump, vec![rank], Look::Dump, LIMIT_FOR_DUMP);
-    }
-
-    /// A fence has waited for long: shows where the ranks are, if the user wants that.
-    pub(super) fn show_stacks_of_late_fence(&mut self) {
-        if self.plan.spec.debug.stacks {
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks { python: false };
-            self.look_into(Asker::LateFence, ranks, look, LIMIT);
-        }
-    }
-
-    /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
-    pub(super) fn shows_stacks_before(&mut self, cause: &Cause) -> bool {
-        let late = matches!(cause, Cause::FenceTimeout(_));
-        if !late || !self.plan.spec.debug.stacks || self.supervisor.is_ending() {
-            return false;
-        }
-        if !std::mem::replace(&mut self.requests.failure_seen, true) {
-            self.requests.failure = Some(cause.clone());
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks { python: false };
-            self.look_into(Asker::FailedFence, ranks, look, LIMIT_AT_END);
-            return true;
-        }
-        self.requests.failure.is_some()
-    }
-
-    /// Whether the job's time has come and its end waits until it is known where the ranks are.
-    pub(super) fn waits_for_stacks(&mut self, now: Duration) -> bool {
-        let spec = &self.plan.spec;
-        let due = spec.ending.timeout.is_some_and(|timeout| now >= timeout);
-        if spec.debug.stacks
-            && due
-            && !self.supervisor.is_ending()
-            && !std::mem::replace(&mut self.requests.timeout_seen, true)
-        {
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks { python: false };
-            self.look_into(Asker::Timeout, ranks, look, LIMIT_AT_END);
-        }
-        self.requests.hold_timeout()
     }
 }

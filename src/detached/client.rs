@@ -12,7 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::detached::connection::{Garbage, KeeperConnection};
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::start::start;
-use crate::detached::{COMMAND, address};
+use crate::detached::{COMMAND, NAME, address};
 use crate::failure::RunFailure;
 use crate::plan::job_names::JobNames;
 use crate::sys::descriptors;
@@ -33,7 +33,7 @@ pub fn detach(args: &[OsString]) -> Result<String, RunFailure> {
     let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
     let (stdin, stderr) = (io::stdin(), io::stderr());
     let streams = [stdin.as_fd(), theirs.as_fd(), stderr.as_fd()];
-    let keeper = start(COMMAND, args, job.as_str(), streams).map_err(own)?;
+    let keeper = start(COMMAND, args, (NAME, job.as_str()), streams).map_err(own)?;
     drop(theirs);
     let mut byte = [0];
     if std::fs::File::from(ready).read(&mut byte).map_err(own)? > 0 {

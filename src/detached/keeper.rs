@@ -23,7 +23,7 @@ use crate::detached::connection::KeeperConnection;
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::output::{KEPT, KeptOutput, PIECE};
 use crate::detached::start::start;
-use crate::detached::{COMMAND, given_name};
+use crate::detached::{COMMAND, NAME, given_name};
 use crate::failure::RunFailure;
 use crate::sys::descriptors;
 use crate::sys::spawn::{Child, ExitStatus, wait};
@@ -129,7 +129,7 @@ impl Keeper {
         let ((stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)) =
             (pipe()?, pipe()?, pipe()?);
         let theirs = [&stdin_theirs, &stdout_theirs, &stderr_theirs].map(AsFd::as_fd);
-        let launcher = start("run", args, job, theirs)?;
+        let launcher = start("run", args, (NAME, job), theirs)?;
         [&stdin, &stdout, &stderr]
             .into_iter()
             .try_for_each(nonblocking)?;

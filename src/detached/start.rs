@@ -5,21 +5,21 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use crate::detached::NAME;
 use crate::sys::spawn::{Child, ChildCommand, Spawner};
 
 /// What a shell or `nohup` may have turned off for a process of its terminal, which these are not, and SIGPIPE, which
 /// the language's runtime ignores.
 const RESET: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGPIPE];
 
-/// Starts `wireup WORD ARGS`, the leader of a session, for the job of this name. It gets SIGTERM when this thread ends.
+/// Starts `wireup WORD ARGS`, the leader of a session, for the job of this name, which it finds in a variable. It gets SIGTERM when this
+/// thread ends.
 ///
 /// # Errors
 /// When the process cannot be made.
-pub(super) fn start(
+pub(crate) fn start(
     word: &str,
     args: &[OsString],
-    job: &str,
+    (variable, job): (&str, &str),
     streams: [BorrowedFd<'_>; 3],
 ) -> io::Result<Child> {
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::other);
@@ -27,8 +27,8 @@ pub(super) fn start(
     let own = ["wireup", word].map(OsStr::new);
     let words = own.into_iter().chain(args.iter().map(OsString::as_os_str));
     let argv = words.map(text).collect::<io::Result<Vec<_>>>()?;
-    let inherited = std::env::vars_os().filter(|(name, _)| name != NAME);
-    let pairs = inherited.chain([(NAME.into(), job.into())]);
+    let inherited = std::env::vars_os().filter(|(name, _)| name != variable);
+    let pairs = inherited.chain([(variable.into(), job.into())]);
     let entries = pairs.map(|(name, value)| {
         let entry = [&name.into_vec()[..], b"=", &value.into_vec()].concat();
         CString::new(entry).map_err(io::Error::other)

@@ -10,30 +10,40 @@ use sha2::{Digest as _, Sha256};
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::program::Program as ProgramFile;
 use crate::inspect::{Detected, Inspection, Wants, Why, inspect, libpmix, sidecar_files};
+use crate::plan::Variable;
 use wireup_core::doctor::facts::{Pmix, Program, Wants as Wanted};
 
 /// Looks at a program with its arguments; without one only for libpmix.
 pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<Program>, Pmix) {
-    let env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let env: Vec<Variable> = std::env::vars_os().collect();
+    look_with(argv, cwd, &env)
+}
+
+/// The same with these variables.
+pub(super) fn look_with(
+    argv: &[OsString],
+    cwd: &Path,
+    env: &[Variable],
+) -> (Option<Program>, Pmix) {
     let system = System::default();
     let Some(name) = argv.first() else {
-        let loader = Loader::new(&env, cwd, system);
+        let loader = Loader::new(env, cwd, system);
         return (None, pmix(None, &loader));
     };
     let mut program = Program {
         name: name.to_string_lossy().into_owned(),
         ..Program::default()
     };
-    let search = std::env::var_os("PATH");
-    let found = match ProgramFile::find(name, search.as_deref(), cwd) {
+    let search = env.iter().find(|(name, _)| name == "PATH");
+    let found = match ProgramFile::find(name, search.map(|(_, value)| &**value), cwd) {
         Ok(found) => found,
         Err(error) => {
             program.problem = Some(error.to_string());
-            let loader = Loader::new(&env, cwd, system);
+            let loader = Loader::new(env, cwd, system);
             return (Some(program), pmix(None, &loader));
         }
     };
-    let Inspection { detected, loader } = inspect(&found, argv, &env, cwd, &system);
+    let Inspection { detected, loader } = inspect(&found, argv, env, cwd, &system);
     program.path = Some(found.path().display().to_string());
     program.digest = digest(found.path()).ok();
     program.wants = match detected.wants {

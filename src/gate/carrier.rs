@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read};
 use rustix::net::{SendFlags, send};
+use wireup_core::pmi::succession::Succession;
 
 /// Bytes that one side may be ahead of the other.
 const AHEAD: usize = 256 * 1024;
@@ -41,6 +42,8 @@ pub struct Carrier {
     server: OwnedFd,
     up: Flow,
     down: Flow,
+    /// Where another client may follow.
+    succession: Option<Succession>,
 }
 
 impl Carrier {
@@ -50,13 +53,24 @@ impl Carrier {
             server,
             up: Flow::default(),
             down: Flow::default(),
+            succession: None,
         }
+    }
+
+    /// The same for a client that another one may follow.
+    #[must_use]
+    pub fn followed(mut self, succession: Option<Succession>) -> Self {
+        self.succession = succession;
+        self
     }
 
     /// The same, with bytes of the client that have been read already.
     #[must_use]
     pub fn begun(mut self, received: Vec<u8>) -> Self {
-        self.up.waiting = received;
+        self.up.waiting = match &mut self.succession {
+            Some(succession) => succession.from_client(&received),
+            None => received,
+        };
         self
     }
 
@@ -64,6 +78,9 @@ impl Carrier {
     #[must_use]
     pub fn without_greeting(mut self) -> Self {
         self.down.skips_line = true;
+        if let Some(succession) = &mut self.succession {
+            succession.greeted();
+        }
         self
     }
 
@@ -87,15 +104,34 @@ impl Carrier {
 
     /// Moves what can be moved; `seen` gets what has been read.
     pub fn carry(&mut self, mut seen: impl FnMut(Sender, &[u8])) -> Carried {
-        let up = |bytes: &[u8]| seen(Sender::Client, bytes);
+        let succession = &mut self.succession;
+        let up = |bytes: &[u8], waiting: &mut Vec<u8>| {
+            seen(Sender::Client, bytes);
+            match succession {
+                Some(succession) => waiting.extend(succession.from_client(bytes)),
+                None => waiting.extend_from_slice(bytes),
+            }
+        };
         self.up.move_on(&self.client, &self.server, up);
-        let down = |bytes: &[u8]| seen(Sender::Server, bytes);
+        let succession = &mut self.succession;
+        let down = |bytes: &[u8], waiting: &mut Vec<u8>| {
+            seen(Sender::Server, bytes);
+            if let Some(succession) = succession {
+                succession.from_server(bytes);
+            }
+            waiting.extend_from_slice(bytes);
+        };
         self.down.move_on(&self.server, &self.client, down);
         match () {
             () if self.up.is_over() => Carried::Ended(Sender::Client),
             () if self.down.is_over() => Carried::Ended(Sender::Server),
             () => Carried::On,
         }
+    }
+
+    /// The client has gone: the server's end, what it has not got yet, and what is known of the client.
+    pub fn into_server(self) -> (OwnedFd, Vec<u8>, Option<Succession>) {
+        (self.server, self.up.waiting, self.succession)
     }
 }
 
@@ -104,7 +140,8 @@ impl Flow {
         self.ended && self.waiting.is_empty()
     }
 
-    fn move_on(&mut self, from: &OwnedFd, to: &OwnedFd, mut seen: impl FnMut(&[u8])) {
+    /// `take` appends what goes on of what has been read.
+    fn move_on(&mut self, from: &OwnedFd, to: &OwnedFd, mut take: impl FnMut(&[u8], &mut Vec<u8>)) {
         let mut buffer = [0; 16 * 1024];
         while !self.ended && self.waiting.len() < AHEAD {
             match read(from, &mut buffer) {
@@ -116,8 +153,7 @@ impl Flow {
                         self.skips_line = line.is_none();
                         bytes = line.map_or(&[], |end| &bytes[end + 1..]);
                     }
-                    seen(bytes);
-                    self.waiting.extend_from_slice(bytes);
+                    take(bytes, &mut self.waiting);
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,

@@ -100,6 +100,11 @@ impl Entrance {
         }
     }
 
+    /// The rank's client has gone, and another one may come.
+    pub(super) fn reopen(&mut self) {
+        self.taken = false;
+    }
+
     /// What to read from.
     pub(super) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.stream.as_fd());

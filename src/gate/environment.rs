@@ -97,7 +97,7 @@ pub fn server_address(name: &str, value: &str) -> Option<SocketAddrV4> {
 }
 
 /// The value with another port.
-fn redirected(name: &str, value: &str, port: u16) -> Option<String> {
+pub(super) fn redirected(name: &str, value: &str, port: u16) -> Option<String> {
     let address = server_address(name, value)?;
     let other = SocketAddrV4::new(*address.ip(), port);
     Some(value.replacen(&address.to_string(), &other.to_string(), 1))

@@ -25,8 +25,10 @@ use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::{JobSpec, PmiChoice};
 use wireup_core::node::JobContext;
+use wireup_core::pmi::limits::VALLEN_2_MAX;
 
 /// Options that this machine or the job's programs do not allow.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +127,10 @@ impl Plan {
         if spec.interface.pmi != PmiChoice::None {
             warnings.extend(offer::two_mpis(&apps));
         }
-        let mut offer = interfaces(spec.interface.pmi, &apps);
+        let mut offer = match spec.ending.restartable {
+            true => offer::for_restarts(&spec, &apps)?,
+            false => interfaces(spec.interface.pmi, &apps),
+        };
         // Of the parts of a server only those count that are where it runs.
         let host = match (offer.pmix && !across)
             .then(|| host_parts(&spec, &apps, &loaders, &inheritance))
@@ -177,7 +182,7 @@ impl Plan {
                 ..Debugged::default()
             },
             offset: GlobalRank(0),
-            preputs: Vec::new(),
+            preputs: preputs(&spec),
         };
         let decided = Decided {
             job: Arc::new(job),
@@ -212,6 +217,25 @@ impl Plan {
             spec,
         })
     }
+}
+
+/// The pairs that ranks find in their job's key-value space.
+fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs = spec.impi.iter().flat_map(|world| world.pairs(VALLEN_2_MAX));
+    pairs
+        .map(|(key, value)| (key.into(), value.into()))
+        .collect()
+}
+
+/// Where the ranks of a job will be.
+///
+/// # Errors
+/// [`RunFailure`] when they cannot be placed.
+pub(crate) fn placed(spec: &JobSpec) -> Result<RankMap, RunFailure> {
+    let slots = Slots::detect();
+    let by_parts = binding::ranks_by_parts(spec)?;
+    let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
+    Ok(place(spec, total(&sizes)?, &slots)?.0)
 }
 
 /// Whether an allocator may listen there.

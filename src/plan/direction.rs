@@ -14,7 +14,7 @@ use wireup_core::node::JobContext;
 pub const URI: &str = "PMIX_LAUNCHER_RNDZ_URI";
 
 /// The launcher has to wait for a tool, or for the one that has started it.
-const PAUSE: &str = "PMIX_LAUNCHER_PAUSE_FOR_TOOL";
+pub const PAUSE: &str = "PMIX_LAUNCHER_PAUSE_FOR_TOOL";
 
 /// The file in which the launcher's server says how it is reached.
 pub const RENDEZVOUS: &str = "PMIX_LAUNCHER_RENDEZVOUS_FILE";

@@ -21,6 +21,9 @@ const DEV: &str = "/dev";
 enum FabricError {
     #[error("--fabric cxi: {0}")]
     Device(#[from] DeviceError),
+    /// Neither the launcher nor this host has one.
+    #[error("--fabric cxi: {0}")]
+    None(CredentialError),
     #[error("--fabric cxi: cannot open /dev/{name}: {errno}")]
     Refused {
         name: String,
@@ -69,16 +72,14 @@ impl Plan {
     /// # Errors
     /// [`RunFailure`], in words that are the same on every host with this problem.
     pub(crate) fn check_fabric(&self, node: NodeId) -> Result<(), RunFailure> {
-        let lenient = |spec: &JobSpec| match &spec.fabric {
-            Some(fabric) => fabric.source == FabricSource::Request,
-            None => true,
-        };
-        let (Some(credential), false) = (&self.credential, lenient(&self.spec)) else {
-            return Ok(());
-        };
-        if self.job.ranks.local_size(node) == 0 {
+        let source = self.spec.fabric.as_ref().map(|fabric| &fabric.source);
+        let lenient = matches!(source, None | Some(FabricSource::Request));
+        if lenient || self.job.ranks.local_size(node) == 0 {
             return Ok(());
         }
+        let Some(credential) = &self.credential else {
+            return Err(FabricError::None(CredentialError::None).into());
+        };
         self.check_fabric_devices()?;
         let host = &self.node_names[node.index()];
         let variables = credential.variables(host, &devices(Path::new(DEV)));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{App, Plan};
-use crate::failure::RunFailure;
+use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::sidecar_files::{self, HostParts};
 use crate::inspect::{Detected, Family, Wants, Why, inspect, libpmix};
@@ -39,6 +39,45 @@ pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
         }
     }
 }
+
+/// The same where another process may come to speak for a rank: libpmix takes no second process for one.
+///
+/// # Errors
+/// What needs PMIx.
+pub(super) fn for_restarts(spec: &JobSpec, apps: &[App]) -> Result<Offer, RestartError> {
+    let choice = spec.interface.pmi;
+    if matches!(choice, PmiChoice::Pmix | PmiChoice::All) {
+        return Err(RestartError::Asked(choice));
+    }
+    if let Some(app) = apps.iter().find(|app| app.detected.wants == Wants::Pmix) {
+        return Err(RestartError::Program(app.detected.program.clone()));
+    }
+    let offer = interfaces(choice, apps);
+    Ok(match offer.pmix {
+        true => Offer {
+            pmix: false,
+            why: OfferWhy::Restartable,
+            ..offer
+        },
+        false => offer,
+    })
+}
+
+/// Why ranks cannot restart.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RestartError {
+    #[error(
+        "--restartable: libpmix takes no second process for a rank; --pmi {0} cannot be had, pmi1 and pmi2 can"
+    )]
+    Asked(PmiChoice),
+    #[error(
+        "--restartable: {} uses PMIx, and libpmix takes no second process for a rank; programs that use PMI-1 or PMI-2 can restart",
+        .0.display()
+    )]
+    Program(PathBuf),
+}
+
+impl RequestError for RestartError {}
 
 /// The warning for a job with programs of both Open MPI and MPICH's family: neither finds the
 /// other, and each waits in MPI_Init for all ranks.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
+use crate::plan::names::own_host;
 use crate::plan::{ALLOCATION, LAUNCH, Plan, fabric};
 use crate::sys::leftovers::JOB;
 use crate::sys::start_ranks::PMI_FD;
@@ -202,6 +203,10 @@ pub fn of_node(
     env.extend(entry("WIREUP_NODE", &number));
     env.extend(entry("WIREUP_NODE_RANK", &number));
     env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
+    if plan.job.ranks.nodes() > 1 && !plan.spec.layout.across_hosts() {
+        // Nothing outside resolves the names of virtual nodes.
+        env.extend(entry("WIREUP_MACHINE", own_host()));
+    }
     let local = plan.job.ranks.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
     let fabric = plan.fabric_variables(node);
@@ -256,6 +261,15 @@ pub fn of_rank(
     }
     if plan.spec.interface.slurm_env {
         env.extend(entries(slurm::of_rank(plan, rank)));
+    }
+    if let Some(world) = &plan.spec.impi {
+        let place = world.of_rank(rank);
+        env.extend(
+            place
+                .map(|(name, value)| entry(name, value.to_string()))
+                .into_iter()
+                .flatten(),
+        );
     }
     env.extend(entries(bound::of_rank(plan, rank)));
     let before = plan

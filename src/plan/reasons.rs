@@ -63,6 +63,8 @@ pub enum OfferWhy {
     Unknown(usize),
     /// No program loads an MPI.
     Plain,
+    /// Ranks may restart, and no program is known to need PMIx.
+    Restartable,
 }
 
 impl Offer {
@@ -128,6 +130,7 @@ impl fmt::Display for OfferWhy {
                 app + 1
             ),
             Self::Plain => f.write_str("no program loads an MPI, and PMI costs nothing"),
+            Self::Restartable => f.write_str("--restartable, which is for PMI"),
         }
     }
 }

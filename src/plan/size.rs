@@ -11,7 +11,8 @@ use crate::plan::slots_of_hosts;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_placement::RANKS_MAX;
-use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, RankChoice, StatusTarget, StdinTarget};
+use wireup_core::job::rank_set::RankChoice;
+use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;

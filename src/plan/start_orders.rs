@@ -10,13 +10,14 @@ use crate::plan::directory::NodeDirectories;
 use crate::plan::{Plan, rank_env};
 use crate::sys::start_ranks::{AppStart, Executed};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
-use wireup_core::job::spec::{MemBind, RankChoice};
+use wireup_core::job::rank_set::RankChoice;
+use wireup_core::job::spec::MemBind;
 use wireup_core::node::HEAD;
 use wireup_core::pmix::control::{ClientRegistration, Control, Init};
 use wireup_core::pmix::job_info::{self, JobInfo};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::value::{Array, Info, Proc, ProcRank, Text, Value};
-use wireup_core::topology::CpuSet;
+use wireup_core::topology::{CpuSet, Level};
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
 pub(crate) fn app_start(
@@ -84,18 +85,16 @@ fn cpusets(plan: &Plan, node: NodeId) -> BTreeMap<Rank, Text> {
 /// The policy of a rank's memory and its NUMA nodes, 64 in each word; nothing if it has none.
 pub(crate) fn memory(plan: &Plan, rank: Rank) -> Option<(i32, Vec<u64>)> {
     let binding = plan.binding.as_ref()?;
-    let policy = match plan.spec.binding.memory {
+    let (how, nodes) = binding.memory_of(rank)?;
+    let policy = match how {
         MemBind::None => return None,
         MemBind::Local => libc::MPOL_BIND,
         MemBind::Prefer => libc::MPOL_PREFERRED,
         MemBind::Interleave => libc::MPOL_INTERLEAVE,
     };
-    let near = binding.memory_near(binding.of(rank)?);
-    let count = match plan.spec.binding.memory {
-        MemBind::Prefer => 1,
-        _ => near.len(),
-    };
-    let nodes: CpuSet = near.into_iter().take(count).collect();
+    let parts = binding.topology.parts(Level::Numa);
+    let nodes = nodes.into_iter().map(|number| &parts[number as usize]);
+    let nodes: CpuSet = nodes.filter_map(|node| node.os_index).collect();
     Some((policy, nodes.words().to_vec()))
 }
 
@@ -220,6 +219,9 @@ pub(crate) fn register_request(
         .infos()
         .map_err(|error| RunFailure::system("PMIx cannot describe the job", error))?;
     infos.extend(for_debuggers(plan));
+    let world = plan.spec.impi.iter();
+    let pairs = world.flat_map(|world| world.pairs(usize::MAX));
+    infos.extend(pairs.map(|(key, value)| Info::new(key, Value::String(value.into()))));
     let clients = plan
         .job
         .ranks

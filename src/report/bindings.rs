@@ -2,7 +2,8 @@
 
 use wireup_core::binding::HostBinding;
 use wireup_core::job::ids::Rank;
-use wireup_core::topology::{CpuSet, DeviceKind};
+use wireup_core::job::spec::MemBind;
+use wireup_core::topology::{CpuSet, DeviceKind, Level, ranges};
 
 /// `--report-bindings`: a picture of the host, then each rank.
 pub(crate) fn report(host: &str, binding: &HostBinding) -> Vec<String> {
@@ -34,9 +35,25 @@ pub(crate) fn ranks(binding: &HostBinding) -> Vec<(Rank, String)> {
             place.push_str(&near(binding, cpus, DeviceKind::Gpu));
         }
         place.push_str(&near(binding, cpus, DeviceKind::Nic));
+        place.push_str(&memory(binding, *rank));
         (*rank, place)
     });
     ranks.collect()
+}
+
+/// Where the memory of a rank comes from, if that is decided: `; memory of NUMA node 3 alone`.
+fn memory(binding: &HostBinding, rank: Rank) -> String {
+    let Some((how, nodes)) = binding.memory_of(rank) else {
+        return String::new();
+    };
+    let how = match how {
+        MemBind::None => return String::new(),
+        MemBind::Local => "alone",
+        MemBind::Prefer => "first",
+        MemBind::Interleave => "in turn",
+    };
+    let noun = Level::Numa.noun(nodes.len() as u32);
+    format!("; memory of {noun} {} {how}", ranges(nodes))
 }
 
 /// The devices that are near the CPUs of a rank: `; near NIC mlx5_0`.

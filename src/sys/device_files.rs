@@ -39,17 +39,21 @@ impl Places<'static> {
 }
 
 impl Places<'_> {
+    /// What NVIDIA's driver shows of a GPU, if it is there.
+    fn of_nvidia(&self, gpu: &Device) -> Option<PathBuf> {
+        let gpus = self.proc.join("driver/nvidia/gpus");
+        gpus.is_dir().then(|| gpus.join(&gpu.bus))
+    }
+
     /// The file that stands for a GPU, if it is known.
     fn own_file(&self, gpu: &Device) -> Option<PathBuf> {
         if Maker::of(gpu) == Some(Maker::Nvidia) {
-            let information = self.proc.join("driver/nvidia/gpus").join(&gpu.bus);
-            let text = fs::read_to_string(information.join("information")).unwrap_or_default();
-            let minor = text
-                .lines()
-                .find_map(|line| line.strip_prefix("Device Minor:"));
-            if let Some(minor) = minor {
-                return Some(self.dev.join(format!("nvidia{}", minor.trim())));
-            }
+            // CUDA opens no render node.
+            let shown = self.of_nvidia(gpu)?.join("information");
+            let text = fs::read_to_string(shown).ok()?;
+            let mut lines = text.lines();
+            let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
+            return Some(self.dev.join(format!("nvidia{}", minor.trim())));
         }
         let render = gpu.names.iter().find(|name| name.starts_with("renderD"));
         render.map(|name| self.dev.join("dri").join(name))
@@ -57,6 +61,11 @@ impl Places<'_> {
 
     /// Whether a GPU is none of ours.
     pub fn is_hidden(&self, gpu: &Device) -> bool {
+        // NVIDIA's container runtime leaves out the GPUs of others.
+        let nvidia = Maker::of(gpu) == Some(Maker::Nvidia);
+        if nvidia && self.of_nvidia(gpu).is_some_and(|shown| !shown.exists()) {
+            return true;
+        }
         let file = self.own_file(gpu);
         let opened = file.map(|file| openable(&file));
         matches!(opened, Some(Err(Errno::NOENT | Errno::PERM)))
@@ -108,14 +117,17 @@ mod tests {
         // What is not known is not hidden.
         assert!(!places.is_hidden(&amd("card1")));
         let bus = "0000:3b:00.0";
+        let nvidia = gpu(0x10de, bus, &["renderD130"]);
+        assert!(!places.is_hidden(&nvidia), "CUDA opens no render node");
         let information = proc.join("driver/nvidia/gpus").join(bus);
         fs::create_dir_all(&information).unwrap();
         let text = "Model: \t\t NVIDIA A100\nDevice Minor: \t 2\n";
         fs::write(information.join("information"), text).unwrap();
-        let nvidia = gpu(0x10de, bus, &["renderD128"]);
-        assert!(places.is_hidden(&nvidia));
+        assert!(places.is_hidden(&nvidia), "it has no file of the driver's");
         fs::write(dev.join("nvidia2"), "").unwrap();
         assert!(!places.is_hidden(&nvidia));
+        let other = gpu(0x10de, "0000:3c:00.0", &["renderD128"]);
+        assert!(places.is_hidden(&other), "none that the driver shows");
         assert_eq!(places.refused(&nvidia), [] as [PathBuf; 0]);
     }
 }

@@ -24,6 +24,10 @@ const INCLUDE_DISALLOWED: c_ulong = 1 << 0;
 const BLACKLIST: c_ulong = 1 << 0;
 /// `HWLOC_TYPE_FILTER_KEEP_IMPORTANT`.
 const KEEP_IMPORTANT: c_int = 3;
+/// `HWLOC_TYPE_FILTER_KEEP_ALL`.
+const KEEP_ALL: c_int = 0;
+/// `HWLOC_OBJ_OS_DEVICE`.
+const OS_DEVICE: c_int = 16;
 /// `HWLOC_API_VERSION` of the first release whose functions all exist, 2.1, and of the first that may differ.
 const VERSIONS: std::ops::Range<c_uint> = 0x0002_0100..0x0003_0000;
 
@@ -59,6 +63,7 @@ struct Hwloc {
     set_flags: Symbol<unsafe extern "C" fn(Topology, c_ulong) -> c_int>,
     set_components: Symbol<unsafe extern "C" fn(Topology, c_ulong, *const c_char) -> c_int>,
     filter_devices: Symbol<unsafe extern "C" fn(Topology, c_int) -> c_int>,
+    filter: Symbol<unsafe extern "C" fn(Topology, c_int, c_int) -> c_int>,
     load: Symbol<unsafe extern "C" fn(Topology) -> c_int>,
     is_this_host: Symbol<unsafe extern "C" fn(Topology) -> c_int>,
     export: Symbol<Export>,
@@ -127,6 +132,7 @@ impl Hwloc {
                 set_flags: function(&library, "hwloc_topology_set_flags")?,
                 set_components: function(&library, "hwloc_topology_set_components")?,
                 filter_devices: function(&library, "hwloc_topology_set_io_types_filter")?,
+                filter: function(&library, "hwloc_topology_set_type_filter")?,
                 load: function(&library, "hwloc_topology_load")?,
                 is_this_host: function(&library, "hwloc_topology_is_thissystem")?,
                 export: function(&library, "hwloc_topology_export_xmlbuffer")?,
@@ -163,6 +169,8 @@ impl Hwloc {
             }
             if devices {
                 (self.filter_devices)(topology, KEEP_IMPORTANT);
+                // Render nodes, whose files ranks open, are not important to hwloc.
+                (self.filter)(topology, OS_DEVICE, KEEP_ALL);
             }
             if (self.load)(topology) < 0 {
                 return Err(HwlocError::Discovery("its discovery fails"));

@@ -2,8 +2,10 @@
 //!
 //! `waitid` of libc: rustix's tells how a process ended, but not which one.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
@@ -25,10 +27,34 @@ pub fn first() -> Option<Pid> {
     }
 }
 
+/// Children whose end somebody else in this process asks for, and whether they ended with success once they were
+/// collected here.
+static AWAITED: Mutex<BTreeMap<i32, Option<bool>>> = Mutex::new(BTreeMap::new());
+
+fn awaited() -> MutexGuard<'static, BTreeMap<i32, Option<bool>>> {
+    AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Remembers how a child of an owner ends, should it be collected here: see [`has_succeeded`].
+pub fn remember(pid: Pid) {
+    awaited().insert(pid.as_raw_nonzero().get(), None);
+}
+
+/// Whether a child that was to be remembered has been collected here, and had ended with success.
+pub fn has_succeeded(pid: Pid) -> bool {
+    awaited().get(&pid.as_raw_nonzero().get()) == Some(&Some(true))
+}
+
 /// Collects a child that has ended. False: it has not, or is none of this process.
 pub fn collect(pid: Pid) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-    matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
+    let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) else {
+        return false;
+    };
+    if let Some(end) = awaited().get_mut(&pid.as_raw_nonzero().get()) {
+        *end = Some(status.exit_status() == Some(0));
+    }
+    true
 }
 
 #[cfg(test)]
@@ -46,5 +72,21 @@ mod tests {
         assert!(collect(pid));
         assert!(!collect(pid));
         assert!(child.wait().is_err());
+        assert!(!has_succeeded(pid));
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_remembered_for_its_owner() {
+        for (program, success) in [("true", true), ("false", false)] {
+            let mut child = std::process::Command::new(program).spawn().unwrap();
+            let pid = Pid::from_child(&child);
+            remember(pid);
+            assert!(!has_succeeded(pid));
+            let peek = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(pid), peek).unwrap();
+            assert!(collect(pid));
+            assert!(child.wait().is_err());
+            assert_eq!(has_succeeded(pid), success);
+        }
     }
 }

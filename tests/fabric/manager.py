@@ -7,13 +7,15 @@ input.
 DIRECTORY/state.json has its services, all keys that it has made, and the requests so far. DIRECTORY/faults.json has what
 goes wrong: a list of [METHOD or METHOD /auth, FAULT], each once. Faults: `lose` (served, and the connection is closed
 without an answer), `drop` (closed without being served), `500`, `slow N` (served, and answered after N seconds), `keep` (a
-DELETE that is answered and not done). DIRECTORY/nolist: services cannot be listed.
+DELETE that is answered and not done). DIRECTORY/nolist: services cannot be listed. DIRECTORY/tls.pem, a key and a
+certificate: connections have TLS from then on.
 """
 
 import json
 import os
 import secrets
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -126,6 +128,20 @@ class Server(ThreadingHTTPServer):
         super().__init__(("", 0), Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = socket.socket(fileno=os.dup(0))
+
+    def get_request(self):
+        connection, address = super().get_request()
+        pair = DIRECTORY / "tls.pem"
+        if pair.exists():
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pair)
+            # The handshake is part of the first read, in the thread of the connection.
+            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
+    def handle_error(self, request, client_address):
+        # Clients that do not trust it close their connections.
+        pass
 
 
 save()

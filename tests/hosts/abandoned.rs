@@ -33,6 +33,16 @@ fn leaders(cluster: &Cluster, host: usize) -> Vec<Process> {
     found
 }
 
+/// Those of the agent that serves on a host.
+fn helpers(cluster: &Cluster, host: usize) -> Vec<Process> {
+    let agent = cluster.serving(host);
+    let all = cluster.host(host).processes().into_iter();
+    let found = all.filter(|process| process.parent == agent.pid && is_helper(process));
+    let found = found.collect::<Vec<_>>();
+    assert!(!found.is_empty());
+    found
+}
+
 fn kill(processes: &[Process]) {
     for signal in [Signal::STOP, Signal::KILL] {
         processes.iter().for_each(|process| process.signal(signal));
@@ -101,10 +111,7 @@ enum Victims {
 impl Victims {
     fn on(self, cluster: &Cluster, host: usize) -> Vec<Process> {
         let (front, agent) = (cluster.agent(host), cluster.serving(host));
-        let all = cluster.host(host).processes().into_iter();
-        let helpers = all.filter(|process| process.parent == agent.pid && is_helper(process));
-        let helpers: Vec<Process> = helpers.collect();
-        assert!(!helpers.is_empty());
+        let helpers = helpers(cluster, host);
         let leaders = leaders(cluster, host);
         match self {
             Self::Agent => vec![agent],
@@ -181,4 +188,25 @@ fn an_agent_behind_its_front_ends_what_was_left_when_its_predecessor_was_killed(
 #[test(long)]
 fn an_agent_without_rights_ends_what_was_left_when_its_predecessor_was_killed() {
     kill_agents(&["--on-stop", "leave", "--user", "agent"]);
+}
+
+/// The next agent finds the helper of its predecessor, which was killed a moment ago, still there.
+#[test]
+fn what_a_helper_left_that_ends_after_the_next_agent_has_started_is_ended() {
+    for options in [&[][..], &["--user", "agent"]] {
+        let Some(cluster) = Cluster::builder(2).options(options).start() else {
+            return;
+        };
+        let running = stubborn(&cluster);
+        let agent = cluster.agent(1);
+        let helpers = helpers(&cluster, 1);
+        helpers.iter().for_each(|one| one.signal(Signal::STOP));
+        cluster.excuse(1);
+        kill(&[leaders(&cluster, 1), vec![agent]].concat());
+        assert_eq!(running.finish().code, 125);
+        assert_eq!(cluster.agent_ended(1).signal(), Some(9));
+        cluster.start_agent(1);
+        helpers.iter().for_each(|one| one.signal(Signal::KILL));
+        cluster.expect_clean(1);
+    }
 }

@@ -1,8 +1,10 @@
 //! Binding of ranks on several hosts: each binds its own, by its topology and its limits. All hosts of these tests have
 //! the CPUs of this machine.
 
-use crate::cluster::Cluster;
+use crate::cluster::{ALICE, Cluster};
+use crate::common::topology::{AMD, sys_with_gpus};
 use crate::common::{Outcome, Run, mpi, wireup};
+use crate::users::of;
 
 /// Prints the rank, its host and the CPUs that it may use.
 const SHOW: [&str; 3] = [
@@ -163,4 +165,68 @@ fn a_rankfile_says_on_which_host_each_rank_runs() {
     let told = outcome.err();
     let line = "rank 0: node09 is none of the hosts of the launch (node01)";
     assert!(told.contains(line), "{told}");
+}
+
+/// Hosts with two GPUs on the bus; the modes of their device files on each host.
+fn with_gpus(modes: &[[u32; 2]]) -> Option<Cluster> {
+    let cluster = Cluster::new(modes.len())?;
+    for (host, [first, second]) in modes.iter().enumerate() {
+        let script = format!(
+            "rm -rf dri; mkdir -m 755 dri; mknod -m {first} dri/renderD128 c 1 3; mknod -m {second} dri/renderD129 c 1 3"
+        );
+        cluster.change_dev(host, &script);
+        let dir = cluster.dir().join(format!("sys-{host}"));
+        let script = format!("set -e\n{}", sys_with_gpus(&dir, AMD, &[128, 129]));
+        let mut command = cluster.host(host).command("sh");
+        let output = command.args(["-c", &script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    Some(cluster)
+}
+
+#[test]
+fn hosts_whose_device_files_are_refused_are_named_in_one_message_before_the_start() {
+    let Some(cluster) = with_gpus(&[[666, 666], [600, 666], [600, 666]]) else {
+        return;
+    };
+    let started = cluster.dir().join("started");
+    std::fs::create_dir(&started).unwrap();
+    std::fs::set_permissions(
+        &started,
+        std::os::unix::fs::PermissionsExt::from_mode(0o777),
+    )
+    .unwrap();
+    let show = "echo $(uname -n) $ROCR_VISIBLE_DEVICES; touch $0/$(id -u).$WIREUP_RANK";
+    let show = ["sh", "-c", show, started.to_str().unwrap()];
+    let run = |slots: u32| {
+        let hosts = format!("node01:{slots},node02:{slots},node03:{slots}");
+        let ranks = (3 * slots).to_string();
+        let words = ["--hosts", &hosts, "-n", &ranks, "--gpus-per-rank", "1"];
+        cluster.run(0, words).more(show)
+    };
+    let open = |host: usize| {
+        let mut command = cluster.host(host).command("chmod");
+        let command = command.args(["666", "/dev/dri/renderD128"]);
+        assert!(command.status().unwrap().success());
+    };
+    for named in ["node[02-03]", "node03"] {
+        let refused = of(ALICE, run(1)).run().expect(125);
+        refused.expect_one_line(&[&format!(
+            "on {named}: --gpus-per-rank: the device files of GPUs cannot be opened: permission denied for \
+             /dev/dri/renderD128; add the user to the groups video and render"
+        )]);
+        // No rank was started, also where its GPU can be opened.
+        assert_eq!(started.read_dir().unwrap().count(), 0);
+        open(1);
+    }
+    // It is the user's rights that count.
+    let each = |numbers: &[&str]| -> Vec<String> {
+        let hosts = ["node01", "node02", "node03"].iter();
+        let lines = hosts.flat_map(|host| numbers.iter().map(move |gpu| format!("{host} {gpu}")));
+        lines.collect()
+    };
+    assert_eq!(run(1).run().expect(0).sorted_lines(), each(&["0"]));
+    open(2);
+    let opened = of(ALICE, run(2)).run().expect(0);
+    assert_eq!(opened.sorted_lines(), each(&["0", "1"]));
 }

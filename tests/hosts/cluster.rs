@@ -27,9 +27,11 @@ const STORE: &str = "/tmp/wireup-staged.";
 const RECORD: &str = "/dev/shm/wireup.";
 
 /// All that is installed.
-const PARTS: [&str; 4] = [
+const PARTS: [&str; 6] = [
     "wireup",
     "wireup-agent",
+    "wireup-impi",
+    "libwireup_impi.so",
     "wireup-pmix-host",
     "libwireup-pmix-host.so",
 ];
@@ -281,6 +283,22 @@ fn programs(wireup: &Path) -> Vec<PathBuf> {
     all
 }
 
+/// Gives a host a `/dev` of its own, in which this shell script has run; `dir` has its files.
+#[track_caller]
+pub(crate) fn change_dev(host: &Host, dir: &Path, script: &str) {
+    let own = "set -e; d=$1; mkdir $d; mount -n -t tmpfs t $d; mkdir $d/up $d/work $d/new
+        mount -n -t overlay -o lowerdir=/dev,upperdir=$d/up,workdir=$d/work dev $d/new
+        for part in shm pts; do mount -n --rbind /dev/$part $d/new/$part; done";
+    let script = format!("{own}\n(cd $d/new; {script})\nmount -n --rbind $d/new /dev");
+    let mut command = host.command("sh");
+    command.args(["-c", &script, "sh"]);
+    let output = command
+        .arg(dir.join(format!("dev-{}", host.index())))
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 impl Cluster {
     /// `count` hosts with root's agents; `None`, and the test is ignored, when that is not possible here.
     #[track_caller]
@@ -331,6 +349,12 @@ impl Cluster {
     /// A directory all hosts see.
     pub(crate) fn dir(&self) -> &Path {
         self.sandbox.work()
+    }
+
+    /// Gives a host a `/dev` of its own, in which this shell script has run.
+    #[track_caller]
+    pub(crate) fn change_dev(&self, host: usize, script: &str) {
+        change_dev(self.host(host), self.dir(), script);
     }
 
     /// The names of the first hosts, as `--hosts` takes them.

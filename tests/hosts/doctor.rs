@@ -27,7 +27,7 @@ impl Findings {
     }
 
     #[track_caller]
-    fn expect_none_of(&self, checks: &[&str]) {
+    pub(crate) fn expect_none_of(&self, checks: &[&str]) {
         let found = self
             .0
             .iter()

@@ -12,7 +12,7 @@ use crate::common::{Output, Run, Running, eventually, program, skip};
 use crate::users::of;
 
 const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
-const SERVER: &str = "/usr/bin/etcd";
+pub(crate) const SERVER: &str = "/usr/bin/etcd";
 const CLIENT: &str = "/usr/bin/etcdctl";
 
 /// Members on the first three hosts.

@@ -1,18 +1,20 @@
 //! Credentials of Slingshot: asked of a fabric manager, given to ranks on every host, and revoked whatever fails.
 //!
-//! The manager is a process of its own (`tests/fabric/manager.py`). The devices are files: no hardware is needed to hand
+//! The manager is a process of its own. The devices are files: no hardware is needed to hand
 //! a credential over.
 
+mod manager;
+
 use std::fs;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
+use self::manager::{Manager, make_authority, secure};
 use crate::cluster::Cluster;
-use crate::common::{Outcome, Output, Run, Running, eventually, repository};
+use crate::common::{Output, Run, Running, eventually};
+use crate::images::{Images, runtimes};
 
 /// Two ranks on each of two hosts.
 const FOUR: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
@@ -21,105 +23,24 @@ const FOUR: [&str; 4] = ["--hosts", "node01:2,node02:2", "-n", "4"];
 const SHOW: &str =
     "env | grep -E '^(SLINGSHOT|FI_CXI)' | sort | sed \"s/^/$WIREUP_HOST /\"; echo up";
 
-/// A fabric manager on the network of a host.
-struct Manager {
-    child: Child,
-    dir: PathBuf,
-    address: String,
-}
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Manager {
-    fn start(cluster: &Cluster, host: usize, token: Option<&str>) -> Self {
-        let dir = cluster.dir().join("manager");
-        fs::create_dir(&dir).unwrap();
-        let host = cluster.host(host);
-        let listen = || TcpListener::bind((host.ipv4(), 0)).unwrap();
-        let listener = host.on_network(listen).unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
-        let child = Command::new("python3")
-            .arg(repository().join("tests/fabric/manager.py"))
-            .arg(&dir)
-            .args(token)
-            .stdin(OwnedFd::from(listener))
-            .spawn();
-        let manager = Self {
-            child: child.unwrap(),
-            dir,
-            address,
-        };
-        eventually("the manager serves", || {
-            manager.dir.join("state.json").exists().then_some(())
-        });
-        manager
-    }
-
-    fn option(&self) -> String {
-        format!("--fabric=cxi={}", self.address)
-    }
-
-    fn fail(&self, faults: &[[&str; 2]]) {
-        let text = serde_json::to_string(faults).unwrap();
-        fs::write(self.dir.join("faults.json"), text).unwrap();
-    }
-
-    fn state(&self) -> serde_json::Value {
-        serde_json::from_str(&fs::read_to_string(self.dir.join("state.json")).unwrap()).unwrap()
-    }
-
-    fn services(&self) -> usize {
-        self.state()["services"].as_object().unwrap().len()
-    }
-
-    fn list(&self, what: &str) -> Vec<String> {
-        let state = self.state();
-        let list = state[what].as_array().unwrap().iter();
-        list.map(|text| text.as_str().unwrap().to_owned()).collect()
-    }
-
-    #[track_caller]
-    fn expect_revoked(&self) {
-        eventually("the service is revoked", || {
-            (self.services() == 0).then_some(())
-        });
-    }
-
-    /// No key is in the messages of wireup.
-    #[track_caller]
-    fn expect_hidden(&self, outcome: &Outcome) {
-        for key in self.list("keys") {
-            assert!(!outcome.err().contains(&key), "{outcome:?}");
-        }
-    }
-}
-
 /// Adds device files to a host.
 fn add_devices(cluster: &Cluster, host: usize, names: &[&str]) {
-    let script = "set -e; d=$1; shift; mkdir $d; mount -n -t tmpfs t $d; mkdir $d/up $d/work $d/new
-        mount -n -t overlay -o lowerdir=/dev,upperdir=$d/up,workdir=$d/work dev $d/new
-        for part in shm pts; do mount -n --rbind /dev/$part $d/new/$part; done
-        for name; do touch $d/new/$name; done; mount -n --rbind $d/new /dev";
-    let dir = cluster.dir().join(format!("dev-{host}"));
-    let mut command = cluster.host(host).command("sh");
-    command.args(["-c", script, "sh"]).arg(dir).args(names);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    cluster.change_dev(host, &format!("touch {}", names.join(" ")));
 }
 
 /// Hosts with devices, and a manager on the last of them.
 fn site(hosts: usize) -> Option<(Cluster, Manager)> {
     let cluster = Cluster::new(hosts)?;
-    for host in 0..hosts {
-        add_devices(&cluster, host, &["cxi0", "cxi1"][..2 - host.min(1)]);
-    }
-    let manager = Manager::start(&cluster, hosts - 1, None);
+    let manager = equip(&cluster, hosts);
     Some((cluster, manager))
+}
+
+/// Adds devices to all hosts, two to the first, and a manager to the last.
+fn equip(cluster: &Cluster, hosts: usize) -> Manager {
+    for host in 0..hosts {
+        add_devices(cluster, host, &["cxi0", "cxi1"][..2 - host.min(1)]);
+    }
+    Manager::start(cluster, hosts - 1, None)
 }
 
 fn records(cluster: &Cluster) -> PathBuf {
@@ -298,6 +219,84 @@ fn a_token_is_sent_and_never_shown_and_a_refusal_is_one_line() {
 }
 
 #[test]
+fn a_manager_with_tls_is_known_by_its_authority() {
+    let Some((cluster, mut manager)) = site(3) else {
+        return;
+    };
+    let dir = manager.dir.clone();
+    make_authority(&dir, "ca");
+    make_authority(&dir, "other");
+    let own = cluster.host(2).ipv4().to_string();
+    let given = |name: &str| format!("--fabric-ca={}", dir.join(name).display());
+    let ca = given("ca.pem");
+    let refuse = |manager: &Manager, options: &[&str], needed: &[&str]| {
+        let run = run(&cluster, manager, &FOUR).more(options).more(["true"]);
+        let refused = run.run().expect(125);
+        refused.expect_one_line(needed);
+        // It is not tried again for a minute.
+        assert!(!refused.err().contains("not within"), "{refused:?}");
+        let left = (manager.list("log").len(), has_records(&cluster));
+        assert_eq!(left, (0, false), "{options:?}");
+    };
+    manager.address = manager.address.replace("http:", "https:");
+    refuse(&manager, &[&ca], &["--fabric", "it does not speak TLS"]);
+    manager.address = secure(&manager, &own, 2);
+    let unknown = "its certificate was signed by no authority in ";
+    refuse(&manager, &[], &["--fabric", unknown, "--fabric-ca FILE"]);
+    let other = given("other.pem");
+    refuse(&manager, &[&other], &[unknown, "manager/other.pem"]);
+    let gone = given("gone.pem");
+    refuse(
+        &manager,
+        &[&gone],
+        &["--fabric-ca", "gone.pem", "No such file"],
+    );
+    manager.address = secure(&manager, "192.0.2.7", 2);
+    let names = format!("its certificate is not for {own}, but for 192.0.2.7");
+    refuse(&manager, &[&ca], &[&names]);
+    manager.address = secure(&manager, &own, 0);
+    // To the second, and the file is as old as it at most.
+    eventually("it has expired", || {
+        let made = fs::metadata(dir.join("cert.pem")).unwrap().modified();
+        let age = made.unwrap().elapsed().unwrap_or_default();
+        (age > Duration::from_secs(2)).then_some(())
+    });
+    refuse(&manager, &[&ca], &["its certificate expired"]);
+    manager.address = secure(&manager, &own, 2);
+    let show = [&*ca, "sh", "-c", SHOW];
+    let outcome = run(&cluster, &manager, &FOUR).more(show).run().expect(0);
+    let key = manager.list("keys").remove(0);
+    let told = format!("FI_CXI_AUTH_KEY={key}\n");
+    assert_eq!(outcome.out().matches(&told).count(), 4, "{outcome:?}");
+    manager.expect_hidden(&outcome);
+    assert_eq!((manager.services(), has_records(&cluster)), (0, false));
+    // Another host revokes it over TLS too.
+    let options = [&FOUR[..], &[&*ca]].concat();
+    let running = waiting(&cluster, &manager, &options);
+    cluster.lab().crash(cluster.host(0)).unwrap();
+    manager.expect_revoked();
+    running.finish();
+}
+
+#[test]
+fn a_manager_that_is_started_later_is_waited_for_and_asked_once() {
+    let Some((cluster, mut manager)) = site(2) else {
+        return;
+    };
+    manager.child.kill().unwrap();
+    manager.child.wait().unwrap();
+    fs::remove_file(manager.dir.join("state.json")).unwrap();
+    let running = run(&cluster, &manager, &FOUR).more(["true"]).start();
+    eventually("it is asked for", || has_records(&cluster).then_some(()));
+    let manager = manager.start_again(&cluster, 1);
+    assert_eq!(running.finish().expect(0).err(), "");
+    // No request was sent before, so nothing had to be looked for.
+    let log = manager.list("log");
+    assert_eq!(log.len(), 4, "{log:?}");
+    assert!(!log.iter().any(|line| line.contains("name=")), "{log:?}");
+}
+
+#[test]
 fn a_host_without_a_device_is_named_and_the_service_is_revoked() {
     let Some(cluster) = Cluster::new(3) else {
         return;
@@ -449,4 +448,35 @@ fn a_command_of_the_site_and_the_environment_give_credentials_too() {
     assert_eq!(told.out(), "12,13 cxi0,cxi1 4,4\n".repeat(4));
     let none = cluster.run(0, ["--fabric=cxi", "true"]).run().expect(125);
     none.expect_one_line(&["--fabric", "no SLINGSHOT_VNIS in the environment"]);
+}
+
+#[test]
+fn ranks_in_an_image_get_the_credential_of_their_host() {
+    let Some(images) = Images::new(&[]) else {
+        return;
+    };
+    let manager = equip(&images.cluster, 2);
+    let root = images.root.to_str().unwrap();
+    for runtime in runtimes() {
+        let image = ["--image", root, "--runtime", runtime.as_str()];
+        let words = [&FOUR[..], &image].concat();
+        let script = format!("{SHOW}; cat /etc/image; ls /dev/cxi0");
+        let run = run(&images.cluster, &manager, &words).more(["sh", "-c", &script]);
+        let outcome = run.run().expect(0);
+        let key = manager.list("keys").pop().unwrap();
+        for (line, times) in [
+            (format!("node01 FI_CXI_AUTH_KEY={key}"), 2),
+            (format!("node02 FI_CXI_AUTH_KEY={key}"), 2),
+            ("node01 SLINGSHOT_DEVICES=cxi0,cxi1".to_owned(), 2),
+            ("node02 SLINGSHOT_DEVICES=cxi0".to_owned(), 2),
+            ("of the image".to_owned(), 4),
+            ("/dev/cxi0".to_owned(), 4),
+        ] {
+            let told = outcome.out();
+            let told = told.lines().filter(|told| **told == line).count();
+            assert_eq!(told, times, "{runtime:?}: {line}: {outcome:?}");
+        }
+        manager.expect_hidden(&outcome);
+        manager.expect_revoked();
+    }
 }

@@ -8,10 +8,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, Cluster};
 use crate::common::{DEADLINE, Mpi, Outcome, Output, Run, mpi, skip};
+use crate::doctor::doctor;
 use crate::spawn::{able, children};
 use crate::users::of;
 use wireup_core::job::spec::Runtime;
@@ -26,7 +28,7 @@ pub(crate) struct Images {
 
 /// Runs a shell script on a host, which must succeed.
 #[track_caller]
-fn shell(cluster: &Cluster, host: usize, script: &str) -> String {
+pub(crate) fn shell(cluster: &Cluster, host: usize, script: &str) -> String {
     let output = cluster
         .host(host)
         .command("sh")
@@ -41,6 +43,12 @@ impl Images {
     /// With these programs of an MPI in `/opt/app`.
     #[track_caller]
     pub(crate) fn new(programs: &[PathBuf]) -> Option<Self> {
+        Self::without(programs, &[])
+    }
+
+    /// The same without these files and directories of the machine.
+    #[track_caller]
+    pub(crate) fn without(programs: &[PathBuf], hidden: &[PathBuf]) -> Option<Self> {
         let cluster = Cluster::new(2)?;
         let root = cluster.dir().join("image");
         fs::create_dir(&root).unwrap();
@@ -54,6 +62,13 @@ impl Images {
             }
             fs::create_dir(layer.join("upper/etc")).unwrap();
             fs::write(layer.join("upper/etc/image"), "of the image\n").unwrap();
+            for path in hidden {
+                let place = layer.join("upper").join(path.strip_prefix("/").unwrap());
+                fs::create_dir_all(place.parent().unwrap()).unwrap();
+                // What a layer has for a file that has been removed.
+                let (kind, mode) = (FileType::CharacterDevice, Mode::empty());
+                mknodat(CWD, &place, kind, mode, makedev(0, 0)).unwrap();
+            }
             let (layer, root) = (layer.display(), root.display());
             let options = format!("lowerdir=/,upperdir={layer}/upper,workdir={layer}/work");
             shell(
@@ -84,7 +99,7 @@ impl Images {
 
 /// The runtimes of this machine; the test is ignored where one is missing.
 #[track_caller]
-fn runtimes() -> Vec<Runtime> {
+pub(crate) fn runtimes() -> Vec<Runtime> {
     let there = |runtime: &Runtime| {
         let path = std::env::var_os("PATH").unwrap();
         let found = std::env::split_paths(&path).any(|dir| dir.join(runtime.program()).exists());
@@ -354,14 +369,54 @@ fn an_image_of_podman_is_known_by_its_name_and_has_variables() {
 }
 
 #[test]
-fn ordinary_users_have_containers_too() {
+fn a_file_of_apptainer_is_an_image() {
     let Some(images) = Images::new(&[]) else {
         return;
     };
-    for runtime in [Runtime::Bwrap, Runtime::Charliecloud] {
-        if !runtimes().contains(&runtime) {
-            return;
-        }
+    if !runtimes().contains(&Runtime::Apptainer) {
+        return;
+    }
+    let dir = images.cluster.dir();
+    let files = dir.join("files");
+    fs::create_dir_all(files.join("bin")).unwrap();
+    fs::create_dir_all(files.join("etc")).unwrap();
+    fs::create_dir_all(files.join(".singularity.d/env")).unwrap();
+    fs::write(files.join("etc/image"), "in a file\n").unwrap();
+    let greeting = files.join(".singularity.d/env/90-environment.sh");
+    fs::write(&greeting, "export GREETING=hello\n").unwrap();
+    fs::set_permissions(&greeting, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy("/bin/busybox", files.join("bin/sh")).unwrap();
+    let image = dir.join("image.sif");
+    let build = format!(
+        "APPTAINER_CACHEDIR={0}/cache apptainer build {1} {2} 2>&1",
+        dir.display(),
+        image.display(),
+        files.display()
+    );
+    shell(&images.cluster, 0, &build);
+    let image = format!("--image={}", image.display());
+    let run = || {
+        images
+            .cluster
+            .run(0, HOSTS)
+            .more(["-n", "4", "--oversubscribe", &image])
+    };
+    let script = "read line </etc/image; echo $line $GREETING";
+    let words = ["--runtime", "apptainer", "sh", "-c", script];
+    let outcome = run().more(words).deadline(Duration::from_secs(180)).run();
+    let outcome = outcome.expect_quiet_success();
+    assert_eq!(distinct(&outcome), ["in a file hello"]);
+    let outcome = run().more(["sh"]).run().expect(125);
+    outcome.expect_one_line(&["on all 2 hosts: --image ", "this is no directory"]);
+}
+
+#[test]
+fn ordinary_users_have_containers_too() {
+    let Some(mpi) = mpi("mpich5") else { return };
+    let Some(images) = Images::new(&[mpi.program("hello")]) else {
+        return;
+    };
+    for runtime in runtimes() {
         let run = images.run(runtime, "4");
         let run = of(ALICE, run.more(["sh", "-c", "cat /etc/image; id -u"]));
         let outcome = run.run().expect_quiet_success();
@@ -370,5 +425,79 @@ fn ordinary_users_have_containers_too() {
             [&*ALICE.to_string(), "of the image"],
             "{runtime:?}"
         );
+        let run = with_env(&mpi, images.run(runtime, "4"), "hello");
+        of(ALICE, run).run().expect_success().by_rank("hello", 4);
+        // No lock is left that would keep other users out.
+        let left = format!("find /dev/shm -maxdepth 1 -uid {ALICE}");
+        for host in 0..2 {
+            assert_eq!(shell(&images.cluster, host, &left), "", "{runtime:?}");
+        }
+    }
+    let list = ["-n", "4", "--oversubscribe", "--image", "wireup-test:1"];
+    let outcome = of(ALICE, images.cluster.run(0, HOSTS).more(list).more(["sh"])).run();
+    outcome.expect(125).expect_one_line(&[
+        "--image wireup-test:1: an ordinary user's ranks run in a root directory",
+    ]);
+}
+
+#[test]
+fn doctor_names_the_hosts_that_cannot_run_an_image() {
+    let Some(images) = Images::new(&["/bin/true".into()]) else {
+        return;
+    };
+    let Images { cluster, root } = &images;
+    let look = |image: &str, more: &[&str]| {
+        let words = [&["--ppn", "1", "--image", image][..], more].concat();
+        doctor(cluster, "node01,node02", &words).1
+    };
+    let root = root.to_str().unwrap();
+    let program = "/opt/app/true";
+    for runtime in runtimes() {
+        let found = look(root, &["--runtime", runtime.as_str(), program]);
+        found.expect_none_of(&[
+            "image-runtime",
+            "image",
+            "program",
+            "libraries",
+            "program-build",
+        ]);
+        // Nothing is left.
+        let left = "ls -d /tmp/wireup-doctor-* 2>/dev/null || true; podman ps -aq";
+        for host in 0..2 {
+            assert_eq!(shell(cluster, host, left), "", "{runtime:?}");
+        }
+    }
+    let found = look(root, &["/opt/app/none"]);
+    found.expect("program", "node01,node02", "there is no /opt/app/none");
+    // One host's image has another build of it.
+    shell(cluster, 1, &format!("printf x >>{root}{program}"));
+    let found = look(root, &[program]);
+    found.expect("program-build", "node02", "another build of /opt/app/true");
+    // One host has no directory for it. Each has files of its own there.
+    let only = "/var/lib/containers/image";
+    shell(
+        cluster,
+        0,
+        &format!("mkdir {only}; mount --no-mtab --bind {root} {only}"),
+    );
+    let found = look(only, &[program]);
+    found.expect(
+        "image",
+        "node02",
+        "--image /var/lib/containers/image: there is no such directory",
+    );
+    // One has no runtime.
+    if runtimes().contains(&Runtime::Charliecloud) {
+        shell(
+            cluster,
+            1,
+            "mount --no-mtab --bind /dev/null $(command -v ch-run)",
+        );
+        let found = look(root, &["--runtime", "charliecloud", program]);
+        found.expect("image-runtime", "node02", "no ch-run in PATH");
+    }
+    if runtimes().contains(&Runtime::Podman) {
+        let found = look("wireup-none:1", &[program]);
+        found.expect("image", "node01,node02", "podman cannot make the container");
     }
 }

@@ -1,7 +1,7 @@
 //! Launchers of MPIs that reach hosts through `wireup rsh`, as users' scripts call them. There is no sshd on the hosts.
 
 use crate::cluster::{ALICE, BOB, Cluster};
-use crate::common::{Mpi, Outcome, Output, Run, field, number};
+use crate::common::{Mpi, Outcome, Output, Run, eventually, field, number};
 use crate::users::of;
 
 /// One test per launcher.
@@ -93,9 +93,38 @@ fn scripts(mpi: &Mpi) {
     let script = format!(
         "{limit}; {runtime}; eval \"$(WIREUP env --hosts node01:1,nowhere:1)\"; MPIRUN -np 2 APP"
     );
-    let outcome = command(&cluster, mpi, &script).run();
-    assert_ne!(outcome.code, 0, "{outcome:?}");
-    assert!(outcome.err().contains("nowhere"), "{outcome:?}");
+    // Hydra 5 may notice the end of what it has started before it has read what that said.
+    let tries = if mpi.name == "mpich5" { 5 } else { 1 };
+    let named = (0..tries).any(|_| {
+        cluster.excuse(0);
+        let outcome = command(&cluster, mpi, &script).run();
+        assert_ne!(outcome.code, 0, "{outcome:?}");
+        remove_files_of_hydra(&cluster);
+        outcome.err().contains("nowhere")
+    });
+    assert!(named, "{}: the host is not named", mpi.name);
+}
+
+/// Hydra may end before its proxy on the same host, whose file stays then, as does that of the rank it started there. Nothing
+/// of wireup is above these processes.
+fn remove_files_of_hydra(cluster: &Cluster) {
+    let host = cluster.host(0);
+    eventually("Hydra's proxy has ended", || {
+        let all = host.processes();
+        let proxy = all
+            .iter()
+            .any(|one| one.name.starts_with("hydra_pmi_proxy"));
+        (!proxy).then_some(())
+    });
+    for file in host.files() {
+        if file
+            .to_string_lossy()
+            .starts_with("/tmp/hydra_hwloc_xmlfile_")
+        {
+            std::fs::remove_file(host.path(&file)).unwrap();
+        }
+    }
+    cluster.expect_clean(0);
 }
 
 /// A rank that fails, and a host whose agent ends while ranks run there.
@@ -104,7 +133,9 @@ fn failures(mpi: &Mpi) {
         return;
     };
     let hosts = "--hosts node01:1,node02:1";
-    let script = format!("exec WIREUP env {hosts} MPIRUN -np 2 sh -c 'exit 3'");
+    // The rank of the launcher's host last: Hydra's proxy on the other tries to connect for long if the launcher has ended before.
+    let fails = "[ \"${PMI_RANK:-$OMPI_COMM_WORLD_RANK}\" = 1 ] || sleep 2; exit 3";
+    let script = format!("exec WIREUP env {hosts} MPIRUN -np 2 sh -c '{fails}'");
     let outcome = command(&cluster, mpi, &script).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     // Debian's Hydra waits for a proxy without end if it has no time limit.

@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::common::{Mpi, Run, mpi};
+use crate::common::{Mpi, Outcome, Run, mpi, pmix};
 use crate::images::Images;
 
 /// A script for a rank that executes its arguments in a container.
@@ -21,13 +22,14 @@ fn script(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
 const SEPARATED: &str = "[ ! -e /sys/fs/cgroup/unified/cgroup.controllers ] || umount -l /sys/fs/cgroup/unified && \
      mount -n -t tmpfs none /sys/fs/cgroup/unified";
 
-/// podman with these options, and the hook where it is called with `hooks`.
-fn podman(images: &Images, options: &str) -> PathBuf {
+/// podman with these options, and the hook with these of its own.
+pub(crate) fn podman(images: &Images, options: &str, hook: &[String]) -> PathBuf {
     let Images { cluster, root } = images;
     let hooks = cluster.dir().join("hooks");
     fs::create_dir_all(&hooks).unwrap();
     let mut print = cluster.host(0).command(cluster.wireup());
-    let printed = print.args(["oci-hook", "--print"]).output().unwrap();
+    let printed = print.args(["oci-hook", "--print"]).args(hook).output();
+    let printed = printed.unwrap();
     assert!(printed.status.success(), "{printed:?}");
     fs::write(hooks.join("wireup.json"), printed.stdout).unwrap();
     let (hooks, root) = (hooks.display(), root.display());
@@ -41,20 +43,20 @@ fn podman(images: &Images, options: &str) -> PathBuf {
 const NAMESPACES: &str =
     "--pid host --network host --ipc private --annotation org.wireup.ranks=yes";
 
-/// crun with a bundle for each rank.
-fn crun(images: &Images) -> PathBuf {
+/// crun with a bundle for each rank, and the hook with these options.
+fn crun(images: &Images, hook: &[String]) -> PathBuf {
     let Images { cluster, root } = images;
     let maker = format!(
         r#"
 import json, os, sys
 mount = lambda kind, at, *options: {{"type": kind, "source": kind, "destination": at, "options": list(options)}}
-hook = {{"path": "{wireup}", "args": ["wireup", "oci-hook"]}}
+hook = {{"path": "{wireup}", "args": ["wireup", "oci-hook"] + {hook:?}}}
 json.dump({{
     "ociVersion": "1.0.2",
     "process": {{"terminal": False, "user": {{"uid": 0, "gid": 0}}, "cwd": "/", "args": sys.argv[2:],
         "env": [name + "=" + value for name, value in os.environ.items()]}},
     "root": {{"path": "{root}"}},
-    "annotations": {{"org.wireup.ranks": "yes"}},
+    "annotations": {{"org.wireup.ranks": "yes"{mpi}}},
     "mounts": [mount("proc", "/proc"), mount("tmpfs", "/dev", "mode=755"), mount("tmpfs", "/dev/shm", "mode=1777"),
         {{"type": "bind", "source": "/sys", "destination": "/sys", "options": ["rbind", "ro"]}}],
     "hooks": {{"createContainer": [hook]}},
@@ -63,6 +65,10 @@ json.dump({{
 "#,
         wireup = cluster.wireup().display(),
         root = root.display(),
+        mpi = match hook {
+            [] => "",
+            _ => r#", "org.wireup.mpi": "host""#,
+        },
     );
     let maker_at = cluster.dir().join("bundle.py");
     fs::write(&maker_at, maker).unwrap();
@@ -78,6 +84,11 @@ json.dump({{
 
 /// Messages of 1 MiB between the ranks of two hosts, each in a container of its own.
 fn ring(images: &Images, mpi: &Mpi, runtime: &Path, pmi: &str) {
+    program(images, mpi, runtime, pmi, "ring");
+}
+
+/// A program of `/opt/app` with four ranks on two hosts.
+fn program(images: &Images, mpi: &Mpi, runtime: &Path, pmi: &str, name: &str) -> Outcome {
     let list = [
         "--hosts",
         "node01:2,node02:2",
@@ -90,11 +101,13 @@ fn ring(images: &Images, mpi: &Mpi, runtime: &Path, pmi: &str) {
     let run = images
         .cluster
         .run(0, list)
-        .more([runtime, Path::new("/opt/app/ring")]);
+        .more([runtime, &Path::new("/opt/app").join(name)]);
     let env = mpi.env.iter();
     let run = env.fold(run, |run, (name, value)| run.env(name, value));
-    let outcome = run.deadline(Duration::from_secs(120)).run();
-    outcome.expect_success().by_rank("ring", 4);
+    let outcome = run.deadline(Duration::from_secs(180)).run();
+    let outcome = outcome.expect_success();
+    outcome.by_rank(name, 4);
+    outcome
 }
 
 #[test]
@@ -108,14 +121,14 @@ fn ranks_in_containers_of_their_own_find_pmix_and_shared_memory() {
         let Some(images) = Images::new(&[mpi.program("ring")]) else {
             return;
         };
-        ring(&images, &mpi, &podman(&images, NAMESPACES), pmi);
-        ring(&images, &mpi, &crun(&images), pmi);
+        ring(&images, &mpi, &podman(&images, NAMESPACES, &[]), pmi);
+        ring(&images, &mpi, &crun(&images, &[]), pmi);
     }
 }
 
 /// What a rank in podman with these options says, and its code.
 fn one(images: &Images, options: &str, code: i32) -> String {
-    let podman = podman(images, options);
+    let podman = podman(images, options, &[]);
     let run: Run = images
         .cluster
         .run(0, ["--hosts", "node01:1", "-n", "1", "--pmi", "pmix"]);
@@ -153,4 +166,162 @@ fn a_container_with_a_pid_namespace_of_its_own_is_refused() {
     let line = "wireup: the container has a pid namespace of its own, in which MPIs fail; start it with that of the \
                 host (--pid host)\n";
     assert_eq!(said, line);
+}
+
+/// The directory of libraries of an MPI that is not Debian's.
+fn libraries(of: &str) -> PathBuf {
+    let mpi = mpi(of).unwrap();
+    let root = mpi.launcher.parent().and_then(Path::parent);
+    root.unwrap().join("lib")
+}
+
+const OF_THE_HOST: &str = "--pid host --network host --ipc private --annotation org.wireup.ranks=yes \
+     --annotation org.wireup.mpi=host";
+
+/// Programs of one MPI, in an image that has nothing of the other, run on the other, which the host has.
+fn replaced(of: &str, by: &str, library: &str, said: &str, pmi: &str) {
+    let (Some(own), Some(mut host)) = (mpi(of), mpi(by)) else {
+        return;
+    };
+    let directory = libraries(by);
+    let root = directory.parent().unwrap().to_owned();
+    // libucp is there without the hook, and has to be brought as what the image lacks.
+    let hidden = [root.clone(), "/usr/lib/x86_64-linux-gnu/libucp.so.0".into()];
+    let programs = ["hello", "ring"].map(|program| own.program(program));
+    let Some(images) = Images::without(&programs, &hidden) else {
+        return;
+    };
+    let file = |path: &Path| path.display().to_string();
+    let mut hook = vec!["--mpi".to_owned(), file(&directory.join(library))];
+    if by == "openmpi5" {
+        // Its texts and parameters, and those of its PMIx.
+        hook.extend(["--mpi-directory".to_owned(), file(&root)]);
+        for name in ["OPAL_PREFIX", "PMIX_PREFIX"] {
+            host.env.push((name.to_owned(), file(&root)));
+        }
+    }
+    if by == "impi" {
+        let needed = libraries("mpich5");
+        hook.extend(["--mpi-directory".to_owned(), file(&needed)]);
+    }
+    for runtime in [podman(&images, OF_THE_HOST, &hook), crun(&images, &hook)] {
+        let outcome = program(&images, &host, &runtime, pmi, "hello");
+        let text = outcome.out();
+        let count = text.lines().filter(|line| line.contains(said)).count();
+        assert_eq!(count, 4, "{text}");
+        ring(&images, &host, &runtime, pmi);
+    }
+}
+
+#[test]
+fn intel_mpi_of_an_image_is_replaced_by_the_host_s_mpich() {
+    replaced(
+        "impi",
+        "mpich5",
+        "libmpi.so.12",
+        "library=\"MPICH Version:      5",
+        "pmi1",
+    );
+}
+
+#[test]
+fn mpich_of_an_image_is_replaced_by_the_host_s_intel_mpi() {
+    replaced(
+        "mpich4",
+        "impi",
+        "libmpi.so.12",
+        "library=\"Intel(R) MPI",
+        "pmi1",
+    );
+}
+
+#[test]
+fn open_mpi_of_an_image_is_replaced_by_a_later_one_of_the_host() {
+    replaced(
+        "openmpi4",
+        "openmpi5",
+        "libmpi.so.40",
+        "library=\"Open MPI v5",
+        "pmix",
+    );
+}
+
+#[test]
+fn an_mpi_of_the_host_that_does_not_fit_is_refused() {
+    let (Some(mpich), Some(openmpi)) = (mpi("mpich4"), mpi("openmpi4")) else {
+        return;
+    };
+    let Some(later) = pmix("pmix7") else { return };
+    let programs = [mpich.program("hello"), openmpi.program("ring")];
+    let Some(images) = Images::new(&programs) else {
+        return;
+    };
+    let dir = images.cluster.dir();
+    // A library with one function of MPI, which uses what only a later C library has.
+    let source = "extern unsigned long strlcpy(char *, const char *, unsigned long);\n\
+                  int MPI_Init(int *argc, char ***argv) { (void)argc; (void)argv; char c[2]; return (int)strlcpy(c, \"\", 2); }\n";
+    fs::write(dir.join("newer.c"), source).unwrap();
+    let newer = dir.join("libmpi.so.12");
+    let c_library = later.library.ancestors().nth(3).unwrap().join("libc.so.6");
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        "-Wl,-soname,libmpi.so.12",
+        "-o",
+    ]);
+    let compiled = cc.args([&newer, &dir.join("newer.c"), &c_library]).output();
+    let compiled = compiled.unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+
+    let said = dir.join("said");
+    let refused = |host: &Path, command: &[&str]| {
+        let options = format!(
+            "{OF_THE_HOST} --annotation run.oci.hooks.stderr={}",
+            said.display()
+        );
+        let hook = ["--mpi".to_owned(), host.display().to_string()];
+        let podman = podman(&images, &options, &hook);
+        let run = images
+            .cluster
+            .run(0, ["--hosts", "node01:1", "-n", "1", "--pmi", "pmix"]);
+        run.more([podman.as_os_str()])
+            .more(command)
+            .run()
+            .expect(126);
+        fs::read_to_string(&said).unwrap()
+    };
+    // The interface of another.
+    let line = refused(
+        &libraries("mpich5").join("libmpi.so.12"),
+        &["/opt/app/ring"],
+    );
+    for part in [
+        "the image's MPI is libmpi.so.40 (",
+        "), and the host's libmpi.so.12: programs of one do not run",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    // Functions that it does not have.
+    let line = refused(&newer, &["/opt/app/hello"]);
+    let part =
+        "/opt/app/hello uses MPI_Comm_rank() of the image's libmpich.so.12, which the host's (";
+    assert!(line.contains(part), "{line}");
+    // The image's C library is too old for it. What a script starts is not known.
+    let line = refused(&newer, &["sh", "-c", "/opt/app/hello"]);
+    let part = "the host's libmpi.so.12 needs version GLIBC_2.38 of libc.so.6, which the image's libc.so.6 does not have";
+    assert!(line.contains(part), "{line}");
+    // No MPI, or a file that is none.
+    for (file, part) in [
+        ("/bin/true", "this is no MPI library"),
+        ("/nonexistent", "No such file"),
+    ] {
+        let mut print = images.cluster.host(0).command(images.cluster.wireup());
+        let output = print.args(["oci-hook", "--print", "--mpi", file]).output();
+        let output = output.unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{text}");
+        assert!(text.contains(part), "{text}");
+    }
 }

@@ -166,6 +166,28 @@ fn a_node_attribute_stays_on_its_node() {
 }
 
 #[test]
+fn every_command_of_the_draft_is_served_across_hosts() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    for (words, kinds) in [
+        ("all", &[("all", 6), ("child", 3)][..]),
+        ("threads", &[("threads", 6)]),
+    ] {
+        let Some(run) = run(&cluster, 3, "pmi2_draft", &[words]) else {
+            return;
+        };
+        let outcome = run.run().expect(0);
+        for (kind, count) in kinds {
+            let out = outcome.out();
+            let start = format!("demo {kind} rank=");
+            let lines = out.lines().filter(|line| line.starts_with(&start));
+            assert_eq!(lines.count(), *count, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_does_not_come_to_a_fence_is_named_with_its_host() {
     let (Some(cluster), Some(raw), Some(pmix)) =
         (Cluster::new(4), program("pmi2_raw"), pmix("pmix5"))

@@ -4,6 +4,7 @@ mod accounting;
 mod confined;
 mod requeue;
 mod served;
+mod slingshot;
 
 use std::ffi::OsStr;
 use std::fs;

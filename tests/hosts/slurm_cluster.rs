@@ -41,11 +41,29 @@ pub(crate) enum With {
     Accounting,
     /// Nodes with the machine's CPUs, and control groups that keep a job within its CPUs and memory.
     Groups,
+    /// Steps that get credentials of Slingshot ([`CREDENTIALS`]).
+    Slingshot,
 }
+
+/// What gives variables to the tasks of steps, and not to scripts of jobs, as Slurm's `switch/hpe_slingshot` does: other
+/// services and devices on each node, and none on the third.
+const CREDENTIALS: &str = "#!/bin/sh
+case $SLURM_STEP_ID in '' | 429496729?) exit ;; esac
+case $SLURMD_NODENAME in
+node01) devices=cxi0,cxi1 services=21,22 ;;
+node02) devices=cxi0 services=31 ;;
+*) exit ;;
+esac
+echo export SLINGSHOT_VNIS=1034,1035
+echo export SLINGSHOT_DEVICES=$devices
+echo export SLINGSHOT_SVC_IDS=$services
+echo export SLINGSHOT_TCS=0xa
+";
 
 /// The configuration of a cluster of `count` nodes, each with four CPUs. A job that is requeued starts when its credentials have
 /// expired.
 fn configuration(count: usize, dir: &Path, with: With) -> String {
+    let prolog = format!("TaskProlog={}/credentials\n", dir.display());
     let dir = dir.display();
     let (mut cpus, mut tracking, mut tasks, mut resources) = (4, "linuxproc", "none", "CR_CPU");
     let mut further = "";
@@ -57,6 +75,7 @@ AccountingStorageHost=node01
 JobAcctGatherType=jobacct_gather/linux
 ";
         }
+        With::Slingshot => further = &prolog,
         With::Groups => {
             cpus = std::thread::available_parallelism().map_or(1, usize::from);
             (tracking, tasks, resources) = ("cgroup", "affinity,task/cgroup", "CR_CPU_Memory");
@@ -146,6 +165,11 @@ impl Slurm {
         fs::write(&conf, configuration(count, dir.path(), with)).unwrap();
         match with {
             With::Nothing => {}
+            With::Slingshot => {
+                let script = dir.path().join("credentials");
+                fs::write(&script, CREDENTIALS).unwrap();
+                fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            }
             With::Accounting => {
                 // Slurm demands that others cannot read it.
                 let conf = dir.path().join("slurmdbd.conf");

@@ -1,13 +1,15 @@
 //! `--stage`: what hosts lack of a program and its libraries is brought to them, once; `--same-build`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, Cluster};
-use crate::common::{DEADLINE, Output, Run};
+use crate::common::{DEADLINE, Output, Run, mpi};
+use crate::doctor::on;
 use crate::users::of;
 
 /// A library of the program's own, and the program, which says where it and the library are.
@@ -102,7 +104,7 @@ fn expect_no_files(cluster: &Cluster, hosts: &[usize]) {
         let left = files
             .iter()
             .filter(|file| file.to_string_lossy().contains(".files"));
-        assert_eq!(left.collect::<Vec<_>>(), Vec::<&std::path::PathBuf>::new());
+        assert_eq!(left.collect::<Vec<_>>(), Vec::<&PathBuf>::new());
     }
 }
 
@@ -209,6 +211,54 @@ fn a_host_without_room_is_named_with_what_is_needed() {
 }
 
 #[test]
+fn a_disk_that_fills_while_a_file_is_written_is_named_and_the_phase_is_shown() {
+    let Some(cluster) = Cluster::builder(3).heartbeat("60").start() else {
+        return;
+    };
+    make(&cluster.dir().join("made"), 42, 24);
+    on(&cluster, 1, "mount -n -o remount,size=48m /tmp");
+    // At most 8 MiB are on the way: it takes some seconds.
+    let delay = |time| cluster.lab().slow_down(time, 0).unwrap();
+    delay(Duration::from_millis(200));
+    // What fills it is the test's.
+    cluster.excuse(1);
+    let running = run(&cluster, 3, "", &["--stage"], &[]).terminal().start();
+    running.wait_for(
+        Output::Stdout,
+        "wireup: staging: 1 of 3 hosts have the files, waiting for node02, node03",
+    );
+    on(
+        &cluster,
+        1,
+        "! head -c 1G /dev/zero 2>/dev/null >/tmp/filling",
+    );
+    let outcome = running.finish().expect(125);
+    let line = "on node02: --stage: no room in /tmp for /tmp/only, which is being brought: \
+                No space left on device (os error 28); make room there";
+    assert!(outcome.out().contains(line), "{outcome:?}");
+    expect_no_files(&cluster, &[0, 1, 2]);
+    for host in [1, 2] {
+        // The store has whole files only.
+        let files = cluster.host(host).files();
+        let names = files.iter().filter_map(|file| file.to_str());
+        let mut stored =
+            names.filter_map(|name| name.split_once("/wireup-staged.")?.1.split_once('/'));
+        let partial = stored.find(|(_, name)| name.contains('.'));
+        assert_eq!(partial, None);
+    }
+    on(&cluster, 1, "rm /tmp/filling");
+    delay(Duration::ZERO);
+    let outcome = run(&cluster, 3, "", &["--stage"], &[])
+        .run()
+        .expect_quiet_success();
+    assert_eq!(
+        outcome.out().matches("answer=42 ").count(),
+        3,
+        "{outcome:?}"
+    );
+}
+
+#[test]
 fn what_cannot_be_staged_is_refused_before_hosts_are_asked() {
     let Some(cluster) = Cluster::new(2) else {
         return;
@@ -275,5 +325,77 @@ fn hosts_with_another_build_are_named_in_one_line_before_the_start() {
     for host in [1, 2] {
         clean(host);
         cluster.expect_clean(host);
+    }
+}
+
+/// A library that a program loads, in fact a file.
+fn loaded(program: &Path, prefix: &str) -> PathBuf {
+    let listed = Command::new("ldd").arg(program).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let mut lines = listed.lines().map(str::trim);
+    let line = lines.find(|line| line.starts_with(prefix)).unwrap();
+    let path = line.split_whitespace().nth(2).unwrap();
+    fs::canonicalize(path).unwrap()
+}
+
+/// A copy of a file with another build id: the header of the note, then its first byte turned.
+fn with_another_build_id(from: &Path, to: &Path) {
+    let mut bytes = fs::read(from).unwrap();
+    let header = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    let at = bytes.windows(header.len()).position(|part| part == header);
+    bytes[at.unwrap() + header.len()] ^= 0xff;
+    fs::write(to, bytes).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+}
+
+#[test]
+fn hosts_with_another_mpi_library_are_named_in_one_line_before_the_start() {
+    // Those whose files have build ids.
+    for name in ["mpich4", "openmpi4", "impi"] {
+        let (Some(mpi), Some(cluster)) = (mpi(name), Cluster::new(3)) else {
+            return;
+        };
+        let library = loaded(&mpi.program("hello"), "libmpi");
+        let other = cluster.dir().join("libmpi-other");
+        with_another_build_id(&library, &other);
+        let mut mount = cluster.host(1).command("mount");
+        let mounted = mount.args(["-n", "--bind"]).arg(&other).arg(&library);
+        assert!(mounted.status().unwrap().success());
+        let start = |options: &[&str]| {
+            let hosts = ["--hosts", "node01,node02,node03", "-n", "3"];
+            let run = cluster.run(0, hosts).more(options);
+            let run = mpi
+                .env
+                .iter()
+                .fold(run, |run, (name, value)| run.env(name, value));
+            run.more([mpi.program("hello")]).run()
+        };
+        let outcome = start(&[]).expect(0);
+        outcome.by_rank("hello", 3);
+        let warning = "warning: hosts have other builds";
+        let err = outcome.err();
+        let lines = err.lines().filter(|line| line.contains(warning));
+        let lines: Vec<&str> = lines.collect();
+        assert_eq!(lines.len(), 1, "{outcome:?}");
+        // The program itself is the same everywhere, and so is the library of the third host.
+        let named = lines[0].split_once("ranks load: ").unwrap().1;
+        assert!(
+            named.starts_with("libmpi") && named.contains(" on node02 is build "),
+            "{outcome:?}"
+        );
+        assert!(!named.contains(';'), "{outcome:?}");
+        assert!(
+            !start(&["--same-build", "off"])
+                .expect_success()
+                .err()
+                .contains(warning)
+        );
+        let outcome = start(&["--same-build", "fail"]).expect(125);
+        outcome.expect_one_line(&[
+            "libmpi",
+            " on node02 is build ",
+            "put the same on all of them",
+        ]);
+        assert_eq!(outcome.out(), "");
     }
 }

@@ -7,6 +7,8 @@
  *   log       write "hello from RANK" to the job's stderr
  *   query     ask for "wireup.test.answer", expect the string "42"
  *   event     rank 0 raises an event; everyone waits for it
+ *   job KEY VALUE...
+ *             each key of the job has this string
  *   linger    init, fence, then wait to be ended
  *   leave     rank 1 leaves after PMIx_Finalize; once it is gone, the others fence with it
  *   local     put for this node and for all, fence with data: what is for a node is found there alone
@@ -353,6 +355,12 @@ int main(int argc, char **argv)
         leave();
     } else if (strcmp(mode, "other") == 0 && argc == 4) {
         other(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
+    } else if (strcmp(mode, "job") == 0) {
+        for (int i = 2; i + 1 < argc; i += 2) {
+            pmix_value_t *value = get(PMIX_RANK_WILDCARD, argv[i]);
+            hold(value->type == PMIX_STRING && strcmp(value->data.string, argv[i + 1]) == 0, argv[i]);
+            PMIX_VALUE_RELEASE(value);
+        }
     } else if (strcmp(mode, "spawn") == 0) {
         spawn(argv[0], size, (uint32_t)bytes, 1000);
     } else if (strcmp(mode, "output") == 0) {

@@ -4,6 +4,9 @@
  * One rank of a launch among others that know nothing of each other but keys. Does what it gets in
  * order:
  *   offer KEY PERSISTENCE   publishes its own key as a text; first, proc, app, session or indef
+ *   brief KEY SECONDS       publishes it for so many seconds (NAMEPUB_EXPIRE)
+ *   few KEY COUNT           publishes it for so many lookups (NAMEPUB_REFCOUNT)
+ *   lose KEY SECONDS        looks it up until it is not there any more, for so long at most
  *   want KEY SECONDS        looks it up and waits so long for it; 0 for as long as it takes
  *   look KEY                looks it up
  *   withdraw KEY            withdraws it
@@ -18,6 +21,7 @@
  */
 #include "client.h"
 #include <pmix.h>
+#include <time.h>
 
 static int number_of(const char *persistence)
 {
@@ -37,12 +41,30 @@ static pmix_status_t offer(const char *key, const char *persistence)
     return PMIx_Publish(infos, 2);
 }
 
+/* With a key of MPICH's interface for publishing names, which is text. */
+static pmix_status_t limited(const char *key, const char *limit, const char *number)
+{
+    pmix_info_t infos[2];
+    PMIX_INFO_LOAD(&infos[0], key, key, PMIX_STRING);
+    PMIX_INFO_LOAD(&infos[1], limit, number, PMIX_STRING);
+    return PMIx_Publish(infos, 2);
+}
+
 static pmix_status_t look(const char *key)
 {
     pmix_pdata_t data;
     pmix_status_t status = look_up_one(&data, key, -1);
     if (status == PMIX_SUCCESS && strcmp(data.value.data.string, key) != 0)
         fail(1, "pmix_launches: found %s under %s", data.value.data.string, key);
+    return status;
+}
+
+static pmix_status_t lose(const char *key, int seconds)
+{
+    const struct timespec moment = {0, 10 * 1000 * 1000};
+    pmix_status_t status;
+    for (int left = seconds * 100; (status = look(key)) == PMIX_SUCCESS && left > 0; left--)
+        nanosleep(&moment, NULL);
     return status;
 }
 
@@ -140,6 +162,12 @@ int main(int argc, char **argv)
         pmix_status_t status;
         if (strcmp(what, "offer") == 0 && i + 1 < argc) {
             status = offer(key, argv[++i]);
+        } else if (strcmp(what, "brief") == 0 && i + 1 < argc) {
+            status = limited(key, "NAMEPUB_EXPIRE", argv[++i]);
+        } else if (strcmp(what, "few") == 0 && i + 1 < argc) {
+            status = limited(key, "NAMEPUB_REFCOUNT", argv[++i]);
+        } else if (strcmp(what, "lose") == 0 && i + 1 < argc) {
+            status = lose(key, atoi(argv[++i]));
         } else if (strcmp(what, "want") == 0 && i + 1 < argc) {
             status = want(key, atoi(argv[++i]));
         } else if (strcmp(what, "join") == 0 && i + 1 < argc) {

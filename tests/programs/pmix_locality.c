@@ -3,7 +3,7 @@
  *
  * What a rank knows of where it and the other ranks of its job run: its CPUs and its locality string, whether the
  * topology of the node can be had, how far its devices are, and what it shares with each of the others. Prints
- *     pmix_locality rank=R cpuset=CPUS locality=TEXT shares=RANK:BITS,... topology=SOURCE distances=STATUS
+ *     pmix_locality rank=R cpuset=CPUS locality=TEXT shares=RANK:BITS,... topology=SOURCE distances=STATUS told=NAME:LEAST-MOST,...
  * with - for what it was not told.
  */
 #include "client.h"
@@ -39,9 +39,27 @@ static pmix_locality_t common(const char *one, const char *other)
     return bits;
 }
 
+/* The distances that it was told of; - if none. */
+static void devices(char *text, size_t size)
+{
+    pmix_value_t *value = NULL;
+    size_t used = 0;
+    snprintf(text, size, "-");
+    if (PMIx_Get(&me, PMIX_DEVICE_DISTANCES, NULL, 0, &value) != PMIX_SUCCESS)
+        return;
+    hold(value->type == PMIX_DATA_ARRAY && value->data.darray->type == PMIX_DEVICE_DIST, "an array of distances");
+    const pmix_device_distance_t *found = value->data.darray->array;
+    for (size_t i = 0; i < value->data.darray->size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%s/%s:%u-%u", i == 0 ? "" : ",", found[i].uuid, found[i].osname,
+                                 found[i].mindist, found[i].maxdist);
+        hold(used < size, "a node with few devices");
+    }
+    PMIX_VALUE_RELEASE(value);
+}
+
 int main(void)
 {
-    char cpuset[256], own[256], other[256], shares[1024] = "";
+    char cpuset[256], own[256], other[256], shares[1024] = "", told_devices[4096];
     size_t used = 0, count = 0;
     pmix_topology_t topology = PMIX_TOPOLOGY_STATIC_INIT;
     pmix_cpuset_t cpus = PMIX_CPUSET_STATIC_INIT;
@@ -62,9 +80,10 @@ int main(void)
     must(PMIx_Load_topology(&topology), "PMIx_Load_topology");
     must(PMIx_Get_cpuset(&cpus, PMIX_CPUBIND_PROCESS), "PMIx_Get_cpuset");
     pmix_status_t computed = PMIx_Compute_distances(&topology, &cpus, NULL, 0, &distances, &count);
-    report("pmix_locality rank=%u cpuset=%s locality=%s shares=%s topology=%s distances=%s/%zu", me.rank, cpuset, own, shares,
+    devices(told_devices, sizeof told_devices);
+    report("pmix_locality rank=%u cpuset=%s locality=%s shares=%s topology=%s distances=%s/%zu told=%s", me.rank, cpuset, own, shares,
            topology.source == NULL ? "-" : strncmp(topology.source, "hwloc", 5) == 0 ? "hwloc" : topology.source,
-           PMIx_Error_string(computed), count);
+           PMIx_Error_string(computed), count, told_devices);
     must(PMIx_Finalize(NULL, 0), "PMIx_Finalize");
     return 0;
 }

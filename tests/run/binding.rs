@@ -1,8 +1,10 @@
 //! Binding of ranks to CPUs: what ranks find in `/proc/self/status`, and plans for other machines, which are compared
 //! with those of other launchers.
 
+mod gpus;
 mod limits;
 mod locality;
+mod memory;
 mod rankfile;
 mod spawned;
 
@@ -291,39 +293,6 @@ fn plans_equal_those_of_hydra_on_the_same_topology() {
         let ours: Vec<_> = ours.into_iter().map(|(_, cpus)| cpus).enumerate().collect();
         assert_eq!(ours, theirs, "{name} {to}: {told}");
     }
-}
-
-#[test]
-fn memory_comes_from_where_it_was_asked_for() {
-    for (place, policy) in [
-        ("local", "bind"),
-        ("prefer", "preferred"),
-        ("interleave", "interleave"),
-    ] {
-        let words = [
-            "--bind-to",
-            "core",
-            "--mem-bind",
-            place,
-            "numactl",
-            "--show",
-        ];
-        let out = Run::ranks(1, words).run().expect(0).out();
-        assert!(
-            out.starts_with(&format!("policy: {policy}\n")),
-            "{place}: {out}"
-        );
-        let key = match place {
-            "local" => "membind: ",
-            "prefer" => "preferred node: ",
-            _ => "interleavemask: ",
-        };
-        let line = out.lines().find_map(|line| line.strip_prefix(key));
-        assert_eq!(line.map(str::trim), Some("0"), "{place}: {out}");
-    }
-    Run::new(["-n", "1", "--mem-bind", "local", "true"])
-        .run()
-        .expect_one_line(&["--mem-bind follows the CPUs", "write --bind-to"]);
 }
 
 #[test]

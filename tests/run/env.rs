@@ -27,6 +27,8 @@ fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
     let outcome = run.run().expect(0);
     let ranks = by_rank(&outcome);
     assert_eq!(ranks.len(), 5);
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_string_lossy();
     // Rank, node, place on the node, ranks there, program.
     let places = [
         (0, 0, 0, 3, 0),
@@ -78,6 +80,7 @@ fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
         let nodes: Vec<&str> = env["WIREUP_NODELIST"].split(',').collect();
         assert_eq!(nodes.len(), 2, "{nodes:?}");
         is(&["WIREUP_HOST"], &nodes[node]);
+        is(&["WIREUP_MACHINE"], &machine);
         is(&["PMI_JOBID"], &env["WIREUP_JOB_ID"]);
     }
 }

@@ -103,6 +103,9 @@ complete_line wireup ru
 complete_line wireup run --pm
 complete_line wireup run --pmi pmi
 complete_line wireup completions z
+complete_line wireup impi check-
+complete_line wireup impi server --ses
+complete_line wireup impi check-client --print
 "#;
     let outcome = Run::command(["bash", "--norc", "-c", script, WIREUP]).run();
     let out = outcome.expect_quiet_success().out();
@@ -114,7 +117,14 @@ complete_line wireup completions z
         "{out}"
     );
     assert!(lines[2].split(' ').any(|word| word == "pmix"), "{out}");
-    assert_eq!(lines[3], "zsh");
+    // What another executable carries out.
+    let rest = [
+        "zsh",
+        "check-server check-client",
+        "--sessions",
+        "--print-program",
+    ];
+    assert_eq!(lines[3..], rest);
 }
 
 #[test]
@@ -159,7 +169,9 @@ complete_line run -n 2 sleep : --pm
 fn other_shells_get_scripts_and_a_reader_may_stop_early() {
     for shell in ["zsh", "fish"] {
         let script = wireup(["completions", shell]).expect_quiet_success().out();
-        assert!(script.contains("oversubscribe"), "{shell}: {script}");
+        for word in ["oversubscribe", "check-client", "print-program"] {
+            assert!(script.contains(word), "{word} in {shell}: {script}");
+        }
     }
     let early = Run::command([
         "bash",

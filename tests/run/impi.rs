@@ -1,5 +1,7 @@
 //! `wireup run --impi`: launches as clients of an Interoperable MPI job.
 
+mod demonstration;
+
 use std::process::{Command, Stdio};
 
 use crate::common::{Owned, Run};
@@ -8,11 +10,17 @@ const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 const KEY: (&str, &str) = ("IMPI_AUTH_KEY", "5678");
 
-/// The rendezvous server of two clients, and its address.
-fn server() -> (Owned, String) {
+/// The rendezvous server of that many clients, and its address.
+fn server(clients: u32) -> (Owned, String) {
     let mut command = Command::new(WIREUP);
     command
-        .args(["impi", "server", "2", "--address", "127.0.0.1"])
+        .args([
+            "impi",
+            "server",
+            &clients.to_string(),
+            "--address",
+            "127.0.0.1",
+        ])
         .env(KEY.0, KEY.1);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut server = Owned(command.spawn().unwrap());
@@ -28,7 +36,7 @@ fn client(server: &str, number: u32, ranks: u32, script: &str) -> Run {
 
 #[test]
 fn launches_are_clients_of_one_world_and_their_ranks_do_not_see_the_key() {
-    let (server, address) = server();
+    let (server, address) = server(2);
     let script = "echo $IMPI_WORLD_FIRST $IMPI_WORLD_SIZE [$IMPI_AUTH_KEY]";
     let first = client(&address, 0, 2, script).start();
     let second = client(&address, 1, 3, script).run().expect_quiet_success();
@@ -40,7 +48,7 @@ fn launches_are_clients_of_one_world_and_their_ranks_do_not_see_the_key() {
 
 #[test]
 fn a_launch_that_fails_before_its_ranks_join_says_so_and_the_other_ends() {
-    let (server, address) = server();
+    let (server, address) = server(2);
     let other = client(&address, 0, 1, "true").start();
     let failed = client(&address, 1, 1, "exit 3").run().expect(3);
     assert!(

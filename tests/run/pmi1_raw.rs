@@ -350,3 +350,35 @@ fn a_hundred_and_twenty_eight_ranks_meet() {
         "{outcome:?}"
     );
 }
+
+#[test]
+fn ranks_are_told_which_ranks_are_on_which_hosts() {
+    let Some(program) = program("pmi_hosts") else {
+        return;
+    };
+    for (nodes, by, hosts, together) in [
+        ("1", "slot", 1, &[&[0, 1, 2, 3, 4][..]][..]),
+        ("2", "slot", 2, &[&[0, 1, 2], &[3, 4]]),
+        ("2", "node", 2, &[&[0, 2, 4], &[1, 3]]),
+    ] {
+        let options = ["--pmi", "pmi1", "--virtual-nodes", nodes, "--map-by", by];
+        let options =
+            options
+                .iter()
+                .chain(&["--oversubscribe", "--memory-alloc-kinds", "mpi,system"]);
+        let words = [program.to_str().unwrap(), "PMI_mpi_memory_alloc_kinds"];
+        let outcome = Run::ranks(5, options.chain(&words)).run().expect(0);
+        let lines = outcome.by_rank("pmi_hosts", 5);
+        for ranks in together {
+            let list: String = ranks.iter().map(|rank| format!("{rank},")).collect();
+            for rank in *ranks {
+                let line = &lines[*rank as usize];
+                assert!(line.contains(&format!(" hosts={hosts} ")), "{line}");
+                assert!(
+                    line.contains(&format!(":{list} value=\"mpi,system\"")),
+                    "{line}"
+                );
+            }
+        }
+    }
+}

@@ -226,6 +226,48 @@ fn generations_of_clients_meet_in_one_job_also_across_nodes() {
 }
 
 #[test]
+fn a_ring_goes_around_the_nodes_and_past_the_dead() {
+    const RANKS: usize = 5;
+    for nodes in ["1", "3"] {
+        // Ranks of one node follow each other in one of these only.
+        for by in ["slot", "node"] {
+            for dead in [&[][..], &["0"], &["2", "3"]] {
+                let options = ["--virtual-nodes", nodes, "--map-by", by];
+                let options = [
+                    &options[..],
+                    &["--on-failure", "continue", "--oversubscribe"],
+                ]
+                .concat();
+                let mut steps = vec!["init"];
+                for rank in dead {
+                    steps.extend(["for", rank, "kill", "9"]);
+                }
+                steps.extend(["for", "all", "ring", "l%r", "r%r", "finalize"]);
+                let Some(run) = ranks(RANKS as u32, &options, &steps) else {
+                    return;
+                };
+                let outcome = run.run().expect(if dead.is_empty() { 0 } else { 137 });
+                let living = (0..RANKS).filter(|rank| !dead.contains(&&*rank.to_string()));
+                let living: Vec<usize> = living.collect();
+                for (at, rank) in living.iter().enumerate() {
+                    let count = living.len();
+                    let (before, after) =
+                        (living[(at + count - 1) % count], living[(at + 1) % count]);
+                    let ring = format!(
+                        "ring-response;rc=0;ring-count={rank};ring-left=r{before};ring-right=l{after};"
+                    );
+                    let replies = replies(&outcome, *rank as u32);
+                    assert!(
+                        replies.contains(&ring),
+                        "{ring} {options:?} {dead:?} {outcome:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn semicolons_in_values_arrive_as_the_client_understands_them() {
     let steps = ["init", "put", "k", "a;b;;c", "fence", "get", "k"];
     for (client, expected) in [
@@ -427,7 +469,10 @@ fn wrong_requests_get_an_answer_and_the_rank_goes_on() {
     let (longest, too_long) = ("v".repeat(1023), "v".repeat(1025));
     let table = [
         ("frame cmd=frobnicate;x=1;", "frobnicate-response;rc=14;"),
-        ("frame cmd=kvs-getall;", "kvs-getall-response;rc=14;"),
+        (
+            "frame cmd=kvs-getall;jobid=no/job;",
+            "kvs-getall-response;rc=3;",
+        ),
         ("frame cmd=kvs-put;value=x;", "kvs-put-response;rc=4;"),
         ("frame cmd=kvs-put;key=;value=x;", "kvs-put-response;rc=4;"),
         (

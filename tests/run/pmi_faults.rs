@@ -64,8 +64,8 @@ fn wrong_requests_are_refused_each_with_its_reason() {
         ),
         ("cmd=create_kvs".into(), "newkvs rc=-1 msg=not_supported"),
         (
-            "cmd=get_ranks2hosts".into(),
-            "get_ranks2hosts_result rc=-1 msg=unknown_command",
+            "cmd=get_ranks".into(),
+            "get_ranks_result rc=-1 msg=unknown_command",
         ),
         (INIT.trim_end_matches(r"\n").into(), "response_to_init rc=0"),
         ("cmd=finalize".into(), "finalize_ack rc=0"),

@@ -268,6 +268,31 @@ fn a_rendezvous_that_is_stopped_keeps_no_lookup_waiting() {
 }
 
 #[test]
+fn limits_that_a_client_sends_with_a_name_hold_for_other_launches() {
+    let shared = tempfile::tempdir().unwrap();
+    let files = format!("file:{}", shared.path().display());
+    for stage in stages() {
+        for store in ["agents", &files] {
+            let run = |what: &str| launch(&stage, what).env("WIREUP_NAMES", store);
+            // Names of the second go with it, so it stays until the first has seen the last.
+            let first = run("few a 2 brief b 10 look b few c none want end 0 want never 0");
+            let second = run("look a look a look a lose b 60 offer end session want never 0");
+            let second = second.beside(&first);
+            let first = first.start();
+            await_did(&first, "look");
+            let second = second.start();
+            await_did(&first, "want");
+            second.signal(Signal::TERM);
+            let counted = ["SUCCESS", "SUCCESS", "NOT-FOUND", "NOT-FOUND", "SUCCESS"];
+            assert_eq!(did(&second.finish().expect(143)), counted, "{store}");
+            first.signal(Signal::TERM);
+            let published = ["SUCCESS", "SUCCESS", "SUCCESS", "BAD-PARAM", "SUCCESS"];
+            assert_eq!(did(&first.finish().expect(143)), published, "{store}");
+        }
+    }
+}
+
+#[test]
 fn launches_meet_those_that_are_given_the_same_name() {
     for stage in stages() {
         let words = |what: &'static str| what.split(' ').collect::<Vec<_>>();

@@ -29,7 +29,7 @@ wait $serving || code=100
 exit $code
 "#;
 
-fn by_hand(ranks: u32, options: &str, client: &[OsString]) -> Run {
+pub(crate) fn by_hand(ranks: u32, options: &str, client: &[OsString]) -> Run {
     let words = ["sh", "-c", BY_HAND, "sh"].map(OsString::from);
     let values = [wireup().into(), ranks.to_string().into(), options.into()];
     let words = words.into_iter().chain(values);
@@ -57,6 +57,36 @@ fn every_mpi_is_a_job_of_processes_that_were_started_by_hand() {
             ];
             assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
         }
+    }
+}
+
+#[test]
+fn a_port_on_every_interface_of_virtual_nodes_is_named_by_the_machine() {
+    let machine = rustix::system::uname();
+    let machine = machine.nodename().to_string_lossy().into_owned();
+    for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_none()) {
+        let listen = "--listen 0.0.0.0 --pmi-port-auth none";
+        let program = mpi.dir.join("allreduce");
+        let script = ["sh", "-c", r#"echo "port ${PMI_PORT%:*}"; exec "$0""#];
+        let client = script.map(OsString::from).into_iter();
+        let client: Vec<_> = client.chain([program.into_os_string()]).collect();
+        let mut run = by_hand(
+            2,
+            &format!("{listen} --virtual-nodes 2 --pmi pmi1"),
+            &client,
+        );
+        for (name, value) in &mpi.env {
+            run = run.env(name, value);
+        }
+        let outcome = run.run().expect(0);
+        let port = format!("port {machine}");
+        let expected = [
+            "allreduce rank=0 size=2 sum=3",
+            "allreduce rank=1 size=2 sum=3",
+            &port,
+            &port,
+        ];
+        assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
     }
 }
 

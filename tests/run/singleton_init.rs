@@ -1,4 +1,4 @@
-//! Programs that were started without a launcher and spawn: they execute `mpiexec`, which is wireup.
+//! Programs that were started without a launcher and spawn: they execute `mpiexec` or, with Open MPI 5, `prte`, which is wireup.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,19 +8,29 @@ use crate::common::{Mpi, Outcome, Run, mpi4py, mpis, repository, wireup};
 
 /// MPIs that spawn so, with what their networks need for dynamic processes.
 fn mpis_that_do() -> Vec<Mpi> {
-    let known = ["mpich5", "impi"];
+    let known = ["mpich5", "impi", "openmpi5"];
     mpis()
         .into_iter()
         .filter(|mpi| known.contains(&mpi.name.as_str()))
         .collect()
 }
 
-/// A command that finds wireup as `mpiexec`.
+/// Runs a program and removes what Open MPI leaves of it, whoever serves it: its session's directory and its shared memory.
+const TIDY: &str = r#""$@"; code=$?; rm -rf "$TMPDIR"/ompi.* /dev/shm/sm_segment.*; exit $code"#;
+
+/// A command that finds wireup as `mpiexec` and `prte`.
 fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
-    let mut run = Run::command(words);
+    let tidy = match mpi.name.as_str() {
+        "openmpi5" => &["sh", "-c", TIDY, "sh"][..],
+        _ => &[],
+    };
+    let tidy = tidy.iter().map(OsString::from);
+    let mut run = Run::command(tidy.chain(words));
     let links = run.dir().join("links");
     fs::create_dir(&links).unwrap();
-    std::os::unix::fs::symlink(wireup(), links.join("mpiexec")).unwrap();
+    for name in ["mpiexec", "prte"] {
+        std::os::unix::fs::symlink(wireup(), links.join(name)).unwrap();
+    }
     let path = std::env::var("PATH").unwrap();
     run = run.env("PATH", format!("{}:{path}", links.display()));
     let network = [
@@ -74,6 +84,33 @@ fn a_python_script_without_a_launcher_spawns() {
         }
         let outcome = run.run().expect(0);
         expect(&outcome, ("parent rank=0 size=1 sum=10", "child rank="), 3);
+    }
+}
+
+/// Spawns processes that would stay, and is killed.
+const KILLED: &str = r#"
+import os, signal, sys
+from mpi4py import MPI
+child = "from mpi4py import MPI; import time; time.sleep(600)"
+MPI.COMM_SELF.Spawn(sys.executable, ["-c", child], maxprocs=2)
+os.kill(os.getpid(), signal.SIGKILL)
+"#;
+
+#[test]
+fn what_a_program_without_a_launcher_has_spawned_ends_when_it_is_killed() {
+    // MPICH leaves shared memory of a program that is killed.
+    for mpi in mpis_that_do().iter().filter(|mpi| mpi.name == "openmpi5") {
+        let Some(python) = mpi4py(mpi) else {
+            return;
+        };
+        let words = [python.python.as_os_str(), "-c".as_ref(), KILLED.as_ref()];
+        let words = words.map(OsString::from);
+        // The launch outlives the program by as long as it takes to end it.
+        let mut run = alone(mpi, words).clean_within(crate::common::DEADLINE);
+        for (name, value) in &python.env {
+            run = run.env(name, value);
+        }
+        run.run().expect(128 + 9);
     }
 }
 

@@ -192,3 +192,14 @@ impl Front {
         }
     }
 }
+
+/// Sends one line by itself, or through the process in front.
+pub(super) async fn notify(front: Option<&mut Front>, state: &str) {
+    match front {
+        Some(front) => {
+            // One that has ended is noticed where it is waited for.
+            let _ = front.report(state).await;
+        }
+        None => to_service_manager(state.as_bytes()),
+    }
+}

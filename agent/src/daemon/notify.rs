@@ -6,8 +6,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tracing::warn;
 
-use super::front::Front;
-
 /// The variable with the service manager's address.
 pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
@@ -27,16 +25,5 @@ pub(super) fn to_service_manager(state: &[u8]) {
     if let Err(error) = sent {
         let state = String::from_utf8_lossy(state);
         warn!("cannot notify the service manager of {state}: {error}");
-    }
-}
-
-/// Sends one line by itself, or through the process in front.
-pub(super) async fn notify(front: Option<&mut Front>, state: &str) {
-    match front {
-        Some(front) => {
-            // One that has ended is noticed where it is waited for.
-            let _ = front.report(state).await;
-        }
-        None => to_service_manager(state.as_bytes()),
     }
 }

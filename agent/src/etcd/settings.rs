@@ -3,7 +3,6 @@
 //! Secrets and certificates are read once, when the settings are.
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::pki::default_directory;
 use crate::pki::store::{self, StoreError};
+use crate::site::{self, FileError, PasswordError};
 
 /// The file's name, and where it is for all users who have none of their own.
 const FILE: &str = "etcd.toml";
@@ -19,9 +19,6 @@ const OF_SYSTEM: &str = "/etc/wireup/etcd.toml";
 
 /// The list of members.
 const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
-
-/// The authorities of the system, where no other is named. Source: Debian's ca-certificates.
-const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// How long a member may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -40,8 +37,10 @@ pub enum EtcdSettingsError {
         .0.display()
     )]
     NoEndpoints(PathBuf),
-    #[error("{}: {reason}", .path.display())]
-    File { path: PathBuf, reason: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Password(#[from] PasswordError),
     #[error("{0:?} is no endpoint of etcd; write http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
     #[error(
@@ -115,14 +114,7 @@ impl EtcdSettings {
     /// [`EtcdSettingsError`]
     pub fn load_with(endpoints: &str) -> Result<Self, EtcdSettingsError> {
         let own = default_directory(FILE, "").ok();
-        let paths = own.iter().cloned().chain([OF_SYSTEM.into()]);
-        let mut config = Config::default();
-        for path in paths {
-            if let Some(found) = read(&path)? {
-                config = found;
-                break;
-            }
-        }
+        let config = site::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
         let variable = |name: &str| match name {
             ENDPOINTS if !endpoints.is_empty() => Some(endpoints.to_owned()),
             name => std::env::var(name).ok().filter(|value| !value.is_empty()),
@@ -208,27 +200,12 @@ impl EtcdSettings {
     }
 }
 
-/// The file's contents, if it is there.
-fn read(path: &Path) -> Result<Option<Config>, EtcdSettingsError> {
-    let wrong = |reason: String| EtcdSettingsError::File {
-        path: path.to_owned(),
-        reason,
-    };
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(wrong(error.to_string())),
-    };
-    let config = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    Ok(Some(config))
-}
-
 fn client(
     authority: Option<&Path>,
     identity: Option<Identity>,
 ) -> Result<ClientTlsConfig, EtcdSettingsError> {
-    let authority = authority.unwrap_or_else(|| Path::new(AUTHORITIES));
-    let authority = Certificate::from_pem(store::read_public(authority)?);
+    let authority = store::read_public(site::authorities(authority))?;
+    let authority = Certificate::from_pem(authority);
     let tls = ClientTlsConfig::new().ca_certificate(authority);
     Ok(match identity {
         Some(identity) => tls.identity(identity),
@@ -250,14 +227,7 @@ fn login(
     }
     let password = match (password, file) {
         (Some(password), _) => password,
-        (None, Some(path)) => {
-            let bytes = store::read_secret(&path)?;
-            let text = String::from_utf8(bytes).map_err(|_| EtcdSettingsError::File {
-                path,
-                reason: "this is no text".to_owned(),
-            })?;
-            text.trim_end_matches(['\r', '\n']).to_owned()
-        }
+        (None, Some(path)) => site::password(&path)?,
         (None, None) => return Err(EtcdSettingsError::NoPassword(user)),
     };
     Ok(Login {

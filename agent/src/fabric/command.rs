@@ -40,14 +40,18 @@ impl SiteCommand {
             Request::Revoke(id) => (vec!["revoke", id.as_str()], String::new()),
             Request::List(name) => (vec!["list", name], String::new()),
         };
-        let mut child = Command::new(&self.0[0])
+        let child = Command::new(&self.0[0])
             .args(&self.0[1..])
             .args(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            .spawn()?;
+            .spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => return Ok(Answer::Impossible(format!("{}: {error}", self.0[0]))),
+        };
         if let Some(mut input) = child.stdin.take() {
             // A command may not read it.
             let _ = input.write_all(body.as_bytes()).await;

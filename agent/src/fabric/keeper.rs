@@ -15,7 +15,7 @@ use super::records::Kept;
 use super::{Manager, drive, finish, sweep};
 use wireup::backend::fabric::{FromKeeper, ToKeeper, read_message, write_message};
 use wireup::failure::{AnyError, RunFailure};
-use wireup_core::fabric::life::{Life, Order, Outcome};
+use wireup_core::fabric::life::{Life, Order};
 use wireup_core::fabric::record::Record;
 use wireup_core::fabric::rest::Wanted;
 use wireup_core::job::spec::FabricSpec;
@@ -107,7 +107,7 @@ fn tell(message: &FromKeeper) -> bool {
 async fn obtain(wanted: Wanted, spec: FabricSpec, events: &mut Receiver<Event>) -> io::Result<()> {
     let refuse = |reason: String| {
         // A launcher that is gone needs no reason.
-        let _ = tell(&FromKeeper::Refused(reason, None));
+        let _ = tell(&FromKeeper::Refused(reason)) && tell(&FromKeeper::Over(None));
         Ok(())
     };
     let manager = match Manager::new(&spec) {
@@ -122,21 +122,24 @@ async fn obtain(wanted: Wanted, spec: FabricSpec, events: &mut Receiver<Event>) 
     let since = Instant::now();
     let (mut life, order) = Life::begin(wanted, spec, Duration::ZERO);
     // A launch that is over meanwhile is seen afterwards: until there is an answer, what there is to revoke is not known.
-    let mut order = drive(&manager, (&mut life, order), &mut kept, since).await?;
-    let told = matches!(order, Order::Provide(_));
-    if let Order::Provide(credential) = order {
-        tell(&FromKeeper::Provided(Box::new(credential), life.record()));
-        over(events).await?;
-        order = life.end(since.elapsed());
-        order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    match order {
+        Order::Provide(credential) => {
+            tell(&FromKeeper::Provided(Box::new(credential), life.record()));
+            over(events).await?;
+        }
+        // The launcher ends with this. What may exist is looked for as long as that takes.
+        Order::Refuse(reason) => {
+            tell(&FromKeeper::Refused(reason));
+        }
+        Order::Send(_) | Order::Wait(_) | Order::Over { .. } => {}
     }
-    let Order::Over(Outcome { refusal, leak }) = order else {
+    let order = life.end(since.elapsed());
+    let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    let Order::Over { leak } = order else {
         return Ok(());
     };
-    let heard = tell(&match (told, refusal) {
-        (false, Some(reason)) => FromKeeper::Refused(reason, leak.clone()),
-        _ => FromKeeper::Over(leak.clone()),
-    });
+    let heard = tell(&FromKeeper::Over(leak.clone()));
     if let Some(leak) = leak.filter(|_| !heard) {
         eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
     }
@@ -149,8 +152,7 @@ async fn watch(record: Record, node: u32, events: &mut Receiver<Event>) -> io::R
     }
     let name = record.name.clone();
     let delay = LATER * (node + 1);
-    let outcome = finish(record, &mut Kept::elsewhere(), delay).await;
-    if let Some(leak) = outcome.leak {
+    if let Some(leak) = finish(record, &mut Kept::elsewhere(), delay).await {
         eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
     }
     Ok(())

@@ -11,12 +11,11 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::CertificateError;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
@@ -24,14 +23,11 @@ use wireup::failure::AnyError;
 use wireup_core::fabric::rest::{ANSWER_MAX, Answer, HttpRequest};
 use wireup_core::job::spec::FabricSpec;
 
+use crate::site::{self, FileError};
+use crate::tls::verify;
+
 /// How long one request may take.
 const LIMIT: Duration = Duration::from_secs(15);
-
-/// The authorities that distributions trust: Debian's file, and Fedora's.
-const AUTHORITIES: [&str; 2] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-];
 
 /// Most bytes of a token.
 const TOKEN_MAX: usize = 16 * 1024;
@@ -41,8 +37,20 @@ const TOKEN_MAX: usize = 16 * 1024;
 pub(super) enum ServiceError {
     #[error("{address} is no address")]
     Address { address: String },
-    #[error("--fabric-ca {}: {reason}", path.display())]
-    Authorities { path: PathBuf, reason: AnyError },
+    #[error("--fabric-ca {0}")]
+    Authorities(FileError),
+}
+
+/// A connection, with TLS or without.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// How a service with `https` is known.
+struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    authorities: PathBuf,
 }
 
 /// A service with an address.
@@ -53,7 +61,7 @@ pub(super) struct Service {
     base: String,
     /// As a client names it in `Host`.
     authority: String,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Tls>,
     token: Option<PathBuf>,
 }
 
@@ -70,7 +78,13 @@ impl Service {
             false => None,
             true => {
                 let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
-                Some((connector(spec.authorities.as_deref())?, name))
+                let authorities = site::authorities(spec.authorities.as_deref());
+                let config = site::tls_client(authorities).map_err(ServiceError::Authorities)?;
+                Some(Tls {
+                    connector: TlsConnector::from(Arc::new(config)),
+                    name,
+                    authorities: authorities.to_owned(),
+                })
             }
         };
         Ok(Self {
@@ -84,34 +98,44 @@ impl Service {
     }
 
     pub(super) async fn ask(&self, request: &HttpRequest) -> Answer {
-        match timeout(LIMIT, self.exchange(request)).await {
+        let deadline = Instant::now() + LIMIT;
+        let late = || format!("no answer within {} s", LIMIT.as_secs());
+        let token = match self.token.as_deref().map(token).transpose() {
+            Ok(token) => token,
+            Err(error) => return Answer::Impossible(error.to_string()),
+        };
+        let stream = match timeout_at(deadline, self.connect()).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(unsent)) => return unsent,
+            Err(_) => return Answer::Unsent(late()),
+        };
+        match timeout_at(deadline, self.exchange(stream, request, token)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => Answer::Lost(chain(&*error)),
-            Err(_) => Answer::Lost(format!("no answer within {} s", LIMIT.as_secs())),
+            Err(_) => Answer::Lost(late()),
         }
     }
 
-    async fn exchange(&self, request: &HttpRequest) -> Result<Answer, AnyError> {
-        let token = self.token.as_deref().map(token).transpose()?;
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        match &self.tls {
-            None => self.over(stream, request, token).await,
-            Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await?;
-                self.over(stream, request, token).await
-            }
+    /// A connection to the service, or the answer if there is none.
+    async fn connect(&self) -> Result<Box<dyn Stream>, Answer> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
+        let stream = stream.map_err(|error| Answer::Unsent(chain(&error)))?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let connected = tls.connector.connect(tls.name.clone(), stream).await;
+        match connected {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(without_tls(&error, &tls.authorities)),
         }
     }
 
-    async fn over<S>(
+    async fn exchange(
         &self,
-        stream: S,
+        stream: Box<dyn Stream>,
         request: &HttpRequest,
         token: Option<HeaderValue>,
-    ) -> Result<Answer, AnyError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) -> Result<Answer, AnyError> {
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
         // It ends with its sender.
         tokio::spawn(connection);
@@ -157,28 +181,25 @@ fn token(path: &Path) -> Result<HeaderValue, AnyError> {
     Ok(value)
 }
 
-fn connector(given: Option<&Path>) -> Result<TlsConnector, ServiceError> {
-    let system = AUTHORITIES.iter().map(Path::new);
-    let path = given.or_else(|| system.clone().find(|path| path.exists()));
-    let path = path.unwrap_or_else(|| Path::new(AUTHORITIES[0]));
-    let wrong = |reason: AnyError| ServiceError::Authorities {
-        path: path.to_owned(),
-        reason,
-    };
-    let certificates =
-        CertificateDer::pem_file_iter(path).map_err(|error| wrong(error.to_string().into()))?;
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates.filter_map(Result::ok));
-    if roots.is_empty() {
-        return Err(wrong("it has no certificate".into()));
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(error.into()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
+/// What became of a request to a service with which there is no TLS, because of its certificate or of something else.
+fn without_tls(error: &io::Error, authorities: &Path) -> Answer {
+    use CertificateError::{BadSignature, InvalidPurpose, InvalidPurposeContext, UnknownIssuer};
+    use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    Answer::Impossible(match cause {
+        // Another authority of the same name looks like a forged signature.
+        Some(InvalidCertificate(UnknownIssuer | BadSignature)) => format!(
+            "its certificate was signed by no authority in {}; name the file with its authority: --fabric-ca FILE",
+            authorities.display()
+        ),
+        Some(InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. })) => {
+            "its certificate is not one of a server".to_owned()
+        }
+        Some(other @ (InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))) => {
+            verify::theirs(other)
+        }
+        _ => return Answer::Unsent(chain(error)),
+    })
 }
 
 /// An error with its causes, which hyper hides.

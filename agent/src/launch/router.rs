@@ -2,8 +2,9 @@
 //! copy it.
 
 use prost::bytes::Bytes;
+pub use wireup_core::link::control::Returned;
 use wireup_core::link::router;
-pub use wireup_core::link::router::{Loss, Neighbour, Returned, Router, TreePosition};
+pub use wireup_core::link::router::{Loss, Neighbour, Router, TreePosition};
 
 /// See [`router::Packet`].
 pub type Packet = router::Packet<Bytes>;

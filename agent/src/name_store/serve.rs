@@ -26,6 +26,7 @@ use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 use super::etcd_store::EtcdStore;
 use super::file::FileStore;
 use super::keeper::Keeper;
+use super::ldap_store::LdapStore;
 use super::{NameStore, StoreError, record};
 use crate::budget::Budgets;
 use crate::launch::Packet;
@@ -69,6 +70,9 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
             }
             NameBackend::Etcd(endpoints) => {
                 serve(EtcdStore::new(&endpoints), names, socket).await;
+            }
+            NameBackend::Ldap(url) => {
+                serve(LdapStore::new(&url, session), names, socket).await;
             }
             NameBackend::Agents => return Err(refused()),
         }

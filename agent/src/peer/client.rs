@@ -11,6 +11,7 @@ use super::connection::{Line, Peers};
 use super::error::{MessageError, PeerError};
 use super::packet;
 use super::reboot::LostChild;
+use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Queue, queue};
@@ -19,9 +20,6 @@ use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{LaunchMember, NodeStatus, VERSION};
 use wireup_core::link::frame::BODY_MAX;
-
-/// Version of this program, for people.
-pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Timeout of an agent's state report.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);

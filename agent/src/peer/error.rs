@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::client::PROGRAM_VERSION;
+use crate::PROGRAM_VERSION;
 use crate::launch::growth::GrowthError;
 use crate::tls::ConnectError;
 use wireup_core::link::control::VERSION;

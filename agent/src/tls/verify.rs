@@ -246,7 +246,7 @@ pub(super) fn own(error: &Error) -> String {
 }
 
 /// The error text for the other side of a connection.
-pub(super) fn theirs(error: &Error) -> String {
+pub(crate) fn theirs(error: &Error) -> String {
     use CertificateError as Bad;
     match error {
         Error::NoCertificatesPresented => "it shows no certificate".to_owned(),
@@ -287,10 +287,14 @@ pub(super) fn theirs(error: &Error) -> String {
     }
 }
 
-/// `DnsName("n1")` and the like as `n1`.
+/// `DnsName("n1")`, `IpAddress(10.0.0.1)` and the like as `n1, 10.0.0.1`.
 fn names(presented: &[String]) -> String {
     let names: Vec<&str> = plain(presented)
         .filter(|name| !name.contains("://"))
+        .map(|name| {
+            let address = name.strip_prefix("IpAddress(");
+            address.map_or(name, |address| address.trim_end_matches(')'))
+        })
         .collect();
     match names[..] {
         [] => "no name at all".to_owned(),

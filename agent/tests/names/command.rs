@@ -13,9 +13,7 @@ fn command(place: &Place, words: &[&str]) -> Command {
     command
         .args(["names", words[0], "--names", place.backend()])
         .args(&words[1..]);
-    command
-        .env_remove("WIREUP_MEET")
-        .env("XDG_CONFIG_HOME", place.config());
+    command.env_remove("WIREUP_MEET").envs(place.variables());
     command
 }
 
@@ -111,6 +109,13 @@ fn names_in_files_are_shown_watched_and_withdrawn() {
 #[test]
 fn names_in_etcd_are_shown_watched_and_withdrawn() {
     if let Some(place) = Place::etcd() {
+        names_are_shown_watched_and_withdrawn(&place);
+    }
+}
+
+#[test]
+fn names_in_a_directory_are_shown_watched_and_withdrawn() {
+    if let Some(place) = Place::ldap() {
         names_are_shown_watched_and_withdrawn(&place);
     }
 }

@@ -38,7 +38,7 @@ fn look_for(name: &str, wait: Option<Wait>) -> NameRequest {
     })
 }
 
-fn look(name: &str) -> NameRequest {
+pub(crate) fn look(name: &str) -> NameRequest {
     look_for(name, None)
 }
 
@@ -63,14 +63,14 @@ fn duplicate(name: &str) -> NameReply {
 }
 
 #[track_caller]
-fn is_found(answer: NameReply, name: &str) {
+pub(crate) fn is_found(answer: NameReply, name: &str) {
     let NameReply::Found(found) = &answer else {
         panic!("{name}: {answer:?}");
     };
     assert_eq!(found[0].data.bytes(), format!("port of {name}").as_bytes());
 }
 
-fn await_gone(launch: &mut Launch, name: &str) {
+pub(crate) fn await_gone(launch: &mut Launch, name: &str) {
     eventually("the name is gone", || {
         (launch.ask(0, look(name)) == GONE).then_some(())
     });

@@ -18,6 +18,16 @@ macro_rules! for_each_mpi {
             }
 
             #[test]
+            fn launches_connect_by_names_in_a_directory() {
+                super::of(stringify!($name), super::Place::ldap(), super::connects);
+            }
+
+            #[test]
+            fn names_in_a_directory_outlive_their_launch_if_the_user_wants_it() {
+                super::of(stringify!($name), super::Place::ldap(), super::outlives);
+            }
+
+            #[test]
             fn names_in_files_outlive_their_launch_if_the_user_wants_it() {
                 super::of(stringify!($name), super::Place::file(), super::outlives);
             }
@@ -49,14 +59,11 @@ fn run(mpi: &Mpi, place: &Place, options: &[&str], mode: &str) -> Run {
     let store = place.backend();
     let options = [&["--names", store, "--virtual-nodes", "2"], options].concat();
     let run = mpi.run(2, &options, "launches", &[mode, "the service"]);
-    let variables = FABRIC
+    let run = FABRIC
         .iter()
-        .chain(&[("XDG_CONFIG_HOME", place.config())])
-        .copied()
-        .collect::<Vec<_>>();
-    variables
-        .into_iter()
-        .fold(run, |run, (name, value)| run.env(name, value))
+        .fold(run, |run, (name, value)| run.env(name, value));
+    let variables = place.variables().into_iter();
+    variables.fold(run, |run, (name, value)| run.env(name, value))
 }
 
 fn got(outcome: &Outcome, text: &str) {

@@ -8,6 +8,7 @@ extern crate wireup_test_support;
 
 mod command;
 mod contract;
+mod directory;
 mod launches;
 mod places;
 
@@ -49,7 +50,7 @@ macro_rules! for_each_store {
     };
 }
 
-for_each_store!(agents file etcd);
+for_each_store!(agents file etcd ldap);
 
 #[test]
 fn files_are_those_of_mpich_both_ways() {

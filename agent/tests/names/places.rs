@@ -18,6 +18,7 @@ use wireup_core::names::shared::{FromShared, Serial, Ticket, ToShared};
 use wireup_core::rendezvous::STORE_COMMAND;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
+use crate::common::slapd::{self, Slapd};
 use crate::common::{eventually, skip, wireup};
 
 /// How long an answer may take on a busy machine.
@@ -28,6 +29,8 @@ pub(crate) const OTHER: u32 = 12_345;
 
 const ETCD: &str = "/usr/bin/etcd";
 
+const LDAP_SETTINGS: &str = "ldap.toml";
+
 /// A store that runs, or may run.
 pub(crate) struct Place {
     pub(crate) dir: tempfile::TempDir,
@@ -35,6 +38,8 @@ pub(crate) struct Place {
     backend: Option<String>,
     server: std::cell::RefCell<Option<Server>>,
     port: u16,
+    tls_port: u16,
+    slapd: Option<Slapd>,
     kind: Kind,
 }
 
@@ -43,6 +48,7 @@ pub(crate) enum Kind {
     Agents,
     File,
     Etcd,
+    Ldap,
 }
 
 /// A process that ends with this.
@@ -76,9 +82,13 @@ impl Place {
             dir,
             server: None.into(),
             port,
+            tls_port: 0,
+            slapd: None,
             kind,
         };
-        place.come();
+        if kind != Kind::Ldap {
+            place.come();
+        }
         place
     }
 
@@ -110,6 +120,50 @@ impl Place {
         }))
     }
 
+    /// As users whom the kernel names to the server.
+    #[track_caller]
+    pub(crate) fn ldap() -> Option<Self> {
+        Self::ldap_with(None, "ttl = 6\n")
+    }
+
+    /// With these settings, and with TLS if certificates are named.
+    #[track_caller]
+    pub(crate) fn ldap_with(certificates: Option<&Path>, settings: &str) -> Option<Self> {
+        let mut place = Self::new(Kind::Ldap, |_, _| None);
+        let slapd = Slapd::new(place.dir.path(), certificates)?;
+        place.backend = Some(format!("{}/{}", slapd.url(), slapd::BASE));
+        place.set(settings);
+        place.slapd = Some(slapd);
+        place.tls_port = certificates.map_or(0, |_| free_port());
+        place.come();
+        Some(place)
+    }
+
+    /// Gives the directory other settings.
+    pub(crate) fn set(&self, settings: &str) {
+        std::fs::write(self.dir.path().join(LDAP_SETTINGS), settings).unwrap();
+    }
+
+    /// The directory is reached at another URL from now on.
+    pub(crate) fn at(&mut self, scheme: &str, host: &str) {
+        let port = if scheme == "ldaps" {
+            self.tls_port
+        } else {
+            self.port
+        };
+        self.backend = Some(format!("{scheme}://{host}:{port}/{}", slapd::BASE));
+    }
+
+    /// Where the settings of stores are.
+    pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
+        let dir = self.dir.path();
+        let of_ldap = dir.join(LDAP_SETTINGS).display().to_string();
+        [
+            ("XDG_CONFIG_HOME", dir.display().to_string()),
+            ("WIREUP_LDAP_SETTINGS", of_ldap),
+        ]
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
@@ -117,11 +171,6 @@ impl Place {
     /// As `--names` has it.
     pub(crate) fn backend(&self) -> &str {
         self.backend.as_deref().unwrap_or("agents")
-    }
-
-    /// The directory of its settings.
-    pub(crate) fn config(&self) -> &str {
-        self.dir.path().to_str().unwrap()
     }
 
     pub(crate) fn shared(&self) -> PathBuf {
@@ -167,12 +216,28 @@ impl Place {
                 command.stdout(Stdio::null()).stderr(Stdio::null());
                 command.spawn().unwrap()
             }
+            Kind::Ldap => {
+                let urls = [("ldap", self.port), ("ldaps", self.tls_port)];
+                let urls = urls.map(|(scheme, port)| format!("{scheme}://127.0.0.1:{port}"));
+                let urls = if self.tls_port == 0 { &[] } else { &urls[..] };
+                let words = self.slapd.as_ref().unwrap().words(urls);
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]).spawn().unwrap()
+            }
         };
         *self.server.borrow_mut() = Some(Server(started));
-        if self.kind == Kind::Etcd {
-            eventually("the server accepts connections", || {
-                std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()
-            });
+        match &self.slapd {
+            Some(slapd) => {
+                eventually("the server accepts connections", || {
+                    UnixStream::connect(slapd.socket()).ok()
+                });
+            }
+            None if self.kind == Kind::Etcd => {
+                eventually("the server accepts connections", || {
+                    std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()
+                });
+            }
+            None => {}
         }
     }
 
@@ -180,7 +245,7 @@ impl Place {
     pub(crate) fn go(&self) {
         match self.kind {
             Kind::File => std::fs::rename(self.shared(), self.dir.path().join("away")).unwrap(),
-            Kind::Agents | Kind::Etcd => drop(self.server.borrow_mut().take()),
+            Kind::Agents | Kind::Etcd | Kind::Ldap => drop(self.server.borrow_mut().take()),
         }
     }
 
@@ -197,7 +262,7 @@ impl Place {
                 let agent = wireup().with_file_name("wireup-agent");
                 let mut command = Command::new(agent);
                 command.args([STORE_COMMAND, backend, meet]);
-                command.env_clear().env("XDG_CONFIG_HOME", self.dir.path());
+                command.env_clear().envs(self.variables());
                 command.stdin(Stdio::from(std::os::fd::OwnedFd::from(other)));
                 if let Some(user) = user {
                     command.uid(user).gid(user);

@@ -14,7 +14,7 @@ pub enum BindingError {
     NoSuchPart(Level),
     #[error(
         "{ranks} ranks with {each} {} each need {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
-        unit.noun(*each), of_level(*over, *unit), advice(*unit, *threads, *needed)
+        unit.noun(*each), room_in(*over, *unit, *room), advice(*unit, *threads, *needed)
     )]
     TooFew {
         ranks: u32,
@@ -24,7 +24,24 @@ pub enum BindingError {
         have: u64,
         /// The level over which ranks are mapped.
         over: Option<Level>,
+        /// Ranks for which the parts of this level have room together.
+        room: usize,
         /// Hardware threads that may be used.
+        threads: u64,
+    },
+    #[error(
+        "--map-by ppr: {ranks} ranks with {each} {} each on a {} need {needed}, and {have} of it may be used; {}use a smaller number, or --oversubscribe to let them share",
+        unit.noun(*each), level.noun(1), advice(*unit, *threads, *needed)
+    )]
+    PartTooSmall {
+        /// Ranks that would be on the part.
+        ranks: usize,
+        each: u32,
+        level: Level,
+        unit: Level,
+        needed: u64,
+        have: usize,
+        /// Hardware threads of the part that may be used.
         threads: u64,
     },
     #[error(
@@ -45,6 +62,8 @@ pub enum BindingError {
         "CPU {cpu} does not run on this host or does not exist; ranks may use the CPUs {usable}"
     )]
     NoSuchCpu { cpu: u32, usable: CpuSet },
+    #[error("CPU {cpu} is switched off on this host; ranks may use the CPUs {usable}")]
+    Offline { cpu: u32, usable: CpuSet },
     #[error(
         "CPU {cpu} is not in the affinity mask or the control group here; ranks may use the CPUs {usable}"
     )]
@@ -68,9 +87,12 @@ pub enum BindingError {
     Overlap { other: Rank, rank: Rank },
 }
 
-fn of_level(over: Option<Level>, unit: Level) -> String {
+fn room_in(over: Option<Level>, unit: Level, room: usize) -> String {
     match over.filter(|over| *over > unit) {
-        Some(over) => format!(" where {} have them", over.noun(2)),
+        Some(over) => format!(
+            ", in {} that have room for {room} of the ranks",
+            over.noun(2)
+        ),
         None => String::new(),
     }
 }

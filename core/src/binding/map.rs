@@ -115,8 +115,20 @@ pub(super) fn groups(
                     parts: u32::try_from(parts).unwrap_or(u32::MAX),
                 });
             }
-            let crowded = pools.iter().any(|pool| pool.len() < ranks as usize);
-            (!crowded || share).then(|| filled(parts, ranks as usize, total))
+            let shares = filled(parts, ranks as usize, total);
+            let mut both = shares.iter().zip(&pools);
+            match both.position(|(share, pool)| *share > pool.len()) {
+                Some(part) if !share => {
+                    return Err(too_small(
+                        topology,
+                        usable,
+                        spec,
+                        units,
+                        (level, part, shares[part]),
+                    ));
+                }
+                _ => Some(shares),
+            }
         }
         MapWithin::InOrder | MapWithin::Over(_) if total <= room => Some(spread(&pools, total)),
         MapWithin::InOrder | MapWithin::Over(_) => share.then(|| over_and_over(&pools, total)),
@@ -135,6 +147,7 @@ pub(super) fn groups(
             needed: u64::from(demand.ranks) * u64::from(spec.cpus_per_rank),
             have: units.sets.len() as u64,
             over,
+            room,
             threads: threads.count() as u64,
         });
     };
@@ -143,6 +156,32 @@ pub(super) fn groups(
         turns.take(share).cloned()
     });
     Ok(chosen.skip(demand.before as usize).collect())
+}
+
+/// Why that part of a level has no room for so many ranks.
+fn too_small(
+    topology: &Topology,
+    usable: &CpuSet,
+    spec: &BindingSpec,
+    units: &Units,
+    (level, part, ranks): (Level, usize, usize),
+) -> BindingError {
+    let mut parts = topology
+        .parts(level)
+        .iter()
+        .filter(|part| part.cpus.meets(usable));
+    let cpus = parts.nth(part);
+    let cpus = cpus.map(|part| part.cpus.and(usable)).unwrap_or_default();
+    let within = |unit: &&CpuSet| unit.is_within(&cpus);
+    BindingError::PartTooSmall {
+        ranks,
+        each: spec.cpus_per_rank,
+        level,
+        unit: units.level,
+        needed: ranks as u64 * u64::from(spec.cpus_per_rank),
+        have: units.sets.iter().filter(within).count(),
+        threads: cpus.iter().count() as u64,
+    }
 }
 
 /// Groups of `each` units one after the other, in the order of the host. If there are enough of these none reaches over

@@ -70,6 +70,19 @@ fn neighbours_share_a_part_and_all_parts_have_as_many() {
 }
 
 #[test]
+fn ranks_of_each_part_need_room_only_where_they_are() {
+    // NUMA nodes of 8 cores with 2 hardware threads each.
+    let bind = |each, count| {
+        let spec = spec(Level::Core, MapWithin::Each(each, Level::Numa));
+        bound("numa4", &spec, count)
+    };
+    assert!(bind(9, 8).is_ok());
+    assert!(bind(9, 9 + 8).unwrap_err().to_string().starts_with(
+        "--map-by ppr: 9 ranks with 1 core each on a NUMA node need 9, and 8 of it may be used; use --bind-to hwthread, use a smaller number"
+    ));
+}
+
+#[test]
 fn a_rank_with_several_cores_stays_in_one_numa_node() {
     let mut three = spec(Level::Core, ORDER);
     three.cpus_per_rank = 3;
@@ -149,6 +162,13 @@ fn what_the_host_does_not_allow_is_not_given() {
     assert!(matches!(absent, BindingError::NoSuchCpu { cpu: 400, .. }));
     let barred = bind(&list("2,5"), 1).unwrap_err();
     assert!(matches!(barred, BindingError::NotAllowed { cpu: 5, .. }));
+    let mut partly = (*topology).clone();
+    partly.offline = "400".parse().unwrap();
+    let partly = HostBinding::new(partly.into(), None, &list("400"), &ranks(1), (0, false));
+    assert!(matches!(
+        partly,
+        Err(BindingError::Offline { cpu: 400, .. })
+    ));
     let nothing: CpuSet = "500".parse().unwrap();
     let spec = spec(Level::Core, ORDER);
     let none = HostBinding::new(
@@ -329,14 +349,23 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
 fn memory_and_threads_follow_the_cpus() {
     let map = MapWithin::Over(Level::Package);
     let binding = bound("gracehopper", &spec(Level::Package, map), 2).unwrap();
+    assert_eq!(binding.memory_of(Rank(1)), None);
     let second = binding.of(Rank(1)).unwrap();
-    assert_eq!(binding.memory_near(second), [1]);
     assert_eq!(binding.cores_within(second).len(), 72);
-    let binding = bound("numa4", &spec(Level::Package, map), 2).unwrap();
-    assert_eq!(
-        binding.memory_near(binding.of(Rank(1)).unwrap()),
-        [4, 5, 6, 7]
-    );
+    for (name, memory, nodes) in [
+        ("gracehopper", MemBind::Local, &[1][..]),
+        ("numa4", MemBind::Local, &[4, 5, 6, 7]),
+        ("numa4", MemBind::Prefer, &[4]),
+        ("numa4", MemBind::Interleave, &[4, 5, 6, 7]),
+    ] {
+        let spec = BindingSpec {
+            memory,
+            ..spec(Level::Package, map)
+        };
+        let binding = bound(name, &spec, 2).unwrap();
+        let expected = Some((memory, nodes.to_vec()));
+        assert_eq!(binding.memory_of(Rank(1)), expected, "{name}");
+    }
     let binding = bound("numa4", &spec(Level::Hwthread, ORDER), 1).unwrap();
     let places = binding.cores_within(binding.of(Rank(0)).unwrap());
     assert_eq!(places, ["0".parse().unwrap()]);

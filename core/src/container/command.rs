@@ -7,21 +7,25 @@
 //! caller's; crun refuses control groups of both versions whose second has controllers, where the machine has both.
 //! Source: docs/containers.md#runtimes.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
 use super::{BindMount, HOLDER, Layout};
 use crate::job::spec::Runtime;
 
+/// A file in the holder's directory by which a user's podman makes no lock in `/dev/shm`: its name, and its text.
+pub const PODMAN_CONFIGURATION: (&str, &str) =
+    ("containers.conf", "[engine]\nlock_type = \"file\"\n");
+
 /// The root directory of a container.
 #[derive(Clone, Copy, Debug)]
 pub enum Root<'a> {
     /// A directory in which the places of this layout have been made.
     Directory(&'a Path, &'a Layout),
-    /// An image that the runtime knows by this name, with these mounts.
-    Image(&'a str, &'a [BindMount]),
+    /// An image that the runtime knows by this name, or a file, with these mounts.
+    Image(&'a OsStr, &'a [BindMount]),
 }
 
 /// The process that holds the container.
@@ -37,11 +41,24 @@ pub struct Holder<'a> {
     pub bundle: &'a Path,
 }
 
+impl Holder<'_> {
+    /// Its program in an image that has no place for it.
+    fn mount(&self) -> BindMount {
+        BindMount {
+            source: self.program.to_owned(),
+            target: HOLDER.into(),
+            read_only: true,
+        }
+    }
+}
+
 /// What is to be known of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostFacts {
     /// Control groups of both versions are mounted, as systemd's hybrid mode has it.
     pub hybrid_cgroups: bool,
+    /// The launch is not root's.
+    pub user: bool,
 }
 
 /// The command line that starts the holder in a container.
@@ -53,16 +70,26 @@ pub fn command(
 ) -> Vec<OsString> {
     let mut words = Words::default();
     match runtime {
+        Runtime::Apptainer => apptainer(&mut words, root, holder),
         Runtime::Bwrap => bwrap(&mut words, root, holder),
         Runtime::Charliecloud => charliecloud(&mut words, root, holder),
         Runtime::Crun => {
             separated(&mut words, host);
-            words.add(["crun", "run", "--bundle"]);
+            words.add(["crun"]);
+            if host.user {
+                words.option("--root", holder.bundle.join("crun"));
+                words.add(["--cgroup-manager=disabled"]);
+            }
+            words.add(["run", "--bundle"]);
             words.0.push(holder.bundle.into());
             words.add([holder.name]);
         }
         Runtime::Podman => {
             separated(&mut words, host);
+            match host.user {
+                true => users_podman(&mut words, holder),
+                false => words.add(["podman"]),
+            }
             podman(&mut words, root, holder);
         }
     }
@@ -77,6 +104,16 @@ impl Words {
         self.0.extend(words.into_iter().map(OsString::from));
     }
 
+    fn option(&mut self, name: &str, value: PathBuf) {
+        self.0.extend([name.into(), value.into()]);
+    }
+
+    fn variable(&mut self, name: &str, value: PathBuf) {
+        let mut text = OsString::from(name);
+        text.push(value);
+        self.0.push(text);
+    }
+
     fn holder(&mut self, holder: Holder<'_>) {
         self.add([HOLDER, &holder.watches.to_string()]);
     }
@@ -84,16 +121,32 @@ impl Words {
 
 /// The signal by which a launcher that is killed ends its children has to leave these alone: they remove the container
 /// when the holder has ended. Where it is needed, they run in mounts of their own, without the second version of control
-/// groups. crun makes directories in the place of these all the same.
+/// groups. crun makes directories in the place of these all the same. A user's run in a user namespace in which they are
+/// root; ranks, which stay in the one around it, may join its mounts.
 fn separated(words: &mut Words, host: HostFacts) {
-    let script = match host.hybrid_cgroups {
-        true => {
-            words.add(["unshare", "--mount"]);
-            "trap '' TERM; umount -l /sys/fs/cgroup/unified && mount -n -t tmpfs none /sys/fs/cgroup/unified && exec \"$@\""
+    const COVERED: &str = "mount -n -t tmpfs none /sys/fs/cgroup/unified && ";
+    let before = match (host.user, host.hybrid_cgroups) {
+        (true, hybrid) => {
+            words.add(["unshare", "--user", "--map-root-user", "--mount"]);
+            // What is mounted outside cannot be removed there.
+            if hybrid {
+                COVERED.to_owned()
+            } else {
+                String::new()
+            }
         }
-        false => "trap '' TERM; exec \"$@\"",
+        (false, true) => {
+            words.add(["unshare", "--mount"]);
+            format!("umount -l /sys/fs/cgroup/unified && {COVERED}")
+        }
+        (false, false) => String::new(),
     };
-    words.add(["sh", "-c", script, "sh"]);
+    words.add([
+        "sh",
+        "-c",
+        &format!("trap '' TERM; {before}exec \"$@\""),
+        "sh",
+    ]);
 }
 
 /// A mount as `SOURCE:TARGET`, with what runtimes add.
@@ -103,6 +156,47 @@ fn pair(mount: &BindMount, read_only: &str, writable: &str) -> OsString {
     text.push(&mount.target);
     text.push(if mount.read_only { read_only } else { writable });
     text
+}
+
+/// What it mounts by itself is left out, but for `/dev`: devices do not work in its other mounts. As root it asks for all
+/// capabilities, which the caller may not have; the holder needs none.
+fn apptainer(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+    words.add(["env"]);
+    // It would make one in the user's home directory.
+    words.variable("APPTAINER_CONFIGDIR=", holder.bundle.join("apptainer"));
+    words.add([
+        "apptainer",
+        "--silent",
+        "--nocolor",
+        "exec",
+        "--no-privs",
+        "--no-umask",
+    ]);
+    words.add(["--no-home", "--cleanenv", "--pwd", "/"]);
+    words.add(["--no-mount", "home,cwd,tmp,proc,sys,bind-paths,hostfs"]);
+    let mounts = match root {
+        Root::Directory(_, layout) => &layout.mounts,
+        Root::Image(_, mounts) => mounts,
+    };
+    let devices = Path::new("/dev");
+    let own = mounts
+        .iter()
+        .filter(|mount| !mount.is_same() || mount.target != devices);
+    // Whatever the site's configuration makes of /dev.
+    let shared = BindMount::same(Path::new("/dev/shm"));
+    for mount in own.chain([&shared]) {
+        words.add(["--bind"]);
+        words.0.push(pair(mount, ":ro", ""));
+    }
+    match root {
+        Root::Directory(path, _) => words.0.push(path.into()),
+        Root::Image(file, _) => {
+            words.add(["--bind"]);
+            words.0.push(pair(&holder.mount(), ":ro", ""));
+            words.0.push(file.to_owned());
+        }
+    }
+    words.holder(holder);
 }
 
 fn bwrap(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
@@ -138,15 +232,34 @@ fn charliecloud(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
     words.holder(holder);
 }
 
-fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+/// podman that takes itself for root and keeps all its files in the holder's directory: other places would be those of its
+/// number in the namespace, which is 0 for every user.
+fn users_podman(words: &mut Words, holder: Holder<'_>) {
+    let below = |name: &str| holder.bundle.join(name);
+    words.add(["env", "_CONTAINERS_USERNS_CONFIGURED=done"]);
+    for name in ["HOME=", "XDG_RUNTIME_DIR=", "XDG_CONFIG_HOME="] {
+        words.variable(name, holder.bundle.to_owned());
+    }
+    words.variable("CONTAINERS_CONF=", below(PODMAN_CONFIGURATION.0));
     words.add([
         "podman",
-        "run",
-        "--rm",
-        "--interactive",
-        "--log-driver",
-        "none",
+        "--storage-driver",
+        "vfs",
+        "--cgroup-manager",
+        "cgroupfs",
     ]);
+    words.add(["--events-backend", "none"]);
+    for (option, name) in [
+        ("--root", "podman"),
+        ("--runroot", "podman-run"),
+        ("--tmpdir", "podman-tmp"),
+    ] {
+        words.option(option, below(name));
+    }
+}
+
+fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+    words.add(["run", "--rm", "--interactive", "--log-driver", "none"]);
     words.add([
         "--network",
         "host",
@@ -185,13 +298,10 @@ fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
         }
         Root::Image(name, _) => {
             words.add(["--volume"]);
-            let program = BindMount {
-                source: holder.program.to_owned(),
-                target: HOLDER.into(),
-                read_only: true,
-            };
-            words.0.push(pair(&program, ":ro", ""));
-            words.add(["--entrypoint", HOLDER, name, &holder.watches.to_string()]);
+            words.0.push(pair(&holder.mount(), ":ro", ""));
+            words.add(["--entrypoint", HOLDER]);
+            words.0.push(name.to_owned());
+            words.add([&*holder.watches.to_string()]);
         }
     }
 }
@@ -222,4 +332,61 @@ pub fn bundle(root: &Path, layout: &Layout, holder: Holder<'_>) -> String {
         "linux": { "namespaces": [{ "type": "mount" }] },
     });
     config.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(runtime: Runtime, host: HostFacts) -> String {
+        let mounts = ["/dev", "/data"].map(|path| BindMount::same(Path::new(path)));
+        let layout = Layout {
+            mounts: mounts.to_vec(),
+            ..Layout::default()
+        };
+        let holder = Holder {
+            program: Path::new("/b/holder"),
+            watches: 7,
+            name: "job",
+            bundle: Path::new("/b"),
+        };
+        let root = Root::Directory(Path::new("/b/root"), &layout);
+        let words = command(runtime, root, holder, host);
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        words.join(" ")
+    }
+
+    #[test]
+    fn a_user_s_runtime_is_root_in_a_user_namespace_and_leaves_no_files() {
+        let user = HostFacts {
+            user: true,
+            ..HostFacts::default()
+        };
+        for runtime in [Runtime::Crun, Runtime::Podman] {
+            let text = words(runtime, user);
+            assert!(
+                text.starts_with("unshare --user --map-root-user --mount sh -c "),
+                "{text}"
+            );
+            assert!(text.contains(" --root /b/"), "{text}");
+            let text = words(runtime, HostFacts::default());
+            assert!(
+                !text.contains("--user ") && !text.contains("--root /b/c"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn apptainer_mounts_devices_itself() {
+        let text = words(Runtime::Apptainer, HostFacts::default());
+        assert!(
+            !text.contains("--bind /dev:/dev ") && text.contains("--bind /data:/data"),
+            "{text}"
+        );
+        assert!(text.ends_with(" /b/root /.wireup-holder 7"), "{text}");
+    }
 }

@@ -2,12 +2,16 @@
 //! specification 1.0: the state of a container, and `config.json` of its bundle.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
 /// The annotation that asks for the hook, and its value.
 pub const ANNOTATION: (&str, &str) = ("org.wireup.ranks", "yes");
+
+/// The annotation that asks for the host's MPI in place of the image's, and its value.
+pub const MPI_ANNOTATION: (&str, &str) = ("org.wireup.mpi", "host");
 
 /// The directory of a PMIx server, for its clients.
 const SERVER: &str = "PMIX_SERVER_TMPDIR=";
@@ -24,6 +28,17 @@ pub struct HookPlan {
     /// The directory of the rank's node in its job, if it is offered PMIx.
     pub node: Option<PathBuf>,
     pub shared_memory: PathBuf,
+    /// What the container runs, if it is to have the host's MPI.
+    pub host_mpi: Option<Program>,
+}
+
+/// A program of a container.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Program {
+    /// Its name as the container has it; empty if it has none.
+    pub name: OsString,
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: PathBuf,
 }
 
 /// Why a container cannot have a rank.
@@ -38,6 +53,8 @@ pub enum HookError {
         "the container has a {0} namespace of its own, in which MPIs fail; start it with that of the host ({1})"
     )]
     Namespace(&'static str, &'static str),
+    #[error("the annotation org.wireup.mpi has the value {0:?}; it may be \"host\"")]
+    Mpi(String),
     #[error("{SERVER}{}: this is no directory of a job", .0.display())]
     NoJob(PathBuf),
 }
@@ -68,6 +85,10 @@ struct Process {
     env: Vec<String>,
     #[serde(default)]
     user: User,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    cwd: PathBuf,
 }
 
 #[derive(Default, Deserialize)]
@@ -133,12 +154,31 @@ pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError>
             return Err(HookError::Namespace(kind, remedy));
         }
     }
+    let host_mpi = match config.annotations.get(MPI_ANNOTATION.0) {
+        None => None,
+        Some(value) if value == MPI_ANNOTATION.1 => Some(config.process.program()),
+        Some(other) => return Err(HookError::Mpi(other.clone())),
+    };
     Ok(Some(HookPlan {
         root: bundle.join(config.root.path),
         user: config.process.user.uid,
         node,
         shared_memory: SHARED_MEMORY.into(),
+        host_mpi,
     }))
+}
+
+impl Process {
+    fn program(&self) -> Program {
+        let env = self.env.iter().filter_map(|entry| entry.split_once('='));
+        Program {
+            name: self.args.first().cloned().unwrap_or_default().into(),
+            env: env
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            cwd: self.cwd.clone(),
+        }
+    }
 }
 
 /// The directory of a node, which has those of its PMIx server and of its sessions: `…/wireup-0123456789abcdef/n0`. No
@@ -195,6 +235,7 @@ mod tests {
             user: 7,
             node: Some("/tmp/wireup-0123.n1/n1".into()),
             shared_memory: "/dev/shm".into(),
+            host_mpi: None,
         };
         assert_eq!(
             planned("yes", &["A=1", SERVER_OF_JOB], &["mount"]),
@@ -203,6 +244,29 @@ mod tests {
         assert_eq!(planned("no", &[SERVER_OF_JOB], &["pid"]), Ok(None));
         let plain = planned("yes", &[], &["mount", "network"]).unwrap().unwrap();
         assert_eq!(plain.node, None);
+    }
+
+    #[test]
+    fn the_host_s_mpi_is_for_containers_that_ask_for_it() {
+        let planned = |value: &str| {
+            let config = serde_json::json!({
+                "root": { "path": "rootfs" },
+                "process": { "env": ["A=b=c"], "args": ["app", "x"], "cwd": "/data" },
+                "annotations": { "org.wireup.ranks": "yes", "org.wireup.mpi": value },
+            });
+            plan(config.to_string().as_bytes(), Path::new("/bundle"))
+        };
+        let program = Program {
+            name: "app".into(),
+            env: vec![("A".into(), "b=c".into())],
+            cwd: "/data".into(),
+        };
+        assert_eq!(planned("host").unwrap().unwrap().host_mpi, Some(program));
+        let error = planned("mine").unwrap_err().to_string();
+        assert!(
+            error.contains("org.wireup.mpi has the value \"mine\""),
+            "{error}"
+        );
     }
 
     #[test]

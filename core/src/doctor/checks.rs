@@ -78,8 +78,12 @@ pub const CHECKS: &[Check] = &[
     one("ports", "net.ipv4.ip_local_port_range",
         "sysctl -w net.ipv4.ip_local_port_range='32768 60999'", network::ports),
     // The program and its libraries.
+    one("image-runtime", "the program of the container runtime in PATH (--image, --runtime)",
+        "install it on the host, or choose another (--runtime)", software::image_runtime),
+    one("image", "making a container of the image with a process that does nothing (--image)",
+        "copy the directory to the host or put it where all see it, readable for the user; podman pull an image that has a name", software::image),
     one("program", "the program: found, and may be executed",
-        "put the program at the same place on all hosts, or have it brought along (wireup run --stage)", software::program),
+        "put the program at the same place on all hosts, or have it brought along (wireup run --stage); with --image, put it into the image", software::program),
     one("libraries", "libraries that the program needs, as the dynamic loader searches them",
         "install them, or add their directory: -x LD_LIBRARY_PATH=…", software::libraries),
     all("program-build", "a digest of the program's file on each host",

@@ -37,7 +37,9 @@ pub struct HostFacts {
     /// libfabric and UCX, as far as they are installed.
     pub network_libraries: Vec<NetworkLibrary>,
     pub pmix: Pmix,
-    /// The program that the user names.
+    /// The container that ranks would run in.
+    pub image: Option<Image>,
+    /// The program that the user names, as ranks in an image would find it.
     pub program: Option<Program>,
     /// Variables that direct an MPI, by name.
     pub variables: BTreeMap<String, String>,
@@ -216,6 +218,16 @@ pub struct Pmix {
     /// Known faults of that version.
     pub vulnerable: Option<String>,
     /// Why there is none, or no server for it.
+    pub problem: Option<String>,
+}
+
+/// What came of making a container of an image.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Image {
+    /// The program of the runtime that PATH does not have.
+    pub no_runtime: Option<String>,
+    /// Why there is no container.
     pub problem: Option<String>,
 }
 

@@ -28,6 +28,9 @@ pub const DEFAULT_VNI: &str = "FI_CXI_DEFAULT_VNI";
 /// The key in hexadecimal digits.
 pub const KEY: &str = "FI_CXI_AUTH_KEY";
 
+/// All variables in which there is a credential.
+pub const NAMES: [&str; 6] = [VNIS, DEVICES, SERVICES, TRAFFIC, DEFAULT_VNI, KEY];
+
 /// What one host has of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HostPart {
@@ -93,10 +96,7 @@ impl Credential {
         let mut found = Self::default();
         let mut default: Option<u16> = None;
         for (name, value) in variables {
-            let Some(known) = [VNIS, DEVICES, SERVICES, TRAFFIC, DEFAULT_VNI, KEY]
-                .into_iter()
-                .find(|known| name == *known)
-            else {
+            let Some(known) = NAMES.into_iter().find(|known| name == *known) else {
                 continue;
             };
             let value = value.to_str().ok_or(CredentialError::Malformed(known))?;

@@ -10,12 +10,12 @@
 //!                                   ▼
 //!                                 Ready ── end ──▶ Revoking ──▶ Checking ── 404 ──▶ (next one) ──▶ over
 //!                                                     ▲            │ still there, no answer
-//!  refused, too late ─────────────────────────────────┴────────────┘
+//!  refused, too late ──▶ Refused ── end ──────────────┴────────────┘
 //! ```
 //! The first attempt creates at once; `Listing` follows an answer that was lost or an error of the manager, because the
 //! service may exist. Rule: what may exist is looked for under its name before it is created again, and once more at the
 //! end: a request that was given up may still be carried out. A manager that cannot list gets the request again with
-//! the same idempotency key.
+//! the same idempotency key. A request that was not sent changes nothing: it is sent again, unless it never can be.
 
 use std::time::Duration;
 
@@ -43,16 +43,10 @@ pub enum Order {
     Wait(Duration),
     /// The ranks can have it; nothing is to be done until the launch is over.
     Provide(Credential),
-    Over(Outcome),
-}
-
-/// How it ended.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Outcome {
-    /// Why there was no credential, if there was none.
-    pub refusal: Option<String>,
-    /// Why it is not certain that nothing is left of it.
-    pub leak: Option<String>,
+    /// There is none, and why. The driver [ends](Life::end) it: something may exist.
+    Refuse(String),
+    /// Nothing is left of it, or why that is not certain.
+    Over { leak: Option<String> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +55,7 @@ enum State {
     Listing,
     Authorizing,
     Ready,
+    Refused,
     /// The last look for services under the launch's name.
     Searching,
     Revoking,
@@ -78,9 +73,12 @@ pub struct Life {
     /// Services of ours that are not known to be gone; the first is the one that is used.
     services: Vec<ServiceId>,
     uncertain: bool,
+    /// A request to create one was sent and may have been carried out, and its answer is not known.
+    unanswered: bool,
     /// The manager does not list services.
     cannot_list: bool,
-    refusal: Option<String>,
+    /// Why there is no credential.
+    refusal: String,
     attempt: u32,
     /// When the current half of its life began.
     since: Duration,
@@ -97,8 +95,9 @@ impl Life {
             credential: Credential::default(),
             services: Vec::new(),
             uncertain: true,
+            unanswered: false,
             cannot_list: false,
-            refusal: None,
+            refusal: String::new(),
             attempt: 0,
             since: now,
         };
@@ -119,8 +118,9 @@ impl Life {
             credential: Credential::default(),
             services: record.services,
             uncertain: record.uncertain,
+            unanswered: record.uncertain,
             cannot_list: false,
-            refusal: None,
+            refusal: String::new(),
             attempt: 0,
             since: now,
         };
@@ -147,7 +147,11 @@ impl Life {
     /// The launch is over, or wants no credential any more. Not while an answer is awaited.
     pub fn end(&mut self, now: Duration) -> Order {
         match self.state {
-            State::Creating | State::Listing | State::Authorizing | State::Ready => self.clean(now),
+            State::Creating
+            | State::Listing
+            | State::Authorizing
+            | State::Ready
+            | State::Refused => self.clean(now),
             // It is already on its way.
             _ => Order::Wait(Duration::ZERO),
         }
@@ -156,11 +160,16 @@ impl Life {
     /// Time has passed as ordered.
     pub fn waited(&mut self) -> Order {
         Order::Send(match self.state {
-            State::Creating => Request::Create(self.wanted.clone()),
+            State::Creating => {
+                // For the record, which is written before the request is sent.
+                self.uncertain = true;
+                Request::Create(self.wanted.clone())
+            }
             State::Listing | State::Searching => Request::List(self.wanted.name.clone()),
             State::Authorizing | State::Checking => Request::Auth(self.first()),
             State::Revoking => Request::Revoke(self.first()),
             State::Ready => return Order::Provide(self.credential.clone()),
+            State::Refused => return Order::Refuse(self.refusal.clone()),
             State::Over => return self.over(None),
         })
     }
@@ -174,7 +183,7 @@ impl Life {
             State::Searching => self.on_searched(answer, now),
             State::Revoking => self.on_revoked(answer, now),
             State::Checking => self.on_checked(answer, now),
-            State::Ready | State::Over => self.waited(),
+            State::Ready | State::Refused | State::Over => self.waited(),
         }
     }
 
@@ -183,23 +192,22 @@ impl Life {
             Answer::Status(200..=299, body) => match created(body, &mut self.credential) {
                 Some(id) => {
                     // With one answer for one request, there is one service.
-                    self.uncertain = self.attempt > 0;
+                    self.uncertain = self.unanswered;
                     self.services.push(id);
                     self.go_on(State::Authorizing)
                 }
-                None => self.fail(
-                    "its answer about the new service is not understood".into(),
-                    now,
-                ),
+                None => self.fail("its answer about the new service is not understood".into()),
             },
             Answer::Status(code, body) if is_final(*code) => {
-                self.uncertain = self.attempt > 0;
-                self.fail(refusal(*code, body), now)
+                self.uncertain = self.unanswered;
+                self.fail(refusal(*code, body))
             }
             other => {
-                let next = match self.cannot_list {
-                    true => State::Creating,
-                    false => State::Listing,
+                self.unanswered |= matches!(other, Answer::Status(..) | Answer::Lost(_));
+                self.uncertain = self.unanswered;
+                let next = match self.unanswered && !self.cannot_list {
+                    true => State::Listing,
+                    false => State::Creating,
                 };
                 self.again(next, other, now)
             }
@@ -242,11 +250,10 @@ impl Life {
                     self.waited()
                 }
                 None => {
-                    let text = "its answer about the key is not understood, or names no VNI";
-                    self.fail(text.into(), now)
+                    self.fail("its answer about the key is not understood, or names no VNI".into())
                 }
             },
-            Answer::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body), now),
+            Answer::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body)),
             other => self.again(State::Authorizing, other, now),
         }
     }
@@ -326,14 +333,17 @@ impl Life {
         } else {
             REVOKE_LIMIT
         };
+        let text = match answer {
+            Answer::Status(code, body) => refusal(*code, body),
+            Answer::Lost(reason) | Answer::Unsent(reason) => reason.clone(),
+            Answer::Impossible(reason) if beginning => return self.fail(reason.clone()),
+            // What makes it so may be mended before it is too late.
+            Answer::Impossible(reason) => reason.clone(),
+        };
         if now.saturating_sub(self.since) >= limit {
-            let text = match answer {
-                Answer::Status(code, body) => refusal(*code, body),
-                Answer::Lost(reason) => reason.clone(),
-            };
             let text = format!("not within {} s: {text}", limit.as_secs());
             return match beginning {
-                true => self.fail(text, now),
+                true => self.fail(text),
                 false => self.over(Some(text)),
             };
         }
@@ -343,9 +353,10 @@ impl Life {
         Order::Wait(wait.min(LAST_WAIT))
     }
 
-    fn fail(&mut self, reason: String, now: Duration) -> Order {
-        self.refusal = Some(reason);
-        self.clean(now)
+    fn fail(&mut self, reason: String) -> Order {
+        self.refusal = reason;
+        self.state = State::Refused;
+        self.waited()
     }
 
     /// Begins to revoke what there may be.
@@ -362,10 +373,7 @@ impl Life {
 
     fn over(&mut self, leak: Option<String>) -> Order {
         self.state = State::Over;
-        Order::Over(Outcome {
-            refusal: self.refusal.clone(),
-            leak,
-        })
+        Order::Over { leak }
     }
 
     fn first(&self) -> ServiceId {

@@ -62,8 +62,12 @@ pub struct HttpRequest {
 pub enum Answer {
     /// HTTP status and body.
     Status(u16, Zeroizing<Vec<u8>>),
-    /// None came, and why.
+    /// None came, and why. The request may be carried out.
     Lost(String),
+    /// The request was not sent, and why: nobody answers at the manager's address.
+    Unsent(String),
+    /// The request was not sent, and why: it makes no sense to repeat it until somebody mends that.
+    Impossible(String),
 }
 
 /// The manager's name of a service: safe in a path.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use zeroize::Zeroizing;
 
 use super::credential::{Credential, CredentialError, DeviceError, HostPart, KEY};
-use super::life::{CREATE_LIMIT, Life, Order, Outcome, REVOKE_LIMIT};
+use super::life::{CREATE_LIMIT, Life, Order, REVOKE_LIMIT};
 use super::rest::{Answer, Request, ServiceId, Wanted, authorized, created, listed};
 use super::secret::Secret;
 use crate::job::spec::{FabricSource, FabricSpec};
@@ -42,6 +42,8 @@ enum Fate {
     Served,
     /// It does not arrive.
     Dropped,
+    /// Nobody answers at the address.
+    Unsent,
     /// It is served, and its answer does not arrive.
     AnswerLost,
     /// It is served after the next one.
@@ -106,6 +108,7 @@ impl Manager {
                 Answer::Lost("timed out".into())
             }
             Fate::Dropped => Answer::Lost("timed out".into()),
+            Fate::Unsent => Answer::Unsent("connection refused".into()),
             Fate::Late => {
                 self.late.push(request.clone());
                 return Answer::Lost("timed out".into());
@@ -119,8 +122,8 @@ impl Manager {
     }
 }
 
-/// Runs a life with these fates, served when there are no more; returns whether there was a credential and how it ended.
-fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Outcome, Life) {
+/// Runs a life with these fates, served when there are no more; returns whether there was a credential, and what may be left.
+fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Option<String>, Life) {
     let mut now = Duration::ZERO;
     let (mut life, mut order) = Life::begin(wanted(), spec(), now);
     let mut fates = fates.iter();
@@ -128,6 +131,9 @@ fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Outcome, 
     for _ in 0..2000 {
         order = match order {
             Order::Send(request) => {
+                if matches!(request, Request::Create(_)) {
+                    assert!(!life.is_void(), "a successor has to know");
+                }
                 let fate = fates.next().copied().unwrap_or(Fate::Served);
                 let answer = manager.meet(&request, fate);
                 now += Duration::from_secs(1);
@@ -141,7 +147,8 @@ fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Outcome, 
                 provided = Some(credential);
                 life.end(now)
             }
-            Order::Over(outcome) => return (provided, outcome, life),
+            Order::Refuse(_) => life.end(now),
+            Order::Over { leak } => return (provided, leak, life),
         };
     }
     panic!("it does not end: {life:?}");
@@ -150,14 +157,14 @@ fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Outcome, 
 #[test]
 fn a_service_is_created_and_gone_at_the_end() {
     let mut manager = Manager::default();
-    let (credential, outcome, life) = live(&mut manager, &[]);
+    let (credential, leak, life) = live(&mut manager, &[]);
     let credential = credential.unwrap();
     assert_eq!(
         (&*credential.vnis, &*credential.services),
         (&[1034][..], &[5][..])
     );
     assert_eq!(*credential.key.hex(), HEX);
-    assert_eq!((outcome, life.is_void()), (Outcome::default(), true));
+    assert_eq!((leak, life.is_void()), (None, true));
     assert!(manager.services.is_empty());
 }
 
@@ -169,9 +176,9 @@ fn a_lost_answer_leaks_nothing() {
             idempotent,
             ..Manager::default()
         };
-        let (credential, outcome, _) = live(&mut manager, &[Fate::AnswerLost]);
+        let (credential, leak, _) = live(&mut manager, &[Fate::AnswerLost]);
         assert!(credential.is_some());
-        assert_eq!(outcome, Outcome::default());
+        assert_eq!(leak, None);
         assert_eq!((manager.made, manager.services.len()), (1, 0));
     }
 }
@@ -182,10 +189,10 @@ fn a_manager_that_cannot_list_is_asked_again_with_the_same_key_and_doubts_are_to
         idempotent: true,
         ..Manager::default()
     };
-    let (credential, outcome, life) = live(&mut manager, &[Fate::AnswerLost]);
+    let (credential, leak, life) = live(&mut manager, &[Fate::AnswerLost]);
     assert!(credential.is_some());
     assert_eq!((manager.made, manager.services.len()), (1, 0));
-    let leak = outcome.leak.unwrap();
+    let leak = leak.unwrap();
     assert!(leak.contains("does not list"), "{leak}");
     assert!(!life.is_void());
 }
@@ -206,10 +213,9 @@ fn a_service_that_is_not_gone_is_reported() {
     assert!(matches!(life.answered(&there, now), Order::Wait(_)));
     assert_eq!(life.waited(), revoke);
     life.answered(&status(204, ""), now);
-    let Order::Over(outcome) = life.answered(&there, REVOKE_LIMIT) else {
+    let Order::Over { leak: Some(leak) } = life.answered(&there, REVOKE_LIMIT) else {
         panic!("it is too late");
     };
-    let leak = outcome.leak.unwrap();
     assert!(
         leak.contains("still there") && !leak.contains(HEX),
         "{leak}"
@@ -224,26 +230,55 @@ fn a_service_that_is_not_gone_is_reported() {
 fn a_refusal_is_told_and_nothing_is_revoked() {
     let (mut life, _) = Life::begin(wanted(), spec(), Duration::ZERO);
     let answer = status(403, r#"{"detail": "no quota for user 7"}"#);
-    let Order::Over(outcome) = life.answered(&answer, Duration::ZERO) else {
-        panic!("there is nothing to wait for");
-    };
-    assert_eq!(outcome.refusal.unwrap(), "status 403: no quota for user 7");
-    assert_eq!(outcome.leak, None);
+    let refused = Order::Refuse("status 403: no quota for user 7".into());
+    assert_eq!(life.answered(&answer, Duration::ZERO), refused);
+    assert_eq!(life.end(Duration::ZERO), Order::Over { leak: None });
     assert!(life.is_void());
 }
 
 #[test]
 fn a_manager_that_does_not_answer_is_given_up() {
     let (mut life, _) = Life::begin(wanted(), spec(), Duration::ZERO);
-    let lost = Answer::Lost("connection refused".into());
-    let order = life.answered(&lost, CREATE_LIMIT);
-    assert_eq!(order, Order::Send(Request::List("wireup-7".into())));
-    let Order::Over(outcome) = life.answered(&status(200, "[]"), CREATE_LIMIT) else {
-        panic!("nothing is there");
-    };
-    let refusal = outcome.refusal.unwrap();
-    assert_eq!(refusal, "not within 60 s: connection refused");
+    let lost = Answer::Lost("connection reset".into());
+    let refused = Order::Refuse("not within 60 s: connection reset".into());
+    assert_eq!(life.answered(&lost, CREATE_LIMIT), refused);
+    let search = Order::Send(Request::List("wireup-7".into()));
+    assert_eq!(life.end(CREATE_LIMIT), search);
+    let none = life.answered(&status(200, "[]"), CREATE_LIMIT);
+    assert_eq!(none, Order::Over { leak: None });
     assert!(life.is_void());
+}
+
+#[test]
+fn what_was_never_sent_is_not_looked_for() {
+    let begin = || Life::begin(wanted(), spec(), Duration::ZERO).0;
+    let mut life = begin();
+    let unsent = Answer::Unsent("connection refused".into());
+    assert!(matches!(
+        life.answered(&unsent, Duration::ZERO),
+        Order::Wait(_)
+    ));
+    assert_eq!(life.waited(), Order::Send(Request::Create(wanted())));
+    let refused = Order::Refuse("not within 60 s: connection refused".into());
+    assert_eq!(life.answered(&unsent, CREATE_LIMIT), refused);
+    assert_eq!(life.end(CREATE_LIMIT), Order::Over { leak: None });
+    // No time makes this better.
+    let mut life = begin();
+    let impossible = Answer::Impossible("its certificate expired".into());
+    let refused = Order::Refuse("its certificate expired".into());
+    assert_eq!(life.answered(&impossible, Duration::ZERO), refused);
+    assert_eq!(life.end(Duration::ZERO), Order::Over { leak: None });
+    // An earlier request may have been carried out.
+    let mut life = begin();
+    life.answered(&Answer::Lost("timed out".into()), Duration::ZERO);
+    life.waited();
+    assert_eq!(life.answered(&impossible, Duration::ZERO), refused);
+    let search = Order::Send(Request::List("wireup-7".into()));
+    assert_eq!(life.end(Duration::ZERO), search);
+    assert!(matches!(
+        life.answered(&impossible, Duration::ZERO),
+        Order::Wait(_)
+    ));
 }
 
 #[test]
@@ -351,6 +386,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
         3 => Just(Fate::Served),
         1 => Just(Fate::Dropped),
+        1 => Just(Fate::Unsent),
         1 => Just(Fate::AnswerLost),
         1 => Just(Fate::Late),
         1 => Just(Fate::Error),
@@ -366,13 +402,13 @@ proptest! {
         idempotent in any::<bool>(),
     ) {
         let mut manager = Manager { lists, idempotent, ..Manager::default() };
-        let (_, outcome, life) = live(&mut manager, &fates);
-        prop_assert_eq!(outcome.leak.is_none(), life.is_void());
-        if outcome.leak.is_none() {
+        let (_, leak, life) = live(&mut manager, &fates);
+        prop_assert_eq!(leak.is_none(), life.is_void());
+        if leak.is_none() {
             prop_assert_eq!(manager.services.len(), 0);
         }
         if lists {
-            prop_assert_eq!(outcome.leak, None);
+            prop_assert_eq!(leak, None);
         }
     }
 }

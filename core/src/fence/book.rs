@@ -50,7 +50,14 @@ impl Book {
     /// The fence that a local arrival would be at. `None` if that takes one more list than allowed.
     pub(super) fn next(&mut self, series: Series) -> Option<FenceId> {
         let generation = self.pages(&series)?.next;
-        Some(FenceId { series, generation })
+        let mut id = FenceId { series, generation };
+        // Nobody arrives at one that was withdrawn.
+        while let Some(FenceFailure::Withdrawn { .. }) = self.early.get(&id) {
+            self.early.remove(&id);
+            self.enter(&id);
+            id.generation += 1;
+        }
+        Some(id)
     }
 
     /// This node has arrived at the fence, or will not any more: the next arrival is at a later one.
@@ -83,6 +90,10 @@ impl Book {
         pages.over.insert(id.generation);
         while pages.over.remove(&pages.over_below) {
             pages.over_below += 1;
+        }
+        if matches!(failure, Some(FenceFailure::Withdrawn { .. })) && id.generation == pages.next {
+            pages.next += 1;
+            return;
         }
         let is_to_come = id.generation >= pages.next;
         let keeps = is_to_come && !self.closed && self.early.len() < most;

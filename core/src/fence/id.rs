@@ -219,6 +219,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether its fences are withdrawn when a process restarts.
+    pub(super) fn is_of_epochs(self) -> bool {
+        matches!(self, Self::PmiBarrier { .. } | Self::PmiRing)
+    }
+
     /// As the status stream names it.
     pub fn name(self) -> &'static str {
         match self {

@@ -85,6 +85,14 @@ pub enum FenceInput<T> {
         timeout: Option<Timeout>,
         ticket: T,
     },
+    /// A participating process of this node has restarted after the arrival at the fence that is open:
+    /// it ends with [`FenceFailure::Withdrawn`] everywhere, unless the root has released it before. Nothing
+    /// happens without such a fence.
+    Withdraw { series: Series },
+    /// A process speaks for a rank in place of another one, on some node, and this is the number of the epoch
+    /// that begins with it. What has arrived before at a fence of PMI that is not released counts no
+    /// more: this node, and each that hears of the epoch with a message, has it withdrawn.
+    Renew { epoch: u64 },
     /// The answer to [`FenceOutput::Describe`].
     Described {
         id: FenceId,
@@ -192,6 +200,8 @@ pub enum FenceMessage {
         waited: Duration,
         /// The participating nodes that the sender does without, since they are lost.
         lost: Vec<NodeId>,
+        /// All of them have arrived in this epoch ([`FenceInput::Renew`]).
+        epoch: u64,
     },
     /// From the parent: all nodes have arrived. After the loss of nodes, from any node with the result.
     Release {
@@ -330,6 +340,10 @@ pub enum FenceFailure {
     /// A participating node ends the job.
     #[error("fence failed: node {node} ends the job")]
     TornDown { node: NodeId },
+    /// A process has restarted: who still waits enters the next fence of the series, in this epoch. A node that
+    /// has not entered it is not told: its next arrival is at the next fence.
+    #[error("fence withdrawn: a process has restarted (epoch {epoch})")]
+    Withdrawn { epoch: u64 },
 }
 
 /// Bounds of one engine, so that no peer and no rank can make it grow without end.

@@ -37,7 +37,21 @@ impl<T> FenceEngine<T> {
                 timeout,
                 waited,
                 lost,
+                epoch,
             } => {
+                if id.series.kind.is_of_epochs() && epoch != self.epoch {
+                    // Of an earlier epoch than this node's, or others here are.
+                    self.renew(epoch, now, out);
+                    if self.book.is_over(&id) {
+                        return;
+                    }
+                    if epoch < self.epoch {
+                        if let Some(place) = self.place_above(&nodes, from) {
+                            self.doom(&id, &place, self.withdrawn(), now, out);
+                        }
+                        return;
+                    }
+                }
                 if !self.agree_on_lost(&nodes, &lost, now, out) || self.book.is_over(&id) {
                     return;
                 }
@@ -207,6 +221,9 @@ impl<T> FenceEngine<T> {
         if matches!(failure, FenceFailure::NodesDisagree { .. }) {
             // There is no common tree: the node that detected this has notified all.
             return self.end(id, Err(failure), out);
+        }
+        if let FenceFailure::Withdrawn { epoch } = failure {
+            self.renew(epoch, now, out);
         }
         let Some(place) = self.place(nodes) else {
             return;

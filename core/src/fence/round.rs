@@ -219,6 +219,11 @@ impl<T> Round<T> {
         self.own.is_some()
     }
 
+    /// Whether this node or one below has arrived.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.own.is_some() || !self.below.is_empty()
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.own.is_some() && self.below.len() == self.children
     }

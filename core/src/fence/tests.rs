@@ -593,6 +593,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
     let mut c = Cluster::limited(2, limits);
     let arrive = |name: &str, generation| FenceMessage::Arrive {
         lost: Vec::new(),
+        epoch: 0,
         id: FenceId {
             series: whole(name),
             generation,

@@ -14,17 +14,18 @@ use super::debug::{Debugged, Director, OnToolLoss};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
+use super::impi::ImpiWorld;
 use super::limit::{Bound, Limit, Resource};
 use super::name_backend::NameBackend;
 use super::proc::{PMIX_RANK_RESERVED, ProcRank};
 use super::pset::ProcessSet;
-use super::rank_set::RankSet;
+use super::rank_set::{RankChoice, RankSet};
 use super::rankfile::Slot;
 use super::spec::{
     AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
     EndingSpec, FabricSource, FabricSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec,
-    LayoutSpec, MapBy, MapWithin, MemBind, OnFailure, PmiChoice, Preload, RankChoice, Runtime,
-    SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
+    LayoutSpec, MapBy, MapWithin, MemBind, OnFailure, PmiChoice, Preload, Runtime, SpreadSpec,
+    StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
 use super::trace_context::TraceContext;
 use crate::job::rank_placement::RankMap;
@@ -349,10 +350,10 @@ fn ending() -> BoxedStrategy<EndingSpec> {
         Just(OnFailure::Continue),
         Just(OnFailure::Requeue)
     ];
-    let rest = any::<(Option<u32>, u32, bool, bool)>();
+    let rest = any::<(Option<u32>, u32, bool, bool, bool)>();
     (exit, fence, (spawn, children, on_failure), rest)
         .prop_map(|(exit, fence, (spawn, children, on_failure), rest)| {
-            let (timeout, grace, kill_on_bad_exit, strict_pmi) = rest;
+            let (timeout, grace, kill_on_bad_exit, strict_pmi, restartable) = rest;
             EndingSpec {
                 on_failure,
                 fence,
@@ -363,6 +364,7 @@ fn ending() -> BoxedStrategy<EndingSpec> {
                 kill_on_bad_exit,
                 grace: Duration::from_millis(grace.into()),
                 strict_pmi,
+                restartable,
             }
         })
         .boxed()
@@ -392,6 +394,17 @@ fn status() -> BoxedStrategy<StatusSpec> {
         .boxed()
 }
 
+fn impi_world() -> impl Strategy<Value = ImpiWorld> {
+    let values = vec(("[A-Z_]{1,9}", "\\PC{0,9}"), 0..3);
+    let numbers = (any::<u32>(), any::<u32>(), vec(any::<u32>(), 0..3));
+    (values, numbers).prop_map(|(values, (first, first_host, hosts))| ImpiWorld {
+        values,
+        first,
+        first_host,
+        hosts,
+    })
+}
+
 /// Anything a user can ask for.
 pub fn job_spec() -> BoxedStrategy<JobSpec> {
     let pmi = prop_oneof![
@@ -407,16 +420,25 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
         Just(NameBackend::Agents),
         "[a-z/:0-9]{0,9}".prop_map(NameBackend::File),
         "[a-z:0-9]{0,9}".prop_map(NameBackend::Etcd),
+        "ldap://[a-z:0-9]{1,9}".prop_map(NameBackend::Ldap),
     ];
     let names = (of("[a-z]{1,9}"), of(names), of(any::<u32>()));
-    let interface = (pmi, any::<bool>(), paths, names).prop_map(
-        |(pmi, slurm_env, (libpmix, pmix_host, shim, allocator), (meet, names, keep_names))| {
+    let kinds = of("[a-z:,]{0,9}");
+    let interface = (pmi, any::<bool>(), kinds, paths, names).prop_map(
+        |(
+            pmi,
+            slurm_env,
+            memory_kinds,
+            (libpmix, pmix_host, shim, allocator),
+            (meet, names, keep_names),
+        )| {
             InterfaceSpec {
                 meet,
                 names,
                 keep_names,
                 allocator,
                 pmi,
+                memory_kinds,
                 slurm_env,
                 libpmix,
                 pmix_host,
@@ -440,11 +462,12 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
             binding(),
             container(),
             of(fabric()),
+            of(impi_world()),
         ),
     )
         .prop_map(
             |(apps, layout, psets, stdio, ending, status, interface, debug, rest)| {
-                let (told, notes, log, binding, container, fabric) = rest;
+                let (told, notes, log, binding, container, fabric, impi) = rest;
                 JobSpec {
                     apps,
                     layout,
@@ -457,6 +480,7 @@ pub fn job_spec() -> BoxedStrategy<JobSpec> {
                     status,
                     interface,
                     debug,
+                    impi,
                     dry_run: told.0,
                     explain: told.1,
                     notes,

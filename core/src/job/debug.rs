@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{Nspace, Rank};
 use super::proc::ProcRank;
-use super::spec::RankChoice;
+use super::rank_set::RankChoice;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

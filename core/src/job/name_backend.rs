@@ -15,12 +15,14 @@ pub enum NameBackend {
     File(String),
     /// etcd at these endpoints; as its settings have it when empty.
     Etcd(String),
+    /// A directory at this URL.
+    Ldap(String),
 }
 
 /// The text names no store.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no store of names; write agents, file:DIR with an absolute path or etcd:[ENDPOINTS]"
+    "{0:?} is no store of names; write agents, file:DIR with an absolute path, etcd:[ENDPOINTS] or ldap[s|i]://HOST/BASE"
 )]
 pub struct NoBackend(String);
 
@@ -33,9 +35,20 @@ impl FromStr for NameBackend {
             None if text == "agents" => Ok(Self::Agents),
             Some(("file", path)) if path.starts_with('/') => Ok(Self::File(path.to_owned())),
             Some(("etcd", endpoints)) => Ok(Self::Etcd(endpoints.to_owned())),
+            // All users see command lines: a password in an URL is refused.
+            Some(("ldap" | "ldaps" | "ldapi", rest)) if is_place(rest) => {
+                Ok(Self::Ldap(text.to_owned()))
+            }
             _ => Err(none()),
         }
     }
+}
+
+/// Whether that is `//HOST`, without a user, and perhaps more.
+fn is_place(rest: &str) -> bool {
+    let host = rest.strip_prefix("//").unwrap_or_default();
+    let host = host.split(['/', '?']).next().unwrap_or_default();
+    !host.is_empty() && !host.contains('@')
 }
 
 impl fmt::Display for NameBackend {
@@ -44,6 +57,7 @@ impl fmt::Display for NameBackend {
             Self::Agents => f.write_str("agents"),
             Self::File(path) => write!(f, "file:{path}"),
             Self::Etcd(endpoints) => write!(f, "etcd:{endpoints}"),
+            Self::Ldap(url) => f.write_str(url),
         }
     }
 }
@@ -59,11 +73,24 @@ mod tests {
             "file:/shared/names",
             "etcd:",
             "etcd:a:2379,https://b:2379",
+            "ldap://host",
+            "ldaps://host:636/ou=names,dc=example",
+            "ldapi://%2frun%2fldapi/dc=example?x",
         ] {
             let backend: NameBackend = text.parse().unwrap();
             assert_eq!(backend.to_string(), text);
         }
-        for text in ["", "file:", "file:names", "ldap:", "dns:x", "agents:"] {
+        for text in [
+            "",
+            "file:",
+            "file:names",
+            "ldap:",
+            "ldap:///dc=example",
+            "ldap://me:secret@host/dc=example",
+            "ldapx://host",
+            "dns:x",
+            "agents:",
+        ] {
             let error = text.parse::<NameBackend>().unwrap_err();
             assert!(error.to_string().contains("is no store of names"), "{text}");
         }

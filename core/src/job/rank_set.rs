@@ -88,6 +88,25 @@ impl FromStr for RankSet {
     }
 }
 
+/// Some ranks of a job, or all.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RankChoice {
+    /// Every rank.
+    All,
+    /// These.
+    Only(RankSet),
+}
+
+impl RankChoice {
+    /// Whether a rank is among them.
+    pub fn holds(&self, rank: Rank) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(ranks) => ranks.contains(rank),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 mod binding;
 mod container;
+mod ending;
 mod fabric;
 mod layout;
 
@@ -9,7 +10,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -19,17 +19,18 @@ pub use container::{
     BindMount, ContainerSpec, ImageError, ImageSpec, MountError, Runtime, UENV_MOUNT, Uenv,
     UenvError,
 };
+pub use ending::{Children, EndingSpec, FENCE_TIMEOUT, FenceLimit, GRACE, OnFailure};
 pub use fabric::{FabricError, FabricSource, FabricSpec};
 pub use layout::{AgentStarter, LayoutSpec, MapBy, STAR_LIMIT, SpreadSpec, TREE_WIDTH};
 
 use super::debug::{Director, OnToolLoss};
-use super::exit_policy::ExitPolicy;
 use super::ids::Rank;
+use super::impi::ImpiWorld;
 use super::limit::Limit;
 use super::name_backend::NameBackend;
 use super::octets;
 use super::pset::ProcessSet;
-use super::rank_set::RankSet;
+use super::rank_set::{RankChoice, RankSet};
 use super::trace_context::TraceContext;
 
 /// What ranks get of the launcher's own variables.
@@ -165,96 +166,6 @@ pub struct StdioSpec {
     pub pty: Option<Rank>,
 }
 
-/// When and how the job ends.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct EndingSpec {
-    /// The job is ended after this time.
-    pub timeout: Option<Duration>,
-    /// Which code is the job's.
-    pub exit: ExitPolicy,
-    /// What follows from a failure.
-    pub on_failure: OnFailure,
-    /// A rank that fails ends the others. Never with [`OnFailure::Continue`].
-    pub kill_on_bad_exit: bool,
-    /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
-    pub grace: Duration,
-    /// A program that loads an MPI and does not use the offered interface fails the job.
-    pub strict_pmi: bool,
-    /// How long a fence may take from its first arrival.
-    pub fence: FenceLimit,
-    /// How long it may take until all processes of a spawn have been started.
-    pub spawn: Option<Duration>,
-    /// The effect of the end of a parent's job on spawned jobs.
-    pub children: Children,
-}
-
-/// What follows from the loss of a rank or of a host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum OnFailure {
-    /// The launch ends.
-    #[default]
-    Abort,
-    /// The others go on; whatever they do together completes without the dead.
-    Continue,
-    /// The launch ends, and asks to be run again.
-    Requeue,
-}
-
-impl OnFailure {
-    /// As the option spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Abort => "abort",
-            Self::Continue => "continue",
-            Self::Requeue => "requeue",
-        }
-    }
-}
-
-/// The effect of the end of a parent's job on spawned jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Children {
-    /// They have the time of grace to end, and then are ended.
-    #[default]
-    EndWithParent,
-    Independent,
-}
-
-/// How long a fence may take from its first arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum FenceLimit {
-    /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
-    /// ranks that may be busy with their own work are waited for.
-    #[default]
-    Sensible,
-    /// So long, whatever the others do.
-    After(Duration),
-    Unlimited,
-}
-
-/// How long a fence may take unless the user chooses.
-pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
-/// well under two seconds. Source: docs/pmi-wire.md#failures.
-pub const GRACE: Duration = Duration::from_secs(2);
-
-impl Default for EndingSpec {
-    fn default() -> Self {
-        Self {
-            timeout: None,
-            exit: ExitPolicy::First,
-            on_failure: OnFailure::default(),
-            kill_on_bad_exit: true,
-            grace: GRACE,
-            strict_pmi: false,
-            fence: FenceLimit::default(),
-            spawn: None,
-            children: Children::default(),
-        }
-    }
-}
-
 /// Where the status stream goes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StatusTarget {
@@ -321,6 +232,8 @@ pub struct InterfaceSpec {
     /// The shim library, instead of the one found.
     #[serde(with = "octets")]
     pub shim: Option<PathBuf>,
+    /// Kinds of memory, as MPI 4.1 has them, that MPI libraries are asked to offer.
+    pub memory_kinds: Option<String>,
     /// Ranks get Slurm's names for their place too.
     pub slurm_env: bool,
     /// Those launches of the user meet that have the same one here; at most
@@ -334,25 +247,6 @@ pub struct InterfaceSpec {
     /// itself when absent.
     #[serde(with = "octets")]
     pub allocator: Option<PathBuf>,
-}
-
-/// Some ranks of a job, or all.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RankChoice {
-    /// Every rank.
-    All,
-    /// These.
-    Only(RankSet),
-}
-
-impl RankChoice {
-    /// Whether a rank is among them.
-    pub fn holds(&self, rank: Rank) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(ranks) => ranks.contains(rank),
-        }
-    }
 }
 
 /// What is done for debuggers.
@@ -413,6 +307,8 @@ pub struct JobSpec {
     pub interface: InterfaceSpec,
     /// Debuggers.
     pub debug: DebugSpec,
+    /// The IMPI world that the job is a part of.
+    pub impi: Option<ImpiWorld>,
     /// Only show the plan; start nothing.
     pub dry_run: bool,
     /// Tell every decision with its reasons.
@@ -441,6 +337,7 @@ impl JobSpec {
             status: StatusSpec::default(),
             interface: InterfaceSpec::default(),
             debug: DebugSpec::default(),
+            impi: None,
             dry_run: false,
             explain: false,
             notes: Vec::new(),

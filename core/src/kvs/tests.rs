@@ -219,3 +219,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_a_node_passes_on_does_not_hide_what_was_put_since() {
+    let [mut first, mut second] = [Kvs::new(LIMITS), Kvs::new(LIMITS)];
+    first.put(b"a", b"old").unwrap();
+    let (all, _) = first.recent(Stamp::default());
+    second.merge_recent(&all, Stamp::default()).unwrap();
+    first.put(b"a", b"new").unwrap();
+    let (own, given) = first.recent(Stamp::default());
+    let (passed_on, also_given) = second.recent(Stamp::default());
+    assert_eq!(pairs(&passed_on), [(b"a".to_vec(), b"old".to_vec())]);
+    let all = [own, passed_on].concat();
+    first.merge_recent(&all, given).unwrap();
+    second.merge_recent(&all, also_given).unwrap();
+    for kvs in [first, second] {
+        assert_eq!(kvs.get(b"a"), Some(&b"new"[..]));
+    }
+}
+
+#[test]
+fn a_contribution_that_is_taken_back_is_part_of_the_next_one() {
+    let mut kvs = Kvs::new(LIMITS);
+    kvs.put(b"a", b"1").unwrap();
+    kvs.put(b"b", b"1").unwrap();
+    kvs.take_contribution();
+    kvs.put(b"a", b"").unwrap();
+    kvs.take_back_contribution();
+    let expected = [
+        (b"b".to_vec(), b"1".to_vec()),
+        (b"a".to_vec(), b"".to_vec()),
+    ];
+    assert_eq!(pairs(&kvs.take_contribution()), expected);
+    assert_eq!(kvs.take_contribution(), b"");
+}

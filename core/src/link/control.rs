@@ -20,12 +20,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 use crate::job::octets;
-use crate::link::router::Returned;
 use crate::link::spawn_tree::{Shape, Tree};
 use crate::metrics::Histogram;
 
 /// Version of everything on the links. Processes of different versions refuse each other.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// The end of an agent's reason for a loss if it is silence.
 pub const NO_SIGN: &str = "there is no sign of life";
@@ -157,6 +156,14 @@ pub enum FromAgent {
     Nodes(Vec<NodeStatus>),
     /// The agent of a node that was reported as lost answers again. The node takes no part all the same.
     Returned(Returned),
+}
+
+/// The agent of a lost node answers again. The node takes no part all the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Returned {
+    pub node: NodeId,
+    /// Its machine has rebooted since, and was not only silent.
+    pub rebooted: bool,
 }
 
 /// How a node is.

@@ -29,9 +29,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
-use super::control::{LaunchMember, NODES_MAX};
+use super::control::{LaunchMember, NODES_MAX, Returned};
 use super::frame::Address;
 use super::liveness::Sign;
 use super::spawn_tree::Tree;
@@ -57,14 +55,6 @@ pub struct Loss {
     pub reason: String,
     /// The node's step has ended; its agent lives and goes on carrying.
     pub step: bool,
-}
-
-/// The agent of a lost node answers again. The node takes no part all the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Returned {
-    pub node: NodeId,
-    /// Its machine has rebooted since, and was not only silent.
-    pub rebooted: bool,
 }
 
 /// Nodes that are to join.

@@ -12,7 +12,7 @@ use crate::collective::{
     Act, CollectiveHub, CollectiveMessage, Description, Key, Members, Outcome, Own, Packet,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::job::rank_placement::RankMap;
 use crate::node::event::{Action, FromNode, PeerMessage};
@@ -64,15 +64,24 @@ impl CollectiveState {
         fetching.chain(self.hub.next_deadline()).min()
     }
 
+    pub(super) fn names(&self) -> &Arc<[String]> {
+        &self.names
+    }
+
     pub(super) fn registers(&self, id: RequestId) -> bool {
         self.registering.iter().any(|(request, _)| *request == id)
     }
 }
 
 impl NodeCore {
-    /// Tells how the nodes of the launch are called, for other launches.
+    /// Tells how the nodes of the launch are called, for other launches and for clients of PMI.
     pub fn name_nodes(&mut self, names: &[String]) {
         self.collectives.names = names.into();
+        for job in (0..self.jobs.count()).map(JobNumber) {
+            if let Some(server) = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut()) {
+                server.name_hosts(&self.collectives.names);
+            }
+        }
     }
 
     /// Names of the nodes of a job: others may have joined the launch since it began.

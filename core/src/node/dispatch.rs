@@ -129,6 +129,7 @@ impl NodeCore {
             }
             PeerMessage::Output(message) => self.output_message(from, message, now, actions),
             PeerMessage::Key(message) => self.key_message(from, message, now, actions),
+            PeerMessage::Epoch(message) => self.epoch_message(from, message, now, actions),
             PeerMessage::Input(message) => self.input_message(from, message, actions),
         }
     }

@@ -17,7 +17,7 @@ use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnResult, Spawner};
 use crate::names::engine::StoreMessage;
-use crate::node::{InputMessage, KeyMessage, OutputMessage};
+use crate::node::{EpochMessage, InputMessage, KeyMessage, OutputMessage};
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
 use crate::queries::{Asked, JobEnd, QueryMessage};
@@ -137,6 +137,8 @@ pub enum PeerMessage {
     Input(InputMessage),
     /// Part of reading a PMI key of another job.
     Key(KeyMessage),
+    /// Part of beginning an epoch. Only where ranks may restart.
+    Epoch(EpochMessage),
 }
 
 /// A PMIx event on its way to other nodes.

@@ -33,6 +33,8 @@ pub struct Terms {
     pub tolerant: bool,
     /// And what its processes do together completes without the dead, also when a node is lost.
     pub survives: bool,
+    /// Another process may come to speak for a rank, with PMI.
+    pub restartable: bool,
     /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
     pub shown: bool,
     /// The launcher gets a report of the time that each fence has taken.
@@ -51,6 +53,7 @@ impl Terms {
             limit: ending.fence,
             tolerant: !ending.kill_on_bad_exit,
             survives: ending.on_failure == OnFailure::Continue,
+            restartable: ending.restartable,
             shown: spec.debug.stacks,
             observed: spec.status.observes_fences(),
         }
@@ -297,7 +300,12 @@ impl NodeCore {
             FenceTicket::Pmi(..) | FenceTicket::Released => FenceKind::Pmi,
         };
         match (failure, kind) {
-            (FenceFailure::TornDown { .. } | FenceFailure::PeerLost { .. }, _) => None,
+            (
+                FenceFailure::TornDown { .. }
+                | FenceFailure::PeerLost { .. }
+                | FenceFailure::Withdrawn { .. },
+                _,
+            ) => None,
             (FenceFailure::Timeout { kind: by, .. }, _) if *by == Deadline::Program => None,
             (
                 FenceFailure::Timeout {

@@ -59,12 +59,16 @@ impl JobMember {
             };
             pmi::Server::new(info, &context.ranks, node)
         });
-        let server = server.transpose()?;
+        let server = server.transpose()?.map(|server| match terms.survives {
+            true => server.surviving(),
+            false => server,
+        });
+        let server = server.map(|server| match terms.restartable {
+            true => server.restartable(),
+            false => server,
+        });
         Ok(Self {
-            pmi: match terms.survives {
-                true => server.map(pmi::Server::surviving),
-                false => server,
-            },
+            pmi: server,
             world: fences::world(&context.nspace, &context.ranks, node),
             first,
             over: false,
@@ -88,12 +92,12 @@ impl JobMember {
 }
 
 impl NodeCore {
-    /// The same, with a file in which hwloc has described this node, for the PMI clients of all jobs.
-    pub fn with_topology_file(mut self, path: &[u8]) -> Self {
+    /// The same, with an attribute for the PMI clients of all jobs.
+    pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
         let first = self.jobs.get_mut(JobNumber(0));
         let first = first.expect("there is always a first job");
-        first.describe(pmi::TOPOLOGY_FILE, path);
-        self.attributes.push((pmi::TOPOLOGY_FILE, path.to_owned()));
+        first.describe(key, value);
+        self.attributes.push((key, value.to_owned()));
         self
     }
 
@@ -114,6 +118,9 @@ impl NodeCore {
         let mut member = JobMember::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
         for (key, value) in &self.attributes {
             member.describe(key, value);
+        }
+        if let Some(server) = &mut member.pmi {
+            server.name_hosts(self.collectives.names());
         }
         let job = self.jobs.add(member);
         let here = self.jobs.local_size(self.node) as usize;

@@ -1,4 +1,4 @@
-//! PMI keys of other jobs of the launch, on any node.
+//! What PMI ranks ask of other jobs of the launch, on any node: keys, all pairs, whether there is such a job.
 //!
 //! ```text
 //! asker's node ── Ask ──▶ the lowest node that hosts ranks of the job
@@ -15,30 +15,28 @@ use serde::{Deserialize, Serialize};
 use super::NodeCore;
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
-use crate::job::octets;
 use crate::node::event::{Action, PeerMessage};
-use crate::pmi::effect::KeyAnswer;
+use crate::pmi::effect::{KeyAnswer, Wanted};
 
 /// Messages between the nodes of the requester and of the owner of a key.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum KeyMessage {
-    /// Requests the value of a key.
+    /// Asks for something of a job.
     Ask {
         /// The sender's number for it.
         number: u64,
         job: Nspace,
-        #[serde(with = "octets")]
-        key: Vec<u8>,
+        wanted: Wanted,
     },
     Told {
         /// The number it was asked with.
         number: u64,
-        /// The value, if there is one.
+        /// What was found, if anything was.
         value: Option<Vec<u8>>,
     },
 }
 
-/// A rank that requests a key.
+/// A rank that asks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker {
     pub(super) job: JobNumber,
@@ -63,21 +61,25 @@ enum KeyLookup {
 }
 
 impl NodeCore {
-    /// A rank requests a key of another job of the launch.
+    /// A rank asks for something of another job of the launch.
     pub(super) fn pmi_key(
         &mut self,
         asker: Asker,
         job: Nspace,
-        key: Vec<u8>,
+        wanted: Wanted,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        let answer = match self.find_key(&job, &key) {
+        let answer = match self.find_key(&job, &wanted) {
             KeyLookup::Elsewhere(to) => {
                 self.keys.next += 1;
                 let number = self.keys.next;
                 self.keys.waiting.insert(number, (asker, to));
-                let message = PeerMessage::Key(KeyMessage::Ask { number, job, key });
+                let message = PeerMessage::Key(KeyMessage::Ask {
+                    number,
+                    job,
+                    wanted,
+                });
                 return actions.push(Action::SendPeer { to, message });
             }
             found => found,
@@ -90,20 +92,23 @@ impl NodeCore {
         self.tell_key(asker, answer, now, actions);
     }
 
-    fn find_key(&self, job: &Nspace, key: &[u8]) -> KeyLookup {
+    fn find_key(&self, job: &Nspace, wanted: &Wanted) -> KeyLookup {
         let Some((_, member)) = self.job_named(job.as_str()) else {
             return KeyLookup::NoJob;
         };
         let Some(server) = &member.pmi else {
             return KeyLookup::NoJob;
         };
-        if let Some(value) = server.key(key) {
-            return KeyLookup::Value(value.to_vec());
-        }
         let hosting = self.hosting(&member.context);
+        let is_here = hosting.contains(&self.node);
+        // What its spawner put is everywhere, the rest is not.
+        let found = (is_here || *wanted != Wanted::Pairs).then(|| server.wanted(wanted));
+        if let Some(value) = found.flatten() {
+            return KeyLookup::Value(value);
+        }
         let living = hosting.iter().find(|node| !self.queries.is_lost(**node));
         match living {
-            Some(node) if !hosting.contains(&self.node) => KeyLookup::Elsewhere(*node),
+            Some(node) if !is_here => KeyLookup::Elsewhere(*node),
             _ => KeyLookup::NoKey,
         }
     }
@@ -132,8 +137,12 @@ impl NodeCore {
         actions: &mut Vec<Action>,
     ) {
         match message {
-            KeyMessage::Ask { number, job, key } => {
-                let value = match self.find_key(&job, &key) {
+            KeyMessage::Ask {
+                number,
+                job,
+                wanted,
+            } => {
+                let value = match self.find_key(&job, &wanted) {
                     KeyLookup::Value(value) => Some(value),
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };

@@ -2,7 +2,7 @@
 
 use super::keys::Asker;
 use super::{FenceTicket, NodeCore};
-use crate::fence::{self, Contribution, FenceInput};
+use crate::fence::{self, Contribution, FenceFailure, FenceInput};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
@@ -34,6 +34,13 @@ impl NodeCore {
                     collective,
                     contribution,
                 } => self.pmi_fence((job, collective), contribution, now, actions),
+                Effect::Withdrawn { collective } => {
+                    let (series, _) = self.meeting_of(job, &collective);
+                    self.fence(FenceInput::Withdraw { series }, now, actions);
+                }
+                Effect::Renew { rank, number } => {
+                    self.begin_epoch(Asker { job, rank, number }, now, actions);
+                }
                 Effect::Abort {
                     rank,
                     code,
@@ -72,10 +79,10 @@ impl NodeCore {
                     rank,
                     number,
                     job: other,
-                    key,
+                    wanted,
                 } => {
                     let asker = Asker { job, rank, number };
-                    self.pmi_key(asker, other, key, now, actions);
+                    self.pmi_key(asker, other, wanted, now, actions);
                 }
                 Effect::Misbehaved { rank, error } => {
                     let rank = self.process(at(rank));
@@ -167,6 +174,7 @@ impl NodeCore {
                     actions.push(Action::Report(Report::Failed(cause)));
                 }
             }
+            Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
             Err(failure) => {
                 let text = failure.to_string();
                 // Telling the ranks is all that is left; the job fails in any case.

@@ -14,7 +14,7 @@ use super::{JobContext, NodeCore};
 use crate::job::clock::Moment;
 use crate::job::debug::Debugged;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
-use crate::job::spec::RankChoice;
+use crate::job::rank_set::RankChoice;
 use crate::node::event::{Action, Notification};
 use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;

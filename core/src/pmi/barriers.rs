@@ -15,6 +15,7 @@ use crate::job::rank_placement::RankMap;
 use crate::kvs::Stamp;
 use crate::pmi::client::AttributeWaiter;
 use crate::pmi::collective::{Collective, CollectiveScope};
+use crate::pmi::reply::PmiRefusal;
 use crate::pmi::ring;
 use crate::pmi::store::Store;
 
@@ -32,6 +33,21 @@ pub(super) struct Barrier {
     /// The store's contribution that was taken when the last one entered.
     given: Option<Stamp>,
     ring: Vec<RingValues>,
+    /// A member has restarted after the last one entered, and whether the other nodes have been
+    /// released without hearing of it is not known yet: who has entered since.
+    since_restart: Option<Vec<LateArrival>>,
+    /// Members that have restarted so: what they have brought into a ring counts unless it begins again.
+    withdrawn: Vec<Rank>,
+}
+
+/// A rank that has entered, and its contribution to a ring.
+pub(super) type LateArrival = (AttributeWaiter, Option<RingValues>);
+
+/// Whom to answer when a barrier or ring has ended, in order, and who has entered the next one already.
+#[derive(Debug, Default)]
+pub(super) struct BarrierEnd {
+    pub(super) waiting: Vec<AttributeWaiter>,
+    pub(super) next: Vec<LateArrival>,
 }
 
 impl Barrier {
@@ -47,6 +63,19 @@ impl Barrier {
         let needed =
             needed.filter(|(local, rank)| collective.needs(**rank, true) && !is_in(**local));
         self.waiting.len() + needed.count() < self.expected
+    }
+
+    /// Whether a rank waits in it, or for it to start again.
+    pub(super) fn has(&self, local: LocalRank) -> bool {
+        let late = self.since_restart.iter().flatten();
+        let late = late.map(|(waiter, _)| waiter);
+        let mut waiting = self.waiting.iter().chain(late);
+        waiting.any(|waiter| waiter.rank == local)
+    }
+
+    /// Whether nobody waits.
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.since_restart.as_ref().is_none_or(Vec::is_empty)
     }
 
     /// The store's contribution that was taken, if all local members have entered.
@@ -109,6 +138,24 @@ impl Barriers {
         self.map.size()
     }
 
+    /// The ranks on each host; nodes of one name are one host.
+    pub(super) fn hosts<'a>(
+        &self,
+        names: &'a [String],
+    ) -> Result<BTreeMap<&'a str, Vec<Rank>>, PmiRefusal<'static>> {
+        let mut hosts: BTreeMap<&str, Vec<Rank>> = BTreeMap::new();
+        let nodes = self
+            .map
+            .node_ids()
+            .filter(|node| self.map.local_size(*node) > 0);
+        for node in nodes {
+            let name = names.get(node.index()).ok_or(PmiRefusal::NotSupported)?;
+            let ranks = self.map.ranks_on(node);
+            hosts.entry(name).or_default().extend(ranks);
+        }
+        Ok(hosts)
+    }
+
     /// Whether a rank is on this node.
     pub(super) fn is_here(&self, rank: Rank) -> bool {
         self.map.node_of(rank) == Some(self.node)
@@ -137,7 +184,13 @@ impl Barriers {
                 begun: false,
                 given: None,
                 ring: Vec::new(),
+                since_restart: None,
+                withdrawn: Vec::new(),
             });
+        if let Some(late) = &mut barrier.since_restart {
+            late.push((waiter, ring));
+            return Arrival::Waits;
+        }
         barrier.waiting.push(waiter);
         barrier.ring.extend(ring);
         if barrier.is_missing_some(collective, &self.gone) {
@@ -148,6 +201,57 @@ impl Barriers {
         }
         self.entered(collective, store)
             .expect("the barrier is open")
+    }
+
+    /// Another process speaks for a rank: it has not entered what the one before had. Returns what
+    /// all local members had entered, which the other nodes must hear of.
+    pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<Collective> {
+        let mut told = Vec::new();
+        for (collective, barrier) in &mut self.open {
+            if !barrier.has(local) {
+                continue;
+            }
+            barrier.waiting.retain(|waiter| waiter.rank != local);
+            match barrier.given {
+                Some(_) => barrier.withdrawn.push(rank),
+                None => barrier.ring.retain(|(of, ..)| *of != rank),
+            }
+            if let Some(late) = &mut barrier.since_restart {
+                late.retain(|(waiter, _)| waiter.rank != local);
+            } else if barrier.given.is_some() {
+                barrier.since_restart = Some(Vec::new());
+                told.push(collective.clone());
+            }
+        }
+        told
+    }
+
+    /// The other nodes have heard that a member has restarted, here or there, before anybody was
+    /// released: it begins again, with those who wait. `None` if nobody does.
+    pub(super) fn begin_again(
+        &mut self,
+        collective: &Collective,
+        store: &mut Store,
+    ) -> Option<Arrival> {
+        let barrier = self.open.get_mut(collective)?;
+        let withdrawn = std::mem::take(&mut barrier.withdrawn);
+        barrier.ring.retain(|(of, ..)| !withdrawn.contains(of));
+        for (waiter, ring) in barrier.since_restart.take().unwrap_or_default() {
+            barrier.waiting.push(waiter);
+            barrier.ring.extend(ring);
+        }
+        if barrier.given.take().is_some() && *collective == Collective::WORLD {
+            store.take_back_contribution();
+        }
+        if barrier.is_empty() {
+            self.open.remove(collective);
+            return None;
+        }
+        barrier.begun = true;
+        match barrier.is_missing_some(collective, &self.gone) {
+            true => Some(Arrival::Begun),
+            false => self.entered(collective, store),
+        }
     }
 
     /// A rank's process has ended, and barriers do without it: those that waited for it alone.
@@ -222,12 +326,15 @@ impl Barriers {
         self.open.get(collective)
     }
 
-    /// It has completed: returns the ranks to be answered, in order.
-    pub(super) fn end(
-        &mut self,
-        collective: &Collective,
-        news_since: Option<Stamp>,
-    ) -> Vec<AttributeWaiter> {
+    /// What the ranks here have brought into the ring that is open, in order.
+    pub(super) fn take_ring(&mut self) -> Vec<RingValues> {
+        let ring = self.open.get_mut(&Collective::Ring);
+        ring.map(|ring| std::mem::take(&mut ring.ring))
+            .unwrap_or_default()
+    }
+
+    /// It has completed.
+    pub(super) fn end(&mut self, collective: &Collective, news_since: Option<Stamp>) -> BarrierEnd {
         if *collective == Collective::WORLD {
             self.number += 1;
         }
@@ -237,22 +344,27 @@ impl Barriers {
         self.take(collective)
     }
 
-    /// It has failed: returns the ranks to be answered, in order. Later arrivals fail too.
-    pub(super) fn fail(&mut self, collective: &Collective, why: String) -> Vec<AttributeWaiter> {
+    /// It has failed. Later arrivals fail too.
+    pub(super) fn fail(&mut self, collective: &Collective, why: String) -> BarrierEnd {
         self.failed.insert(collective.clone(), why);
         self.take(collective)
     }
 
-    fn take(&mut self, collective: &Collective) -> Vec<AttributeWaiter> {
-        let barrier = self.open.remove(collective);
-        let mut waiting = barrier.map(|barrier| barrier.waiting).unwrap_or_default();
-        waiting.sort_by_key(|waiter| waiter.rank);
-        waiting
+    fn take(&mut self, collective: &Collective) -> BarrierEnd {
+        let Some(mut barrier) = self.open.remove(collective) else {
+            return BarrierEnd::default();
+        };
+        barrier.waiting.sort_by_key(|waiter| waiter.rank);
+        BarrierEnd {
+            waiting: barrier.waiting,
+            next: barrier.since_restart.unwrap_or_default(),
+        }
     }
 
     /// Whether some local rank has entered what this rank, which it is not, has to enter.
     pub(super) fn need(&self, rank: Rank) -> bool {
         let here = self.is_here(rank);
-        self.open.keys().any(|open| open.needs(rank, here))
+        let mut waited = self.open.iter().filter(|(_, open)| !open.is_empty());
+        waited.any(|(open, _)| open.needs(rank, here))
     }
 }

@@ -10,18 +10,22 @@
 //!
 //! Rule: after finalize the connection stays, and another init may follow. Source:
 //! docs/pmi-wire.md#finalize.
+//! Rule: where ranks may restart, another process may speak for a rank at any time: it is silent
+//! again. Source: docs/pmi-wire.md#restart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::collective::Collective;
 use super::command::{Call, Dialect, PmiCommand};
+use super::continued::Continued;
 use super::effect::Effect;
 use super::limits::OPEN_REQUESTS_MAX;
 use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};
 use super::wire_v2;
-use crate::job::ids::{AppNum, LocalRank, Rank};
+use crate::job::ids::{AppNum, LocalRank, Nspace, Rank};
+use crate::pmi::barriers::RingValues;
 
 /// Where a rank is in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +84,8 @@ pub struct ClientState {
     met: bool,
     /// It has put something since.
     exchanges: bool,
+    /// Another process spoke for the rank before.
+    restarted: bool,
 }
 
 impl ClientState {
@@ -93,6 +99,20 @@ impl ClientState {
             error: None,
             met: false,
             exchanges: false,
+            restarted: false,
+        }
+    }
+
+    /// Whether another process spoke for the rank before.
+    pub(super) fn has_restarted(&self) -> bool {
+        self.restarted
+    }
+
+    /// What is said of a rank that has sent nothing.
+    fn absence(&self) -> &'static str {
+        match self.restarted {
+            false => "never contacted PMI",
+            true => "has gone and not come back",
         }
     }
 
@@ -172,9 +192,7 @@ impl ClientState {
             _ if self.error.is_some() => (self.to_string(), true),
             _ if self.ended => ("has ended".to_owned(), true),
             (Some(_), _) => (self.to_string(), false),
-            (None, ClientPhase::Silent) if !self.contacted() => {
-                ("never contacted PMI".to_owned(), false)
-            }
+            (None, ClientPhase::Silent) if !self.contacted() => (self.absence().to_owned(), false),
             (None, ClientPhase::Silent | ClientPhase::Greeted) => {
                 (format!("in PMI init, last {last}"), true)
             }
@@ -244,7 +262,7 @@ impl fmt::Display for ClientState {
             Some((_, Open::Spawn)) => f.write_str("waits for the job it spawns"),
             Some((_, Open::Key)) => write!(f, "waits for another job, {last}"),
             None => match self.phase {
-                ClientPhase::Silent if !self.contacted() => f.write_str("never contacted PMI"),
+                ClientPhase::Silent if !self.contacted() => f.write_str(self.absence()),
                 ClientPhase::Silent => write!(f, "not initialized, last request {last}"),
                 ClientPhase::Greeted | ClientPhase::Initialized => {
                     write!(f, "initialized, last request {last}")
@@ -314,12 +332,24 @@ pub(super) struct PmiClient {
     /// A spawn request of which some lines arrived.
     pub(super) spawn: Option<Box<SpawnLines>>,
     /// Calls of the name service in the order they came. The first has been asked, its effect is
-    /// taken; the others follow one by one.
-    pub(super) names: VecDeque<(Call<'static>, Option<Effect>)>,
-    /// The spawn request that is under way.
-    pub(super) spawning: Option<Call<'static>>,
-    /// Questions for keys of other jobs, by number.
-    pub(super) keys: BTreeMap<u64, Call<'static>>,
+    /// taken; the others follow one by one. Without a call the process that asked is gone.
+    pub(super) names: VecDeque<(Option<Call<'static>>, Option<Effect>)>,
+    /// The spawn request that is under way; the process that sent it may be gone.
+    pub(super) spawning: Option<Option<Call<'static>>>,
+    /// Questions to other jobs, by number.
+    pub(super) keys: BTreeMap<u64, (Call<'static>, Nspace)>,
+    /// Requests of which some messages arrived.
+    pub(super) continued: Continued,
+    /// It speaks for the rank in place of another process, and the epoch that begins with it has no number yet.
+    pub(super) renewal: Option<Renewal>,
+}
+
+/// A process that cannot enter anything before it has an epoch.
+#[derive(Debug)]
+pub(super) struct Renewal {
+    pub(super) number: u64,
+    /// What it wants to enter, and what it brings into a ring.
+    pub(super) held: Vec<(Collective, AttributeWaiter, Option<RingValues>)>,
 }
 
 impl PmiClient {
@@ -333,18 +363,23 @@ impl PmiClient {
             names: VecDeque::new(),
             spawning: None,
             keys: BTreeMap::new(),
+            renewal: None,
+            continued: Continued::default(),
         }
     }
 
     /// Bytes held of a message that has not ended.
     pub(super) fn unfinished(&self) -> usize {
-        self.input.unfinished() + self.spawn.as_ref().map_or(0, |lines| lines.unfinished())
+        self.input.unfinished()
+            + self.spawn.as_ref().map_or(0, |lines| lines.unfinished())
+            + self.continued.unfinished()
     }
 
     /// Drops the unfinished input; nothing more will be read from this client.
     pub(super) fn fail(&mut self, error: ProtocolError) {
         self.input = Input::default();
         self.spawn = None;
+        self.continued = Continued::default();
         self.names.clear();
         self.spawning = None;
         self.keys.clear();
@@ -352,6 +387,25 @@ impl PmiClient {
             self.state.answered(|open| *open == gone);
         }
         self.state.fail(error);
+    }
+
+    /// Another process speaks for the rank: what the one before has asked is not answered.
+    pub(super) fn restart(&mut self) {
+        self.spawn = None;
+        self.names.truncate(1);
+        if let Some((asked, _)) = self.names.front_mut() {
+            *asked = None;
+        }
+        self.spawning = self.spawning.take().map(|_| None);
+        self.keys.clear();
+        self.continued = Continued::default();
+        self.renewal = None;
+        self.state = ClientState {
+            restarted: true,
+            // It may work for long before it meets others again.
+            met: true,
+            ..ClientState::new()
+        };
     }
 
     /// The rank's process has ended: its pending requests are dropped.

@@ -44,6 +44,8 @@ pub enum PmiCommand {
     KvsName,
     /// PMI-1 `get_universe_size`
     UniverseSize,
+    /// PMI-1 `get_ranks2hosts`, an extension of Intel's
+    Hosts,
     /// `barrier_in`, `kvs-fence`
     Barrier,
     /// `put`, `kvs-put`
@@ -64,6 +66,10 @@ pub enum PmiCommand {
     Unpublish,
     /// `mcmd=spawn`, `spawn`
     Spawn,
+    /// PMI-2 `kvs-getall`
+    GetAll,
+    /// PMI-2 `kvs-putall`
+    PutAll,
     /// PMI-2 `job-connect`
     Connect,
     /// PMI-2 `job-disconnect`
@@ -74,6 +80,8 @@ pub enum PmiCommand {
     Abort,
     /// `finalize`
     Finalize,
+    /// `restart`, of our own: another process speaks for the rank from here on.
+    Restart,
     /// PMI-1 `create_kvs`, part of the first PMI-1 and not used by current clients.
     CreateKvs,
     /// PMI-1 `destroy_kvs`, likewise.
@@ -93,6 +101,7 @@ impl PmiCommand {
             b"get_appnum" => Self::AppNum,
             b"get_my_kvsname" => Self::KvsName,
             b"get_universe_size" => Self::UniverseSize,
+            b"get_ranks2hosts" => Self::Hosts,
             b"barrier_in" => Self::Barrier,
             b"put" => Self::Put,
             b"get" => Self::Get,
@@ -101,6 +110,7 @@ impl PmiCommand {
             b"unpublish_name" => Self::Unpublish,
             b"abort" => Self::Abort,
             b"finalize" => Self::Finalize,
+            b"restart" => Self::Restart,
             b"create_kvs" => Self::CreateKvs,
             b"destroy_kvs" => Self::DestroyKvs,
             b"getbyidx" => Self::GetByIndex,
@@ -110,7 +120,7 @@ impl PmiCommand {
 
     /// The command behind `cmd=` of a frame.
     ///
-    /// Rule: some schedulers' documents write `kvsput`, `kvsget`, `kvsfence` and `job-getinfo`.
+    /// Rule: some documents write `kvsput`, `kvsget`, `kvsfence`, `kvsgetall`, `kvsputall` and `job-getinfo`.
     /// Source: docs/pmi-wire.md#pmi-2-commands.
     pub(super) fn of_frame(name: &[u8]) -> Self {
         match name {
@@ -119,6 +129,8 @@ impl PmiCommand {
             b"kvs-put" | b"kvsput" => Self::Put,
             b"kvs-get" | b"kvsget" => Self::Get,
             b"kvs-fence" | b"kvsfence" => Self::Barrier,
+            b"kvs-getall" | b"kvsgetall" => Self::GetAll,
+            b"kvs-putall" | b"kvsputall" => Self::PutAll,
             b"info-getjobattr" | b"job-getinfo" => Self::JobAttribute,
             b"info-putnodeattr" => Self::PutNodeAttribute,
             b"info-getnodeattr" => Self::NodeAttribute,
@@ -143,11 +155,13 @@ impl PmiCommand {
             Self::AppNum => b"appnum",
             Self::KvsName => b"my_kvsname",
             Self::UniverseSize => b"universe_size",
+            Self::Hosts => b"put_ranks2hosts",
             Self::Barrier => b"barrier_out",
             Self::Publish => b"publish_result",
             Self::Lookup => b"lookup_result",
             Self::Unpublish => b"unpublish_result",
             Self::Finalize => b"finalize_ack",
+            Self::Restart => b"restarted",
             Self::CreateKvs => b"newkvs",
             Self::DestroyKvs => b"kvs_destroyed",
             Self::GetByIndex => b"getbyidx_results",

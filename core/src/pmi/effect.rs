@@ -1,9 +1,12 @@
 //! What a [`Server`] asks of its caller, and the answers that come back.
 
+use serde::{Deserialize, Serialize};
+
 use super::collective::Collective;
 #[cfg(doc)]
 use super::server::Server;
 use crate::job::ids::{LocalRank, Nspace};
+use crate::job::octets;
 use crate::job::spawn::SpawnRequest;
 
 /// What the caller has to do, in the order given.
@@ -24,6 +27,16 @@ pub enum Effect {
         collective: Collective,
         /// What this node brings; empty for nothing.
         contribution: Vec<u8>,
+    },
+    /// A rank has restarted that had entered, after [`Effect::Entered`]: take the contribution back
+    /// from all nodes, then call [`Server::begin_again`] on each; where it is too late for that, as
+    /// [`Server::released`] says.
+    Withdrawn { collective: Collective },
+    /// A process speaks for a rank in place of another one: begin an epoch, then [`Server::renewed`].
+    Renew {
+        rank: LocalRank,
+        /// To be handed back.
+        number: u64,
     },
     /// End the job with this code.
     Abort {
@@ -61,13 +74,13 @@ pub enum Effect {
         rank: LocalRank,
         request: SpawnRequest,
     },
-    /// Read a key of another job of the launch ([`Server::key`]); then [`Server::key_answer`].
+    /// Read of another job of the launch ([`Server::wanted`]); then [`Server::key_answer`].
     Key {
         rank: LocalRank,
         /// To be handed back.
         number: u64,
         job: Nspace,
-        key: Vec<u8>,
+        wanted: Wanted,
     },
     /// A rank broke the protocol: fail the job, and do not close the connection before the process
     /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
@@ -85,11 +98,22 @@ pub enum NameAnswer<'a> {
     Refused(&'a str),
 }
 
-/// Answer to a question for a key of another job.
+/// What a rank asks of another job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Wanted {
+    /// The value of a key.
+    Key(#[serde(with = "octets")] Vec<u8>),
+    /// All pairs, encoded as in [`kvs`](crate::kvs).
+    Pairs,
+    /// Whether the launch has the job: any value.
+    Job,
+}
+
+/// Answer to such a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyAnswer<'a> {
     Value(&'a [u8]),
-    /// The job has no such key.
+    /// The job has no such key, or it cannot be read.
     NoKey,
     /// The launch has no such job.
     NoJob,

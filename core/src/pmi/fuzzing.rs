@@ -5,11 +5,12 @@
 //! to a rank, some answer what the server asked for. Panics when the server breaks a promise.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::challenge::AuthKey;
 use super::collective::Collective;
 use super::gate::{Gate, Proof, START_MAX, Verdict};
-use super::limits::{FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
+use super::limits::{CONTINUED_MAX, FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
 use super::server::{Effect, JobInfo, KeyAnswer, NameAnswer, Server};
 use super::singleton::{NO_KEY, Singleton};
 use super::transcript::Side;
@@ -38,7 +39,9 @@ const CLOSE: u8 = 63;
 /// # Panics
 /// When the server breaks a promise that this module checks.
 pub fn pmi1(data: &[u8]) {
-    Job::new().run(data);
+    for restartable in [false, true] {
+        Job::new(restartable).run(data);
+    }
 }
 
 /// Runs one input whose first two ranks have started PMI-2, and the third PMI-1.
@@ -46,16 +49,18 @@ pub fn pmi1(data: &[u8]) {
 /// # Panics
 /// As [`pmi1`].
 pub fn pmi2(data: &[u8]) {
-    let mut job = Job::new();
-    for rank in (0..RANKS).map(LocalRank) {
-        let version = if rank.0 < 2 { "2" } else { "1" };
-        let init = format!("cmd=init pmi_version={version} pmi_subversion=0\n");
-        job.step(0, rank, init.as_bytes());
-        if rank.0 < 2 {
-            job.step(0, rank, b"13    cmd=fullinit;");
+    for restartable in [false, true] {
+        let mut job = Job::new(restartable);
+        for rank in (0..RANKS).map(LocalRank) {
+            let version = if rank.0 < 2 { "2" } else { "1" };
+            let init = format!("cmd=init pmi_version={version} pmi_subversion=0\n");
+            job.step(0, rank, init.as_bytes());
+            if rank.0 < 2 {
+                job.step(0, rank, b"13    cmd=fullinit;");
+            }
         }
+        job.run(data);
     }
-    job.run(data);
 }
 
 /// Runs one input that begins with a byte for the size of its pieces: a connection to the port of a rank, and one to a program
@@ -125,10 +130,13 @@ struct Job {
     spawning: VecDeque<LocalRank>,
     /// Ranks that wait for a key of another job.
     keys: VecDeque<(LocalRank, u64)>,
+    /// Ranks that wait for an epoch.
+    renewals: VecDeque<(LocalRank, u64)>,
+    restartable: bool,
 }
 
 impl Job {
-    fn new() -> Self {
+    fn new(restartable: bool) -> Self {
         let map = RankMap::from_runs([(NodeId(0), RANKS), (NodeId(1), 1)]);
         let job = JobInfo {
             kvsname: Nspace::new(KVSNAME).expect("a valid name"),
@@ -138,8 +146,13 @@ impl Job {
             preputs: Vec::new(),
             spawner: None,
         };
+        let mut server = Server::new(job, &map, NodeId(0)).expect("a valid job");
+        server.name_hosts(&Arc::from(["a".to_owned(), "b".to_owned()]));
         Self {
-            server: Server::new(job, &map, NodeId(0)).expect("a valid job"),
+            server: match restartable {
+                true => server.restartable(),
+                false => server,
+            },
             effects: Vec::new(),
             fed: [0; RANKS as usize],
             broken: [false; RANKS as usize],
@@ -147,6 +160,8 @@ impl Job {
             asked: VecDeque::new(),
             spawning: VecDeque::new(),
             keys: VecDeque::new(),
+            renewals: VecDeque::new(),
+            restartable,
         }
     }
 
@@ -211,8 +226,17 @@ impl Job {
     }
 
     /// Releases with all contributions, followed by those of other nodes from the input.
+    ///
+    /// Where ranks restart, every other one has its fence withdrawn, and an epoch begins with each.
     fn release(&mut self, others: &[u8]) {
+        if let Some((rank, number)) = self.renewals.pop_front() {
+            return self.server.renewed(rank, number, &mut self.effects);
+        }
         let entered = self.entered.pop_first();
+        if self.restartable && others.len() % 2 == 1 {
+            let collective = entered.map_or(Collective::WORLD, |(entered, _)| entered);
+            return self.server.begin_again(&collective, &mut self.effects);
+        }
         let is_early = entered.is_none();
         let (collective, own) = entered.unwrap_or((Collective::WORLD, Vec::new()));
         let all = [&own, others].concat();
@@ -227,7 +251,9 @@ impl Job {
 
     fn judge(&mut self) {
         let held = self.server.unfinished();
-        assert!(held <= RANKS as usize * (REQUEST_LINE_MAX.max(FRAME_MAX) + SPAWN_MAX));
+        assert!(
+            held <= RANKS as usize * (REQUEST_LINE_MAX.max(FRAME_MAX) + SPAWN_MAX + CONTINUED_MAX)
+        );
         for effect in std::mem::take(&mut self.effects) {
             match effect {
                 Effect::Send { rank, bytes } => {
@@ -251,6 +277,13 @@ impl Job {
                         !self.entered.contains_key(&collective),
                         "not of this node only"
                     );
+                }
+                Effect::Withdrawn { collective } => {
+                    assert!(self.restartable && self.entered.contains_key(&collective));
+                }
+                Effect::Renew { rank, number } => {
+                    assert!(self.restartable);
+                    self.renewals.push_back((rank, number));
                 }
                 Effect::Misbehaved { rank, error } => {
                     assert!(!error.is_empty());
@@ -295,6 +328,14 @@ fn assert_well_formed(bytes: &[u8]) {
         return assert_frame(bytes);
     }
     let line = bytes.strip_suffix(b"\n").expect("a reply ends its line");
+    // The only reply of two lines.
+    if line.starts_with(b"cmd=put_ranks2hosts ")
+        && let Some(end) = memchr::memchr(b'\n', line)
+    {
+        let length = format!(" {} ", bytes.len() - end);
+        let head = String::from_utf8_lossy(&line[..end]);
+        return assert!(head.contains(&length), "{text}");
+    }
     assert!(!line.contains(&b'\n') && !line.contains(&0), "{text}");
     let line = Line::parse(line).expect("a reply is a message");
     let (head, tail) = line.split_tail(match line.name {
@@ -321,15 +362,20 @@ fn assert_frame(bytes: &[u8]) {
     let Ok(Some(Message::Frame(frame))) = framer.next(&mut rest) else {
         panic!("not a frame: {text}");
     };
-    assert_eq!(frame.len() + 6, bytes.len(), "{text}");
     let frame = Frame::parse(frame).expect("a reply is a message");
     assert!(frame.name.ends_with(b"-response"), "{text}");
     let mut pairs = frame.pairs();
-    let is_ring = frame.name == b"ring-response";
+    let is_pair = frame.name.ends_with(b"-pair-response");
+    let of_documents = is_pair || frame.name == b"ring-response";
     assert!(
-        is_ring || pairs.all(|(_, value)| !value.is_empty()),
+        of_documents || pairs.all(|(_, value)| !value.is_empty()),
         "{text}"
     );
+    if !rest.is_empty() {
+        assert_eq!(frame.get("rc"), None, "{text}");
+        assert!(is_pair || frame.get("npair").is_some(), "{text}");
+        return assert_frame(rest);
+    }
     let rc = frame.get("rc").expect("a reply has an rc");
     let found = frame.get("found") == Some(b"TRUE");
     assert_eq!(frame.get("value").is_some(), found && rc == b"0", "{text}");

@@ -20,10 +20,17 @@ const ENTRY_COST: usize = 96;
 const LOCAL_RANKS: &[u8] = b"localRanks";
 const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
 
+#[derive(Debug)]
+struct Attribute {
+    value: Vec<u8>,
+    /// Who has set it last.
+    owner: LocalRank,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct NodeAttributes {
-    values: BTreeMap<Vec<u8>, Vec<u8>>,
+    values: BTreeMap<Vec<u8>, Attribute>,
     cost: usize,
     waiting: BTreeMap<Vec<u8>, Vec<AttributeWaiter>>,
 }
@@ -32,17 +39,21 @@ impl NodeAttributes {
     /// Sets an attribute and returns the ranks that waited for it.
     pub(super) fn put(
         &mut self,
+        owner: LocalRank,
         key: &[u8],
         value: &[u8],
     ) -> Result<Vec<AttributeWaiter>, PmiRefusal<'static>> {
-        let cost = |value: &[u8]| key.len() + value.len() + ENTRY_COST;
-        let before = self.values.get(key).map_or(0, |old| cost(old));
-        let after = self.cost - before + cost(value);
+        let before = self.values.get(key).map_or(0, |old| cost(key, &old.value));
+        let after = self.cost - before + cost(key, value);
         if after > NODE_ATTRIBUTES_MAX {
             return Err(PmiRefusal::KvsFull);
         }
         self.cost = after;
-        self.values.insert(key.to_vec(), value.to_vec());
+        let attribute = Attribute {
+            value: value.to_vec(),
+            owner,
+        };
+        self.values.insert(key.to_vec(), attribute);
         Ok(match sendable(Dialect::Pmi2, value) {
             true => self.waiting.remove(key).unwrap_or_default(),
             // No reply could carry it: as if it had not been put.
@@ -52,7 +63,7 @@ impl NodeAttributes {
 
     /// The value of an attribute that a reply can carry.
     pub(super) fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        let value = self.values.get(key).map(Vec::as_slice);
+        let value = self.values.get(key).map(|known| &*known.value);
         value.filter(|value| sendable(Dialect::Pmi2, value))
     }
 
@@ -74,6 +85,19 @@ impl NodeAttributes {
         self.waiting.entry(key.to_vec()).or_default().push(waiter);
     }
 
+    /// Forgets what a rank has set and what it waits for.
+    pub(super) fn reset(&mut self, owner: LocalRank) {
+        self.forget(owner);
+        let total = &mut self.cost;
+        self.values.retain(|key, known| {
+            let stays = known.owner != owner;
+            if !stays {
+                *total -= cost(key, &known.value);
+            }
+            stays
+        });
+    }
+
     /// Forgets what a rank waits for.
     pub(super) fn forget(&mut self, rank: LocalRank) {
         self.waiting.retain(|_, waiters| {
@@ -81,4 +105,8 @@ impl NodeAttributes {
             !waiters.is_empty()
         });
     }
+}
+
+fn cost(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len() + ENTRY_COST
 }

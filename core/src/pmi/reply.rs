@@ -5,6 +5,7 @@
 //! 5 in a name lookup. Source: docs/pmi-wire.md#replies.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::command::{Call, Dialect};
 use super::{reply_v1, reply_v2};
@@ -35,6 +36,8 @@ pub enum Reply<'a> {
     KvsName(&'a Nspace),
     /// The universe size; `None` is sent as −1, "not available".
     UniverseSize(Option<u32>),
+    /// The names of hosts, each with its ranks.
+    Hosts(&'a BTreeMap<&'a str, Vec<Rank>>),
     /// All members entered the barrier, and their puts are visible.
     BarrierOut,
     /// The pair or attribute is stored.
@@ -47,8 +50,13 @@ pub enum Reply<'a> {
     Port(&'a [u8]),
     /// The service is withdrawn.
     Unpublished,
-    /// Access to the job's store is given, without a copy of it being needed.
-    Connected,
+    /// All pairs of a store, encoded as in [`kvs`](crate::kvs).
+    Pairs(&'a [u8]),
+    /// Access to the job's store is given.
+    Connected {
+        /// Once the client has brought a copy of it.
+        copy: bool,
+    },
     /// Access is given up.
     Disconnected,
     /// All ranks entered the ring.
@@ -64,6 +72,8 @@ pub enum Reply<'a> {
     Spawned(&'a Nspace),
     /// Finalize accepted.
     FinalizeAck,
+    /// Nothing for the rank's former process follows.
+    Restarted,
     /// Any command that is not carried out; clients see rc ≠ 0.
     Refused(PmiRefusal<'a>),
 }
@@ -81,6 +91,8 @@ pub enum PmiRefusal<'a> {
     KeyNotFound,
     /// The kvsname is not this job's.
     UnknownKvsname,
+    /// The rank is not connected with that job.
+    NotConnected,
     /// The key names a job attribute, which a put could never replace, or must never be found.
     ReservedKey,
     /// The key-value store is full.
@@ -114,7 +126,7 @@ impl Reply<'_> {
     pub fn to_bytes(&self, call: &Call<'_>) -> Vec<u8> {
         match (self, call.dialect) {
             // Also the start of PMI-2 is answered by a line.
-            (Self::Init(_), _) | (_, Dialect::Pmi1) => reply_v1::line(self, call),
+            (Self::Init(_) | Self::Restarted, _) | (_, Dialect::Pmi1) => reply_v1::line(self, call),
             (_, Dialect::Pmi2) => reply_v2::frame(self, call),
         }
     }
@@ -129,6 +141,7 @@ impl PmiRefusal<'_> {
             Self::TooLong(field) => return Cow::Owned(format!("{field}_too_long")),
             Self::KeyNotFound => "key_not_found",
             Self::UnknownKvsname => "unknown_kvsname",
+            Self::NotConnected => "not_connected",
             Self::ReservedKey => "reserved_key",
             Self::KvsFull => "kvs_full",
             Self::UnknownCommand => "unknown_command",

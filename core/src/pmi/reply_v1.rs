@@ -4,10 +4,13 @@
 //! docs/pmi-wire.md#replies.
 //! Rule: the answer to a barrier carries its tag. Source: docs/pmi-wire.md#group-barriers.
 
+use std::collections::BTreeMap;
+
 use super::command::{Call, Dialect, PmiCommand};
 use super::limits::{COMMAND_MAX, KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
 use super::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
 use super::wire_v1::LineBuilder;
+use crate::job::ids::Rank;
 
 /// The line, with its newline.
 pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
@@ -22,6 +25,7 @@ pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         Reply::AppNum(appnum) => ok().number("appnum", appnum.0.into()),
         Reply::KvsName(name) => ok().field("kvsname", name.as_str().as_bytes()),
         Reply::UniverseSize(slots) => ok().number("size", slots.map_or(-1, i64::from)),
+        Reply::Hosts(hosts) => return all_hosts(hosts),
         Reply::BarrierOut => ok().number("tag", call.tag.into()),
         Reply::Put => ok().word("msg", "success"),
         Reply::Value(value) => ok().word("msg", "success").field("value", value),
@@ -32,13 +36,32 @@ pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         Reply::Spawned(_) => ok(),
         // Those after the first are never asked for in a line.
         Reply::FinalizeAck
+        | Reply::Restarted
         | Reply::FullInit { .. }
-        | Reply::Connected
+        | Reply::Pairs(_)
+        | Reply::Connected { .. }
         | Reply::Disconnected
         | Reply::Ring { .. } => ok(),
         Reply::Refused(why) => refused(call, why),
     }
     .end()
+}
+
+/// Two lines: the length of the second one and the number of hosts, and for each host the length of its name, the name,
+/// and its ranks.
+///
+/// Rule: the length counts the newline and one more; a comma follows each rank and a blank each host. Source:
+/// docs/pmi-wire.md#ranks-and-hosts.
+fn all_hosts(hosts: &BTreeMap<&str, Vec<Rank>>) -> Vec<u8> {
+    let mut list = String::new();
+    for (name, ranks) in hosts {
+        list += &format!("{} {name} ", name.len());
+        ranks.iter().for_each(|rank| list += &format!("{rank},"));
+        list.push(' ');
+    }
+    list.push('\n');
+    let (length, count) = (list.len() + 1, hosts.len());
+    format!("cmd=put_ranks2hosts {length} {count}\n{list}").into_bytes()
 }
 
 /// Starts the line that answers a command.

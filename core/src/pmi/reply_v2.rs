@@ -9,6 +9,7 @@
 use super::command::{Call, PmiCommand};
 use super::reply::{PmiRefusal, Reply, VERSION_2};
 use super::wire_v2::FrameBuilder;
+use crate::kvs;
 
 /// The frame, with its length.
 pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
@@ -43,7 +44,8 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         Reply::Spawned(job) => ok()
             .field("jobid", job.as_str().as_bytes())
             .number("nerrs", 0),
-        Reply::Connected => ok().flag("kvscopy", false),
+        Reply::Pairs(pairs) => return all_pairs(pairs, call),
+        Reply::Connected { copy } => ok().flag("kvscopy", copy),
         Reply::Ring { place, left, right } => ok()
             .number("ring-count", place.into())
             .maybe_empty("ring-left", left)
@@ -56,7 +58,9 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         | Reply::FinalizeAck
         // Those below are never asked for in a frame.
         | Reply::Init(_)
+        | Reply::Restarted
         | Reply::Maxes
+        | Reply::Hosts(_)
         | Reply::AppNum(_) => ok(),
         Reply::Refused(PmiRefusal::KeyNotFound) => ok().flag("found", false),
         Reply::Refused(why) => {
@@ -71,6 +75,25 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
         }
     }
     .end()
+}
+
+/// The number of pairs, each in a message of its own, and the reply proper.
+///
+/// Rule: the messages before the last one have no `rc`. Source: docs/pmi-wire.md#other-jobs.
+fn all_pairs(pairs: &[u8], call: &Call<'_>) -> Vec<u8> {
+    let start = |end: &[u8]| {
+        let thrid = call.thrid.as_deref().unwrap_or_default();
+        FrameBuilder::response(&[&call.name, end].concat()).field("thrid", thrid)
+    };
+    let pairs = kvs::decode(pairs).filter_map(Result::ok);
+    let count = i64::try_from(pairs.clone().count()).expect("bounded by the store");
+    let mut bytes = start(b"-paircount").number("npair", count).end();
+    for (key, value) in pairs {
+        let pair = start(b"-pair").field("key", key).maybe_empty("val", value);
+        bytes.extend(pair.end());
+    }
+    bytes.extend(start(b"").number("rc", 0).end());
+    bytes
 }
 
 /// The number of a refusal.
@@ -97,6 +120,7 @@ fn code(why: PmiRefusal<'_>) -> i64 {
         PmiRefusal::MissingField(_)
         | PmiRefusal::BadField(_)
         | PmiRefusal::UnknownKvsname
+        | PmiRefusal::NotConnected
         | PmiRefusal::OtherRank
         | PmiRefusal::UnknownRank
         | PmiRefusal::RankTwice

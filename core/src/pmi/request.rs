@@ -31,6 +31,8 @@ pub enum PmiRequest<'a> {
     KvsName,
     /// Asks for the universe size.
     UniverseSize,
+    /// Asks which ranks are on which hosts.
+    Hosts,
     /// Enters a barrier.
     Barrier(Group),
     /// Stores a pair. The value may be empty.
@@ -85,6 +87,17 @@ pub enum PmiRequest<'a> {
     },
     /// Starts a new job.
     Spawn(Spawn),
+    /// Asks for all pairs of a job's store.
+    GetAll {
+        /// Its name; `None` for the own job's.
+        kvsname: Option<&'a [u8]>,
+    },
+    /// Brings pairs of a job that is served elsewhere.
+    PutAll {
+        job: &'a [u8],
+        /// Encoded as in [`kvs`](crate::kvs).
+        pairs: Vec<u8>,
+    },
     /// Asks for access to another job's store.
     Connect { job: &'a [u8] },
     /// Gives up that access.
@@ -105,6 +118,9 @@ pub enum PmiRequest<'a> {
     },
     /// Ends the protocol, not the process.
     Finalize,
+    /// What the rank's former process has sent is over; another one will start the protocol. A line
+    /// in both dialects.
+    Restart,
 }
 
 impl<'a> PmiRequest<'a> {

@@ -56,8 +56,10 @@ pub fn parse<'a>(
         PmiCommand::Maxes => plain(line, PmiRequest::Maxes)?,
         PmiCommand::AppNum => plain(line, PmiRequest::AppNum)?,
         PmiCommand::KvsName => plain(line, PmiRequest::KvsName)?,
+        PmiCommand::Hosts => plain(line, PmiRequest::Hosts)?,
         PmiCommand::UniverseSize => plain(line, PmiRequest::UniverseSize)?,
         PmiCommand::Finalize => plain(line, PmiRequest::Finalize)?,
+        PmiCommand::Restart => plain(line, PmiRequest::Restart)?,
         PmiCommand::CreateKvs | PmiCommand::DestroyKvs | PmiCommand::GetByIndex => {
             Err(PmiRefusal::NotSupported)
         }

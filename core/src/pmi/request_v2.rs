@@ -15,6 +15,7 @@ use super::request::{PmiRequest, bounded, number};
 use super::spawn_v2;
 use super::wire_v2::Frame;
 use crate::job::ids::Rank;
+use crate::kvs;
 
 /// Exit code of an abort without one.
 const NO_CODE: i32 = -1;
@@ -83,6 +84,13 @@ pub fn parse<'a>(
             service: service()?,
         },
         PmiCommand::Spawn => PmiRequest::Spawn(spawn_v2::parse(frame)?),
+        PmiCommand::GetAll => PmiRequest::GetAll {
+            kvsname: frame.get("jobid").filter(|name| !name.is_empty()),
+        },
+        PmiCommand::PutAll => PmiRequest::PutAll {
+            job: job()?,
+            pairs: pairs(frame)?,
+        },
         PmiCommand::Connect => PmiRequest::Connect { job: job()? },
         PmiCommand::Disconnect => PmiRequest::Disconnect { job: job()? },
         PmiCommand::Ring => PmiRequest::Ring {
@@ -97,12 +105,36 @@ pub fn parse<'a>(
 
 /// A value that must be there and may be empty.
 fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], PmiRefusal<'static>> {
-    let value = frame.get(name).ok_or(PmiRefusal::MissingField(name))?;
+    checked(frame.get(name).ok_or(PmiRefusal::MissingField(name))?, name)
+}
+
+fn checked<'a>(value: &'a [u8], name: &'static str) -> Result<&'a [u8], PmiRefusal<'static>> {
     match value {
         value if value.len() > VALLEN_MAX => Err(PmiRefusal::TooLong(name)),
         value if memchr(0, value).is_some() => Err(PmiRefusal::BadField(name)),
         value => Ok(value),
     }
+}
+
+/// The pairs behind each other, as many as announced, encoded.
+fn pairs(frame: &Frame<'_>) -> Result<Vec<u8>, PmiRefusal<'static>> {
+    let texts = frame.pairs();
+    let texts: Vec<_> = texts
+        .filter(|(key, _)| matches!(*key, b"key" | b"val"))
+        .collect();
+    let count = bounded(frame.get("npair"), "npair", KEYLEN_MAX)?;
+    if number(count) != Some(texts.len() / 2) {
+        return Err(PmiRefusal::BadField("npair"));
+    }
+    let mut encoded = Vec::new();
+    for pair in texts.chunks(2) {
+        let [(b"key", key), (b"val", value)] = pair else {
+            return Err(PmiRefusal::BadField("npair"));
+        };
+        let key = bounded(Some(key), "key", KEYLEN_MAX)?;
+        kvs::encode_entry(key, checked(value, "val")?, &mut encoded);
+    }
+    Ok(encoded)
 }
 
 fn abort<'a>(frame: &'a Frame<'_>) -> PmiRequest<'a> {

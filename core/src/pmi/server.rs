@@ -11,14 +11,19 @@
 //! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
 //! docs/pmi-wire.md#barrier.
 
+mod meetings;
 mod others;
+mod restart;
 mod serve;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::client::{ClientState, Input, Open, PmiClient};
 use super::collective::Collective;
 use super::command::{Call, PmiCommand};
+use super::connections::Connections;
+use super::continued::Part;
 use super::node_attributes::NodeAttributes;
 use super::reply::{PmiRefusal, Reply};
 use super::spawn_v1::SpawnLines;
@@ -31,7 +36,7 @@ use crate::job::rank_placement::RankMap;
 use crate::kvs::KvsError;
 use crate::pmi::barriers::Barriers;
 
-pub use super::effect::{Effect, KeyAnswer, NameAnswer};
+pub use super::effect::{Effect, KeyAnswer, NameAnswer, Wanted};
 pub use super::store::{JobInfo, SetupError};
 
 /// Why a barrier or ring cannot be released.
@@ -58,6 +63,10 @@ pub enum ReleaseError {
     Ring,
 }
 
+/// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
+/// its defaults.
+pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
+
 /// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
 /// machine itself on a miss.
 pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
@@ -70,13 +79,18 @@ pub struct Server {
     store: Store,
     node_attributes: NodeAttributes,
     barriers: Barriers,
+    connections: Connections,
+    /// Names of the nodes, as far as they are known.
+    hosts: Arc<[String]>,
     clients: Vec<PmiClient>,
-    /// How many keys of other jobs were asked for.
+    /// How many questions to other jobs, and for epochs, there were.
     asked: u64,
     /// Barriers and rings do without ranks whose processes have ended.
     survives: bool,
     /// Ranks of the job that have died, on any node.
     dead: BTreeSet<Rank>,
+    /// Another process may come to speak for a rank.
+    restartable: bool,
 }
 
 impl Server {
@@ -103,6 +117,8 @@ impl Server {
             spawner: job.spawner,
             store: Store::new(job.kvsname, map, job.attributes, &job.preputs)?,
             node_attributes: NodeAttributes::default(),
+            connections: Connections::default(),
+            hosts: Arc::new([]),
             barriers: Barriers::new(node, map),
             clients: clients
                 .map(|(rank, appnum)| PmiClient::new(rank, appnum))
@@ -110,12 +126,18 @@ impl Server {
             asked: 0,
             survives: false,
             dead: BTreeSet::new(),
+            restartable: false,
         })
     }
 
     /// Clients can read an attribute; one that none can be sent is left out.
     pub fn describe(&mut self, key: &str, value: &[u8]) {
         self.store.describe(key, value);
+    }
+
+    /// Clients can ask how the nodes are called.
+    pub fn name_hosts(&mut self, names: &Arc<[String]>) {
+        self.hosts = Arc::clone(names);
     }
 
     /// The same, with barriers and rings that do without ranks whose processes have ended.
@@ -188,7 +210,7 @@ impl Server {
         if unfinished > 0 {
             self.misbehaved(rank, ProtocolError::ClosedInside(unfinished), effects);
         }
-        self.node_attributes.forget(rank);
+        self.forget(rank);
         self.client(rank).end();
         if self.survives {
             let name = self.clients[rank.index()].rank;
@@ -235,9 +257,7 @@ impl Server {
         };
         match merged {
             Ok(news_since) => {
-                for waiter in self.barriers.end(collective, news_since) {
-                    self.answer(waiter, collective, &Reply::BarrierOut, effects);
-                }
+                self.let_out(collective, news_since, effects);
                 Ok(())
             }
             Err(source) => {
@@ -262,15 +282,17 @@ impl Server {
         let Some((call, _)) = client.names.pop_front() else {
             return;
         };
-        client.state.answered(|open| *open == Open::Name);
-        let reply = match (call.command, answer) {
-            (_, NameAnswer::Refused(why)) => Reply::Refused(PmiRefusal::Other(why)),
-            (PmiCommand::Publish, _) => Reply::Published,
-            (PmiCommand::Unpublish, _) => Reply::Unpublished,
-            (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
-            _ => Reply::Refused(PmiRefusal::Other("service_not_found")),
-        };
-        send(rank, &call, &reply, effects);
+        if let Some(call) = call {
+            client.state.answered(|open| *open == Open::Name);
+            let reply = match (call.command, answer) {
+                (_, NameAnswer::Refused(why)) => Reply::Refused(PmiRefusal::Other(why)),
+                (PmiCommand::Publish, _) => Reply::Published,
+                (PmiCommand::Unpublish, _) => Reply::Unpublished,
+                (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
+                _ => Reply::Refused(PmiRefusal::Other("service_not_found")),
+            };
+            send(rank, &call, &reply, effects);
+        }
         let next = client.names.front_mut();
         effects.extend(next.and_then(|(_, effect)| effect.take()));
     }
@@ -283,9 +305,7 @@ impl Server {
     /// The local ranks that take part in a barrier or ring and have not entered it.
     pub fn absent_from(&self, collective: &Collective) -> Vec<LocalRank> {
         let open = self.barriers.open(collective);
-        let is_in = |local: &LocalRank| {
-            open.is_some_and(|open| open.waiting.iter().any(|waiter| waiter.rank == *local))
-        };
+        let is_in = |local: &LocalRank| open.is_some_and(|open| open.has(*local));
         let clients = self.clients.iter().zip((0..).map(LocalRank));
         let members = clients.filter(|(client, _)| collective.needs(client.rank, true));
         let absent = members
@@ -327,8 +347,14 @@ impl Server {
             rank,
             error: error.to_string(),
         });
-        self.node_attributes.forget(rank);
+        self.forget(rank);
         self.client(rank).fail(error);
+    }
+
+    /// What a rank shares with others of its node and has no more.
+    fn forget(&mut self, rank: LocalRank) {
+        self.node_attributes.forget(rank);
+        self.connections.forget(rank);
     }
 
     fn line(
@@ -356,7 +382,16 @@ impl Server {
         text: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Result<(), ProtocolError> {
-        let frame = Frame::parse(text)?;
+        let mut frame = Frame::parse(text)?;
+        let all;
+        match self.client(rank).continued.take(&frame)? {
+            Part::Whole => {}
+            Part::More => return Ok(()),
+            Part::Last(text) => {
+                all = text;
+                frame = Frame::parse(&all)?;
+            }
+        }
         let call = request_v2::call(&frame);
         let request = request_v2::parse(call.command, &frame);
         self.asked(rank, call, request, effects)

@@ -3,10 +3,12 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
+use std::time::Duration;
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
+use super::server::MEMORY_KINDS;
 use super::store::sendable;
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
@@ -20,6 +22,8 @@ pub struct Spawn {
     pub commands: Vec<SpawnCommand>,
     /// Pairs to put into the new job's key-value store before its ranks start.
     pub preputs: Vec<Pair>,
+    /// How long the start may take, if the client says.
+    pub limit: Option<Duration>,
 }
 
 /// One command of a [`Spawn`].
@@ -41,7 +45,12 @@ impl Spawn {
     /// [`PmiRefusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL
     /// byte where a process can have none.
     pub(super) fn into_request(self) -> Result<SpawnRequest, PmiRefusal<'static>> {
-        for (key, value) in &self.preputs {
+        let mut preputs = self.preputs;
+        let mut infos = self.commands.iter().flat_map(|command| &command.info);
+        if let Some((_, kinds)) = infos.find(|(key, _)| key == b"mpi_memory_alloc_kinds") {
+            preputs.push((MEMORY_KINDS.into(), kinds.clone()));
+        }
+        for (key, value) in &preputs {
             if !(1..=KEYLEN_MAX).contains(&key.len()) {
                 return Err(PmiRefusal::TooLong("preput_key"));
             }
@@ -50,10 +59,16 @@ impl Spawn {
             }
         }
         let apps = self.commands.into_iter().map(SpawnCommand::into_app);
+        // The launcher counts in seconds.
+        let limit = self.limit.map(|limit| SpawnInfo {
+            key: "pmix.timeout".to_owned(),
+            value: limit.as_millis().div_ceil(1000).to_string(),
+            required: false,
+        });
         Ok(SpawnRequest {
             apps: apps.collect::<Result<_, _>>()?,
-            infos: Vec::new(),
-            preputs: self.preputs,
+            infos: limit.into_iter().collect(),
+            preputs,
         })
     }
 }

@@ -92,7 +92,11 @@ impl SpawnLines {
             None => Vec::new(),
         };
         let commands = blocks.iter().map(command).collect::<Result<_, _>>()?;
-        Ok(Spawn { commands, preputs })
+        Ok(Spawn {
+            commands,
+            preputs,
+            limit: None,
+        })
     }
 
     /// The complete request, for the server.

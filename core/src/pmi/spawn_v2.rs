@@ -1,10 +1,12 @@
-//! The spawn request of PMI-2: one frame for all its commands.
+//! The spawn request of PMI-2: one frame for all its commands, or what became one ([`continued`](super::continued)).
 //!
 //! Rule: pairs of the new job first, then one block per command that starts with `subcmd`; counts
-//! give the number of indexed pairs of a block, arguments count from 0. Source:
-//! docs/pmi-wire.md#pmi-2-spawn.
+//! give the number of indexed pairs of a block, arguments count from 0. A block of a `spawn-cmd` has the program for its
+//! first argument. Source: docs/pmi-wire.md#pmi-2-spawn.
+//! Rule: `timeout` in milliseconds and `threadsPerRank` are infos of PMI-2 itself. Source: docs/pmi-wire.md#pmi-2-spawn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use super::reply::PmiRefusal;
 use super::request::number;
@@ -23,7 +25,7 @@ pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
     let mut head = Block::new();
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for (key, value) in frame.pairs() {
-        if key == b"subcmd" {
+        if matches!(key, b"subcmd" | b"spawn-cmd") {
             blocks.push(Block::new());
         }
         let block = blocks.last_mut().unwrap_or(&mut head);
@@ -36,24 +38,47 @@ pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
     if count == 0 || blocks.len() != count {
         return Err(PmiRefusal::BadField("ncmds"));
     }
-    Ok(Spawn {
-        commands: blocks.iter().map(command).collect::<Result<_, _>>()?,
+    let commands = blocks.iter().map(command);
+    let mut spawn = Spawn {
+        commands: commands.collect::<Result<_, _>>()?,
         preputs: pairs(&head, "preputcount", "ppkey", "ppval")?,
-    })
+        limit: None,
+    };
+    for command in &mut spawn.commands {
+        spawn.limit = spawn.limit.max(own_infos(&mut command.info)?);
+    }
+    Ok(spawn)
 }
 
 fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
-    let program = block.get(&b"subcmd"[..]).filter(|name| !name.is_empty());
-    let program = program.ok_or(PmiRefusal::MissingField("subcmd"))?;
     let nprocs = block.get(&b"maxprocs"[..]);
     let nprocs = nprocs.ok_or(PmiRefusal::MissingField("maxprocs"))?;
     let args = (0..count(block, "argc")?).map(|index| indexed(block, "argv", index));
+    let mut args: VecDeque<_> = args.collect::<Result<_, _>>()?;
+    let program = match block.get(&b"subcmd"[..]) {
+        Some(program) => Some(program.to_vec()),
+        None => args.pop_front(),
+    };
+    let program = program.filter(|program| !program.is_empty());
     Ok(SpawnCommand {
         nprocs: number(nprocs).ok_or(PmiRefusal::BadField("maxprocs"))?,
-        program: program.to_vec(),
-        args: args.collect::<Result<_, _>>()?,
+        program: program.ok_or(PmiRefusal::MissingField("subcmd"))?,
+        args: args.into(),
         info: pairs(block, "infokeycount", "infokey", "infoval")?,
     })
+}
+
+/// Gives the infos of PMI-2 itself the names that the launcher knows, and takes out the limit of time.
+fn own_infos(infos: &mut Vec<Pair>) -> Result<Option<Duration>, PmiRefusal<'static>> {
+    let mut limit = None;
+    for (_, value) in infos.extract_if(.., |(key, _)| key == b"timeout") {
+        let millis = number(&value).ok_or(PmiRefusal::BadField("timeout"))?;
+        limit = Some(Duration::from_millis(millis));
+    }
+    for (key, _) in infos.iter_mut().filter(|(key, _)| key == b"threadsPerRank") {
+        *key = b"pmix.cpuperproc".to_vec();
+    }
+    Ok(limit)
 }
 
 fn pairs(

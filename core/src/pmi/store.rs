@@ -13,7 +13,7 @@ use memchr::{memchr, memchr2};
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
-use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
 
@@ -72,6 +72,8 @@ pub(super) struct Store {
     process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     kvs: Kvs,
+    /// Which rank of this node has put a key last, where ranks may restart.
+    owners: Option<BTreeMap<Vec<u8>, LocalRank>>,
 }
 
 impl Store {
@@ -107,12 +109,36 @@ impl Store {
             process_mapping: map.process_mapping(PROCESS_MAPPING_MAX.max(VALLEN_2_MAX)),
             attributes,
             kvs,
+            owners: None,
         })
+    }
+
+    /// From now on it is known who has put what.
+    pub(super) fn keep_owners(&mut self) {
+        self.owners = Some(BTreeMap::new());
+    }
+
+    /// What a rank has put becomes a miss: here at once, on other nodes with the next barrier.
+    pub(super) fn reset(&mut self, owner: LocalRank) {
+        let Some(owners) = &mut self.owners else {
+            return;
+        };
+        let kvs = &mut self.kvs;
+        owners.retain(|key, by| {
+            let stays = *by != owner;
+            if !stays {
+                // No reply can carry an empty value, which takes less room than any other.
+                let _ = kvs.put(key, b"");
+            }
+            stays
+        });
     }
 
     /// Adds an attribute that clients can be sent.
     pub(super) fn describe(&mut self, key: &str, value: &[u8]) {
-        if value.len() <= VALLEN_MAX && sendable(Dialect::Pmi1, value) {
+        let fits = value.len() <= VALLEN_MAX && sendable(Dialect::Pmi1, value);
+        // What the spawner has put is for this job.
+        if fits && self.kvs.get(key.as_bytes()).is_none() {
             self.attributes.insert(key.into(), value.to_owned());
         }
     }
@@ -121,9 +147,10 @@ impl Store {
         &self.kvsname
     }
 
-    /// Stores a pair; without a kvsname into the own job's store.
+    /// Stores a pair of a rank; without a kvsname into the own job's store.
     pub(super) fn put(
         &mut self,
+        owner: LocalRank,
         kvsname: Option<&[u8]>,
         key: &[u8],
         value: &[u8],
@@ -133,7 +160,12 @@ impl Store {
             return Err(PmiRefusal::ReservedKey);
         }
         match self.kvs.put(key, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                if let Some(owners) = &mut self.owners {
+                    owners.insert(key.to_vec(), owner);
+                }
+                Ok(())
+            }
             Err(KvsError::EmptyKey) => Err(PmiRefusal::MissingField("key")),
             Err(KvsError::KeyTooLong { .. }) => Err(PmiRefusal::TooLong("key")),
             Err(KvsError::ValueTooLong { .. }) => Err(PmiRefusal::TooLong("value")),
@@ -165,6 +197,11 @@ impl Store {
     pub(super) fn find(&self, key: &[u8]) -> Option<&[u8]> {
         let attribute = self.attribute(Dialect::Pmi1, key);
         attribute.or_else(|| self.kvs.get(key))
+    }
+
+    /// All pairs, encoded, unless they are more bytes.
+    pub(super) fn all(&self, limit: usize) -> Option<Vec<u8>> {
+        self.kvs.encoded(limit)
     }
 
     /// The value of a job attribute that the dialect can carry.
@@ -211,6 +248,11 @@ impl Store {
     /// See [`Kvs::take_contribution`].
     pub(super) fn take_contribution(&mut self) -> Vec<u8> {
         self.kvs.take_contribution()
+    }
+
+    /// See [`Kvs::take_back_contribution`].
+    pub(super) fn take_back_contribution(&mut self) {
+        self.kvs.take_back_contribution();
     }
 
     /// See [`Kvs::recent`].

@@ -2,6 +2,7 @@
 //! effects are read back as text.
 
 mod barrier;
+mod drafts;
 mod frames;
 mod groups;
 mod pmi2;
@@ -15,7 +16,7 @@ mod wire;
 use std::collections::VecDeque;
 
 use super::collective::{Collective, Group};
-use super::server::{Effect, JobInfo, NameAnswer, Server};
+use super::server::{Effect, JobInfo, NameAnswer, Server, Wanted};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
@@ -165,6 +166,8 @@ fn barrier(group: &str) -> Collective {
 fn render(effect: &Effect) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match effect {
+        Effect::Withdrawn { collective } => format!("W> {collective}"),
+        Effect::Renew { rank, .. } => format!("{rank} R>"),
         Effect::Send { rank, bytes } => format!("{rank} S> {}", escape(bytes)),
         Effect::Entered {
             collective,
@@ -212,9 +215,18 @@ fn render(effect: &Effect) -> String {
             for (key, value) in &request.preputs {
                 line += &format!(" + {}={}", text(key), text(value));
             }
+            for info in &request.infos {
+                line += &format!(" : {}={}", info.key, info.value);
+            }
             line
         }
-        Effect::Key { rank, job, key, .. } => format!("E> key {rank} {job} {}", text(key)),
+        Effect::Key {
+            rank, job, wanted, ..
+        } => match wanted {
+            Wanted::Key(key) => format!("E> key {rank} {job} {}", text(key)),
+            Wanted::Pairs => format!("E> pairs {rank} {job}"),
+            Wanted::Job => format!("E> connect {rank} {job}"),
+        },
         Effect::Misbehaved { rank, error } => format!("E> misbehaved {rank}: {error}"),
     }
 }

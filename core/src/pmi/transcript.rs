@@ -43,6 +43,11 @@ impl Side {
         messages
     }
 
+    /// Bytes of the message that has not ended.
+    pub fn unfinished(&self) -> usize {
+        self.partial.len()
+    }
+
     /// Start and end of the next message, if it has ended.
     fn next(&mut self) -> Option<(usize, usize)> {
         let first = *self.partial.first()?;

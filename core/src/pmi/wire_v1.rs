@@ -45,6 +45,9 @@ pub enum ProtocolError {
     /// The lines of a spawn request do not follow each other as they must.
     #[error("spawn request: {0}")]
     SpawnSequence(&'static str),
+    /// A request in several messages that does not go on as it must.
+    #[error("request in several messages: {0}")]
+    Parts(&'static str),
     /// An abort whose exit code is missing or no number.
     #[error("abort without a valid exit code")]
     AbortCode,

@@ -192,6 +192,11 @@ impl<'a> Frame<'a> {
         Some(value)
     }
 
+    /// The pair at the end.
+    pub fn last(&self) -> Option<(&'a [u8], &[u8])> {
+        self.pairs.last().map(|(key, value)| (*key, &**value))
+    }
+
     /// All pairs in the order sent.
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &[u8])> {
         self.pairs.iter().map(|(key, value)| (*key, &**value))
@@ -269,11 +274,12 @@ impl FrameBuilder {
         }
     }
 
-    /// Appends a pair also without a value, for the replies that only Slurm's client reads.
+    /// Appends a pair also without a value, for replies that MPICH never asks for.
     #[must_use]
-    pub fn maybe_empty(mut self, key: &str, value: &[u8]) -> Self {
+    pub fn maybe_empty(mut self, key: impl AsRef<[u8]>, value: &[u8]) -> Self {
+        let key = key.as_ref();
         self.0.reserve(key.len() + value.len() + 2);
-        self.0.extend_from_slice(key.as_bytes());
+        self.0.extend_from_slice(key);
         self.0.push(b'=');
         let mut rest = value;
         while let Some(at) = memchr(b';', rest) {
@@ -308,6 +314,11 @@ impl FrameBuilder {
         };
         let text: Vec<u8> = text.bytes().map(clean).collect();
         self.field(key, &text)
+    }
+
+    /// What [`Frame::parse`] takes.
+    pub fn unframed(&self) -> &[u8] {
+        &self.0[HEADER..]
     }
 
     /// The frame with its length. The length stands on the right, as MPICH 5 and Hydra write it.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::upcall::{GroupOp, Notice, Query, SpawnedAppInfo, Upcall, UpcallRequest};
 use super::value::{
-    Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
+    Array, Channels, DataRange, DeviceDistance, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
 };
 
 pub fn text() -> impl Strategy<Value = Text> {
@@ -80,6 +80,17 @@ fn other() -> BoxedStrategy<Value> {
                 state,
             })
         }),
+        (text(), text(), any::<u64>(), any::<(u16, u16)>()).prop_map(
+            |(uuid, name, kinds, (least, most))| {
+                Value::DeviceDistance(DeviceDistance {
+                    uuid,
+                    name,
+                    kinds,
+                    least,
+                    most,
+                })
+            }
+        ),
     ]
     .boxed()
 }

@@ -12,7 +12,8 @@ use super::upcall::{
     GroupOp, Notice, Pdata, Query, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest,
 };
 use super::value::{
-    Array, Channels, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value, persistence,
+    Array, Channels, DataRange, DeviceDistance, Info, Proc, ProcInfo, ProcRank, Status, Text,
+    Value, persistence,
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
 use crate::job::ids::Nspace;
@@ -99,6 +100,16 @@ fn all_kinds() -> Vec<Info> {
                 pid: 12,
                 exit_code: -1,
                 state: 50,
+            }),
+        ),
+        (
+            "distance",
+            Value::DeviceDistance(DeviceDistance {
+                uuid: "gpu://alpha::0000:17:00.0".into(),
+                name: "".into(),
+                kinds: 2,
+                least: 100,
+                most: 65_535,
             }),
         ),
         ("regex", Value::Regex(b"blob:\0x".to_vec())),

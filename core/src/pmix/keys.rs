@@ -58,6 +58,8 @@ keys! {
     CPUSET = "pmix.cpuset";
     /// String: in which parts of its node a process is bound, which libpmix compares.
     LOCALITY_STRING = "pmix.locstr";
+    /// Array of device distances: from the process to the devices of its node.
+    DEVICE_DISTANCES = "pmix.dev.dist";
     /// u32: restarts of the process.
     REINCARNATION = "pmix.reinc";
     /// String: session directory on top.

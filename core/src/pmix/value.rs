@@ -153,6 +153,21 @@ pub struct ProcInfo {
     pub state: u8,
 }
 
+/// How far a device of the node is from the CPUs of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceDistance {
+    /// libpmix's name of the device on all nodes.
+    pub uuid: Text,
+    /// The system's name of it, as `eth0`.
+    pub name: Text,
+    /// Bits of `pmix_device_type_t`.
+    pub kinds: u64,
+    /// From the nearest of the CPUs, in libpmix's own measure.
+    pub least: u16,
+    /// From the farthest of the CPUs.
+    pub most: u16,
+}
+
 /// One typed value.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs, reason = "the PMIx standard's types, one each")]
@@ -194,6 +209,7 @@ pub enum Value {
     Scope(u8),
     ProcState(u8),
     ProcInfo(ProcInfo),
+    DeviceDistance(DeviceDistance),
     /// A `PMIX_REGEX`.
     Regex(Vec<u8>),
     /// Comma separated node names, which the host turns into a `PMIX_REGEX`.

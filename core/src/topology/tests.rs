@@ -38,6 +38,16 @@ fn a_host_is_read_from_the_xml_of_hwloc() {
 }
 
 #[test]
+fn cpus_that_are_switched_off_are_in_no_part() {
+    let text = r#"<topology version="2.0"><object type="Machine" cpuset="0x5" complete_cpuset="0xf" allowed_cpuset="0x4">
+        <object type="PU" os_index="0" cpuset="0x1"/><object type="PU" os_index="2" cpuset="0x4"/></object></topology>"#;
+    let host = xml::parse(text).unwrap();
+    let shown = [&host.cpus, &host.allowed, &host.offline].map(CpuSet::to_string);
+    assert_eq!(shown, ["0,2", "2", "1,3"]);
+    assert!(machine("gpu8").offline.is_empty());
+}
+
+#[test]
 fn kinds_of_cores_are_ranked() {
     let host = machine("hybrid");
     assert_eq!((host.efficiency(0), host.efficiency(12)), (1, 0));

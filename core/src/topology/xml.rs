@@ -1,6 +1,6 @@
 //! The XML in which hwloc 2 describes a host.
-//! Rule: elements `object` are nested as the parts are; sets are on those with CPUs, `allowed_cpuset` on the Machine;
-//! `cpukind` elements follow the objects. Source: hwloc2.dtd.
+//! Rule: elements `object` are nested as the parts are; sets are on those with CPUs, `allowed_cpuset` on the Machine, whose
+//! `complete_cpuset` has the CPUs that are switched off too; `cpukind` elements follow the objects. Source: hwloc2.dtd, hwloc.h.
 
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -50,6 +50,8 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
         Some(allowed) => allowed.and(&topology.cpus),
         None => topology.cpus.clone(),
     };
+    let complete = set(&machine, "complete_cpuset")?.unwrap_or_default();
+    topology.offline = complete.without(&topology.cpus);
     topology.host = info(&machine, "HostName").map(str::to_owned);
     for node in machine.descendants() {
         if let Some(level) = level(&node) {

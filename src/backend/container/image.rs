@@ -24,7 +24,8 @@ use crate::sys::mounts::{self, View};
 use crate::sys::pidfd;
 use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
 use wireup_core::container::{
-    self, Entry, EntryKind, HOLDER, Holder, HostFacts, Layout, LayoutError, Root, bundle, layout,
+    self, Entry, EntryKind, HOLDER, Holder, HostFacts, Layout, LayoutError, PODMAN_CONFIGURATION,
+    Root, bundle, layout,
 };
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{BindMount, ImageSpec, Runtime};
@@ -48,9 +49,16 @@ enum Problem {
     NoDirectory(PathBuf),
     #[error("--image {}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
+    #[error(
+        "--image {}: an ordinary user's ranks run in a root directory; make one of the image (podman export), and name that",
+        .0.display()
+    )]
+    NameOfUser(PathBuf),
     #[error("--image {}: this is no directory", .0.display())]
     NotADirectory(PathBuf),
-    #[error("--image-mount {0}: {1}")]
+    #[error(
+        "--image-mount {0}: {1}; name a directory or file that each host has and the user may read"
+    )]
     Mount(BindMount, io::Error),
     #[error("--image: {0}")]
     Layout(LayoutError<io::Error>),
@@ -116,18 +124,26 @@ impl Container {
         }
         let runtime = image.runtime;
         find(runtime.program()).ok_or(Problem::NoRuntime(runtime))?;
-        let root = image.directory().map(|path| cwd.join(path));
+        let path = image.directory().map(|path| cwd.join(path));
+        let file = path
+            .clone()
+            .filter(|path| runtime.has_files() && path.is_file());
+        let root = path.filter(|_| file.is_none());
+        if !geteuid().is_root() && image.directory().is_none() {
+            return Err(Problem::NameOfUser((&image.image).into()).into());
+        }
         if let Some(root) = &root {
             check_root(root, Path::new(&image.image))?;
         }
-        if !geteuid().is_root() {
+        let user = !geteuid().is_root();
+        if user {
             // Root joins the mounts of the container; others may do so from a user namespace around it.
             mounts::separate()
                 .map_err(|error| RunFailure::system("no mounts of one's own", error))?;
         }
         let mounts = bind_mounts(image, (cwd, shown))?;
-        let name = format!("{job}.n{node}.image");
-        let directory = env::temp_dir().join(&name);
+        let name = name(job.as_str(), node);
+        let directory = directory(&name);
         tell(&directory, None);
         let broken = |error| RunFailure::system(directory.display().to_string(), error);
         DirBuilder::new()
@@ -140,6 +156,8 @@ impl Container {
             input: None,
             directory: directory.clone(),
         };
+        let (name_of_file, text) = PODMAN_CONFIGURATION;
+        fs::write(directory.join(name_of_file), text).map_err(broken)?;
         let program = directory.join("holder");
         write_program(&program).map_err(broken)?;
         let holder = Holder {
@@ -156,12 +174,13 @@ impl Container {
                 let config = bundle(&new_root, &planned, holder);
                 fs::write(directory.join("config.json"), config).map_err(broken)?;
                 let root = Root::Directory(&new_root, &planned);
-                container::command(runtime, root, holder, facts())
+                container::command(runtime, root, holder, facts(user))
             }
             None => {
                 let mounts: Vec<BindMount> = mounts.into_iter().map(|(mount, _)| mount).collect();
-                let root = Root::Image(image.image.to_str().unwrap_or_default(), &mounts);
-                container::command(runtime, root, holder, facts())
+                let file = file.as_ref().map(|file| file.as_os_str());
+                let root = Root::Image(file.unwrap_or(&image.image), &mounts);
+                container::command(runtime, root, holder, facts(user))
             }
         };
         let log = directory.join("log");
@@ -205,7 +224,17 @@ impl Container {
     }
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+/// The name of a node's container.
+pub(super) fn name(job: &str, node: NodeId) -> String {
+    format!("{job}.n{node}.image")
+}
+
+/// Where the files of a container are.
+pub(super) fn directory(name: &str) -> PathBuf {
+    env::temp_dir().join(name)
+}
+
+pub(super) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut found = env::split_paths(&path).map(|dir| dir.join(program));
     found.find(|program| program.is_file())
@@ -283,10 +312,11 @@ fn write_program(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-fn facts() -> HostFacts {
+fn facts(user: bool) -> HostFacts {
     let second = fs::read_to_string(HYBRID).is_ok_and(|text| !text.trim().is_empty());
     HostFacts {
         hybrid_cgroups: second,
+        user,
     }
 }
 

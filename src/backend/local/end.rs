@@ -262,7 +262,8 @@ impl LocalBackend {
         }
         self.keep(Unpacked::default());
         self.end_group();
-        if abnormal {
+        // Processes that others have replaced may have been killed in a job that went well.
+        if abnormal || self.plan.spec.ending.restartable {
             let uid = rustix::process::getuid().as_raw();
             leftovers::remove_shared_memory(uid, self.since);
             let creators = self.orphans.union(&self.rank_pids).copied().collect();

@@ -176,7 +176,6 @@ impl LocalBackend {
             self.start_sidecar(node, &parts, (&env, &reset), listener)?;
             let (mut actions, now): (Vec<Action>, _) = (Vec::new(), Moment(self.now()));
             let core = &mut self.nodes[index].core;
-            core.name_nodes(&plan.node_names);
             core.start_sidecar_for_tools(&requests, now, &mut actions);
             self.act(node, actions);
         }

@@ -20,6 +20,7 @@ use crate::sys::descriptors;
 use crate::sys::poll::{Source, Token};
 use wireup_core::job::ids::JobNumber;
 use wireup_core::node::{Facts, NodeCore, Terms, Voucher};
+use wireup_core::pmi::server::{MEMORY_KINDS, TOPOLOGY_FILE};
 
 /// What a backend needs and may not get: descriptors, directories, the nodes' state.
 pub(super) struct Made {
@@ -85,12 +86,13 @@ impl Made {
                     let core = core.impatient_after(parts.silence);
                     let mut core = core.vouching(voucher.clone());
                     if let Some(path) = &topology {
-                        core = core.with_topology_file(path.as_os_str().as_bytes());
+                        core = core.with_attribute(TOPOLOGY_FILE, path.as_os_str().as_bytes());
+                    }
+                    if let Some(kinds) = &plan.spec.interface.memory_kinds {
+                        core = core.with_attribute(MEMORY_KINDS, kinds.as_bytes());
                     }
                     core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
-                    if plan.offer.pmix {
-                        core.name_nodes(&plan.node_names);
-                    }
+                    core.name_nodes(&plan.node_names);
                     let name = plan.node_names.get(node.index()).map(String::as_str);
                     LocalNode::new(core, info_span!("node", number = node.0, name))
                 })

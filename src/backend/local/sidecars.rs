@@ -115,9 +115,7 @@ impl LocalBackend {
             let core = &mut self.nodes[index].core;
             core.grow(Arc::clone(&plan.job), &absent, now, &mut actions);
             core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
-            if plan.offer.pmix {
-                core.name_nodes(&plan.node_names);
-            }
+            core.name_nodes(&plan.node_names);
             self.act(self.part.node_at(index), actions);
         }
     }

@@ -7,7 +7,7 @@ use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::Cause;
 use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::router::Returned;
+use wireup_core::link::control::Returned;
 use wireup_core::supervisor::first_failure::Blame;
 
 impl RemoteBackend {

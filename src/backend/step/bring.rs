@@ -42,6 +42,16 @@ enum BringError {
         free: u64,
         directory: PathBuf,
     },
+    /// As [`Full`](Self::Full), by others meanwhile or by the user's quota.
+    #[error(
+        "--stage: no room in {} for {}, which is being brought: {error}; make room there",
+        directory.display(), file.display()
+    )]
+    Filled {
+        directory: PathBuf,
+        file: PathBuf,
+        error: io::Error,
+    },
     #[error("--stage: {} was not brought: {error}", file.display())]
     File { file: PathBuf, error: io::Error },
 }
@@ -83,6 +93,7 @@ pub(super) fn bring(
         poll,
     );
     let mut coming = Coming {
+        place,
         store,
         lacking,
         begun: BTreeMap::new(),
@@ -160,6 +171,8 @@ fn check_room(lacking: &BTreeMap<u32, Offered>, place: &Path) -> Result<(), Brin
 
 /// The files that are still to come.
 struct Coming {
+    /// Where the store is.
+    place: PathBuf,
     store: Store,
     lacking: BTreeMap<u32, Offered>,
     begun: BTreeMap<u32, Incoming>,
@@ -181,9 +194,16 @@ impl Coming {
         let Some(file) = self.lacking.get(&number) else {
             return Ok(());
         };
-        let failed = |error| BringError::File {
-            file: file.path.clone(),
-            error,
+        let failed = |error: io::Error| {
+            let file = file.path.clone();
+            match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BringError::Filled {
+                    directory: self.place.clone(),
+                    file,
+                    error,
+                },
+                _ => BringError::File { file, error },
+            }
         };
         if !self.begun.contains_key(&number) {
             let begun = self.store.expect(file.digest, file.size).map_err(failed)?;

@@ -3,20 +3,29 @@
 //!
 //! A control group is removed when it is empty. Processes that outlive both step and guard are
 //! killed. This is checked at each request for a step, and when this process starts, for groups of
-//! an earlier helper.
+//! an earlier helper. One that has not ended by then, because its agent was killed a moment ago, is
+//! waited for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::server::COMMAND;
+use rustix::io::Errno;
+
+use super::SERVER_COMMAND;
 use crate::sys::cgroup::{self, Group};
+use crate::sys::pidfd::Held;
 use crate::sys::procfs;
 
 /// What the names of these groups begin with. The namespace of processes follows, number and start
 /// of the process that made it, and how many it had made.
 const PREFIX: &str = "wireup-step-";
+
+/// Pid and start of a helper, which together name one process.
+type Maker = (i32, u64);
 
 /// See the module.
 #[derive(Debug)]
@@ -24,6 +33,8 @@ pub(super) struct Groups {
     /// What the names of those begin with that are made here.
     own: Option<String>,
     known: BTreeSet<PathBuf>,
+    /// Those of helpers that were here before and have not ended.
+    of_others: HashMap<Maker, (Held, Vec<PathBuf>)>,
     made: u64,
 }
 
@@ -34,25 +45,39 @@ impl Groups {
         let own = procfs::process(rustix::process::getpid().as_raw_nonzero().get());
         let own = own.zip(namespace.ok());
         let of_here = own.as_ref().map(|(_, here)| format!("{PREFIX}{here}-"));
-        let left = |path: &PathBuf| {
-            let name = path.file_name().map(|name| name.to_string_lossy());
-            let maker = name.zip(of_here.as_ref()).and_then(|(name, of_here)| {
-                let mut numbers = name.strip_prefix(of_here.as_str())?.split('-');
-                Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-            });
-            maker.is_some_and(|(pid, started): (i32, u64)| {
-                procfs::process(pid).is_none_or(|found| found.started != started)
-            })
+        let maker = |path: &Path| -> Option<Maker> {
+            let name = path.file_name()?.to_str()?;
+            let mut numbers = name.strip_prefix(of_here.as_deref()?)?.split('-');
+            Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
         };
-        let place = cgroup::own();
-        let groups = place.iter().flat_map(|place| cgroup::made_in(place));
         let mut groups = Self {
-            known: groups.filter(left).collect(),
-            own: own.map(|(own, here)| format!("{PREFIX}{here}-{}-{}-", own.pid, own.started)),
+            known: BTreeSet::new(),
+            of_others: HashMap::new(),
+            own: own
+                .as_ref()
+                .map(|(own, here)| format!("{PREFIX}{here}-{}-{}-", own.pid, own.started)),
             made: 0,
         };
+        let place = cgroup::own();
+        for path in place.iter().flat_map(|place| cgroup::made_in(place)) {
+            let Some(maker) = maker(&path) else { continue };
+            match groups.of_others.get_mut(&maker) {
+                Some((_, paths)) => paths.push(path),
+                None => match living(maker) {
+                    Ok(Some(held)) => drop(groups.of_others.insert(maker, (held, vec![path]))),
+                    Ok(None) => drop(groups.known.insert(path)),
+                    // Without a descriptor its end would not be seen.
+                    Err(_) => {}
+                },
+            }
+        }
         groups.sweep();
         groups
+    }
+
+    /// Earlier helpers that have not ended: when one has, [`Groups::sweep`] ends what it left.
+    pub(super) fn makers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.of_others.values().map(|(held, _)| held.as_fd())
     }
 
     /// A group for the next step, where there can be one.
@@ -66,12 +91,24 @@ impl Groups {
 
     /// Kills processes in groups without a step and guard.
     pub(super) fn sweep(&mut self) {
+        let ended = |_: &Maker, (held, _): &mut (Held, _)| held.wait(Duration::ZERO);
+        let left = self.of_others.extract_if(ended);
+        self.known.extend(left.flat_map(|(_, (_, paths))| paths));
         self.known
             .retain(|group| match cgroup::is_populated(group) {
                 true if is_led(group) => true,
                 true => !cgroup::end(group),
                 false => !cgroup::remove(group),
             });
+    }
+}
+
+/// Takes hold of a helper, unless it has ended.
+fn living((pid, started): Maker) -> Result<Option<Held>, Errno> {
+    let seen = procfs::process(pid);
+    match seen.filter(|seen| seen.started == started && !seen.has_ended()) {
+        Some(seen) => Held::open(&seen),
+        None => Ok(None),
     }
 }
 
@@ -83,7 +120,7 @@ fn is_led(group: &Path) -> bool {
         let words = procfs::command_line(pid);
         let copy = words
             .get(1)
-            .is_some_and(|word| word == "step" || word == COMMAND);
+            .is_some_and(|word| word == "step" || word == SERVER_COMMAND);
         copy && procfs::executable(pid) == own
             && procfs::process(pid).is_some_and(|p| !p.has_ended())
     })

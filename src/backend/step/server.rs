@@ -42,9 +42,6 @@ use crate::sys::fd_passing::{receive, send};
 use wireup_core::link::steps::{HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
-/// The command's name. Its copies have the same command line, and [`super::NAME`] as their name.
-pub const COMMAND: &str = "steps";
-
 /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
 const INTO_GROUP: u64 = 0x2_0000_0000;
 
@@ -119,7 +116,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
     let mut groups = Groups::new();
     loop {
-        server.wait()?;
+        server.wait(&mut groups)?;
         let Some((body, descriptors)) = receive(&server.socket).map_err(broken)? else {
             server.leave();
             // Of the last step, if it has ended by now; the rest is for the next that starts.
@@ -156,7 +153,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
             Ok(Side::Copy) => {
                 let (program, spared) = (server.program.clone(), server.spared);
                 // Nothing of the other processes and of the agent stays.
-                drop(server);
+                drop((server, groups));
                 return match part {
                     Part::Step {
                         link,
@@ -197,18 +194,25 @@ fn failed(error: &io::Error) -> HelperAnswer {
 }
 
 impl Server {
-    /// Waits for an order; removes processes that end meanwhile.
-    fn wait(&mut self) -> Result<(), RunFailure> {
+    /// Waits for an order; removes processes that end meanwhile, and what earlier helpers that do have left.
+    fn wait(&mut self, groups: &mut Groups) -> Result<(), RunFailure> {
         loop {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
-            let all = std::iter::once(&self.socket).chain(accounts);
-            let known = all.clone().count();
-            let all = all.chain(self.made.values());
-            let mut all: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            let links = std::iter::once(&self.socket).chain(accounts);
+            let known = links.clone().count();
+            let made = self.made.values();
+            let all = links.chain(made).map(AsFd::as_fd).chain(groups.makers());
+            let mut all: Vec<_> = all
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
             retry_on_intr(|| poll(&mut all, None))
                 .map_err(|errno| RunFailure::system("cannot wait for orders", errno))?;
             let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let mut ended = ready[known..].iter();
+            let (made, makers) = ready[known..].split_at(self.made.len());
+            if makers.contains(&true) {
+                groups.sweep();
+            }
+            let mut ended = made.iter();
             self.made
                 .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
             // It never writes to this socket.

@@ -1,16 +1,25 @@
-//! A launch that is a client of an IMPI job: its agent is a child of the launcher.
+//! A launch that is a client of an IMPI job: its agent is a child of the launcher. On several nodes there is an agent of
+//! each host beside it ([`HostAgents`]).
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 
+use rustix::process::Pid;
 use thiserror::Error;
 
-use crate::failure::RunFailure;
+use super::host_agents::HostAgents;
+use crate::failure::{RequestError, RunFailure};
 use crate::inspect::agent_file::{IMPI, find};
+use crate::plan::placed;
+use crate::sys::zombie;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::impi::ImpiWorld;
+use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::JobSpec;
 
 /// Why the value of `--impi` is none.
@@ -61,88 +70,217 @@ impl FromStr for Link {
 }
 
 /// Variables by which the server is joined; ranks find them empty.
-const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
+pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
+
+/// Where ranks find the agent of their host.
+const AGENT: &str = "WIREUP_IMPI_AGENT";
+/// What the agent prints for hosts, and not for ranks.
+const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 
 /// What the agent reads, whatever it is, before the end of its input if the launch failed.
 const FAILED: &[u8] = b"failed\n";
 
+/// Why a launch does not join; what the agents say is in front of it.
+#[derive(Debug, Error)]
+enum JoinError {
+    #[error("the launch did not join the IMPI job")]
+    Agent,
+    #[error("the IMPI agent said no {0}")]
+    Says(&'static str),
+    #[error(
+        "{server} is reached from a loopback address, {place}, at which other hosts do not reach this launch's: let the server listen at an address of the network (--address)"
+    )]
+    Loopback { server: String, place: SocketAddr },
+    #[error(
+        "address= is for a launch on this machine alone: hosts have the address that leads to the server"
+    )]
+    Address,
+}
+
+impl RequestError for JoinError {}
+
 /// A launch that has joined.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    agent: Child,
+    agent: Agent,
+    /// Those of a launch on several hosts.
+    hosts: Option<HostAgents>,
 }
 
 impl Link {
     /// Joins: waits for all clients, and gives the ranks what they need.
     pub(crate) fn join(self, spec: &mut JobSpec) -> Result<Membership, RunFailure> {
-        let counts = spec.apps.iter().map(|app| app.count);
-        let count = counts.sum::<Option<u32>>().ok_or_else(|| {
-            RunFailure::request(
-                "--impi needs the number of ranks: give every program its -n".to_owned(),
-            )
-        })?;
-        let program = find(IMPI).map_err(RunFailure::request)?;
-        let mut command = Command::new(program);
-        command.arg("agent").arg(&self.server);
-        command.args([
-            "--client",
-            &self.client.to_string(),
-            "-n",
-            &count.to_string(),
-        ]);
+        let runs = runs(&placed(spec)?);
+        let sizes: Vec<u32> = runs.iter().map(|(_, ranks)| *ranks).collect();
+        let several = spec.layout.across_hosts() || spec.layout.virtual_nodes > 1;
+        let mut hosts = match several {
+            true if self.address.is_some() => return Err(JoinError::Address.into()),
+            true => Some(HostAgents::start(spec, &runs, &self.server)?),
+            false => None,
+        };
+        let mut words = Vec::new();
+        let mut doors = Vec::new();
+        if let Some(hosts) = &mut hosts {
+            for (place, ranks) in hosts.places()?.into_iter().zip(&sizes) {
+                if spec.layout.hosts.len() > 1 && place.listens.ip().is_loopback() {
+                    let (server, place) = (self.server, place.listens);
+                    return Err(JoinError::Loopback { server, place }.into());
+                }
+                words.extend(["--host".to_owned(), format!("{}={ranks}", place.listens)]);
+                doors.push(format!("{ranks}={}", place.door));
+            }
+        } else {
+            words.extend(["-n".to_owned(), sizes.iter().sum::<u32>().to_string()]);
+        }
         if let Some(address) = self.address {
-            command.args(["--address", &address.to_string()]);
+            words.extend(["--address".to_owned(), address.to_string()]);
         }
         if self.lam {
-            command.arg("--lam");
+            words.push("--lam".to_owned());
         }
+        let mut agent = Agent::start(&self.server, self.client, &words)?;
+        let mut variables = agent.variables()?;
+        if let Some(hosts) = &mut hosts {
+            let invitation = variables.remove(INVITATION);
+            let invitation = invitation.ok_or(JoinError::Says(INVITATION))?;
+            hosts.invite(&invitation)?;
+            variables.insert(AGENT.to_owned(), doors.join(","));
+        }
+        spec.impi = Some(world(&mut variables, sizes)?);
+        let mut env: Vec<OsString> = Vec::new();
+        env.extend(
+            variables
+                .iter()
+                .map(|(name, value)| format!("{name}={value}").into()),
+        );
+        // What lets into the job is not the ranks' affair.
+        env.extend(SECRETS.map(|name| format!("{name}=").into()));
+        for app in &mut spec.apps {
+            app.env.splice(0..0, env.iter().cloned());
+        }
+        Ok(Membership { agent, hosts })
+    }
+}
+
+/// The nodes of consecutive ranks, and how many these are: the hosts of the launch as IMPI has them, where the ranks of
+/// a host follow each other.
+fn runs(ranks: &RankMap) -> Vec<(NodeId, u32)> {
+    let mut runs: Vec<(NodeId, u32)> = Vec::new();
+    for node in (0..ranks.size()).filter_map(|rank| ranks.node_of(Rank(rank))) {
+        match runs.last_mut() {
+            Some((last, count)) if *last == node => *count += 1,
+            _ => runs.push((node, 1)),
+        }
+    }
+    runs
+}
+
+/// What ranks learn of the world, without what [`ImpiWorld::of_rank`] says of each.
+fn world(
+    variables: &mut BTreeMap<String, String>,
+    hosts: Vec<u32>,
+) -> Result<ImpiWorld, JoinError> {
+    let number = |name: &'static str, value: Option<&String>| {
+        let value = value.and_then(|value| value.parse().ok());
+        value.ok_or(JoinError::Says(name))
+    };
+    let color = variables.remove("IMPI_HOST_COLOR");
+    let values = variables
+        .iter()
+        .filter(|(name, _)| name.starts_with("IMPI_"));
+    Ok(ImpiWorld {
+        values: values
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+        first: number("IMPI_WORLD_FIRST", variables.get("IMPI_WORLD_FIRST"))?,
+        first_host: number("IMPI_HOST_COLOR", color.as_ref())?,
+        hosts,
+    })
+}
+
+/// The agent of the client: of the hosts too, if the launch is on this machine.
+#[derive(Debug)]
+struct Agent {
+    child: Child,
+    joined: bool,
+}
+
+impl Agent {
+    fn start(server: &str, client: u32, words: &[String]) -> Result<Self, RunFailure> {
+        let mut command = Command::new(find(IMPI).map_err(RunFailure::request)?);
+        command.args(["agent", server, "--client", &client.to_string()]);
         // Interrupts are the launcher's affair; when that dies, so does the agent.
         command
+            .args(words)
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let failed = |error| RunFailure::system("cannot start the IMPI agent", error);
-        let mut agent = command.spawn().map_err(failed)?;
-        let mut variables: Vec<OsString> = Vec::new();
-        let mut complete = false;
-        if let Some(stdout) = agent.stdout.take() {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                complete = line.is_empty();
-                if complete {
-                    break;
-                }
-                variables.push(line.into());
-            }
+        let child = command.spawn().map_err(failed)?;
+        // The backend collects children that it does not know.
+        zombie::remember(Pid::from_child(&child));
+        Ok(Self {
+            child,
+            joined: false,
+        })
+    }
+
+    /// What it says when it has joined.
+    fn variables(&mut self) -> Result<BTreeMap<String, String>, JoinError> {
+        let mut variables = BTreeMap::new();
+        let output = self.child.stdout.take().into_iter();
+        let lines = output.flat_map(|output| BufReader::new(output).lines());
+        for line in lines.map_while(Result::ok) {
+            let Some((name, value)) = line.split_once('=') else {
+                self.joined = true;
+                return Ok(variables);
+            };
+            variables.insert(name.to_owned(), value.to_owned());
         }
-        if !complete {
-            // It has said why.
-            agent.wait().map_err(failed)?;
-            return Err(RunFailure::request(
-                "the launch did not join the IMPI job".to_owned(),
-            ));
+        // It has said why.
+        Err(JoinError::Agent)
+    }
+
+    /// Lets it end; whether it has done so in order.
+    fn end(&mut self, failed: bool) -> bool {
+        self.close(failed);
+        match self.child.wait() {
+            Ok(status) => status.success(),
+            Err(_) => zombie::has_succeeded(Pid::from_child(&self.child)),
         }
-        // What lets into the job is not the ranks' affair.
-        variables.extend(SECRETS.map(|name| format!("{name}=").into()));
-        for app in &mut spec.apps {
-            app.env.splice(0..0, variables.iter().cloned());
+    }
+
+    fn close(&mut self, failed: bool) {
+        if let Some(mut input) = self.child.stdin.take()
+            && failed
+        {
+            // An agent that has ended has said why.
+            let _ = input.write_all(FAILED);
         }
-        Ok(Membership { agent })
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // One that has not joined waits for other clients. Later its number may be another process's.
+        if !self.joined {
+            // It may have ended.
+            let _ = self.child.kill();
+        }
+        self.close(true);
+        let _ = self.child.wait();
     }
 }
 
 impl Membership {
     /// The ranks have ended with this code: waits until the other clients have ended as well.
     pub(crate) fn leave(mut self, code: u8) -> u8 {
-        if let Some(mut input) = self.agent.stdin.take()
-            && code != 0
-        {
-            // An agent that has ended has said why.
-            let _ = input.write_all(FAILED);
-        }
-        match self.agent.wait() {
-            Ok(status) if status.success() => code,
-            // It has said why; the ranks' own failure counts more.
-            _ => code.max(1),
+        let hosts = self.hosts.map(|hosts| hosts.end(code != 0));
+        let broken = hosts.is_some_and(|in_order| !in_order);
+        // The agents have said why; the ranks' own failure counts more.
+        match self.agent.end(code != 0 || broken) && !broken {
+            true => code,
+            false => code.max(1),
         }
     }
 }
@@ -150,6 +288,24 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn consecutive_ranks_of_a_node_are_a_host() {
+        let map = |runs: &[(u32, u32)]| {
+            let runs = runs.iter().map(|(node, ranks)| (NodeId(*node), *ranks));
+            super::runs(&RankMap::from_runs(runs))
+        };
+        let expected = |runs: &[(u32, u32)]| -> Vec<(NodeId, u32)> {
+            runs.iter()
+                .map(|(node, ranks)| (NodeId(*node), *ranks))
+                .collect()
+        };
+        assert_eq!(map(&[(0, 2), (1, 3)]), expected(&[(0, 2), (1, 3)]));
+        assert_eq!(
+            map(&[(1, 1), (0, 1), (1, 0), (0, 1)]),
+            expected(&[(1, 1), (0, 2)])
+        );
+    }
 
     #[test]
     fn the_option_names_server_and_client() {

@@ -18,11 +18,19 @@ pub(crate) struct ContainerArgs {
     #[arg(value_parser = OsStringValueParser::new().try_map(|text| Uenv::parse(&text)))]
     uenvs: Vec<Uenv>,
 
-    /// Run the ranks in this image: a root directory (begins with / or ./), or the name of an image of podman
+    #[command(flatten)]
+    image: ImageArgs,
+}
+
+/// The image that ranks have for their root directory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Images")]
+pub(crate) struct ImageArgs {
+    /// Run the ranks in this image: a root directory or a file of Apptainer (begins with / or ./), or the name of an image of podman
     #[arg(long, value_name = "DIRECTORY|NAME")]
     image: Option<OsString>,
 
-    /// What makes the container: bwrap, charliecloud, crun or podman [default: bwrap for a directory, podman for a name]
+    /// What makes the container: apptainer, bwrap, charliecloud, crun or podman [default: bwrap for a path, podman for a name]
     #[arg(long, value_name = "RUNTIME", requires = "image")]
     #[arg(value_parser = PossibleValuesParser::new(Runtime::ALL.map(Runtime::as_str)).map(runtime))]
     runtime: Option<Runtime>,
@@ -51,12 +59,32 @@ impl ContainerArgs {
     /// # Errors
     /// [`RunFailure`] for an image that the runtime cannot take.
     pub(crate) fn resolve(self) -> Result<ContainerSpec, RunFailure> {
+        Ok(ContainerSpec {
+            uenvs: self.uenvs,
+            image: self.image.resolve()?,
+        })
+    }
+}
+
+impl ImageArgs {
+    /// As it is asked for.
+    ///
+    /// # Errors
+    /// As [`ContainerArgs::resolve`].
+    pub(crate) fn resolve(self) -> Result<Option<ImageSpec>, RunFailure> {
         let image = self
             .image
             .map(|image| ImageSpec::new(image, self.runtime, self.mounts));
-        Ok(ContainerSpec {
-            uenvs: self.uenvs,
-            image: image.transpose().map_err(RunFailure::request)?,
-        })
+        image.transpose().map_err(RunFailure::request)
     }
+}
+
+/// The words that ask for an image.
+pub(crate) fn words(image: &ImageSpec) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["--image".into(), image.image.clone()];
+    words.extend(["--runtime".into(), image.runtime.as_str().into()]);
+    for mount in &image.mounts {
+        words.extend(["--image-mount".into(), mount.to_string().into()]);
+    }
+    words
 }

@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 
 use wireup_core::job::debug::OnToolLoss;
-use wireup_core::job::rank_set::RankSetError;
-use wireup_core::job::spec::{DebugSpec, RankChoice};
+use wireup_core::job::rank_set::{RankChoice, RankSetError};
+use wireup_core::job::spec::DebugSpec;
 
 /// What is done for debuggers.
 #[derive(Debug, Args)]

@@ -35,6 +35,12 @@ pub(crate) struct EndingArgs {
     )]
     #[arg(hide_default_value = true, hide_possible_values = true)]
     on_failure: Policy,
+
+    /// A rank's process may end and another one contact PMI for it: restored from a checkpoint, or started
+    /// again. What the rank had put is reset, and barriers wait for it; not with PMIx
+    #[arg(long)]
+    restartable: bool,
+
     /// End all ranks as soon as one fails [default with --exit-policy first]
     #[arg(long, overrides_with = "no_kill_on_bad_exit")]
     kill_on_bad_exit: bool,
@@ -112,6 +118,7 @@ impl EndingArgs {
     /// The two options that cannot both hold.
     pub(crate) fn check(&self) -> Result<(), RunFailure> {
         let (option, meant) = match self.on_failure {
+            Policy::Continue if self.restartable => ("--restartable", "continue"),
             Policy::Continue if self.kill_on_bad_exit => ("--kill-on-bad-exit", "continue"),
             Policy::Requeue if self.no_kill_on_bad_exit => ("--no-kill-on-bad-exit", "requeue"),
             _ => return Ok(()),
@@ -152,6 +159,7 @@ impl From<EndingArgs> for EndingSpec {
                 Lifetime::EndWithParent => Children::EndWithParent,
                 Lifetime::Independent => Children::Independent,
             },
+            restartable: args.restartable,
         }
     }
 }

@@ -9,6 +9,9 @@ use wireup_core::job::name_backend::NameBackend;
 use wireup_core::job::spec::{InterfaceSpec, PmiChoice};
 use wireup_core::rendezvous::MEET_MAX;
 
+/// Longest list of kinds of memory: what every client of PMI takes.
+const KINDS_MAX: usize = 512;
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Pmi {
     /// what the programs need, detected by inspecting them
@@ -51,7 +54,8 @@ pub(crate) struct InterfaceArgs {
     meet: Option<String>,
 
     /// Where published names are kept that launches look up for each other: agents, file:DIR (absolute, on a
-    /// file system of all hosts), etcd:[ENDPOINTS] [default: $WIREUP_NAMES, or agents]
+    /// file system of all hosts), etcd:[ENDPOINTS], ldap://, ldaps:// or ldapi://HOST/BASE [default:
+    /// $WIREUP_NAMES, or agents]
     #[arg(long, value_name = "STORE")]
     names: Option<NameBackend>,
 
@@ -65,9 +69,22 @@ pub(crate) struct InterfaceArgs {
     #[arg(long, value_name = "SOCKET")]
     allocator: Option<PathBuf>,
 
+    /// Kinds of memory that MPI is asked to support, with commas between them (mpi,system,cuda:device);
+    /// MPICH reads it [default: the library's own]
+    #[arg(long, value_name = "KINDS", value_parser = parse_kinds)]
+    memory_alloc_kinds: Option<String>,
+
     /// Also set the variables of a task of srun (SLURM_PROCID, …); MPI libraries use some of them
     #[arg(long)]
     slurm_env: bool,
+}
+
+fn parse_kinds(text: &str) -> Result<String, ValueError> {
+    let kinds = |byte: u8| byte.is_ascii_alphanumeric() || b",:_-".contains(&byte);
+    match (1..=KINDS_MAX).contains(&text.len()) && text.bytes().all(kinds) {
+        true => Ok(text.to_owned()),
+        false => Err(ValueError::MemoryKinds),
+    }
 }
 
 fn parse_meet(text: &str) -> Result<String, ValueError> {
@@ -97,6 +114,7 @@ impl From<InterfaceArgs> for InterfaceSpec {
             libpmix: args.libpmix,
             pmix_host: args.pmix_host,
             shim: args.shim,
+            memory_kinds: args.memory_alloc_kinds,
             slurm_env: args.slurm_env,
             meet: args.meet,
             names: args.names,

@@ -31,6 +31,7 @@ Environment of the ranks:
   WIREUP_LOCAL_RANK     its number among those of its node; WIREUP_LOCAL_SIZE: how many these are
   WIREUP_NODE           the node's number; WIREUP_NNODES: how many there are
   WIREUP_HOST           the node's name; WIREUP_NODELIST: all names
+  WIREUP_MACHINE        with virtual nodes: the name of the machine that they are on
   WIREUP_APPNUM         number of the program
   WIREUP_UNIVERSE_SIZE  slots of the launch
 

@@ -55,7 +55,7 @@ fn nothing_is_left_of_what_each_launcher_gives_its_ranks() {
         MV2_COMM_WORLD_RANK";
     let wireup = "WIREUP_JOB_ID WIREUP_SIZE WIREUP_NPROCS WIREUP_RANK WIREUP_LOCAL_RANK \
         WIREUP_LOCAL_SIZE WIREUP_NODE WIREUP_NODE_RANK WIREUP_NNODES WIREUP_NODELIST WIREUP_HOST \
-        WIREUP_APPNUM WIREUP_UNIVERSE_SIZE";
+        WIREUP_MACHINE WIREUP_APPNUM WIREUP_UNIVERSE_SIZE";
     for launcher in [open_mpi_4, prrte, hydra, intel, schedulers, wireup] {
         let list: Vec<_> = launcher.split_whitespace().collect();
         assert_eq!(kept(&list), [""; 0]);

@@ -34,6 +34,9 @@ const DEFAULTS: [(&str, &str); 3] = [
 /// Components of hwloc that are left out.
 const COMPONENTS: &str = "HWLOC_COMPONENTS";
 
+/// Descriptions of a machine in place of this one: hwloc ignores them where [`COMPONENTS`] is set.
+const DESCRIPTIONS: [&str; 3] = ["HWLOC_XMLFILE", "HWLOC_SYNTHETIC", "HWLOC_FSROOT"];
+
 /// The disabled components: PCI too, if there is no device that should be near a core. In a virtual
 /// machine each word of a device's configuration is a question to the host, some 4 ms in all for
 /// six devices.
@@ -75,9 +78,10 @@ pub fn of_sidecar(plan: &Plan, libpmix: &libpmix::Choice) -> Vec<CString> {
     let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
     let asked_for = plan.job.ranks.size() <= small(libpmix.version);
+    let described = DESCRIPTIONS.into_iter().any(given);
     let settings = DEFAULTS
         .into_iter()
-        .chain([(COMPONENTS, components())])
+        .chain((!described).then(|| (COMPONENTS, components())))
         .chain(asked_for.then_some(ASKED_FOR))
         .filter(|(name, _)| !given(name));
     let inherited = base

@@ -18,7 +18,7 @@ pub(in crate::plan) enum SizeError {
     #[error("{size} ranks with --ppn {ppn} leave nodes empty; {} virtual nodes are enough", size.div_ceil(*ppn))]
     EmptyNodes { size: u32, ppn: u32 },
     #[error(
-        "{ranks} ranks do not fit in the {slots} slots named for this machine; use --oversubscribe, or name more"
+        "{ranks} ranks do not fit in the {slots} slots named for this machine or left by --cpus-per-rank; use --oversubscribe, or name more"
     )]
     NamedSlots { ranks: u32, slots: u32 },
     #[error(transparent)]

@@ -9,9 +9,8 @@ use crate::plan::jobs::Jobs;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::proc::ProcRank;
-use wireup_core::job::rank_set::RankSet;
+use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::RankChoice;
 
 /// What a tool wants of the first job of a launch that it directs, which has `size` ranks.
 ///

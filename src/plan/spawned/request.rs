@@ -20,8 +20,9 @@ use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::ProcRank;
+use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::{MapBy, MapWithin, RankChoice, StdinTarget};
+use wireup_core::job::spec::{MapBy, MapWithin, StdinTarget};
 use wireup_core::topology::Level;
 
 /// See the module.

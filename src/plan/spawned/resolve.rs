@@ -62,6 +62,7 @@ impl SpawnedJob {
         spec.binding = self.binding.clone();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
+        spec.impi = None;
         spec.debug = DebugSpec {
             stop_on_exec: self.job.debug.on_exec.clone(),
             stop_in_init: self.job.debug.in_init.clone(),

@@ -1,6 +1,8 @@
-//! Ranks have the CPUs, the memory and the control groups of their job, and no others.
+//! Ranks have the CPUs, the memory and the control groups of their job, and no others; they are bound within what Slurm has
+//! bound the step to.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 
 use crate::cluster::{ALICE, BOB};
 use crate::common::{Outcome, Output, Running, field};
@@ -40,6 +42,8 @@ fn ranks_have_what_their_job_has() {
     };
     jobs_of_two_users_share_nodes_and_no_cpus(&slurm);
     a_rank_that_takes_more_memory_than_its_job_has_is_killed(&slurm);
+    ranks_are_bound_within_the_cpus_of_their_job(&slurm);
+    ranks_are_bound_within_the_binding_of_their_step(&slurm);
 }
 
 fn jobs_of_two_users_share_nodes_and_no_cpus(slurm: &Slurm) {
@@ -89,4 +93,54 @@ fn a_rank_that_takes_more_memory_than_its_job_has_is_killed(slurm: &Slurm) {
     assert_eq!(take(100).expect(0).out(), format!("{}\n", 100 << 20));
     let outcome = take(600).expect(137);
     outcome.expect_one_line(&["rank 1", "node02", "killed by signal 9"]);
+}
+
+fn ranks_are_bound_within_the_cpus_of_their_job(slurm: &Slurm) {
+    let salloc = |options: &[&str]| {
+        let run = slurm.salloc("-N 2 --ntasks-per-node=1 --mem=200");
+        run.more(options).more(["sh", "-c", PLACE]).run()
+    };
+    let outcome = salloc(&["--bind-to", "core"]).expect(0);
+    let bound = cpus(&outcome.out(), ALICE);
+    assert_eq!(bound.len(), 2, "{outcome:?}");
+    for cpus in bound.values() {
+        assert!(cpus.parse::<u32>().is_ok(), "one CPU was asked for: {cpus}");
+    }
+    let refused = salloc(&["--bind-to", "cpu-list:0-1"]).expect(125);
+    refused.expect_one_line(&[
+        "on all 2 hosts",
+        "is not in the affinity mask or the control group",
+    ]);
+    assert_eq!(refused.out(), "");
+}
+
+/// The step has all CPUs, and Slurm binds its task, which is `wireup run`, to one of them or to none.
+fn ranks_are_bound_within_the_binding_of_their_step(slurm: &Slurm) {
+    let all = std::thread::available_parallelism().unwrap().to_string();
+    let srun = |bind: &str, options: &[&str]| {
+        let bind = format!("--cpu-bind={bind}");
+        let run = slurm.command(["srun", "-N", "1", "-n", "1", "-c", &all, "--mem=200", &bind]);
+        let run = run.more([slurm.wireup().as_os_str(), OsStr::new("run")]);
+        run.more(options).more(["sh", "-c", PLACE]).run()
+    };
+    for (cpu, other, mask) in [("0", "1", "0x1"), ("1", "0", "0x2")] {
+        for bind in [format!("map_cpu:{cpu}"), format!("mask_cpu:{mask}")] {
+            let outcome = srun(&bind, &["-n", "1", "--bind-to", "core"]).expect(0);
+            let bound = cpus(&outcome.out(), ALICE);
+            assert_eq!(bound["node01"], cpu, "{outcome:?}");
+        }
+        let list = format!("cpu-list:{other}");
+        let refused = srun(&format!("map_cpu:{cpu}"), &["-n", "1", "--bind-to", &list]);
+        refused.expect(125).expect_one_line(&[
+            &format!("CPU {other} is not in the affinity mask or the control group"),
+            &format!("ranks may use the CPUs {cpu}"),
+        ]);
+        let more = ["-n", "1", "--bind-to", "hwthread", "--cpus-per-rank", "2"];
+        let refused = srun(&format!("map_cpu:{cpu}"), &more);
+        refused
+            .expect(125)
+            .expect_one_line(&["need 2, and 1 may be used"]);
+    }
+    let more = ["-n", "1", "--bind-to", "hwthread", "--cpus-per-rank", "2"];
+    srun("none", &more).expect(0);
 }

@@ -11,18 +11,46 @@ fn the_server_of_slurm_is_asked() {
     let Some(slurm) = Slurm::new(2) else {
         return;
     };
+    for (words, expected) in [
+        (&["exchange"][..], "exchange rank=1 size=2 bytes=100 "),
+        (&["barrier", "5"], "barrier rank=1 size=2 count=5 "),
+        (&["put", "key-%r", "of-%r"], "put rank=1 key-0=of-0"),
+        (
+            &["get", "PMI_process_mapping"],
+            "get rank=1 PMI_process_mapping=(vector,",
+        ),
+        (&["attr"], "rank=1 size=2 kvsname="),
+    ] {
+        let srun = slurm.command(["srun", "--mpi=pmi2", "-N", "2", "-n", "2"]);
+        let asked = srun.more([slurm.wireup().as_os_str(), OsStr::new("pmi")]);
+        let lines = asked.more(words).run().expect(0).sorted_lines();
+        let told = lines.iter().filter(|line| line.starts_with(expected));
+        assert_eq!(told.count(), 1, "{words:?}: {lines:?}");
+    }
+}
+
+#[test]
+fn a_proxy_writes_down_what_a_program_and_slurms_server_say() {
+    let (Some(slurm), Some(mpi)) = (Slurm::new(2), mpi("mpich5")) else {
+        return;
+    };
     let srun = slurm.command(["srun", "--mpi=pmi2", "-N", "2", "-n", "2"]);
-    let asked = srun.more([
-        slurm.wireup().as_os_str(),
-        OsStr::new("pmi"),
-        OsStr::new("exchange"),
-    ]);
-    let lines = asked.run().expect(0).sorted_lines();
-    assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(
-        lines[1].starts_with("exchange rank=1 size=2 bytes=100 "),
-        "{lines:?}"
-    );
+    let said = slurm.dir().join("said.%r");
+    let program = mpi.program("allreduce");
+    let words = [OsStr::new("pmi"), OsStr::new("proxy"), OsStr::new("-o")];
+    let mut run = srun.more([slurm.wireup().as_os_str()]).more(words);
+    run = run.more([said.as_os_str(), program.as_os_str()]);
+    for (name, value) in &mpi.env {
+        run = run.env(name, value);
+    }
+    let lines = run.run().expect(0).sorted_lines();
+    assert_eq!(lines[1], "allreduce rank=1 size=2 sum=3", "{lines:?}");
+    for rank in 0..2 {
+        let said = fs::read_to_string(slurm.dir().join(format!("said.{rank}"))).unwrap();
+        for words in ["cmd=init pmi_version=1", "cmd=barrier_in", "cmd=finalize"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    }
 }
 
 /// In an allocation: serves two ranks, each on its host, and lets Slurm start their processes.
@@ -40,7 +68,7 @@ exit $code
 
 #[test]
 fn tasks_of_srun_without_pmi_are_ranks_of_a_job_that_is_served() {
-    for name in ["mpich5", "openmpi5"] {
+    for name in ["mpich5", "impi", "openmpi5"] {
         let (Some(slurm), Some(mpi)) = (Slurm::new(2), mpi(name)) else {
             return;
         };

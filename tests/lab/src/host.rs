@@ -6,7 +6,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -236,9 +238,13 @@ impl Host {
 
     pub(crate) fn kill_init(&self) {
         self.crashed.store(true, Ordering::Release);
+        let namespace = std::fs::metadata(format!("/proc/{}/ns/pid", self.init_pid()));
         self.init.kill();
         // Its end itself waits for commands that the owner has not collected.
         process::until("the host to end", || self.processes().is_empty());
+        if let Ok(namespace) = namespace {
+            remove_groups(namespace.ino());
+        }
     }
 
     /// Makes a command run in the host's namespaces, all but that of its processes.
@@ -277,6 +283,16 @@ impl Host {
 fn is_uncollected(child: &OwnedFd) -> bool {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     waitid(WaitId::PidFd(child.as_fd()), look).is_ok()
+}
+
+/// Removes the control groups of a host's agent, which has no successor that would: the number of its namespace of
+/// processes is in their names. Those of a machine end with it.
+fn remove_groups(namespace: u64) {
+    let ours = format!("*/wireup-step-{namespace}-*");
+    let mut find = std::process::Command::new("find");
+    find.args(["/sys/fs/cgroup", "-depth", "-type", "d", "-path", &ours]);
+    // Where there are none of version 2, nothing is found.
+    let _ = find.arg("-delete").stderr(Stdio::null()).status();
 }
 
 impl Drop for Host {

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use super::{SHOW, parts};
-use crate::common::{Run, skip};
+use crate::common::topology::{AMD, sys_with_gpus};
+use crate::common::{Run, skip, wireup};
 use crate::users::{Reachable, as_user};
+use wireup_core::topology::CpuSet;
 
 /// A control group of version 1 of this test alone.
 struct Group(PathBuf);
@@ -74,44 +75,103 @@ fn ranks_are_not_bound_outside_their_control_group() {
     .expect_one_line(&["2 ranks with 1 core each need 2, and 1 may be used"]);
 }
 
-/// This machine as hwloc describes it, with GPUs of AMD's beside, whose render nodes have these numbers.
-fn with_gpus(dir: &Path, numbers: &[u32]) -> PathBuf {
-    let path = dir.join("gpus.xml");
-    let made = Command::new("lstopo-no-graphics")
-        .args(["--no-io", "--of", "xml", "-f"])
-        .arg(&path)
-        .status();
-    assert!(made.unwrap().success());
-    let text = fs::read_to_string(&path).unwrap();
-    let gpus = numbers.iter().map(|number| {
-        let (bus, id) = (number - 100, number * 10_000);
-        format!(
-            "<object type=\"Bridge\" gp_index=\"{id}\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[{bus:02x}-{bus:02x}]\">\
-             <object type=\"PCIDev\" gp_index=\"{}\" pci_busid=\"0000:{bus:02x}:00.0\" pci_type=\"0302 [1002:740f] [0000:0000] 00\" \
-             pci_link_speed=\"31.507692\"><object type=\"OSDev\" gp_index=\"{}\" name=\"renderD{number}\" osdev_type=\"1\"/>\
-             </object></object>",
-            id + 1,
-            id + 2
-        )
-    });
-    // At the end of the machine: the last object but one that is closed.
-    let end = text.rfind("</object>").unwrap();
-    let text = [&text[..end], &gpus.collect::<String>(), &text[end..]].concat();
-    fs::write(&path, text).unwrap();
-    path
+/// Lines of a shell after which the kernel seems to have switched a CPU off, as far as `/sys` goes. `dir` is for the files.
+fn switched_off(cpu: &str, dir: &Path) -> String {
+    let all: CpuSet = read("/sys/devices/system/cpu/online").parse().unwrap();
+    let off: CpuSet = cpu.parse().unwrap();
+    let dir = dir.display();
+    let mut lines = format!(
+        "set -e; mount -n -t tmpfs t {dir}; mkdir {dir}/cpu; cp -dR /sys/devices/system/cpu/. {dir}/cpu/ 2>/dev/null || :; \
+         rm -r {dir}/cpu/cpu{cpu}/topology {dir}/cpu/cpu{cpu}/cache; echo 0 >{dir}/cpu/cpu{cpu}/online; \
+         echo {} >{dir}/cpu/online; echo {cpu} >{dir}/cpu/offline; mount -n --bind {dir}/cpu /sys/devices/system/cpu\n",
+        all.without(&off)
+    );
+    // Its NUMA node loses it too.
+    for entry in fs::read_dir("/sys/devices/system/node").unwrap() {
+        let node = entry.unwrap().path();
+        let Ok(list) = fs::read_to_string(node.join("cpulist")) else {
+            continue;
+        };
+        let left = list
+            .trim()
+            .parse::<CpuSet>()
+            .unwrap_or_default()
+            .without(&off);
+        let last = left.iter().max().unwrap_or(0) / 32;
+        let word = |word: u32| {
+            let inside = left.iter().filter(|cpu| cpu / 32 == word);
+            format!(
+                "{:08x}",
+                inside.fold(0_u32, |bits, cpu| bits | 1 << (cpu % 32))
+            )
+        };
+        let mask: Vec<String> = (0..=last).rev().map(word).collect();
+        let name = node.file_name().unwrap().to_string_lossy().into_owned();
+        lines += &format!(
+            "echo {} >{dir}/{name}; mount -n --bind {dir}/{name} /sys/devices/system/node/{name}/cpumap\n",
+            mask.join(",")
+        );
+    }
+    lines
 }
 
-/// A `/dev` of its own in a mount namespace, in whose `dri` `lines` make device files. Rule: hwloc takes a description for
-/// this host if it is told so.
-fn with_dev(run: Run, xml: &Path, lines: &str) -> Run {
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+#[test]
+fn cpus_that_are_switched_off_are_left_out() {
+    let threads = parts("hwthread");
+    let [first, .., last] = &threads[..] else {
+        return skip("needs two CPUs");
+    };
+    if !Path::new("/sys/devices/system/cpu/cpu0/topology").exists() {
+        return skip("needs a kernel that shows the topology");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = switched_off(last, dir.path()) + "exec \"$@\"";
+    // The affinity mask still has it.
+    let of = |run: Run| {
+        run.under(["unshare", "-m", "sh", "-c", &script, "sh"])
+            .run()
+    };
+    let run = |words: &[&str]| of(Run::new(words));
+    let topo = [wireup().into_os_string(), "topo".into()];
+    let shown = of(Run::command(topo)).expect_quiet_success().out();
+    assert!(
+        shown.contains(&format!("\nswitched off: {last}\n")),
+        "{shown}"
+    );
+    let list = format!("cpu-list:{first},{last}");
+    run(&["-n", "1", "--bind-to", &list, "true"]).expect_one_line(&[&format!(
+        "CPU {last} is switched off on this host; ranks may use the CPUs "
+    )]);
+    let left = threads.len() - 1;
+    let bound = |words: &[&str]| {
+        let own = ["--hosts", "localhost:1024", "--bind-to", "hwthread"];
+        run(&[&own, words, &SHOW[..]].concat())
+    };
+    let expected = threads[..left].iter().enumerate();
+    let mut expected: Vec<_> = expected
+        .map(|(rank, cpu)| format!("{rank} {cpu}"))
+        .collect();
+    expected.sort();
+    let ranks = left.to_string();
+    assert_eq!(bound(&["-n", &ranks]).expect(0).sorted_lines(), expected);
+    let more = threads.len().to_string();
+    let needed = format!("each need {more}, and {left} may be used");
+    bound(&["-n", &more]).expect_one_line(&[&needed]);
+}
+
+/// Puts a run into a mount namespace with two GPUs of a type on the bus, and a `/dev` of its own, in whose `dri` `lines` make device files.
+pub(super) fn with_gpus(run: Run, ids: &str, dir: &Path, lines: &str) -> Run {
+    let sys = sys_with_gpus(&dir.join("sys"), ids, &[128, 129]);
     let script = format!(
-        "set -e; cd $(mktemp -d -p /dev/shm); mkdir d; mount -t tmpfs t d; cp -a /dev/null /dev/zero /dev/urandom /dev/random d/; \
+        "set -e\n{sys}cd $(mktemp -d -p /dev/shm); mkdir d; mount -t tmpfs t d; cp -a /dev/null /dev/zero /dev/urandom /dev/random d/; \
          mkdir d/shm d/pts d/dri; mount --bind /dev/shm d/shm; chmod 755 d d/dri; cd d/dri; {lines}; cd ../..; \
          mount --move d /dev; cd /; rmdir \"$OLDPWD/d\" \"$OLDPWD\"; exec \"$@\""
     );
-    run.env("HWLOC_XMLFILE", xml)
-        .env("HWLOC_THISSYSTEM", "1")
-        .under(["unshare", "-m", "sh", "-c", &script, "sh"])
+    run.under(["unshare", "-m", "sh", "-c", &script, "sh"])
 }
 
 #[test]
@@ -119,18 +179,16 @@ fn gpus_that_cannot_be_opened_are_named_before_the_start() {
     let Some(user) = as_user() else { return };
     let parts = Reachable::new();
     let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(
-        dir.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
-    let xml = with_gpus(dir.path(), &[128, 129]);
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(dir.path(), readable).unwrap();
     let wireup = parts.wireup();
     let words = ["run", "--oversubscribe", "-n", "2", "--gpus-per-rank", "1"];
     let run = |lines: &str, program: &[&str]| {
         let line = [wireup.as_os_str()].into_iter().map(ToOwned::to_owned);
         let line = line.chain(words.iter().chain(program).map(Into::into));
-        with_dev(Run::command(line), &xml, lines).under(&user).run()
+        with_gpus(Run::command(line), AMD, dir.path(), lines)
+            .under(&user)
+            .run()
     };
     let made = "mknod -m 666 renderD128 c 1 3; mknod -m 666 renderD129 c 1 3";
     let show = ["sh", "-c", "echo $WIREUP_RANK $ROCR_VISIBLE_DEVICES"];
@@ -151,11 +209,11 @@ fn gpus_of_others_are_not_given_out() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let xml = with_gpus(dir.path(), &[128, 129]);
     let lines = "mknod -m 666 renderD128 c 1 5; mknod -m 666 renderD129 c 1 3";
     let run = |ranks: &str, words: &[&str]| {
         let words = [&["-n", ranks, "--gpus-per-rank", "1"], words].concat();
-        group.of(with_dev(Run::new(words), &xml, lines)).run()
+        let run = with_gpus(Run::new(words), AMD, dir.path(), lines);
+        group.of(run).run()
     };
     let show = ["sh", "-c", "echo $ROCR_VISIBLE_DEVICES"];
     assert_eq!(run("1", &show).expect(0).out(), "0\n");

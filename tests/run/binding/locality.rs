@@ -1,11 +1,13 @@
 //! What ranks are told of where they are bound, compared with what other launchers tell them.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
 
 use super::parts;
+use crate::common::topology::{AMD, with_gpus};
 use crate::common::{Mpi, Output, Pmix, Run, field, mpi, pmix, program};
 
 /// What two ranks of a job say, without what names the job.
@@ -20,8 +22,11 @@ fn lines(output: &str) -> Vec<String> {
 }
 
 /// The launcher of Open MPI 5, which runs this program on two ranks.
-fn under_prterun(open: &Mpi, to: &str, program: &std::path::Path) -> Vec<String> {
-    let mut command = Command::new(&open.launcher);
+fn under_prterun(open: &Mpi, to: &str, program: &Path) -> Vec<String> {
+    told_by(Command::new(&open.launcher), open, to, program)
+}
+
+fn told_by(mut command: Command, open: &Mpi, to: &str, program: &Path) -> Vec<String> {
     command.args([
         "--allow-run-as-root",
         "--oversubscribe",
@@ -57,6 +62,38 @@ fn ranks_know_what_prterun_tells_them() {
             .env("HWLOC_COMPONENTS", "-x86")
             .run();
         assert_eq!(lines(&outcome.expect(0).out()), theirs, "{to}");
+    }
+}
+
+#[test]
+fn ranks_are_told_how_far_devices_are() {
+    let (Some(open), Some(client)) = (mpi("openmpi5"), pmix("pmix5")) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let topology = with_gpus(dir.path(), AMD, &[128, 129]);
+    let mut prterun = Command::new(&open.launcher);
+    prterun.env("HWLOC_XMLFILE", &topology);
+    prterun.env("HWLOC_THISSYSTEM", "1");
+    let program = client.dir.join("pmix_locality");
+    let theirs = told_by(prterun, &open, "core", &program);
+    let told = field(&theirs[0], "told").unwrap();
+    assert_eq!(told.matches("gpu:").count(), 2, "{told}");
+    let run = |options: &[&str]| {
+        let options = [&["--bind-to", "core"], options].concat();
+        let run = client.run(2, &options, "pmix_locality", &[]);
+        let run = run
+            .env("HWLOC_XMLFILE", &topology)
+            .env("HWLOC_THISSYSTEM", "1");
+        lines(&run.run().expect(0).out())
+    };
+    assert_eq!(run(&[]), theirs);
+    for line in run(&["--virtual-nodes", "2"]) {
+        assert_eq!(
+            field(&line, "told").unwrap().matches("gpu:").count(),
+            2,
+            "{line}"
+        );
     }
 }
 

@@ -18,6 +18,8 @@ mod procfs;
 mod programs;
 mod run;
 mod running;
+pub mod slapd;
+pub mod topology;
 mod wait;
 
 use std::path::{Path, PathBuf};

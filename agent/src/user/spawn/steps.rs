@@ -26,6 +26,7 @@ use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, 
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
 use wireup::sys::spawn::{Child, wait};
+use wireup_core::fabric::credential::NAMES;
 use wireup_core::link::steps::{Account, HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
@@ -144,7 +145,7 @@ impl Steps {
         let (log, says) = pipe;
         let order = HelperOrder::Step {
             owner: self.owner(user),
-            environment: environment(user, Vec::new()),
+            environment: environment(user, credential(user)),
         };
         let caller = caller.map(AsFd::as_fd);
         let descriptors: Vec<_> = [link.as_fd(), says.as_fd()]
@@ -158,7 +159,8 @@ impl Steps {
         }
         drop(descriptors);
         let program = wireup(&self.program, "step", link, says);
-        let program = program.map_err(|error| failed("its descriptors", error))?;
+        let mut program = program.map_err(|error| failed("its descriptors", error))?;
+        program.variables.extend(credential(user));
         let (child, exec_report) = begin(user, program)?;
         let started = Started {
             child,
@@ -288,6 +290,15 @@ impl SignalHandle {
             warn!("a process cannot be signalled: {error}");
         }
     }
+}
+
+/// The credential of Slingshot with which the batch system has started this agent. It is for the agent's own user.
+fn credential(user: &User) -> Vec<(OsString, OsString)> {
+    let own = user.uid == rustix::process::geteuid().as_raw();
+    let found = NAMES.into_iter().filter(|_| own);
+    found
+        .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
+        .collect()
 }
 
 /// As the agent's own user: it can become anybody whom the agent can become.

@@ -8,6 +8,17 @@ pub(super) fn program(host: &HostFacts, _: &Needs) -> Option<Seen> {
     Seen::problem(program.problem.clone()?)
 }
 
+pub(super) fn image_runtime(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let program = host.image.as_ref()?.no_runtime.as_ref()?;
+    Seen::problem(format!(
+        "there is no {program} in PATH to make the container"
+    ))
+}
+
+pub(super) fn image(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    Seen::problem(host.image.as_ref()?.problem.clone()?)
+}
+
 pub(super) fn libraries(host: &HostFacts, _: &Needs) -> Option<Seen> {
     let program = host.program.as_ref()?;
     (!program.missing.is_empty()).then_some(())?;

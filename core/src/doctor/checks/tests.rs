@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::doctor::facts::{
-    Device, DeviceKind, HostFacts, Interface, NetworkLibrary, Program, Provider, Wants,
+    Device, DeviceKind, HostFacts, Image, Interface, NetworkLibrary, Program, Provider, Wants,
 };
 use crate::doctor::ping_pong::{Pair, PingPong};
 use crate::doctor::{Clock, Finding, Host, Needs, Neighbour, Severity, judge, neighbours};
@@ -178,6 +178,18 @@ const OF_ONE: &[Case] = &[
     }),
     ("ports", Problem, "11 ports from 40000 to 40010", |it| {
         set(it, "net/ipv4/ip_local_port_range", "40000\t40010")
+    }),
+    ("image-runtime", Problem, "no ch-run in PATH", |it| {
+        it.image = Some(Image {
+            no_runtime: Some("ch-run".into()),
+            ..Image::default()
+        });
+    }),
+    ("image", Problem, "no such directory", |it| {
+        it.image = Some(Image {
+            problem: Some("--image /a: there is no such directory".into()),
+            ..Image::default()
+        });
     }),
     ("program", Problem, "not found", |it| {
         program(it).problem = Some("./app was not found".into())

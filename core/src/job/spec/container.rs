@@ -31,6 +31,7 @@ impl ContainerSpec {
 /// A program that makes containers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Runtime {
+    Apptainer,
     Bwrap,
     Charliecloud,
     Crun,
@@ -38,11 +39,18 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    pub const ALL: [Self; 4] = [Self::Bwrap, Self::Charliecloud, Self::Crun, Self::Podman];
+    pub const ALL: [Self; 5] = [
+        Self::Apptainer,
+        Self::Bwrap,
+        Self::Charliecloud,
+        Self::Crun,
+        Self::Podman,
+    ];
 
     /// As the option spells it.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Apptainer => "apptainer",
             Self::Bwrap => "bwrap",
             Self::Charliecloud => "charliecloud",
             Self::Crun => "crun",
@@ -61,6 +69,11 @@ impl Runtime {
     /// Whether it knows images by name.
     pub fn has_images(self) -> bool {
         self == Self::Podman
+    }
+
+    /// Whether an image may be a file.
+    pub fn has_files(self) -> bool {
+        self == Self::Apptainer
     }
 }
 

@@ -26,7 +26,10 @@ use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnedByTool, Spawner};
-use crate::node::{CachedOutput, InputMessage, JobContext, KeyMessage, OutputMessage};
+use crate::node::{
+    CachedOutput, EpochMessage, InputMessage, JobContext, KeyMessage, OutputMessage,
+};
+use crate::pmi::effect::Wanted;
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
 use crate::queries::{JobEnd, ProcessLife, QueriedProcess, QueryMessage, QueryPart, Question};
@@ -309,14 +312,28 @@ fn input() -> BoxedStrategy<InputMessage> {
 
 fn key() -> BoxedStrategy<KeyMessage> {
     let bytes = || vec(any::<u8>(), 0..9);
+    let wanted = prop_oneof![
+        bytes().prop_map(Wanted::Key),
+        Just(Wanted::Pairs),
+        Just(Wanted::Job),
+    ];
     prop_oneof![
-        (any::<u64>(), nspace(), bytes()).prop_map(|(number, job, key)| KeyMessage::Ask {
+        (any::<u64>(), nspace(), wanted).prop_map(|(number, job, wanted)| KeyMessage::Ask {
             number,
             job,
-            key
+            wanted
         }),
         (any::<u64>(), proptest::option::of(bytes()))
             .prop_map(|(number, value)| KeyMessage::Told { number, value }),
+    ]
+    .boxed()
+}
+
+fn epoch() -> BoxedStrategy<EpochMessage> {
+    prop_oneof![
+        any::<u64>().prop_map(|number| EpochMessage::Begin { number }),
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(number, epoch)| EpochMessage::Begun { number, epoch }),
     ]
     .boxed()
 }
@@ -340,6 +357,7 @@ pub fn peer_message() -> BoxedStrategy<PeerMessage> {
         output().prop_map(PeerMessage::Output),
         input().prop_map(PeerMessage::Input),
         key().prop_map(PeerMessage::Key),
+        epoch().prop_map(PeerMessage::Epoch),
         notification.prop_map(|event| PeerMessage::Notify(Arc::new(event))),
         any::<u32>().prop_map(|rank| PeerMessage::Died(GlobalRank(rank))),
     ]

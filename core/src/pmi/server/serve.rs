@@ -1,17 +1,16 @@
 //! Carries out one request of a rank: answers it, or holds it back until others have come.
 
-use super::{ReleaseError, Server, send};
+use super::{Server, send};
 use crate::job::ids::{LocalRank, Rank};
-use crate::pmi::barriers::{Arrival, RingValues};
-use crate::pmi::client::{AttributeWaiter, ClientPhase, Open};
-use crate::pmi::collective::{Collective, CollectiveScope, Group};
+use crate::pmi::client::{ClientPhase, Open};
+use crate::pmi::collective::Collective;
 use crate::pmi::command::{Call, Dialect};
+use crate::pmi::continued::Continued;
 use crate::pmi::effect::Effect;
 use crate::pmi::limits::VALLEN_2_MAX;
 use crate::pmi::node_attributes::NodeAttributes;
 use crate::pmi::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
 use crate::pmi::request::PmiRequest;
-use crate::pmi::ring::Ring;
 use crate::pmi::wire_v1::ProtocolError;
 
 /// Job attribute of PMI-2 with the universe size.
@@ -29,16 +28,20 @@ impl Server {
         request: Result<PmiRequest<'_>, PmiRefusal<'static>>,
         effects: &mut Vec<Effect>,
     ) -> Result<(), ProtocolError> {
-        let state = &mut self.client(rank).state;
         let aborts = matches!(request, Ok(PmiRequest::Abort { .. }));
-        if !aborts {
+        let restarts = matches!(request, Ok(PmiRequest::Restart));
+        if self.is_restart(rank, &request) {
+            self.restart(rank, effects);
+        }
+        let state = &mut self.client(rank).state;
+        if !aborts && !restarts {
             state.check_idle(&call)?;
         }
         let subject = request.as_ref().map_or(&b""[..], PmiRequest::subject);
         state.note(&call, subject);
         let phase = state.phase();
         let is_out_of_place = match (&request, phase) {
-            (Ok(PmiRequest::Init { .. }) | Err(_), _) => false,
+            (Ok(PmiRequest::Init { .. } | PmiRequest::Restart) | Err(_), _) => false,
             (Ok(PmiRequest::FullInit { .. }), phase) => phase == ClientPhase::Silent,
             (Ok(_), phase) => !aborts && phase != ClientPhase::Initialized,
         };
@@ -73,6 +76,11 @@ impl Server {
             PmiRequest::AppNum => Reply::AppNum(self.client(rank).appnum),
             PmiRequest::KvsName => Reply::KvsName(self.store.kvsname()),
             PmiRequest::UniverseSize => Reply::UniverseSize(self.universe_size),
+            PmiRequest::Hosts => {
+                let hosts = self.barriers.hosts(&self.hosts)?;
+                send(rank, call, &Reply::Hosts(&hosts), effects);
+                return Ok(None);
+            }
             PmiRequest::Barrier(group) => {
                 let collective = self.barrier(rank, group)?;
                 return self.arrive(rank, call, collective, None, effects);
@@ -86,11 +94,11 @@ impl Server {
                 key,
                 value,
             } => {
-                self.store.put(kvsname, key, value)?;
+                self.store.put(rank, kvsname, key, value)?;
                 Reply::Put
             }
             PmiRequest::Get { kvsname, key } if let Some(job) = self.store.other(kvsname) => {
-                return Ok(self.key_of(rank, call, job, key, effects));
+                return self.key_of(rank, call, job, key, effects);
             }
             PmiRequest::Get { kvsname, key } => {
                 Reply::Value(self.store.get(call.dialect, kvsname, key)?)
@@ -124,12 +132,23 @@ impl Server {
                 self.spawn(rank, call, spawn, effects)?;
                 return Ok(None);
             }
-            PmiRequest::Connect { job } => {
-                self.store.own_kvs(Some(job))?;
-                Reply::Connected
+            PmiRequest::GetAll { kvsname } => {
+                self.all_pairs(rank, call, kvsname, effects)?;
+                return Ok(None);
             }
+            PmiRequest::PutAll { job, pairs } => {
+                let job = self.store.other(Some(job));
+                let job = job.ok_or(PmiRefusal::NotConnected)?;
+                self.connections.bring(&job, rank, &pairs)?;
+                Reply::Put
+            }
+            PmiRequest::Connect { job } => return self.connect(rank, call, job, effects),
             PmiRequest::Disconnect { job } => {
-                self.store.own_kvs(Some(job))?;
+                if let Some(job) = self.store.other(Some(job)) {
+                    self.connections.disconnect(&job, rank)?;
+                } else {
+                    self.store.own_kvs(Some(job))?;
+                }
                 Reply::Disconnected
             }
             PmiRequest::Abort { code, message } => {
@@ -147,6 +166,8 @@ impl Server {
                 effects.push(Effect::Finalized { rank });
                 return Ok(None);
             }
+            PmiRequest::Restart if self.restartable => Reply::Restarted,
+            PmiRequest::Restart => return Err(PmiRefusal::NotSupported),
         }))
     }
 
@@ -162,6 +183,7 @@ impl Server {
             version if version == VERSION_2.0 => Dialect::Pmi2,
             _ => return Err(PmiRefusal::Version),
         };
+        self.client(rank).continued = Continued::default();
         let state = &mut self.client(rank).state;
         let was_in_session = state.in_session();
         state.speak(dialect);
@@ -170,6 +192,7 @@ impl Server {
             Dialect::Pmi2 => ClientPhase::Greeted,
         });
         send(rank, &Call::line(b"init"), &Reply::Init(dialect), effects);
+        self.ask_for_epoch(rank, was_in_session, effects);
         if !was_in_session {
             effects.push(Effect::Initialized { rank });
         }
@@ -201,131 +224,6 @@ impl Server {
         })
     }
 
-    /// The barrier a group stands for, if its caller and all it names can take part.
-    fn barrier(
-        &mut self,
-        local: LocalRank,
-        group: Group,
-    ) -> Result<Collective, PmiRefusal<'static>> {
-        let Group { scope, tag } = group;
-        if let CollectiveScope::Ranks(ranks) = &scope {
-            let size = self.barriers.size();
-            if ranks.last().is_some_and(|rank| rank.0 >= size) {
-                return Err(PmiRefusal::UnknownRank);
-            }
-            if ranks.binary_search(&self.client(local).rank).is_err() {
-                return Err(PmiRefusal::NotAMember);
-            }
-        }
-        Ok(Collective::Barrier { scope, tag })
-    }
-
-    fn arrive(
-        &mut self,
-        rank: LocalRank,
-        call: &Call<'_>,
-        collective: Collective,
-        ring: Option<RingValues>,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Option<Reply<'_>>, PmiRefusal<'static>> {
-        let number = self.barriers.number();
-        let state = &mut self.client(rank).state;
-        let same = |open: &Open| matches!(open, Open::Collective(open, _) if *open == collective);
-        if state.open().any(same) {
-            return Err(PmiRefusal::AlreadyInBarrier);
-        }
-        if self.barriers.failure(&collective).is_some() {
-            let why = self.barriers.failure(&collective).unwrap_or_default();
-            return Ok(Some(Reply::Refused(PmiRefusal::Other(why))));
-        }
-        let state = &mut self.client(rank).state;
-        state.wait(call, Open::Collective(collective.clone(), number));
-        let call = call.clone().keep();
-        let arrival = self.barriers.arrive(
-            &collective,
-            AttributeWaiter { rank, call },
-            ring,
-            &mut self.store,
-        );
-        self.arrived(collective, arrival, effects);
-        Ok(None)
-    }
-
-    /// What follows from the arrival of a rank, or from the end of one that was waited for.
-    pub(super) fn arrived(
-        &mut self,
-        collective: Collective,
-        arrival: Arrival,
-        effects: &mut Vec<Effect>,
-    ) {
-        match arrival {
-            Arrival::Begun => effects.push(Effect::Begun { collective }),
-            Arrival::Waits => {}
-            Arrival::Entered(contribution) => effects.push(Effect::Entered {
-                collective,
-                contribution,
-            }),
-            Arrival::Ended { begun } => {
-                for waiter in self.barriers.end(&collective, None) {
-                    self.answer(waiter, &collective, &Reply::BarrierOut, effects);
-                }
-                effects.extend(begun.then_some(Effect::Ended { collective }));
-            }
-        }
-    }
-
-    /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
-    pub(super) fn answer(
-        &mut self,
-        waiter: AttributeWaiter,
-        collective: &Collective,
-        reply: &Reply<'_>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let state = &mut self.client(waiter.rank).state;
-        state.answered(|open| matches!(open, Open::Collective(open, _) if open == collective));
-        state.leave();
-        if state.error().is_none() {
-            send(waiter.rank, &waiter.call, reply, effects);
-        }
-    }
-
-    /// Tells everybody in a barrier or ring, now and later, that it failed.
-    pub(super) fn fail_meeting(
-        &mut self,
-        collective: &Collective,
-        why: &str,
-        effects: &mut Vec<Effect>,
-    ) {
-        let reply = Reply::Refused(PmiRefusal::Other(why));
-        for waiter in self.barriers.fail(collective, why.to_owned()) {
-            self.answer(waiter, collective, &reply, effects);
-        }
-    }
-
-    /// All ranks of the job have entered the ring.
-    pub(super) fn ring_released(
-        &mut self,
-        all: &[u8],
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), ReleaseError> {
-        let Some(ring) = Ring::decode(all, self.barriers.size(), self.survives) else {
-            self.fail_meeting(&Collective::Ring, &ReleaseError::Ring.to_string(), effects);
-            return Err(ReleaseError::Ring);
-        };
-        for waiter in self.barriers.end(&Collective::Ring, None) {
-            let rank = self.client(waiter.rank).rank;
-            let (left, right) = ring.neighbours(rank);
-            let reply = Reply::Ring {
-                place: rank.0,
-                left,
-                right,
-            };
-            self.answer(waiter, &Collective::Ring, &reply, effects);
-        }
-        Ok(())
-    }
-
     fn job_attribute(
         &self,
         dialect: Dialect,
@@ -349,7 +247,7 @@ impl Server {
         value: &[u8],
         effects: &mut Vec<Effect>,
     ) -> Result<(), PmiRefusal<'static>> {
-        let woken = self.node_attributes.put(key, value)?;
+        let woken = self.node_attributes.put(rank, key, value)?;
         send(rank, call, &Reply::Put, effects);
         for waiter in woken {
             let state = &mut self.client(waiter.rank).state;
@@ -370,7 +268,7 @@ impl Server {
             let ranks: Vec<Rank> = self.clients.iter().map(|client| client.rank).collect();
             let value = NodeAttributes::of_placement(key, &ranks);
             if let Some(value) = value.filter(|value| value.len() <= VALLEN_2_MAX) {
-                self.node_attributes.put(key, value.as_bytes())?;
+                self.node_attributes.put(rank, key, value.as_bytes())?;
             } else if wait {
                 let open = Open::Attribute(key.to_vec());
                 self.client(rank).state.wait(call, open);
@@ -401,7 +299,7 @@ impl Server {
             }
             false => Some(effect),
         };
-        client.names.push_back((call.clone().keep(), effect));
+        client.names.push_back((Some(call.clone().keep()), effect));
         None
     }
 }

@@ -124,6 +124,7 @@ fn a_captured_spawn_is_parsed_completely() {
             command(2, &[""], Vec::new()),
         ],
         preputs: vec![(b"PARENT_ROOT_PORT_NAME".into(), b"tag#0$".into())],
+        limit: None,
     };
     assert_eq!(
         request_v2::parse(PmiCommand::Spawn, &frame),

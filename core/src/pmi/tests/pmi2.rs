@@ -117,7 +117,6 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
             "cmd=frobnicate;x=1;thrid=7;",
             "thrid=7;rc=14;errmsg=unknown command;",
         ),
-        ("cmd=kvs-getall;jobid=x;", "rc=14;errmsg=unknown command;"),
         ("cmd=get_maxes;", "rc=14;errmsg=unknown command;"),
         ("cmd=kvs-put;value=v;", "rc=4;errmsg=missing key;"),
         ("cmd=kvs-put;key=;value=v;", "rc=4;errmsg=missing key;"),
@@ -166,14 +165,14 @@ fn a_request_that_cannot_be_served_is_answered_and_the_connection_kept() {
         ("cmd=name-unpublish;", "rc=3;errmsg=missing name;"),
         ("cmd=ring;ring-count=1;", "rc=3;errmsg=missing ring-left;"),
         ("cmd=job-connect;jobid=job.0;", "rc=0;kvscopy=FALSE;"),
-        (
-            "cmd=job-connect;jobid=other;",
-            "rc=3;errmsg=unknown kvsname;",
-        ),
         ("cmd=job-connect;", "rc=3;errmsg=missing jobid;"),
         ("cmd=job-disconnect;jobid=job.0;", "rc=0;"),
         (
             "cmd=job-disconnect;jobid=other;",
+            "rc=3;errmsg=not connected;",
+        ),
+        (
+            "cmd=job-disconnect;jobid=no/job;",
             "rc=3;errmsg=unknown kvsname;",
         ),
     ];

@@ -176,11 +176,14 @@ fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
     let entered = job.frame(0, &ring(0));
     assert_eq!(
         entered,
-        ["E> enter ring \\x00\\x00\\x00\\x00l0=r;0 \\x02\\x00\\x00\\x00l2=r;2"]
+        [
+            "E> enter ring \\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00l0=r;0 \\x02\\x00\\x00\\x00\\x02\\x00\\x00\\x00l2=r;2"
+        ]
     );
     let mut all = Vec::new();
     for (rank, left, right) in [(0, "l0", "r;0"), (2, "l2", "r;2"), (1, "l1", "r;1")] {
-        let key = [&u32::to_le_bytes(rank)[..], left.as_bytes()].concat();
+        let rank = u32::to_le_bytes(rank);
+        let key = [&rank[..], &rank, left.as_bytes()].concat();
         kvs::encode_entry(&key, right.as_bytes(), &mut all);
     }
     assert_eq!(
@@ -193,11 +196,33 @@ fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
 }
 
 #[test]
+fn a_ring_that_was_released_before_a_restart_was_known_has_the_values_of_the_process_before() {
+    let mut job = pmi2(3);
+    job.server = job.server.restartable();
+    for rank in 0..3 {
+        let ring = format!("cmd=ring;ring-count=1;ring-left=l{rank};ring-right=r{rank};");
+        job.frame(rank, &ring);
+    }
+    job.feed(1, b"cmd=restart\n");
+    job.seen.clear();
+    let mut all = Vec::new();
+    let ends = [0_u32.to_le_bytes(), 2_u32.to_le_bytes()].concat();
+    kvs::encode_entry(&[&ends[..], b"l0"].concat(), b"r2", &mut all);
+    assert_eq!(
+        job.end(&Collective::Ring, Ok(&all)),
+        [
+            "0 S>     63cmd=ring-response;rc=0;ring-count=0;ring-left=r2;ring-right=l1;",
+            "2 S>     63cmd=ring-response;rc=0;ring-count=2;ring-left=r1;ring-right=l0;",
+        ]
+    );
+}
+
+#[test]
 fn a_single_rank_is_its_own_neighbour_also_with_empty_values() {
     let mut job = pmi2(1);
     job.frame(0, "cmd=ring;ring-count=1;ring-left=;ring-right=;");
     let mut all = Vec::new();
-    kvs::encode_entry(&[0; 4], b"", &mut all);
+    kvs::encode_entry(&[0; 8], b"", &mut all);
     assert_eq!(
         job.end(&Collective::Ring, Ok(&all)),
         ["0 S>     59cmd=ring-response;rc=0;ring-count=0;ring-left=;ring-right=;"]

@@ -83,12 +83,11 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
         job.ask(0, get);
     }
     job.ask(1, "cmd=put kvsname=job.0 key=own value=1");
-    assert_eq!(job.server.key(b"own"), Some(&b"1"[..]));
-    assert_eq!(
-        job.server.key(b"PMI_process_mapping"),
-        Some(&b"(vector,(0,1,2))"[..])
-    );
-    assert_eq!(job.server.key(b"none"), None);
+    let key = |key: &[u8]| job.server.wanted(&Wanted::Key(key.to_vec()));
+    assert_eq!(key(b"own"), Some(b"1".to_vec()));
+    let mapping = b"(vector,(0,1,2))".to_vec();
+    assert_eq!(key(b"PMI_process_mapping"), Some(mapping));
+    assert_eq!(key(b"none"), None);
 }
 
 #[test]

@@ -97,8 +97,8 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                     let [rank, left, right] = entry.split(':').collect::<Vec<_>>()[..] else {
                         panic!("{}", context());
                     };
-                    let rank: u32 = rank.parse().unwrap();
-                    let key = [&rank.to_le_bytes()[..], left.as_bytes()].concat();
+                    let rank = rank.parse::<u32>().unwrap().to_le_bytes();
+                    let key = [&rank[..], &rank, left.as_bytes()].concat();
                     kvs::encode_entry(&key, right.as_bytes(), &mut all);
                 }
                 assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);

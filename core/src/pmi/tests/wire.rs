@@ -51,6 +51,7 @@ fn a_captured_spawn_multiple_is_parsed_completely() {
                 command(2, &["childB"], Vec::new()),
             ],
             preputs: owned(&[("PARENT_ROOT_PORT_NAME", "tag#0$connentry#766D$")]),
+            limit: None,
         }
     );
 }

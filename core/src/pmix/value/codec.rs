@@ -2,7 +2,9 @@
 
 use wireup_shim::wire as c;
 
-use super::{Array, DataRange, Info, Proc, ProcInfo, ProcRank, Status, Text, Value};
+use super::{
+    Array, DataRange, DeviceDistance, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
+};
 use crate::pmix::wire::{MAX_DEPTH, Reader, WireError, Writer};
 
 macro_rules! tags {
@@ -51,11 +53,12 @@ tags! {
     NODE_LIST = WIREUP_TAG_NODE_LIST,
     PPN_LIST = WIREUP_TAG_PPN_LIST,
     FOREIGN = WIREUP_TAG_FOREIGN,
+    DEVICE_DISTANCE = WIREUP_TAG_DEVICE_DISTANCE,
 }
 
 /// Whether values with this tag may be elements of an [`Array`].
 pub(super) fn is_element(tag: u8) -> bool {
-    (tag::BOOL..=tag::PROC_INFO).contains(&tag)
+    matches!(tag, tag::BOOL..=tag::PROC_INFO | tag::DEVICE_DISTANCE)
 }
 
 impl Value {
@@ -130,6 +133,7 @@ impl Value {
             Self::Scope(_) => tag::SCOPE,
             Self::ProcState(_) => tag::PROC_STATE,
             Self::ProcInfo(_) => tag::PROC_INFO,
+            Self::DeviceDistance(_) => tag::DEVICE_DISTANCE,
             Self::Regex(_) => tag::REGEX,
             Self::NodeList(_) => tag::NODE_LIST,
             Self::PpnList(_) => tag::PPN_LIST,
@@ -186,6 +190,13 @@ impl Value {
                 out.u32(info.pid);
                 out.i32(info.exit_code);
                 out.u8(info.state);
+            }
+            Self::DeviceDistance(distance) => {
+                distance.uuid.encode(out);
+                distance.name.encode(out);
+                out.u64(distance.kinds);
+                out.u16(distance.least);
+                out.u16(distance.most);
             }
             Self::Infos(infos) => {
                 out.u8(tag::INFO);
@@ -246,6 +257,13 @@ impl Value {
                 pid: from.u32()?,
                 exit_code: from.i32()?,
                 state: from.u8()?,
+            }),
+            tag::DEVICE_DISTANCE => Self::DeviceDistance(DeviceDistance {
+                uuid: Text::decode(from)?,
+                name: Text::decode(from)?,
+                kinds: from.u64()?,
+                least: from.u16()?,
+                most: from.u16()?,
             }),
             tag::REGEX => Self::Regex(from.bytes()?.to_vec()),
             tag::ARRAY => Self::decode_array(from, depth)?,

@@ -90,7 +90,7 @@ fn nesting_ends_at_the_limit() {
 fn unknown_tags_and_flags_are_refused() {
     let mut bytes = encoded(&[Info::new("k", Value::Undef)]);
     let last = bytes.len() - 1;
-    for tag in [32, 36, 255] {
+    for tag in [32, 37, 255] {
         bytes[last] = tag;
         assert_eq!(decoded(&bytes), Err(WireError::Tag(tag)));
     }

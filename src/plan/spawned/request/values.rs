@@ -8,9 +8,9 @@ use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::{PMIX_RANK_WILDCARD, ProcRank};
-use wireup_core::job::rank_set::RankSetError;
+use wireup_core::job::rank_set::{RankChoice, RankSetError};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::{RankChoice, StdinTarget};
+use wireup_core::job::spec::StdinTarget;
 
 /// Ranks as PMIx names them: a truth value for all or none, a rank, the wildcard, or several ranks.
 pub(super) fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailure> {

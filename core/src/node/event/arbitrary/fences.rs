@@ -93,6 +93,7 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
         (any::<usize>(), any::<usize>())
             .prop_map(|(bytes, limit)| FenceFailure::ResultTooLarge { bytes, limit }),
         node().prop_map(|node| FenceFailure::TooMany { node }),
+        any::<u64>().prop_map(|epoch| FenceFailure::Withdrawn { epoch }),
         node().prop_map(|node| FenceFailure::TornDown { node }),
     ];
     prop_oneof![
@@ -102,18 +103,21 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
             contribution,
             timeout(),
             time(),
-            vec(node(), 0..3)
+            (vec(node(), 0..3), any::<u64>())
         )
-            .prop_map(|(id, nodes, contribution, timeout, waited, lost)| {
-                FenceMessage::Arrive {
-                    id,
-                    nodes,
-                    contribution,
-                    timeout,
-                    waited,
-                    lost,
+            .prop_map(
+                |(id, nodes, contribution, timeout, waited, (lost, epoch))| {
+                    FenceMessage::Arrive {
+                        id,
+                        nodes,
+                        contribution,
+                        timeout,
+                        waited,
+                        lost,
+                        epoch,
+                    }
                 }
-            }),
+            ),
         (id(), some(), any::<bool>()).prop_map(|(id, nodes, collect)| FenceMessage::Look {
             id,
             nodes,

@@ -1,0 +1,373 @@
+//! A client of a directory (LDAP, version 3): one connection, made when something is asked, and anew when it was lost.
+//!
+//! Rule: a call that failed may have been executed, or be executed later; none is repeated here. Rule: what changes or removes an entry
+//! does so only if the entry is as it was read: with the assertion control, RFC 4528.
+
+mod settings;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use ldap3::adapters::{Adapter, EntriesOnly, PagedResults};
+use ldap3::controls::{Assertion, MakeCritical as _};
+use ldap3::{
+    Ldap, LdapConnAsync, LdapConnSettings, LdapError, LdapResult, Mod, Scope, SearchEntry,
+    ldap_escape,
+};
+use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+use self::settings::Bind;
+pub(crate) use self::settings::{LdapSettings, LdapSettingsError};
+
+/// How long the server may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long it may take to send many entries.
+const LONG_ANSWER: Duration = Duration::from_secs(60);
+
+/// Entries of one message: servers have limits.
+const PAGE: i32 = 250;
+
+// Result codes. Source: RFC 4511, appendix A, and RFC 4528.
+const DONE: u32 = 0;
+const NO_ENTRY: u32 = 32;
+const EXISTS: u32 = 68;
+const NOT_SO: u32 = 122;
+
+/// Why a call was not answered.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum DirectoryError {
+    #[error("cannot reach the directory {server} ({reason})")]
+    Unreachable { server: String, reason: String },
+    #[error("the directory {server} refuses this ({reason}){}", hint(*.code))]
+    Refused {
+        server: String,
+        code: u32,
+        reason: String,
+    },
+}
+
+/// What the administrator can do about a result code.
+fn hint(code: u32) -> &'static str {
+    match code {
+        3 | 4 | 11 => ": its limits are lower than what is asked for",
+        8 | 13 => ": it wants TLS, or a user (bind-dn)",
+        12 => ": it has to support the assertion control (RFC 4528)",
+        17 | 21 | 65 => ": has it wireup's schema?",
+        NO_ENTRY => ": is the base of names there?",
+        49 => ": the name or the password is wrong",
+        50 => ": this user may not",
+        _ => "",
+    }
+}
+
+/// The attributes of an entry, each with its first value.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry(Vec<(String, Vec<u8>)>);
+
+impl Entry {
+    fn new(found: SearchEntry) -> Self {
+        let texts = found.attrs.into_iter().filter_map(|(name, values)| {
+            let first = values.into_iter().next()?;
+            Some((name, first.into_bytes()))
+        });
+        let octets = found.bin_attrs.into_iter();
+        let octets = octets.filter_map(|(name, values)| Some((name, values.into_iter().next()?)));
+        Self(texts.chain(octets).collect())
+    }
+
+    pub(crate) fn octets(&self, name: &str) -> Option<&[u8]> {
+        let mut all = self.0.iter();
+        all.find(|(other, _)| other.eq_ignore_ascii_case(name))
+            .map(|(_, value)| &**value)
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.octets(name)?).ok()
+    }
+}
+
+/// Attributes that are to be written; those without a value are removed.
+pub(crate) type Attributes = Vec<(&'static str, Option<Vec<u8>>)>;
+
+/// What became of the addition of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Added {
+    Done,
+    /// There is one of that name.
+    Exists,
+    /// There is no entry above it.
+    NoParent,
+}
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    settings: LdapSettings,
+    link: Mutex<Link>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    ldap: Option<Ldap>,
+    /// When connecting last failed.
+    failed: Option<(Instant, DirectoryError)>,
+}
+
+/// A task that ends with this.
+struct Ends(AbortHandle);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Directory {
+    /// Connects when something is asked. Needs a runtime.
+    pub(crate) fn new(settings: LdapSettings) -> Self {
+        let link = Mutex::default();
+        Self { settings, link }
+    }
+
+    /// Adds an entry with all these attributes.
+    pub(crate) async fn add(
+        &self,
+        dn: String,
+        class: &'static str,
+        attributes: Attributes,
+    ) -> Result<Added, DirectoryError> {
+        let class = [("objectClass", Some(class.as_bytes().to_vec()))];
+        let all = class.into_iter().chain(attributes);
+        let all = all.filter_map(|(name, value)| Some((name.into(), HashSet::from([value?]))));
+        let all: Vec<(Vec<u8>, _)> = all.collect();
+        let call = move |mut ldap: Ldap| async move { ldap.add(&dn, all).await };
+        match self.result(call, &[DONE, EXISTS, NO_ENTRY]).await? {
+            DONE => Ok(Added::Done),
+            EXISTS => Ok(Added::Exists),
+            _ => Ok(Added::NoParent),
+        }
+    }
+
+    /// Changes attributes of an entry if one has this value, where that is asked; whether it did.
+    pub(crate) async fn change(
+        &self,
+        dn: String,
+        condition: Option<(&'static str, &str)>,
+        attributes: Attributes,
+    ) -> Result<bool, DirectoryError> {
+        let all = attributes.into_iter();
+        let all = all.map(|(name, value)| Mod::Replace(name.into(), value.into_iter().collect()));
+        let all: Vec<Mod<Vec<u8>>> = all.collect();
+        let condition = condition.map(equals);
+        let call = move |mut ldap: Ldap| async move {
+            if let Some(filter) = condition {
+                ldap.with_controls(Assertion { filter }.critical());
+            }
+            ldap.modify(&dn, all).await
+        };
+        Ok(self.result(call, &[DONE, NO_ENTRY, NOT_SO]).await? == DONE)
+    }
+
+    /// Removes an entry if it has this value, where that is asked; whether it did.
+    pub(crate) async fn remove(
+        &self,
+        dn: String,
+        condition: Option<(&'static str, &str)>,
+    ) -> Result<bool, DirectoryError> {
+        let condition = condition.map(equals);
+        let call = move |mut ldap: Ldap| async move {
+            if let Some(filter) = condition {
+                ldap.with_controls(Assertion { filter }.critical());
+            }
+            ldap.delete(&dn).await
+        };
+        Ok(self.result(call, &[DONE, NO_ENTRY, NOT_SO]).await? == DONE)
+    }
+
+    /// An entry that a filter selects.
+    pub(crate) async fn read(
+        &self,
+        dn: String,
+        filter: &'static str,
+        attributes: &'static [&'static str],
+    ) -> Result<Option<Entry>, DirectoryError> {
+        let call = move |mut ldap: Ldap| async move {
+            let found = ldap.search(&dn, Scope::Base, filter, attributes).await?;
+            let entries = found.0.into_iter();
+            let entries: Vec<_> = entries
+                .map(SearchEntry::construct)
+                .map(Entry::new)
+                .collect();
+            Ok((entries, found.1))
+        };
+        let (entries, result) = self.call(ANSWER, call).await?;
+        self.check(result, &[DONE, NO_ENTRY])?;
+        Ok(entries.into_iter().next())
+    }
+
+    /// The entries below one that a filter selects; none if that is not there.
+    pub(crate) async fn list(
+        &self,
+        dn: String,
+        filter: String,
+        attributes: &'static [&'static str],
+    ) -> Result<Vec<Entry>, DirectoryError> {
+        let call = move |mut ldap: Ldap| async move {
+            let pages: Vec<Box<dyn Adapter<'_, _, _>>> = vec![
+                Box::new(EntriesOnly::new()),
+                Box::new(PagedResults::new(PAGE)),
+            ];
+            let search =
+                ldap.streaming_search_with(pages, &dn, Scope::OneLevel, &filter, attributes);
+            let mut search = search.await?;
+            let mut entries = Vec::new();
+            while let Some(entry) = search.next().await? {
+                entries.push(Entry::new(SearchEntry::construct(entry)));
+            }
+            Ok((entries, search.finish().await))
+        };
+        let (entries, result) = self.call(LONG_ANSWER, call).await?;
+        self.check(result, &[DONE, NO_ENTRY])?;
+        Ok(entries)
+    }
+
+    async fn result<F>(
+        &self,
+        call: impl FnOnce(Ldap) -> F,
+        wanted: &[u32],
+    ) -> Result<u32, DirectoryError>
+    where
+        F: Future<Output = Result<LdapResult, LdapError>> + Send + 'static,
+    {
+        let result = self.call(ANSWER, call).await?;
+        self.check(result, wanted)
+    }
+
+    /// The result's code, if it is one of these.
+    fn check(&self, result: LdapResult, wanted: &[u32]) -> Result<u32, DirectoryError> {
+        match result.rc {
+            code if wanted.contains(&code) => Ok(code),
+            _ => Err(self.refused(&result)),
+        }
+    }
+
+    async fn call<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(Ldap) -> F,
+    ) -> Result<T, DirectoryError>
+    where
+        F: Future<Output = Result<T, LdapError>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let ldap = self.link().await?;
+        // The library panics over answers that the protocol does not have.
+        let task = tokio::spawn(call(ldap));
+        let _ends = Ends(task.abort_handle());
+        let reason = match timeout(limit, task).await {
+            Ok(Ok(Ok(answer))) => return Ok(answer),
+            Ok(Ok(Err(LdapError::LdapResult { result }))) => return Err(self.refused(&result)),
+            Ok(Ok(Err(error))) => self.words(&error),
+            Ok(Err(_)) => "its answer is none of the protocol".to_owned(),
+            Err(_) => format!("no answer within {} s", limit.as_secs()),
+        };
+        // The next call has another connection.
+        self.link.lock().await.ldap = None;
+        Err(self.unreachable(reason))
+    }
+
+    /// The connection.
+    async fn link(&self) -> Result<Ldap, DirectoryError> {
+        let asked = Instant::now();
+        let mut link = self.link.lock().await;
+        if let Some(ldap) = &mut link.ldap
+            && !ldap.is_closed()
+        {
+            return Ok(ldap.clone());
+        }
+        // One attempt is for all that waited for it.
+        if let Some((at, error)) = &link.failed
+            && *at >= asked
+        {
+            return Err(error.clone());
+        }
+        let connected = match timeout(ANSWER, self.connect()).await {
+            Ok(Ok(ldap)) => Ok(ldap),
+            Ok(Err(LdapError::LdapResult { result })) => Err(self.refused(&result)),
+            Ok(Err(error)) => Err(self.unreachable(self.words(&error))),
+            Err(_) => Err(self.unreachable(format!("no connection within {} s", ANSWER.as_secs()))),
+        };
+        match connected {
+            Ok(ldap) => Ok(link.ldap.insert(ldap).clone()),
+            Err(error) => {
+                link.failed = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Ldap, LdapError> {
+        let mut settings = LdapConnSettings::new();
+        if let Some(tls) = &self.settings.tls {
+            // That counts for ldap://, and is ignored for ldaps://.
+            settings = settings.set_config(tls.clone()).set_starttls(true);
+        }
+        let url = &self.settings.url;
+        let (connection, mut ldap) = LdapConnAsync::from_url_with_settings(settings, url).await?;
+        // It ends with the connection, or with the last handle.
+        tokio::spawn(connection.drive());
+        match &self.settings.bind {
+            Bind::Anonymous => {}
+            Bind::External => {
+                ldap.sasl_external_bind().await?.success()?;
+            }
+            Bind::Password { dn, password } => {
+                ldap.simple_bind(dn, password).await?.success()?;
+            }
+        }
+        Ok(ldap)
+    }
+
+    fn server(&self) -> String {
+        let url = &self.settings.url;
+        let host = url.host_str().unwrap_or_default().replace("%2f", "/");
+        let port = url.port().map(|port| format!(":{port}"));
+        format!("{}://{host}{}", url.scheme(), port.unwrap_or_default())
+    }
+
+    fn unreachable(&self, reason: String) -> DirectoryError {
+        DirectoryError::Unreachable {
+            server: self.server(),
+            reason,
+        }
+    }
+
+    fn refused(&self, result: &LdapResult) -> DirectoryError {
+        let text = &result.text;
+        DirectoryError::Refused {
+            server: self.server(),
+            code: result.rc,
+            reason: match &**text {
+                "" => format!("code {}", result.rc),
+                text => format!("code {}: {text}", result.rc),
+            },
+        }
+    }
+
+    fn words(&self, error: &LdapError) -> String {
+        match error {
+            LdapError::Io { source } => source.to_string(),
+            LdapError::ResultRecv { .. } | LdapError::OpSend { .. } | LdapError::EndOfStream => {
+                "the connection was lost".to_owned()
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+/// A filter for entries with a value.
+fn equals((attribute, value): (&'static str, &str)) -> String {
+    format!("({attribute}={})", ldap_escape(value))
+}

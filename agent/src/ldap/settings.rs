@@ -1,0 +1,240 @@
+//! How a directory is reached: its URL, then variables of the environment as ldap.conf(5) has them, then a file, `ldap.toml`,
+//! for what they do not say.
+//!
+//! Rule: a password goes over TLS, a Unix socket or the loopback interface, and never comes from a command line.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use serde::Deserialize;
+use url::Url;
+
+use crate::pki::default_directory;
+use crate::site::{self, FileError, PasswordError};
+
+/// The file's name, and where it is for all users who have none of their own.
+const FILE: &str = "ldap.toml";
+const OF_SYSTEM: &str = "/etc/wireup/ldap.toml";
+
+/// Names another file.
+const NAMED: &str = "WIREUP_LDAP_SETTINGS";
+
+/// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
+const TTL: std::ops::RangeInclusive<u32> = 3..=3600;
+
+/// Why a directory cannot be used as it is configured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LdapSettingsError {
+    #[error("{0:?} is no URL of a directory: {1}")]
+    Url(String, String),
+    #[error(
+        "where in the directory are the names? Write ldap://HOST/BASE, or base = \"ou=names,dc=example,dc=org\" into {}",
+        .0.display()
+    )]
+    NoBase(PathBuf),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Password(#[from] PasswordError),
+    #[error("no password of {0}: name a file (password-file), or set WIREUP_LDAP_PASSWORD")]
+    NoPassword(String),
+    #[error(
+        "the password of {0} would go over the network as it is: use ldaps://, or leave starttls on"
+    )]
+    Plain(String),
+    #[error("ttl = {0} is not between 3 and 3600 seconds")]
+    Ttl(u32),
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Config {
+    base: Option<String>,
+    bind_dn: Option<String>,
+    password_file: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    starttls: Option<bool>,
+    ttl: Option<u32>,
+}
+
+/// As whom the directory is used.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Bind {
+    Anonymous,
+    /// As the user whom the kernel names to the server (SASL EXTERNAL).
+    External,
+    Password {
+        dn: String,
+        password: String,
+    },
+}
+
+impl fmt::Debug for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anonymous => f.write_str("Anonymous"),
+            Self::External => f.write_str("External"),
+            Self::Password { dn, .. } => write!(f, "Password({dn:?})"),
+        }
+    }
+}
+
+/// How a directory is reached, and where in it names are.
+#[derive(Debug)]
+pub(crate) struct LdapSettings {
+    pub(super) url: Url,
+    pub(super) bind: Bind,
+    /// None for connections without TLS.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// Below it the names are.
+    pub(crate) base: String,
+    /// After which a launch is gone that does not renew its entry.
+    pub(crate) ttl: Duration,
+}
+
+impl LdapSettings {
+    /// Of this process, for the directory at a URL.
+    pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
+        let named = std::env::var_os(NAMED).map(PathBuf::from);
+        let own = named.or_else(|| default_directory(FILE, "").ok());
+        let config = site::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self::new(
+            url,
+            config,
+            own.unwrap_or_else(|| OF_SYSTEM.into()),
+            &variable,
+        )
+    }
+
+    fn new(
+        text: &str,
+        config: Config,
+        file: PathBuf,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, LdapSettingsError> {
+        let wrong = |reason: String| LdapSettingsError::Url(text.to_owned(), reason);
+        let url = Url::parse(text).map_err(|error| wrong(error.to_string()))?;
+        let parts = ldap3::get_url_params(&url).map_err(|error| wrong(error.to_string()))?;
+        let base = match &*parts.base {
+            "" => config.base.ok_or(LdapSettingsError::NoBase(file))?,
+            base => base.to_owned(),
+        };
+        let is_local = url.scheme() == "ldapi";
+        let with_tls = match url.scheme() {
+            "ldapi" => false,
+            "ldaps" => true,
+            _ => config.starttls.unwrap_or(true),
+        };
+        let tls = match with_tls {
+            true => {
+                let given = variable("LDAPTLS_CACERT").map(PathBuf::from);
+                let given = given.or(config.cacert);
+                let authorities = site::authorities(given.as_deref());
+                Some(Arc::new(site::tls_client(authorities)?))
+            }
+            false => None,
+        };
+        let bind = match variable("LDAPBINDDN").or(config.bind_dn) {
+            None if is_local => Bind::External,
+            None => Bind::Anonymous,
+            Some(dn) if !(with_tls || is_local || is_loopback(&url)) => {
+                return Err(LdapSettingsError::Plain(dn));
+            }
+            Some(dn) => {
+                let password = match (variable("WIREUP_LDAP_PASSWORD"), config.password_file) {
+                    (Some(password), _) => password,
+                    (None, Some(path)) => site::password(&path)?,
+                    (None, None) => String::new(),
+                };
+                // Servers take an empty one for no user at all (RFC 4513, 5.1.2).
+                if password.is_empty() {
+                    return Err(LdapSettingsError::NoPassword(dn));
+                }
+                Bind::Password { dn, password }
+            }
+        };
+        let ttl = config.ttl.unwrap_or(30);
+        if !TTL.contains(&ttl) {
+            return Err(LdapSettingsError::Ttl(ttl));
+        }
+        Ok(Self {
+            url,
+            bind,
+            tls,
+            base,
+            ttl: Duration::from_secs(ttl.into()),
+        })
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(url: &str, file: &str, variables: &[(&str, &str)]) -> Result<LdapSettings, String> {
+        let config = toml::from_str(file).unwrap();
+        let variable = |name: &str| {
+            let mut found = variables.iter().filter(|(key, _)| *key == name);
+            found.next().map(|(_, value)| (*value).to_owned())
+        };
+        LdapSettings::new(url, config, FILE.into(), &variable).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_url_counts_more_than_the_file_and_variables_too() {
+        let file = "base = 'dc=file'\nbind-dn = 'cn=file'\nstarttls = false\nttl = 5";
+        let variables = [("LDAPBINDDN", "cn=me"), ("WIREUP_LDAP_PASSWORD", "secret")];
+        let url = "ldap://127.0.0.1:3389/ou=the%20names,dc=url";
+        let both = settings(url, file, &variables).unwrap();
+        assert_eq!(both.base, "ou=the names,dc=url");
+        assert_eq!(both.ttl, Duration::from_secs(5));
+        let (dn, password) = ("cn=me".to_owned(), "secret".to_owned());
+        assert_eq!(both.bind, Bind::Password { dn, password });
+        assert!(both.tls.is_none());
+        assert!(!format!("{both:?}").contains("secret"));
+        let of_file = settings("ldapi://%2frun%2fldapi", "base = 'dc=file'", &[]).unwrap();
+        assert_eq!((&*of_file.base, of_file.bind), ("dc=file", Bind::External));
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let plain = "starttls = false\nbind-dn = 'cn=me'";
+        let secret = ("WIREUP_LDAP_PASSWORD", "secret");
+        let no_ttl = "starttls = false\nttl = 2";
+        let no_authority = "cacert = '/nowhere/ca'";
+        for (url, file, variables, part) in [
+            ("ldap://h:x/dc=a", "", &[][..], "is no URL of a directory"),
+            (
+                "ldap://h",
+                "starttls = false",
+                &[],
+                "Write ldap://HOST/BASE",
+            ),
+            (
+                "ldap://h/dc=a",
+                plain,
+                &[secret],
+                "would go over the network",
+            ),
+            ("ldap://[::1]/dc=a", plain, &[], "no password of cn=me"),
+            ("ldap://h/dc=a", no_ttl, &[], "ttl = 2 is not between 3"),
+            ("ldap://h/dc=a", no_authority, &[], "/nowhere/ca: "),
+            ("ldaps://h/dc=a", no_authority, &[], "/nowhere/ca: "),
+        ] {
+            let error = settings(url, file, variables).unwrap_err();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+}

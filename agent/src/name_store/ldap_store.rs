@@ -1,0 +1,432 @@
+//! Names in a directory: an entry for each, below one of its user. `packaging/openldap/wireup.ldif` has the schema.
+//!
+//! ```text
+//! wireupId=UID,BASE                  wireupUser     all of a user; touched to learn the server's time
+//!   wireupId=NAME                    wireupName     the record, and what people look for
+//!   wireupId=%SSESSION               wireupLaunch   renewed while the process that keeps the names of a launch lives
+//! ```
+//! Rule: each write gives an entry another `wireupVersion`, and an entry is changed or removed only in the version that was read. Rule: a
+//! session ends when its entry was not renewed within its time to live, by the server's clock: `modifyTimestamp`, in whole
+//! seconds. Entries that are over are removed by the next process that begins a session.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use ldap3::dn_escape;
+use time::{Date, Month, OffsetDateTime, Time};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::record::{self, Record};
+use super::{Kept, NameStore, Renewed, StoreError};
+use crate::launch::opening::Token;
+use crate::ldap::{Added, Attributes, Directory, Entry, LdapSettings};
+
+const ID: &str = "wireupId";
+const VERSION: &str = "wireupVersion";
+const RECORD: &str = "wireupRecord";
+const PORT: &str = "wireupPort";
+const OWNER: &str = "wireupOwner";
+const EXPIRES: &str = "wireupExpires";
+const SESSION: &str = "wireupSession";
+const TTL: &str = "wireupTtl";
+/// The server's own.
+const MODIFIED: &str = "modifyTimestamp";
+
+/// Time between two looks of a waiting lookup.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The server's time is learned so often, and counted on between.
+const CLOCK: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct LdapStore {
+    directory: Directory,
+    base: String,
+    user: u32,
+    session: String,
+    ttl: Duration,
+    /// When the session was last renewed, once it has begun.
+    renewed: Mutex<Option<Instant>>,
+    /// What others have left was looked for.
+    swept: Mutex<bool>,
+    clock: Mutex<Option<(Instant, i64)>>,
+}
+
+impl LdapStore {
+    pub(super) fn new(url: &str, session: String) -> Result<Self, StoreError> {
+        let settings = LdapSettings::load(url)?;
+        Ok(Self {
+            base: settings.base.clone(),
+            user: rustix::process::geteuid().as_raw(),
+            session,
+            ttl: settings.ttl,
+            renewed: Mutex::default(),
+            swept: Mutex::default(),
+            clock: Mutex::default(),
+            directory: Directory::new(settings),
+        })
+    }
+
+    /// Of the entry that holds all of the user.
+    fn user_dn(&self) -> String {
+        format!("{ID}={},{}", self.user, self.base)
+    }
+
+    fn name_dn(&self, id: &str) -> String {
+        format!("{ID}={},{}", dn_escape(written(id)), self.user_dn())
+    }
+
+    fn session_dn(&self, session: &str) -> String {
+        format!("{ID}={},{}", session_id(session), self.user_dn())
+    }
+
+    async fn add_user(&self) -> Result<(), StoreError> {
+        let id = (ID, Some(self.user.to_string().into_bytes()));
+        let added = self
+            .directory
+            .add(self.user_dn(), "wireupUser", vec![id])
+            .await?;
+        match added {
+            Added::Done | Added::Exists => Ok(()),
+            Added::NoParent => Err(StoreError::NoBase(self.base.clone())),
+        }
+    }
+
+    /// Adds an entry below that of the user; whether it is new.
+    async fn add(
+        &self,
+        dn: String,
+        class: &'static str,
+        attributes: Attributes,
+    ) -> Result<bool, StoreError> {
+        loop {
+            let attributes = attributes.clone();
+            match self.directory.add(dn.clone(), class, attributes).await? {
+                Added::Done => return Ok(true),
+                Added::Exists => return Ok(false),
+                Added::NoParent => self.add_user().await?,
+            }
+        }
+    }
+
+    /// Begins the session, if it has not begun.
+    async fn begin(&self) -> Result<(), StoreError> {
+        let mut renewed = self.renewed.lock().await;
+        if renewed.is_none() {
+            let at = Instant::now();
+            let attributes = vec![
+                (ID, Some(session_id(&self.session).into_bytes())),
+                (VERSION, Some(version())),
+                (TTL, Some(self.ttl.as_secs().to_string().into_bytes())),
+            ];
+            let dn = self.session_dn(&self.session);
+            self.add(dn, "wireupLaunch", attributes).await?;
+            *renewed = Some(at);
+        }
+        Ok(())
+    }
+
+    /// The server's time in seconds, or a little less.
+    async fn server_time(&self) -> Result<i64, StoreError> {
+        let mut clock = self.clock.lock().await;
+        let known = clock.filter(|(at, _)| at.elapsed() < CLOCK);
+        let (at, time) = match known {
+            Some(known) => known,
+            None => {
+                let touched = vec![(VERSION, Some(version()))];
+                let dn = self.user_dn();
+                if !self.directory.change(dn, None, touched).await? {
+                    self.add_user().await?;
+                }
+                let found = self
+                    .directory
+                    .read(self.user_dn(), ANY, &[MODIFIED])
+                    .await?;
+                let time = found.as_ref().and_then(modified);
+                let now = Instant::now();
+                *clock.insert((now, time.ok_or_else(|| self.no_time())?))
+            }
+        };
+        let since = i64::try_from(at.elapsed().as_secs()).unwrap_or(i64::MAX);
+        Ok(time.saturating_add(since))
+    }
+
+    fn no_time(&self) -> StoreError {
+        StoreError::Unreadable(format!("{} of {}", MODIFIED, self.user_dn()))
+    }
+
+    /// Whether the session of a process has ended.
+    async fn is_over(&self, session: &str) -> Result<bool, StoreError> {
+        if session == self.session {
+            return Ok(false);
+        }
+        let dn = self.session_dn(session);
+        match self.directory.read(dn, LAUNCHES, &[MODIFIED, TTL]).await? {
+            None => Ok(true),
+            Some(entry) => Ok(is_late(&entry, self.server_time().await?)),
+        }
+    }
+
+    /// The sessions of the user, and whether each has ended.
+    async fn sessions(&self) -> Result<BTreeMap<String, (bool, Entry)>, StoreError> {
+        let wanted = &[ID, MODIFIED, TTL, VERSION];
+        let found = self
+            .directory
+            .list(self.user_dn(), LAUNCHES.to_owned(), wanted);
+        let found = found.await?;
+        let now = match found.is_empty() {
+            true => 0,
+            false => self.server_time().await?,
+        };
+        let sessions = found.into_iter().filter_map(|entry| {
+            let session = entry.text(ID)?.strip_prefix(SESSION_MARK)?.to_owned();
+            let over = session != self.session && is_late(&entry, now);
+            Some((session, (over, entry)))
+        });
+        Ok(sessions.collect())
+    }
+
+    /// Removes what is over: names that have expired, and those of sessions that have ended, with these.
+    async fn sweep(&self) -> Result<(), StoreError> {
+        let now = timestamp(record::now());
+        let filter = format!("(&(objectClass=wireupName)(|({SESSION}=*)({EXPIRES}<={now})))");
+        let wanted = &[ID, SESSION, EXPIRES, VERSION];
+        // Before the sessions: a name that is seen without its session has outlived it.
+        let names = self.directory.list(self.user_dn(), filter, wanted).await?;
+        let sessions = self.sessions().await?;
+        for name in names {
+            let expired = name.text(EXPIRES).is_some_and(|at| at <= &*now);
+            let of_dead = name.text(SESSION).is_some_and(|session| {
+                session != self.session && sessions.get(session).is_none_or(|(over, _)| *over)
+            });
+            if let (true, Some(id)) = (expired || of_dead, name.text(ID)) {
+                let dn = format!("{ID}={},{}", dn_escape(id), self.user_dn());
+                self.directory.remove(dn, as_read(&name)).await?;
+            }
+        }
+        for (session, (_, entry)) in sessions.iter().filter(|(_, (over, _))| *over) {
+            let dn = self.session_dn(session);
+            self.directory.remove(dn, as_read(entry)).await?;
+        }
+        Ok(())
+    }
+
+    fn kept(&self, entry: &Entry, over: impl FnOnce(&Record) -> bool) -> Option<Kept> {
+        let record: Record = serde_json::from_slice(entry.octets(RECORD)?).ok()?;
+        Some(Kept {
+            dead: over(&record),
+            version: entry.octets(VERSION)?.to_vec(),
+            record,
+        })
+    }
+}
+
+const ANY: &str = "(objectClass=*)";
+const NAMES: &str = "(objectClass=wireupName)";
+const LAUNCHES: &str = "(objectClass=wireupLaunch)";
+
+/// Before a session, where ids of names cannot have it: they have `%` before other marks only.
+const SESSION_MARK: &str = "%S";
+
+fn session_id(session: &str) -> String {
+    format!("{SESSION_MARK}{session}")
+}
+
+/// An id as the directory has it, to which several spaces are one.
+fn written(id: &str) -> String {
+    id.replace(' ', "%20")
+}
+
+fn version() -> Vec<u8> {
+    HEXLOWER
+        .encode(&Token::random().to_bytes()[..16])
+        .into_bytes()
+}
+
+fn as_read(entry: &Entry) -> Option<(&'static str, &str)> {
+    Some((VERSION, entry.text(VERSION).unwrap_or_default()))
+}
+
+/// Milliseconds since 1970 as a directory has them, in whole seconds.
+fn timestamp(millis: u64) -> String {
+    // A later one is as good as none.
+    let seconds = i64::try_from(millis.div_ceil(1000)).map_or(LATEST, |at| at.min(LATEST));
+    let at = OffsetDateTime::from_unix_timestamp(seconds).expect("before the year 10000");
+    format!(
+        "{:04}{:02}{:02}{:02}{:02}{:02}Z",
+        at.year(),
+        u8::from(at.month()),
+        at.day(),
+        at.hour(),
+        at.minute(),
+        at.second()
+    )
+}
+
+/// The last second of the year 9999.
+const LATEST: i64 = 253_402_300_799;
+
+/// When the server says that an entry was written, in seconds since 1970.
+fn modified(entry: &Entry) -> Option<i64> {
+    seconds(entry.text(MODIFIED)?)
+}
+
+/// `YYYYMMDDHHMMSS`, a fraction perhaps, and `Z`. Source: RFC 4517, 3.3.13.
+fn seconds(text: &str) -> Option<i64> {
+    let part = |from: usize, to: usize| text.get(from..to)?.parse::<u8>().ok();
+    let year = text.get(..4)?.parse().ok()?;
+    let month = Month::try_from(part(4, 6)?).ok()?;
+    let date = Date::from_calendar_date(year, month, part(6, 8)?).ok()?;
+    let time = Time::from_hms(part(8, 10)?, part(10, 12)?, part(12, 14)?).ok()?;
+    text.ends_with('Z')
+        .then(|| date.with_time(time).assume_utc().unix_timestamp())
+}
+
+/// Whether a session was not renewed for too long. Both times are whole seconds, so one more is allowed.
+fn is_late(entry: &Entry, now: i64) -> bool {
+    let ttl = entry.text(TTL).and_then(|ttl| ttl.parse::<i64>().ok());
+    match (modified(entry), ttl) {
+        (Some(at), Some(ttl)) => now.saturating_sub(at) > ttl.saturating_add(1),
+        _ => true,
+    }
+}
+
+/// What is written of a record.
+fn attributes(record: &Record) -> Attributes {
+    let json = serde_json::to_vec(record).expect("a record can be written");
+    let text = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
+    let owner = format!("rank {} of {}", record.owner.rank, record.owner.nspace);
+    vec![
+        (VERSION, Some(version())),
+        (RECORD, Some(json)),
+        (PORT, record.port().and_then(text)),
+        (OWNER, text(&owner)),
+        (EXPIRES, record.expires.map(|at| timestamp(at).into_bytes())),
+        (SESSION, record.bound.then(|| record.session.clone().into())),
+    ]
+}
+
+impl NameStore for LdapStore {
+    async fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+        if record.bound {
+            self.begin().await?;
+        }
+        let mut attributes = attributes(record);
+        attributes.push((ID, Some(written(id).into_bytes())));
+        self.add(self.name_dn(id), "wireupName", attributes).await
+    }
+
+    async fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+        let found = self
+            .directory
+            .read(self.name_dn(id), NAMES, &[RECORD, VERSION]);
+        let Some(entry) = found.await? else {
+            return Ok(None);
+        };
+        let unreadable = || StoreError::Unreadable(id.to_owned());
+        let mut kept = self.kept(&entry, |_| false).ok_or_else(unreadable)?;
+        kept.dead = kept.record.bound && self.is_over(&kept.record.session).await?;
+        Ok(Some(kept))
+    }
+
+    async fn change(&self, id: &str, from: &Kept, to: Option<&Record>) -> Result<bool, StoreError> {
+        let version = std::str::from_utf8(&from.version).expect("a version is text");
+        let (dn, condition) = (self.name_dn(id), Some((VERSION, version)));
+        Ok(match to {
+            Some(record) => {
+                let attributes = attributes(record);
+                self.directory.change(dn, condition, attributes).await?
+            }
+            None => self.directory.remove(dn, condition).await?,
+        })
+    }
+
+    async fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+        let wanted = &[ID, RECORD, VERSION];
+        let found = self
+            .directory
+            .list(self.user_dn(), NAMES.to_owned(), wanted);
+        let found = found.await?;
+        let sessions = self.sessions().await?;
+        let live: BTreeSet<&str> = sessions
+            .iter()
+            .filter(|(_, (over, _))| !over)
+            .map(|(session, _)| &**session)
+            .collect();
+        let over = |record: &Record| record.bound && !live.contains(&*record.session);
+        // What others have written there is no name.
+        let names = found.iter().filter_map(|entry| {
+            let id = entry.text(ID)?.replace("%20", " ");
+            Some((id, self.kept(entry, over)?))
+        });
+        Ok(names.collect())
+    }
+
+    async fn changed(&self) {
+        sleep(PAUSE).await;
+    }
+
+    async fn renew(&self) -> Result<Renewed, StoreError> {
+        let at = Instant::now();
+        let last = *self.renewed.lock().await;
+        let dn = self.session_dn(&self.session);
+        let again = vec![(VERSION, Some(version()))];
+        let is_there = last.is_some() && self.directory.change(dn, None, again).await?;
+        let outcome = match (is_there, last) {
+            (true, Some(last)) => {
+                *self.renewed.lock().await = Some(at);
+                // Others may have taken it for ended meanwhile.
+                match last.elapsed() < self.ttl {
+                    true => Renewed::Lives,
+                    false => Renewed::Anew,
+                }
+            }
+            _ => {
+                *self.renewed.lock().await = None;
+                self.begin().await?;
+                Renewed::Anew
+            }
+        };
+        let mut swept = self.swept.lock().await;
+        if !std::mem::replace(&mut *swept, true) {
+            // What is left over does no harm.
+            let _ = self.sweep().await;
+        }
+        Ok(outcome)
+    }
+
+    fn session(&self) -> Duration {
+        self.ttl
+    }
+
+    async fn end(&self) -> Result<(), StoreError> {
+        if self.renewed.lock().await.take().is_some() {
+            let dn = self.session_dn(&self.session);
+            self.directory.remove(dn, None).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_a_directory_are_read_as_they_are_written() {
+        for (millis, text) in [
+            (0, "19700101000000Z"),
+            (1_795_737_598_001, "20261126235959Z"),
+            (u64::MAX, "99991231235959Z"),
+        ] {
+            assert_eq!(timestamp(millis), text);
+        }
+        assert_eq!(seconds("20261126235959Z"), Some(1_795_737_599));
+        assert_eq!(seconds("20261126235959.123456Z"), Some(1_795_737_599));
+        for text in ["", "20261126235959", "20261326000000Z", "2026112623595éZ"] {
+            assert_eq!(seconds(text), None, "{text}");
+        }
+    }
+}

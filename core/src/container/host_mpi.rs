@@ -1,0 +1,293 @@
+//! When the host's MPI library can stand in the place of one in an image, and which libraries come with it.
+//!
+//! Rule: MPICH, Intel MPI and others of the MPICH ABI initiative share the interface of `libmpi.so.12`, which Debian calls
+//! `libmpich.so.12`; Open MPI 4 and 5 that of `libmpi.so.40`. Source: <https://www.mpich.org/abi/>, the libraries' sonames.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a shared library or program offers and asks for, as the dynamic loader sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Symbols {
+    /// Its own name (DT_SONAME).
+    pub soname: Option<String>,
+    /// Symbols that others can use.
+    pub defined: BTreeSet<String>,
+    /// Symbols that it must find in others; weak ones may be absent.
+    pub undefined: BTreeSet<String>,
+    /// Versions of its symbols.
+    pub versions: BTreeSet<String>,
+    /// Versions that it needs, by the library that has them.
+    pub needs: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What a library lacks for another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lack {
+    /// A version of its symbols, without which the loader refuses to start.
+    Version(String),
+    Symbol(String),
+}
+
+impl std::fmt::Display for Lack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Version(name) => write!(f, "version {name}"),
+            Self::Symbol(name) => write!(f, "{name}()"),
+        }
+    }
+}
+
+/// A version of the library called `name` that `user` needs and `candidate` does not have. A library without any versions
+/// serves all users; the loader says so in a warning at most.
+fn missing_version(user: &Symbols, name: &str, candidate: &Symbols) -> Option<Lack> {
+    let versions = user
+        .needs
+        .get(name)
+        .filter(|_| !candidate.versions.is_empty());
+    let mut versions = versions.into_iter().flatten();
+    let missing = versions.rfind(|version| !candidate.versions.contains(*version));
+    missing.map(|version| Lack::Version(version.clone()))
+}
+
+/// What `user` uses of `reference`, the library called `name` that it knows, and `candidate` in its place does not have.
+pub fn lacks(user: &Symbols, name: &str, reference: &Symbols, candidate: &Symbols) -> Option<Lack> {
+    let symbol = || {
+        let mut used = user.undefined.intersection(&reference.defined);
+        let missing = used.find(|symbol| !candidate.defined.contains(*symbol));
+        missing.map(|symbol| Lack::Symbol(symbol.clone()))
+    };
+    missing_version(user, name, candidate).or_else(symbol)
+}
+
+/// The name of a library's interface, if it is that of an MPI to C programs: equal for those that can replace each other.
+pub fn interface(soname: &str) -> Option<&str> {
+    match soname {
+        "libmpich.so.12" => Some("libmpi.so.12"),
+        _ => {
+            let stem = soname.split(".so.").next()?;
+            let known = matches!(
+                stem,
+                "libmpi" | "libmpi_abi" | "libmpi_mt" | "libmpi_ilp64" | "libmpich"
+            );
+            (known && stem != soname).then_some(soname)
+        }
+    }
+}
+
+/// All names of an interface.
+pub fn names(interface: &str) -> Vec<&str> {
+    match interface {
+        "libmpi.so.12" => vec!["libmpi.so.12", "libmpich.so.12"],
+        other => vec![other],
+    }
+}
+
+/// The host's name of a library that belongs to an MPI (Fortran, C++), by its name in the image; nothing for others.
+pub fn companion(soname: &str) -> Option<String> {
+    if interface(soname).is_some() || !soname.starts_with("libmpi") {
+        return None;
+    }
+    Some(soname.replacen("libmpich", "libmpi", 1))
+}
+
+/// Libraries that belong to the C library and its loader: the image's alone fit its loader.
+const C_LIBRARY: [&str; 14] = [
+    "ld-linux",
+    "ld64.so",
+    "ld-musl",
+    "libc.",
+    "libm.so",
+    "libmvec.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "libutil.so",
+    "libresolv.so",
+    "libanl.so",
+    "libnsl.so.1",
+    "libthread_db.so",
+];
+
+/// Libraries by which an MPI reaches networks and its launcher: the host's fit its devices.
+const OF_THE_NETWORK: [&str; 21] = [
+    "libmpi",
+    "libopen-",
+    "libpmi",
+    "libpmix",
+    "libfabric.so",
+    "libucp.so",
+    "libuct.so",
+    "libucs",
+    "libucm.so",
+    "libucc.so",
+    "libucxx",
+    "libibverbs.so",
+    "librdmacm.so",
+    "libmlx",
+    "libefa.so",
+    "libcxi.so",
+    "libpsm",
+    "libxpmem",
+    "libugni.so",
+    "libsharp",
+    "libhcoll",
+];
+
+/// The directory beside a library in which it looks for parts of itself.
+pub fn plugins(name: &str) -> Option<&'static str> {
+    match () {
+        () if name.starts_with("libucs.so") => Some("ucx"),
+        () if name.starts_with("libfabric.so") => Some("libfabric"),
+        () => None,
+    }
+}
+
+fn starts(name: &str, with: &[&str]) -> bool {
+    with.iter().any(|start| name.starts_with(start))
+}
+
+/// Where a library that the host's MPI needs comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    Image,
+    Host,
+}
+
+/// Why the host's MPI does not run in the image.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("the image has no {0}, which the host's MPI needs of the image's C library")]
+    NoCLibrary(String),
+    #[error(
+        "the host's {by} needs {lack} of {name}, which the image's {name} does not have; use an image with a newer C library, \
+         or an MPI that was built for an older one"
+    )]
+    CLibrary {
+        name: String,
+        by: String,
+        lack: Lack,
+    },
+}
+
+/// Where the library called `name` comes from, which `users` of the host need, each with its name. The image's own is taken
+/// if it serves them all and is not of the network.
+///
+/// # Errors
+/// [`Unfit`] if it is one that only the image can have.
+pub fn source(
+    name: &str,
+    (host, image): (&Symbols, Option<&Symbols>),
+    users: &[(&str, &Symbols)],
+) -> Result<Source, Unfit> {
+    if starts(name, &C_LIBRARY) {
+        let image = image.ok_or_else(|| Unfit::NoCLibrary(name.to_owned()))?;
+        // Its symbols move from one of its libraries to another; its versions tell where it is too old.
+        let mut lacking = users.iter().filter_map(|(by, user)| {
+            let (name, by) = (name.to_owned(), (*by).to_owned());
+            let lack = missing_version(user, &name, image)?;
+            Some(Unfit::CLibrary { name, by, lack })
+        });
+        return lacking.next().map_or(Ok(Source::Image), Err);
+    }
+    let serves = |image| {
+        let mut users = users.iter();
+        users.all(|(_, user)| lacks(user, name, host, image).is_none())
+    };
+    let own = !starts(name, &OF_THE_NETWORK) && image.is_some_and(serves);
+    Ok(if own { Source::Image } else { Source::Host })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn library(defined: &[&str], versions: &[&str]) -> Symbols {
+        Symbols {
+            defined: set(defined),
+            versions: set(versions),
+            ..Symbols::default()
+        }
+    }
+
+    fn user(undefined: &[&str], needs: &[(&str, &[&str])]) -> Symbols {
+        Symbols {
+            undefined: set(undefined),
+            needs: needs
+                .iter()
+                .map(|(name, versions)| ((*name).to_owned(), set(versions)))
+                .collect(),
+            ..Symbols::default()
+        }
+    }
+
+    #[test]
+    fn interfaces_are_those_of_the_sonames() {
+        assert_eq!(interface("libmpi.so.12"), interface("libmpich.so.12"));
+        assert_ne!(interface("libmpi.so.12"), interface("libmpi.so.40"));
+        assert!(names("libmpi.so.12").contains(&"libmpich.so.12"));
+        for other in [
+            "libmpifort.so.12",
+            "libmpi.so",
+            "libm.so.6",
+            "libmpicxx.so.12",
+        ] {
+            assert_eq!(interface(other), None, "{other}");
+        }
+        assert_eq!(companion("libmpichfort.so.12").unwrap(), "libmpifort.so.12");
+        assert_eq!(
+            companion("libmpi_mpifh.so.40").unwrap(),
+            "libmpi_mpifh.so.40"
+        );
+        assert_eq!(companion("libmpi.so.12"), None);
+        assert_eq!(companion("libhwloc.so.15"), None);
+    }
+
+    #[test]
+    fn what_a_program_uses_must_be_in_the_replacement() {
+        let program = user(&["MPI_Init", "MPI_Session_init", "puts"], &[]);
+        let image = library(&["MPI_Init", "MPI_Session_init", "MPI_Unused"], &[]);
+        let old = library(&["MPI_Init"], &[]);
+        assert_eq!(lacks(&program, "libmpi.so.12", &image, &image), None);
+        assert_eq!(
+            lacks(&program, "libmpi.so.12", &image, &old),
+            Some(Lack::Symbol("MPI_Session_init".into()))
+        );
+    }
+
+    #[test]
+    fn the_c_library_is_the_image_s_or_the_mpi_is_refused() {
+        let name = "libc.so.6";
+        let host = library(&["puts", "strlcpy"], &["GLIBC_2.2.5", "GLIBC_2.38"]);
+        let old = library(&["puts"], &["GLIBC_2.2.5"]);
+        let modest = user(&["puts"], &[(name, &["GLIBC_2.2.5"])]);
+        let newer = user(
+            &["puts", "strlcpy"],
+            &[(name, &["GLIBC_2.2.5", "GLIBC_2.38"])],
+        );
+        let of = |image, user| source(name, (&host, image), &[("libmpi.so.12", user)]);
+        assert_eq!(of(Some(&old), &modest), Ok(Source::Image));
+        let error = of(Some(&old), &newer).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the host's libmpi.so.12 needs version GLIBC_2.38 of libc.so.6, "),
+            "{error}"
+        );
+        assert_eq!(of(None, &modest), Err(Unfit::NoCLibrary(name.into())));
+    }
+
+    #[test]
+    fn other_libraries_are_the_image_s_if_they_serve() {
+        let host = library(&["a", "b"], &[]);
+        let old = library(&["a"], &[]);
+        let (modest, newer) = (user(&["a"], &[]), user(&["a", "b"], &[]));
+        let of = |name, image, user| source(name, (&host, image), &[("x", user)]);
+        assert_eq!(of("libz.so.1", Some(&old), &modest), Ok(Source::Image));
+        assert_eq!(of("libz.so.1", Some(&old), &newer), Ok(Source::Host));
+        assert_eq!(of("libz.so.1", None, &modest), Ok(Source::Host));
+        // Whatever the image's is good for.
+        assert_eq!(of("libfabric.so.1", Some(&host), &newer), Ok(Source::Host));
+    }
+}

@@ -1,0 +1,44 @@
+//! Processes that speak for a rank in place of another one: what the one before has entered counts no more, on any node.
+//!
+//! Each such process begins an epoch, whose number the launch has given to no other. Arrivals carry the epoch of
+//! their node. Where two epochs meet, the fence is withdrawn: the root ends it for all nodes, unless it has released it
+//! before, and who still waits arrives at the next fence of the series. So all that have arrived at a fence in an epoch
+//! have done so after its process had come, and none with data of a process that had gone before that.
+
+use super::message::FenceOutput;
+use super::tree::FencePosition;
+use super::{FenceEngine, FenceFailure, FenceId, Series};
+use crate::job::clock::Moment;
+
+impl<T> FenceEngine<T> {
+    /// What this node brought to the fence of a series that is open counts no more.
+    pub(super) fn withdraw(&mut self, series: &Series, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+        let mut rounds = self.rounds.iter();
+        let open = rounds.find(|(id, round)| id.series == *series && round.has_arrived());
+        if let Some((id, place)) = open.map(|(id, round)| (id.clone(), round.place.clone())) {
+            self.doom(&id, &place, self.withdrawn(), now, out);
+        }
+    }
+
+    /// An epoch has begun, unless a later one is known.
+    pub(super) fn renew(&mut self, epoch: u64, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+        if epoch <= self.epoch {
+            return;
+        }
+        self.epoch = epoch;
+        let rounds = self.rounds.iter();
+        let earlier =
+            rounds.filter(|(id, round)| id.series.kind.is_of_epochs() && round.has_arrivals());
+        let earlier: Vec<(FenceId, FencePosition)> = earlier
+            .map(|(id, round)| (id.clone(), round.place.clone()))
+            .collect();
+        for (id, place) in earlier {
+            self.doom(&id, &place, self.withdrawn(), now, out);
+        }
+    }
+
+    /// Why a fence of an earlier epoch does not complete.
+    pub(super) fn withdrawn(&self) -> FenceFailure {
+        FenceFailure::Withdrawn { epoch: self.epoch }
+    }
+}

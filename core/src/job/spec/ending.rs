@@ -1,0 +1,100 @@
+//! When and how a job ends.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::exit_policy::ExitPolicy;
+
+/// When and how the job ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EndingSpec {
+    /// The job is ended after this time.
+    pub timeout: Option<Duration>,
+    /// Which code is the job's.
+    pub exit: ExitPolicy,
+    /// What follows from a failure.
+    pub on_failure: OnFailure,
+    /// A rank that fails ends the others. Never with [`OnFailure::Continue`].
+    pub kill_on_bad_exit: bool,
+    /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
+    pub grace: Duration,
+    /// A program that loads an MPI and does not use the offered interface fails the job.
+    pub strict_pmi: bool,
+    /// How long a fence may take from its first arrival.
+    pub fence: FenceLimit,
+    /// How long it may take until all processes of a spawn have been started.
+    pub spawn: Option<Duration>,
+    /// The effect of the end of a parent's job on spawned jobs.
+    pub children: Children,
+    /// Another process may come to speak for a rank, with PMI. Never with [`OnFailure::Continue`].
+    pub restartable: bool,
+}
+
+/// What follows from the loss of a rank or of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum OnFailure {
+    /// The launch ends.
+    #[default]
+    Abort,
+    /// The others go on; whatever they do together completes without the dead.
+    Continue,
+    /// The launch ends, and asks to be run again.
+    Requeue,
+}
+
+impl OnFailure {
+    /// As the option spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Continue => "continue",
+            Self::Requeue => "requeue",
+        }
+    }
+}
+
+/// The effect of the end of a parent's job on spawned jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Children {
+    /// They have the time of grace to end, and then are ended.
+    #[default]
+    EndWithParent,
+    Independent,
+}
+
+/// How long a fence may take from its first arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum FenceLimit {
+    /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
+    /// ranks that may be busy with their own work are waited for.
+    #[default]
+    Sensible,
+    /// So long, whatever the others do.
+    After(Duration),
+    Unlimited,
+}
+
+/// How long a fence may take unless the user chooses.
+pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
+/// well under two seconds. Source: docs/pmi-wire.md#failures.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+impl Default for EndingSpec {
+    fn default() -> Self {
+        Self {
+            timeout: None,
+            exit: ExitPolicy::First,
+            on_failure: OnFailure::default(),
+            kill_on_bad_exit: true,
+            grace: GRACE,
+            strict_pmi: false,
+            fence: FenceLimit::default(),
+            spawn: None,
+            children: Children::default(),
+            restartable: false,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Epochs of the launch: each process that speaks for a rank in place of another one begins one. The first node gives the
+//! numbers, so each is given after all lower ones, and an epoch is known nowhere before its process has come.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::NodeCore;
+use super::keys::Asker;
+use crate::fence::FenceInput;
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::node::event::{Action, PeerMessage};
+
+/// The node that gives the numbers.
+const HEAD: NodeId = NodeId(0);
+
+/// Part of beginning an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EpochMessage {
+    /// To the first node: a process has come.
+    Begin { number: u64 },
+    /// From the first node.
+    Begun { number: u64, epoch: u64 },
+}
+
+/// The processes of this node that wait for an epoch.
+#[derive(Debug, Default)]
+pub(super) struct Epochs {
+    asked: u64,
+    waiting: BTreeMap<u64, Asker>,
+}
+
+impl NodeCore {
+    /// A process speaks for a rank of this node in place of another one.
+    pub(super) fn begin_epoch(&mut self, asker: Asker, now: Moment, actions: &mut Vec<Action>) {
+        if self.node == HEAD {
+            let epoch = self.next_epoch(now, actions);
+            return self.epoch_begun(asker, epoch, now, actions);
+        }
+        self.epochs.asked += 1;
+        let number = self.epochs.asked;
+        self.epochs.waiting.insert(number, asker);
+        let message = PeerMessage::Epoch(EpochMessage::Begin { number });
+        actions.push(Action::SendPeer { to: HEAD, message });
+    }
+
+    pub(super) fn epoch_message(
+        &mut self,
+        from: NodeId,
+        message: EpochMessage,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.terms.restartable {
+            return;
+        }
+        match message {
+            EpochMessage::Begin { number } if self.node == HEAD => {
+                let epoch = self.next_epoch(now, actions);
+                let message = PeerMessage::Epoch(EpochMessage::Begun { number, epoch });
+                actions.push(Action::SendPeer { to: from, message });
+            }
+            EpochMessage::Begun { number, epoch } if from == HEAD => {
+                if let Some(asker) = self.epochs.waiting.remove(&number) {
+                    self.epoch_begun(asker, epoch, now, actions);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn next_epoch(&mut self, now: Moment, actions: &mut Vec<Action>) -> u64 {
+        let epoch = self.fences.epoch().saturating_add(1);
+        self.fence(FenceInput::Renew { epoch }, now, actions);
+        epoch
+    }
+
+    fn epoch_begun(&mut self, asker: Asker, epoch: u64, now: Moment, actions: &mut Vec<Action>) {
+        self.fence(FenceInput::Renew { epoch }, now, actions);
+        let Asker { job, rank, number } = asker;
+        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        let Some(server) = server else { return };
+        let mut effects = Vec::new();
+        server.renewed(rank, number, &mut effects);
+        self.pmi_effects(job, effects, now, actions);
+    }
+}
+
+#[cfg(test)]
+mod tests;

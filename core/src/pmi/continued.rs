@@ -1,0 +1,150 @@
+//! Requests of PMI-2 that come in several messages: their pairs become those of one frame.
+//!
+//! ```text
+//! NAME ... concat=ID       concat concatid=ID ...            any request, until a part without `concat`
+//! spawn ncmds=N ...        spawn-cmd ...         N times     each starts a block, with its own name
+//! kvs-putall npair=N ...   kvs-putall-pair ...   N times
+//! ```
+//! Rule: the parts of a spawn follow each other; parts of other requests are told apart by their id or their thread, and
+//! those of several threads may be mixed. Source: docs/pmi-wire.md#pmi-2-requests-in-several-messages.
+
+use std::collections::BTreeMap;
+
+use super::command::PmiCommand;
+use super::limits::{CONTINUED_MAX, OPEN_REQUESTS_MAX};
+use super::request::number;
+use super::wire_v1::ProtocolError;
+use super::wire_v2::{Frame, FrameBuilder};
+
+/// What a message is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// A request of its own.
+    Whole,
+    /// More of its request has to come.
+    More,
+    /// The last part: the text of a frame with the pairs of all.
+    Last(Vec<u8>),
+}
+
+/// A request whose further messages have a name of their own.
+#[derive(Debug)]
+struct Followed {
+    /// That name.
+    next: Vec<u8>,
+    /// Nothing may come between its messages.
+    alone: bool,
+    thrid: Option<Vec<u8>>,
+    missing: u32,
+    text: FrameBuilder,
+}
+
+/// Requests of one connection that have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Continued {
+    /// By their ids.
+    concatenated: BTreeMap<Vec<u8>, FrameBuilder>,
+    followed: Vec<Followed>,
+}
+
+impl Continued {
+    /// Takes a message; one that continues nothing is a request of its own.
+    pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<Part, ProtocolError> {
+        let part = match self.concatenate(frame)? {
+            Part::Whole => self.follow(frame)?,
+            Part::More => Part::More,
+            Part::Last(text) => match self.follow(&Frame::parse(&text)?)? {
+                Part::Whole => Part::Last(text),
+                part => part,
+            },
+        };
+        let open = self.concatenated.len() + self.followed.len();
+        match open > OPEN_REQUESTS_MAX || self.unfinished() > CONTINUED_MAX {
+            true => Err(ProtocolError::Parts("too much that has not ended")),
+            false => Ok(part),
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn unfinished(&self) -> usize {
+        let followed = self.followed.iter().map(|open| open.text.unframed().len());
+        let concatenated = self.concatenated.iter();
+        followed.sum::<usize>()
+            + concatenated
+                .map(|(id, text)| id.len() + text.unframed().len())
+                .sum::<usize>()
+    }
+
+    fn concatenate(&mut self, frame: &Frame<'_>) -> Result<Part, ProtocolError> {
+        let id = frame.last().filter(|(key, _)| *key == b"concat");
+        let begun = match frame.name {
+            b"concat" => self
+                .concatenated
+                .remove(frame.get("concatid").unwrap_or_default()),
+            name => id.map(|_| FrameBuilder::command(name)),
+        };
+        let Some(begun) = begun else {
+            return Ok(Part::Whole);
+        };
+        let pairs = frame.pairs();
+        let pairs = pairs.filter(|(key, _)| !matches!(*key, b"concat" | b"concatid"));
+        let text = pairs.fold(begun, |text, (key, value)| text.maybe_empty(key, value));
+        let Some((_, id)) = id else {
+            return Ok(Part::Last(text.unframed().to_vec()));
+        };
+        match self.concatenated.insert(id.to_vec(), text) {
+            Some(_) => Err(ProtocolError::Parts("one of this id has not ended")),
+            None => Ok(Part::More),
+        }
+    }
+
+    fn follow(&mut self, frame: &Frame<'_>) -> Result<Part, ProtocolError> {
+        let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
+        let own = |open: &Followed| open.alone || open.thrid.as_deref() == thrid;
+        let Some(at) = self.followed.iter().position(own) else {
+            return Ok(self.begin(frame, thrid));
+        };
+        if frame.name == b"abort" {
+            return Ok(Part::Whole);
+        }
+        let mut open = self.followed.swap_remove(at);
+        if frame.name != open.next || open.thrid.as_deref() != thrid {
+            return Err(ProtocolError::Parts("another request comes between"));
+        }
+        if open.alone {
+            open.text = open.text.maybe_empty(&open.next, b"");
+        }
+        let pairs = frame.pairs();
+        open.text = pairs.fold(open.text, |text, (key, value)| text.maybe_empty(key, value));
+        open.missing -= 1;
+        if open.missing == 0 {
+            return Ok(Part::Last(open.text.unframed().to_vec()));
+        }
+        self.followed.push(open);
+        Ok(Part::More)
+    }
+
+    fn begin(&mut self, frame: &Frame<'_>, thrid: Option<&[u8]>) -> Part {
+        let (count, end, alone) = match PmiCommand::of_frame(frame.name) {
+            // The other form has all its commands with it.
+            PmiCommand::Spawn if frame.get("subcmd").is_none() => ("ncmds", "-cmd", true),
+            PmiCommand::PutAll => ("npair", "-pair", false),
+            _ => return Part::Whole,
+        };
+        // A count that is none is refused as that of a whole request is.
+        let count = frame.get(count).and_then(number);
+        let Some(missing) = count.filter(|&count: &u32| count > 0) else {
+            return Part::Whole;
+        };
+        let text = FrameBuilder::command(frame.name);
+        let pairs = frame.pairs();
+        self.followed.push(Followed {
+            next: [frame.name, end.as_bytes()].concat(),
+            alone,
+            thrid: thrid.map(<[u8]>::to_vec),
+            missing,
+            text: pairs.fold(text, |text, (key, value)| text.maybe_empty(key, value)),
+        });
+        Part::More
+    }
+}

@@ -1,0 +1,121 @@
+//! Ranks for which another process speaks from some moment on: one that was restored from a checkpoint, or killed and
+//! started again.
+//!
+//! What the process before had put and asked for is gone, and it has entered no barrier. Where its node had told the
+//! others that all have entered, they all hear that this is withdrawn ([`Effect::Withdrawn`]); one node decides
+//! whether that came before the release. If so each node begins again with those who wait, otherwise they
+//! are released and the new process is in the next barrier.
+//!
+//! The new process enters nothing before an epoch has begun with it ([`Effect::Renew`]): whoever is released with it
+//! has entered later than it came, on whatever node, and not one that had gone before.
+//!
+//! Rule: a line `cmd=restart`, or an `init` without a finalize before, says so. Source: docs/pmi-wire.md#restart.
+
+use super::Server;
+use crate::job::ids::LocalRank;
+use crate::pmi::barriers::{LateArrival, RingValues};
+use crate::pmi::client::{AttributeWaiter, Renewal};
+use crate::pmi::collective::Collective;
+use crate::pmi::effect::Effect;
+use crate::pmi::reply::PmiRefusal;
+use crate::pmi::request::PmiRequest;
+
+impl Server {
+    /// The same, where another process may come to speak for a rank.
+    #[must_use]
+    pub fn restartable(mut self) -> Self {
+        self.restartable = true;
+        self.store.keep_owners();
+        self
+    }
+
+    /// A member of a barrier or ring has restarted on some node, and nobody was released: it begins
+    /// again.
+    pub fn begin_again(&mut self, collective: &Collective, effects: &mut Vec<Effect>) {
+        if let Some(arrival) = self.barriers.begin_again(collective, &mut self.store) {
+            self.arrived(collective.clone(), arrival, effects);
+        }
+    }
+
+    /// The epoch has begun that the rank needed.
+    pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<Effect>) {
+        let pending = &mut self.client(local).renewal;
+        let Some(renewal) = pending.take_if(|renewal| renewal.number == number) else {
+            // Of a process that has gone since.
+            return;
+        };
+        for (collective, waiter, ring) in renewal.held {
+            self.enter(collective, waiter, ring, effects);
+        }
+    }
+
+    /// A process starts the protocol that speaks for the rank in place of another one.
+    pub(super) fn ask_for_epoch(
+        &mut self,
+        local: LocalRank,
+        goes_on: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        if goes_on || !self.state(local).has_restarted() {
+            return;
+        }
+        self.asked += 1;
+        let number = self.asked;
+        let held = Vec::new();
+        self.client(local).renewal = Some(Renewal { number, held });
+        effects.push(Effect::Renew {
+            rank: local,
+            number,
+        });
+    }
+
+    /// Whether a request says that another process speaks for the rank.
+    pub(super) fn is_restart(
+        &self,
+        rank: LocalRank,
+        request: &Result<PmiRequest<'_>, PmiRefusal<'static>>,
+    ) -> bool {
+        self.restartable
+            && match request {
+                Ok(PmiRequest::Restart) => true,
+                Ok(PmiRequest::Init { .. }) => self.state(rank).in_session(),
+                _ => false,
+            }
+    }
+
+    pub(super) fn restart(&mut self, local: LocalRank, effects: &mut Vec<Effect>) {
+        self.store.reset(local);
+        self.node_attributes.reset(local);
+        self.connections.forget(local);
+        let client = self.client(local);
+        client.restart();
+        let rank = client.rank;
+        for collective in self.barriers.restart(local, rank) {
+            effects.push(Effect::Withdrawn { collective });
+        }
+    }
+
+    /// Those who came too late for what has ended are in what follows.
+    pub(super) fn enter_next(
+        &mut self,
+        collective: &Collective,
+        late: Vec<LateArrival>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for (waiter, ring) in late {
+            self.enter(collective.clone(), waiter, ring, effects);
+        }
+    }
+
+    fn enter(
+        &mut self,
+        collective: Collective,
+        waiter: AttributeWaiter,
+        ring: Option<RingValues>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let store = &mut self.store;
+        let arrival = self.barriers.arrive(&collective, waiter, ring, store);
+        self.arrived(collective, arrival, effects);
+    }
+}

@@ -1,0 +1,313 @@
+//! The IMPI hosts of a launch on several nodes: `wireup impi host` on each, as the ranks of a launch of their own, which is a
+//! child of the launcher. The launcher carries what they and the agent of the client say to each other.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{
+    self, BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Seek as _, Write as _,
+};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use thiserror::Error;
+
+use super::membership::SECRETS;
+use crate::detached;
+use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::inspect::agent_file::{IMPI, find};
+use crate::plan::direction;
+use crate::sys::descriptors::FIRST_FREE;
+use crate::sys::spawn::{Child, ChildCommand, ExitStatus, Spawner, wait};
+use crate::sys::zombie;
+use wireup_core::job::builds::SameBuild;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::{AppSpec, Inherited, JobSpec, PmiChoice, Preload, StdinTarget};
+use wireup_core::link::launcher::{COMMAND, JOB, describe};
+
+/// What the hosts are not to have: it would make their launch another kind of launch, or is secret.
+const NOT_PASSED: [&str; 5] = [
+    detached::NAME,
+    direction::URI,
+    direction::PAUSE,
+    SECRETS[0],
+    SECRETS[1],
+];
+
+/// Why the hosts of a launch did not join.
+#[derive(Debug, Error)]
+#[error("the IMPI hosts of the launch: {0}")]
+struct HostsError(String);
+
+impl RequestError for HostsError {}
+
+/// Where a host listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct HostPlace {
+    /// For other hosts.
+    pub(super) listens: SocketAddr,
+    /// For its processes.
+    pub(super) door: SocketAddr,
+}
+
+/// What a host says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Said {
+    Listens(usize, HostPlace),
+    Ready,
+    Broken(String),
+}
+
+fn said(line: &str) -> Option<Said> {
+    let (word, rest) = line.split_once(' ')?;
+    let (number, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+    let number = number.parse().ok()?;
+    match word {
+        "host" => {
+            let (listens, door) = rest.split_once(' ')?;
+            let (listens, door) = (listens.parse().ok()?, door.parse().ok()?);
+            Some(Said::Listens(number, HostPlace { listens, door }))
+        }
+        "ready" => Some(Said::Ready),
+        "broken" => Some(Said::Broken(format!(
+            "host {number} of this launch: {rest}"
+        ))),
+        _ => None,
+    }
+}
+
+/// The launch of the hosts.
+#[derive(Debug)]
+pub(super) struct HostAgents {
+    launcher: Child,
+    /// What all hosts read; closed at the end.
+    input: Option<PipeWriter>,
+    output: BufReader<PipeReader>,
+    /// What their launcher says itself.
+    complaints: File,
+    count: usize,
+    waited: bool,
+}
+
+impl HostAgents {
+    /// Starts one for each of these runs of ranks, on its node.
+    pub(super) fn start(
+        spec: &JobSpec,
+        runs: &[(NodeId, u32)],
+        server: &str,
+    ) -> Result<Self, RunFailure> {
+        let program = find(IMPI).map_err(RunFailure::request)?;
+        let words = [
+            program.into(),
+            "host".into(),
+            "--server".into(),
+            server.into(),
+        ];
+        let started = Self::launch(&launch(spec, runs, words.to_vec()), runs.len());
+        started.map_err(|error| RunFailure::system("cannot start the IMPI hosts", error))
+    }
+
+    fn launch(job: &JobSpec, count: usize) -> Result<Self, AnyError> {
+        let memory = |name: &str| memfd_create(name, MemfdFlags::CLOEXEC).map(File::from);
+        let (mut file, complaints) = (memory("job")?, memory("complaints")?);
+        file.write_all(&describe(job))?;
+        let (input, to_hosts) = io::pipe()?;
+        let (of_hosts, output) = io::pipe()?;
+        let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE);
+        let (file, input, output) = (
+            high(file.into())?,
+            high(input.into())?,
+            high(output.into())?,
+        );
+        let said = high(complaints.try_clone()?.into())?;
+        let own = CString::new(std::env::current_exe()?.into_os_string().into_vec())?;
+        let argv = [c"wireup".to_owned(), CString::new(COMMAND)?];
+        let env: Result<Vec<CString>, _> = std::env::vars_os()
+            .filter(|(name, _)| !NOT_PASSED.iter().any(|not| name == not))
+            .map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()))
+            .collect();
+        let descriptors = [
+            (input.as_fd(), 0),
+            (output.as_fd(), 1),
+            (said.as_fd(), 2),
+            (file.as_fd(), JOB),
+        ];
+        // In a session of its own: interrupts are the launcher's affair. When that dies, so does the other one.
+        let command = ChildCommand {
+            env: &[&env?],
+            descriptors: &descriptors,
+            ..ChildCommand::new(&own, &argv)
+        };
+        let launcher = Spawner::new().spawn(&command)?;
+        // The backend collects children that it does not know.
+        zombie::remember(launcher.pid);
+        Ok(Self {
+            launcher,
+            input: Some(to_hosts),
+            output: BufReader::new(of_hosts),
+            complaints,
+            count,
+            waited: false,
+        })
+    }
+
+    /// Waits until all listen.
+    pub(super) fn places(&mut self) -> Result<Vec<HostPlace>, RunFailure> {
+        let mut places = vec![None; self.count];
+        while places.iter().any(Option::is_none) {
+            if let Said::Listens(number, place) = self.hear()?
+                && let Some(known) = places.get_mut(number)
+            {
+                *known = Some(place);
+            }
+        }
+        Ok(places.into_iter().flatten().collect())
+    }
+
+    /// Tells all how to join, and waits until all are connected with all other hosts.
+    pub(super) fn invite(&mut self, invitation: &str) -> Result<(), RunFailure> {
+        self.tell(invitation);
+        let mut waiting = self.count;
+        while waiting > 0 {
+            if self.hear()? == Said::Ready {
+                waiting -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets them end, and says what was wrong; whether they have ended in order.
+    pub(super) fn end(mut self, failed: bool) -> bool {
+        self.tell(if failed { "failed" } else { "over" });
+        drop(self.input.take());
+        let mut reasons = Vec::new();
+        let mut line = String::new();
+        while matches!(self.output.read_line(&mut line), Ok(count) if count > 0) {
+            if let Some(Said::Broken(why)) = said(line.trim_end()) {
+                reasons.push(why);
+            }
+            line.clear();
+        }
+        if self.wait() {
+            return true;
+        }
+        if reasons.is_empty() {
+            reasons.push(self.complaint());
+        }
+        for why in reasons {
+            eprintln!("wireup impi: {why}");
+        }
+        false
+    }
+
+    fn tell(&mut self, line: &str) {
+        // Hosts that have ended have said why, or their launcher has.
+        let _ = self.input.as_mut().map(|input| writeln!(input, "{line}"));
+    }
+
+    /// The next thing that a host says.
+    fn hear(&mut self) -> Result<Said, HostsError> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        match (read, said(line.trim_end())) {
+            (Ok(count), Some(said)) if count > 0 => match said {
+                Said::Broken(why) => Err(HostsError(why)),
+                said => Ok(said),
+            },
+            (Ok(count), None) if count > 0 => Err(HostsError(format!("{:?}", line.trim_end()))),
+            _ => {
+                drop(self.input.take());
+                self.wait();
+                Err(HostsError(self.complaint()))
+            }
+        }
+    }
+
+    /// What their launcher said in vain.
+    fn complaint(&mut self) -> String {
+        let mut text = Vec::new();
+        let read = self.complaints.rewind();
+        let read = read.and_then(|()| self.complaints.read_to_end(&mut text));
+        let text = String::from_utf8_lossy(&text);
+        match text.trim() {
+            _ if read.is_err() => "they have ended".to_owned(),
+            "" => "they have ended".to_owned(),
+            text => text.strip_prefix("wireup: ").unwrap_or(text).to_owned(),
+        }
+    }
+
+    /// Waits for the end of their launcher; whether all have ended in order.
+    fn wait(&mut self) -> bool {
+        self.waited = true;
+        match wait(&self.launcher.pidfd) {
+            Ok(status) => status == ExitStatus::Code(0),
+            Err(_) => zombie::has_succeeded(self.launcher.pid),
+        }
+    }
+}
+
+impl Drop for HostAgents {
+    fn drop(&mut self) {
+        // The end of their input ends the hosts that wait for an invitation.
+        drop(self.input.take());
+        if !self.waited {
+            self.wait();
+        }
+    }
+}
+
+/// The launch of the hosts of a job.
+fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpec {
+    let mut job = JobSpec::of(vec![AppSpec {
+        inherited: Inherited::None,
+        wdir: Some("/".into()),
+        argv,
+        preload: Preload {
+            // Hosts that lack the ranks' programs may lack this one too.
+            stage: spec.apps.iter().any(|app| app.preload.stage),
+            ..Preload::default()
+        },
+        ..AppSpec::default()
+    }]);
+    job.layout = spec.layout.clone();
+    job.layout.ppn = None;
+    job.layout.runs = runs.iter().map(|(node, _)| (*node, 1)).collect();
+    // They wait most of the time, and take no slot.
+    job.layout.oversubscribe = true;
+    job.layout.spread.same_build = SameBuild::Off;
+    job.interface.pmi = PmiChoice::None;
+    job.stdio.stdin = StdinTarget::All;
+    job.status.no_progress = true;
+    job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hosts_say_is_read() {
+        let place = HostPlace {
+            listens: "10.0.0.1:5".parse().unwrap(),
+            door: "10.0.0.1:6".parse().unwrap(),
+        };
+        for (line, expected) in [
+            (
+                "host 2 10.0.0.1:5 10.0.0.1:6",
+                Some(Said::Listens(2, place)),
+            ),
+            ("ready 1", Some(Said::Ready)),
+            (
+                "broken 0 server x: no",
+                Some(Said::Broken("host 0 of this launch: server x: no".into())),
+            ),
+            ("host 2 10.0.0.1:5", None),
+            ("host 2 10.0.0.1 10.0.0.1:6", None),
+            ("ready", None),
+            ("something else", None),
+        ] {
+            assert_eq!(said(line), expected, "{line}");
+        }
+    }
+}

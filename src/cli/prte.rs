@@ -1,0 +1,199 @@
+//! `prte --singleton NSPACE.RANK --report-uri FD --keepalive FD`, which programs of Open MPI 5 that were started without a launcher execute
+//! when they spawn: a launch of the namespace in which the program already is, whose rank 0 is that program.
+//!
+//! This process stays between the two: descriptors of the program are none of the launch's, whose processes would keep
+//! them open.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{getpid, getppid};
+
+use super::serve::SCRIPT;
+use crate::detached::start::start;
+use crate::failure::RunFailure;
+use crate::gate::adopted;
+use crate::sys::inherited;
+use crate::sys::spawn::{ExitStatus, wait};
+use wireup_core::job::ids::Nspace;
+
+/// Command of the process that stands in; started by launches.
+pub(super) const RANK_COMMAND: &str = "adopted-rank";
+
+/// What Open MPI says.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    /// Of which the program is rank 0.
+    nspace: String,
+    /// Gets the server's address.
+    report: RawFd,
+    /// Ends with the program.
+    keepalive: RawFd,
+}
+
+impl Asked {
+    /// Source: `start_dvm` in ompi/dpm/dpm.c of Open MPI 5.
+    fn new(words: &[OsString]) -> Result<Self, String> {
+        let (mut nspace, mut report, mut keepalive) = (None, None, None);
+        let mut words = words.iter().map(|word| word.to_string_lossy());
+        while let Some(word) = words.next() {
+            let mut number = || words.next()?.parse::<RawFd>().ok();
+            match &*word {
+                "--report-uri" => report = number(),
+                "--keepalive" => keepalive = number(),
+                "--singleton" => {
+                    let name = words.next().unwrap_or_default();
+                    nspace = name.strip_suffix(".0").map(str::to_owned);
+                }
+                "--no-ready-msg" => {}
+                "--prtemca" => drop((words.next(), words.next())),
+                "--host" | "--hostfile" => {
+                    let text = "hosts of a program without a launcher stand in a defaults file of `wireup run` (hosts = …)";
+                    return Err(text.to_owned());
+                }
+                _ => break,
+            }
+        }
+        match (nspace, report, keepalive) {
+            (Some(nspace), Some(report), Some(keepalive)) => Ok(Self {
+                nspace,
+                report,
+                keepalive,
+            }),
+            _ => Err(
+                "wireup takes the place of prte for programs of Open MPI 5 alone that spawn without a launcher"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// Serves the program; these are the words behind `prte`.
+pub(super) fn execute(words: &[OsString]) -> Result<u8, RunFailure> {
+    let asked = Asked::new(words).map_err(RunFailure::request)?;
+    let nspace = Nspace::new(&asked.nspace);
+    let nspace = nspace.map_err(|error| RunFailure::request(error.to_string()))?;
+    let failed =
+        |error: io::Error| RunFailure::system("cannot serve the program that spawns", error);
+    serve(&asked, &nspace).map_err(failed)
+}
+
+fn serve(asked: &Asked, nspace: &Nspace) -> io::Result<u8> {
+    let report = inherited::take(asked.report)?;
+    let keepalive = inherited::take(asked.keepalive)?;
+    let (reads, writes) = pipe_with(PipeFlags::CLOEXEC)?;
+    let own = getpid().as_raw_nonzero().to_string();
+    let mut args: Vec<OsString> = ["--pmi", "pmix", "--oversubscribe", "-n", "1"]
+        .map(OsString::from)
+        .to_vec();
+    if let Some(library) = libpmix_of_parent() {
+        args.extend(["--libpmix".into(), library.into_os_string()]);
+    }
+    args.extend(["sh", "-c", SCRIPT].map(OsString::from));
+    args.push(std::env::current_exe()?.into_os_string());
+    args.extend([RANK_COMMAND, &own].map(OsString::from));
+    let numbers = [writes.as_raw_fd(), keepalive.as_raw_fd()];
+    args.extend(numbers.map(|number| number.to_string().into()));
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let launch = start("run", &args, (adopted::NSPACE, nspace.as_str()), streams)?;
+    if let Some(uri) = uri(&reads, &launch.pidfd)? {
+        File::from(report).write_all(&uri)?;
+    } else {
+        // Its end tells the program that there is no server.
+        drop(report);
+    }
+    Ok(match wait(&launch.pidfd)? {
+        ExitStatus::Code(code) => code,
+        ExitStatus::Signal { number, .. } => 128u8.wrapping_add(number as u8),
+    })
+}
+
+/// What the process writes that stands in, up to the octet 0; none if the launch ends before.
+fn uri(reads: &OwnedFd, launch: &OwnedFd) -> io::Result<Option<Vec<u8>>> {
+    let mut uri = Vec::new();
+    while uri.last() != Some(&0) {
+        let mut ready = [reads, launch].map(|fd| PollFd::new(fd, PollFlags::IN));
+        match poll(&mut ready, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let [text, end] = ready.map(|fd| !fd.revents().is_empty());
+        if text {
+            let mut buffer = [0; 4096];
+            let count = rustix::io::read(reads, &mut buffer)?;
+            uri.extend_from_slice(&buffer[..count]);
+        } else if end {
+            return Ok(None);
+        }
+    }
+    Ok(Some(uri))
+}
+
+/// The libpmix that the program has loaded: versions differ in what a client that comes late may be.
+fn libpmix_of_parent() -> Option<PathBuf> {
+    let parent = getppid()?.as_raw_nonzero();
+    let maps = std::fs::read_to_string(format!("/proc/{parent}/maps")).ok()?;
+    let paths = maps
+        .lines()
+        .filter_map(|line| Some(&line[line.find('/')?..]));
+    let mut paths = paths.map(PathBuf::from);
+    paths.find(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("libpmix.so"))
+    })
+}
+
+/// Stands in for the program; these are the words behind the command.
+pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
+    let numbers: Option<Vec<u32>> = words
+        .iter()
+        .map(|word| word.to_str()?.parse().ok())
+        .collect();
+    match numbers.as_deref() {
+        Some([process, report, keepalive]) => adopted::serve(*process, *report, *keepalive),
+        _ => Err(RunFailure::request(format!(
+            "{RANK_COMMAND} needs a process and two of its descriptors"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Result<Asked, String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        Asked::new(&words)
+    }
+
+    #[test]
+    fn the_line_that_open_mpi_executes_is_known_and_no_other() {
+        let line = "--prtemca schizo prte --no-ready-msg --report-uri 29 --singleton singleton.a.b.77.0 --keepalive 30";
+        let expected = Asked {
+            nspace: "singleton.a.b.77".to_owned(),
+            report: 29,
+            keepalive: 30,
+        };
+        assert_eq!(asked(line), Ok(expected));
+        let refused = |line: &str, words: &str| {
+            let text = asked(line).unwrap_err();
+            assert!(text.contains(words), "{line}: {text}");
+        };
+        refused("--daemonize", "takes the place of prte");
+        refused(
+            "--singleton a.0 --report-uri x --keepalive 3",
+            "takes the place of prte",
+        );
+        refused(
+            "--singleton a.1 --report-uri 4 --keepalive 3",
+            "takes the place of prte",
+        );
+        refused("--host n1", "defaults file");
+    }
+}

@@ -1,0 +1,242 @@
+//! Looks into the ranks, on all hosts: for callers, and those that the launch takes by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::super::Controller;
+use super::message::{JobAnswer, ProcessRecord};
+use crate::backend::inspection::{
+    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
+};
+use crate::backend::message::ToBackend;
+use crate::report::stacks;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::outcome::Cause;
+
+/// How long the hosts may take to answer: more than each gives its gdb for its ranks.
+pub(super) const LIMIT: Duration = Duration::from_secs(300);
+
+/// The same for what a debugger is not needed for, and is asked for again and again.
+pub(super) const LIMIT_FOR_USAGE: Duration = Duration::from_secs(5);
+
+/// The same for what the end of the job waits for.
+const LIMIT_AT_END: Duration = Duration::from_secs(90);
+
+/// The same for the dump of a rank, which the report of its end waits for.
+const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
+
+/// Who wants to know what is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asker {
+    Caller(u32),
+    /// The user, of ranks that do not come to a fence.
+    LateFence,
+    /// The user, at the end of the job's time, which waits for it.
+    Timeout,
+    /// The user, of ranks that have not come to a fence, which then fails the job.
+    FailedFence,
+    /// The launcher, of the rank whose end it reports.
+    Dump,
+}
+
+/// A look into ranks that is under way.
+struct Open {
+    asker: Asker,
+    awaited: BTreeSet<NodeId>,
+    ranks: Vec<GlobalRank>,
+    found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
+    until: Duration,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(in crate::control) struct Looks {
+    open: BTreeMap<u32, Open>,
+    last_ticket: u32,
+    /// The stacks at the end of the job's time have been asked for.
+    timeout_seen: bool,
+    /// A fence has failed; the job does when it is known where the ranks are.
+    failure: Option<Cause>,
+    failure_seen: bool,
+    /// The rank whose dump was looked for, and the dump if there is one.
+    dump: Option<(GlobalRank, Option<Dump>)>,
+}
+
+impl Looks {
+    pub(in crate::control) fn next_deadline(&self) -> Option<Duration> {
+        self.open.values().map(|open| open.until).min()
+    }
+
+    /// The dump of a rank, or that there is none, once that is known.
+    pub(in crate::control) fn dump_of(&self, rank: GlobalRank) -> Option<Option<&Dump>> {
+        let (of, dump) = self.dump.as_ref()?;
+        (*of == rank).then_some(dump.as_ref())
+    }
+
+    /// Whether the end of the job's time waits for what is found.
+    pub(in crate::control) fn hold_timeout(&self) -> bool {
+        self.open.values().any(|open| open.asker == Asker::Timeout)
+    }
+}
+
+impl Controller {
+    /// Has every host look into those of these ranks that run there.
+    pub(super) fn look_into(
+        &mut self,
+        asker: Asker,
+        ranks: Vec<GlobalRank>,
+        look: Look,
+        limit: Duration,
+    ) {
+        let running = |rank: &GlobalRank| self.lives[rank.index()].runs();
+        let ranks = ranks.into_iter().filter(running).collect();
+        self.order_look(asker, ranks, look, limit);
+    }
+
+    fn order_look(&mut self, asker: Asker, ranks: Vec<GlobalRank>, look: Look, limit: Duration) {
+        let across = self.plan.spec.layout.across_hosts();
+        // One machine answers at once for all the nodes that it is.
+        let homes = ranks.iter().map(|rank| match across {
+            true => self.jobs.home_of(*rank),
+            false => NodeId(0),
+        });
+        let awaited: BTreeSet<NodeId> = homes.collect();
+        self.requests.looks.last_ticket += 1;
+        let ticket = self.requests.looks.last_ticket;
+        let open = Open {
+            asker,
+            awaited,
+            ranks: ranks.clone(),
+            found: BTreeMap::new(),
+            until: self.now() + limit,
+        };
+        self.requests.looks.open.insert(ticket, open);
+        if ranks.is_empty() {
+            return self.looked(ticket);
+        }
+        self.backend.order(ToBackend::Inspect(Inspection {
+            ticket,
+            ranks,
+            look,
+        }));
+    }
+
+    /// A host has answered.
+    pub(in crate::control) fn inspected(
+        &mut self,
+        node: NodeId,
+        ticket: u32,
+        findings: Vec<InspectedRank>,
+    ) {
+        let Some(open) = self.requests.looks.open.get_mut(&ticket) else {
+            return;
+        };
+        let found = findings.into_iter().map(|one| (one.rank, one.result));
+        open.found.extend(found);
+        open.awaited.remove(&node);
+        if open.awaited.is_empty() {
+            self.looked(ticket);
+        }
+    }
+
+    /// Gives up what takes too long.
+    pub(in crate::control) fn look_at_requests(&mut self, now: Duration) {
+        let open = self.requests.looks.open.iter();
+        let late = open.filter(|(_, open)| open.until <= now);
+        for ticket in late.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
+            self.looked(ticket);
+        }
+    }
+
+    /// All has been found that will be.
+    fn looked(&mut self, ticket: u32) {
+        let Some(open) = self.requests.looks.open.remove(&ticket) else {
+            return;
+        };
+        match open.asker {
+            Asker::Caller(number) => {
+                let records = self.records_of(open);
+                self.answer(number, &JobAnswer::Processes(records));
+            }
+            Asker::Dump => {
+                let dump = open.found.into_values().find_map(|found| match found {
+                    Ok(Inspected::Dump(dump)) => Some(dump),
+                    Ok(Inspected::Stack(_) | Inspected::Core(_) | Inspected::Usage(_)) | Err(_) => {
+                        None
+                    }
+                });
+                self.requests.looks.dump = open.ranks.first().map(|rank| (*rank, dump));
+            }
+            Asker::LateFence | Asker::Timeout => self.show_stacks(open),
+            Asker::FailedFence => {
+                self.show_stacks(open);
+                if let Some(cause) = self.requests.looks.failure.take() {
+                    self.fail_by(cause);
+                }
+            }
+        }
+    }
+
+    fn records_of(&self, mut open: Open) -> Vec<ProcessRecord> {
+        let records = open.ranks.iter().map(|rank| {
+            let silent = Err(InspectionError::HostSilent);
+            let found = open.found.remove(rank).unwrap_or(silent);
+            self.record_of(*rank).with(found)
+        });
+        records.collect()
+    }
+
+    fn show_stacks(&mut self, open: Open) {
+        let records = self.records_of(open);
+        let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
+        for line in stacks::lines(&seen) {
+            self.tell(&line);
+        }
+    }
+
+    /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
+    pub(in crate::control) fn look_for_dump(&mut self, rank: GlobalRank) {
+        self.order_look(Asker::Dump, vec![rank], Look::Dump, LIMIT_FOR_DUMP);
+    }
+
+    /// A fence has waited for long: shows where the ranks are, if the user wants that.
+    pub(in crate::control) fn show_stacks_of_late_fence(&mut self) {
+        if self.plan.spec.debug.stacks {
+            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let look = Look::Stacks { python: false };
+            self.look_into(Asker::LateFence, ranks, look, LIMIT);
+        }
+    }
+
+    /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
+    pub(in crate::control) fn shows_stacks_before(&mut self, cause: &Cause) -> bool {
+        let late = matches!(cause, Cause::FenceTimeout(_));
+        if !late || !self.plan.spec.debug.stacks || self.supervisor.is_ending() {
+            return false;
+        }
+        if !std::mem::replace(&mut self.requests.looks.failure_seen, true) {
+            self.requests.looks.failure = Some(cause.clone());
+            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let look = Look::Stacks { python: false };
+            self.look_into(Asker::FailedFence, ranks, look, LIMIT_AT_END);
+            return true;
+        }
+        self.requests.looks.failure.is_some()
+    }
+
+    /// Whether the job's time has come and its end waits until it is known where the ranks are.
+    pub(in crate::control) fn waits_for_stacks(&mut self, now: Duration) -> bool {
+        let spec = &self.plan.spec;
+        let due = spec.ending.timeout.is_some_and(|timeout| now >= timeout);
+        if spec.debug.stacks
+            && due
+            && !self.supervisor.is_ending()
+            && !std::mem::replace(&mut self.requests.looks.timeout_seen, true)
+        {
+            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let look = Look::Stacks { python: false };
+            self.look_into(Asker::Timeout, ranks, look, LIMIT_AT_END);
+        }
+        self.requests.looks.hold_timeout()
+    }
+}
