@@ -42,9 +42,7 @@ impl NodeCore {
             }
             Event::SidecarSeen(doing) => self.sidecar_inspected(doing, now, actions),
             Event::SidecarClosed => self.sidecar_closed(now),
-            Event::SidecarEnded { how, in_order } => {
-                self.sidecar_ended(how, in_order, now, actions)
-            }
+            Event::SidecarEnded { how, end } => self.sidecar_ended(how, end, now, actions),
             Event::Peer { from, message } => self.peer_message(from, message, now, actions),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
             Event::StartsKnown(asked) => self.starts_known(asked, now, actions),

@@ -23,6 +23,17 @@ use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
 use crate::queries::{Asked, JobEnd, QueryMessage};
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 
+/// How the process of a sidecar ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SidecarEnd {
+    /// With exit code 0.
+    InOrder,
+    /// By SIGKILL, which says nothing about how another one would do.
+    Killed,
+    /// With another exit code, or by another signal.
+    Failed,
+}
+
 /// Something that happened on a node.
 #[derive(Debug)]
 pub enum Event<'a> {
@@ -60,11 +71,7 @@ pub enum Event<'a> {
     /// One of the sidecar's sockets has ended; its process may follow.
     SidecarClosed,
     /// The sidecar's process ended; everything it had sent was handed in.
-    SidecarEnded {
-        how: String,
-        /// With exit code 0.
-        in_order: bool,
-    },
+    SidecarEnded { how: String, end: SidecarEnd },
     /// A message of another node's core.
     Peer { from: NodeId, message: PeerMessage },
     /// Nodes are lost. All remaining nodes get this event.

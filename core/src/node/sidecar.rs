@@ -18,7 +18,7 @@ use crate::job::ids::JobNumber;
 use crate::job::patience::Patience;
 use crate::job::shortage;
 use crate::link::liveness::SILENCE;
-use crate::node::event::{Action, Report};
+use crate::node::event::{Action, Report, SidecarEnd};
 use crate::node::{NodeCore, PmixState};
 use crate::pmix::control::{Control, ControlReply, Failed, StartupStage};
 use crate::pmix::sidecar::{RequestId, SidecarEvent};
@@ -81,8 +81,8 @@ pub(super) struct SidecarLife {
     seen_stopped: u32,
     /// It was started for tools: no rank that was there before needs it.
     for_tools: bool,
-    /// It was ready once.
-    served: bool,
+    /// Another one may serve in its place: it was ready once, or was killed while it started.
+    replaceable: bool,
 }
 
 impl SidecarLife {
@@ -104,7 +104,7 @@ impl SidecarLife {
             doubt: None,
             seen_stopped: 0,
             for_tools: false,
-            served: false,
+            replaceable: false,
         }
     }
 
@@ -140,7 +140,7 @@ impl SidecarLife {
             state,
             silence: self.silence,
             for_tools: self.for_tools,
-            served: self.served,
+            replaceable: self.replaceable,
             ..Self::new(true)
         };
     }
@@ -176,16 +176,16 @@ impl NodeCore {
         self.start_sidecar(requests, now, actions);
     }
 
-    /// Whether it was started for tools, has served, and is gone, without harm to any rank: tools that come later
-    /// may get another one. What fails at its start would fail again.
+    /// Whether it was started for tools and is gone, without harm to any rank, so that tools that come later may get
+    /// another one. One that failed at its start would fail again, unless it was killed.
     pub fn sidecar_may_follow(&self) -> bool {
         let SidecarLife {
             state,
             for_tools,
-            served,
+            replaceable,
             ..
         } = self.host;
-        state == SidecarState::Ended && for_tools && served && self.ranks_are_done()
+        state == SidecarState::Ended && for_tools && replaceable && self.ranks_are_done()
     }
 
     /// Gives up a sidecar that is silent for so long.
@@ -254,7 +254,7 @@ impl NodeCore {
                 self.note_server(&env);
                 if self.host.state == SidecarState::Starting {
                     self.host.state = SidecarState::Ready;
-                    self.host.served = true;
+                    self.host.replaceable = true;
                     if !self.host.closed {
                         self.host.patience = None;
                         self.host.probe_at = Some(now + self.host.silence / 2);
@@ -338,11 +338,12 @@ impl NodeCore {
     pub(super) fn sidecar_ended(
         &mut self,
         how: String,
-        in_order: bool,
+        end: SidecarEnd,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
-        if self.host.is_heard() && !(in_order && self.host.stopped) {
+        if self.host.is_heard() && !(end == SidecarEnd::InOrder && self.host.stopped) {
+            self.host.replaceable |= end == SidecarEnd::Killed;
             self.sidecar_lost(how, now, actions);
         }
         self.host.settle(SidecarState::Ended);

@@ -13,7 +13,7 @@ use crate::sys::spawn::{self, ExitStatus};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::node::event::{Doing, Event};
+use wireup_core::node::event::{Doing, Event, SidecarEnd};
 
 impl LocalBackend {
     pub(super) fn sidecar_exited(&mut self, node: NodeId) -> std::io::Result<()> {
@@ -40,8 +40,12 @@ impl LocalBackend {
             ExitStatus::Signal { number, .. } => RankEnd::Signal(number),
         };
         let how = failures::sidecar_end(end, hello.is_some(), printed);
-        let in_order = end == RankEnd::Code(0);
-        self.feed(node, Event::SidecarEnded { how, in_order });
+        let end = match end {
+            RankEnd::Code(0) => SidecarEnd::InOrder,
+            RankEnd::Signal(libc::SIGKILL) => SidecarEnd::Killed,
+            _ => SidecarEnd::Failed,
+        };
+        self.feed(node, Event::SidecarEnded { how, end });
         self.reap_orphans();
         self.await_later_tools(node);
         Ok(())

@@ -8,7 +8,7 @@ use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::spawn::SpawnedByTool;
 use crate::node::JobContext;
-use crate::node::event::Event;
+use crate::node::event::{Event, SidecarEnd};
 use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, SidecarRequest};
 use crate::pmix::upcall::{Notice, Upcall};
@@ -246,8 +246,8 @@ fn a_reader_that_is_lost_or_wants_no_more_holds_nobody_up() {
             0 => job.stop(0),
             1 => job.feed(2, nodes_lost(&[NodeId(0)])),
             _ => {
-                let (how, in_order) = ("it crashed".to_owned(), false);
-                job.feed(0, Event::SidecarEnded { how, in_order });
+                let (how, end) = ("it crashed".to_owned(), SidecarEnd::Failed);
+                job.feed(0, Event::SidecarEnded { how, end });
             }
         }
         assert_eq!(job.holds.last(), Some(&(2, NodeRank(0), false)), "{end}");

@@ -5,7 +5,7 @@ use super::*;
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::link::liveness::BUSY_LIMIT;
-use crate::node::event::{Doing, Event, FromNode};
+use crate::node::event::{Doing, Event, FromNode, SidecarEnd};
 use crate::node::{Terms, served};
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
@@ -235,7 +235,7 @@ fn a_closed_socket_waits_for_the_end_of_the_process() {
     assert!(node.core.sidecar_in_doubt());
     let actions = node.handle(Event::SidecarEnded {
         how: "died".into(),
-        in_order: false,
+        end: SidecarEnd::Failed,
     });
     assert!(
         matches!(&actions[..], [Action::Report(Report::SidecarLost { error })] if error == "died")
@@ -265,7 +265,7 @@ fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
     node.reply(ControlKind::Finalize, 3, Body::Done);
     let ended = || Event::SidecarEnded {
         how: "exited".into(),
-        in_order: true,
+        end: SidecarEnd::InOrder,
     };
     assert!(node.handle(ended()).is_empty());
     assert_eq!(node.core.next_deadline(), None);
@@ -289,9 +289,9 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
         nspace: job.nspace.clone(),
         doing: Doing::Waits,
     };
-    let ended = || Event::SidecarEnded {
-        how: "killed".into(),
-        in_order: false,
+    let ended = |end| Event::SidecarEnded {
+        how: "ended".into(),
+        end,
     };
     // The numbers of requests go on with the next one.
     for first in [1, 3] {
@@ -304,23 +304,32 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
         let env = ForkEnv::default();
         node.reply(ControlKind::RegisterJob, first + 1, Body::ForkEnv(&env));
         assert!(!node.core.sidecar_may_follow());
-        let actions = node.handle(ended());
+        let actions = node.handle(ended(SidecarEnd::Failed));
         assert!(matches!(
             actions[..],
             [Action::Report(Report::SidecarLost { .. })]
         ));
         assert!(node.core.sidecar_may_follow());
     }
-    // One that fails at its start would fail again.
+    // One that fails at its start would fail again; one that is killed then would not.
+    for (end, follows) in [(SidecarEnd::Killed, true), (SidecarEnd::Failed, false)] {
+        let requests = requests(&node.nspace);
+        let mut actions = Vec::new();
+        node.core
+            .start_sidecar_for_tools(&requests, node.now, &mut actions);
+        node.handle(ended(end));
+        assert_eq!(node.core.sidecar_may_follow(), follows, "{end:?}");
+    }
+    // One that was given up is killed by its launch, which says nothing for it.
     let requests = requests(&node.nspace);
-    let mut actions = Vec::new();
     node.core
-        .start_sidecar_for_tools(&requests, node.now, &mut actions);
-    node.handle(ended());
+        .start_sidecar_for_tools(&requests, node.now, &mut Vec::new());
+    given_up(&node.wait(MINUTES));
+    node.handle(ended(SidecarEnd::Killed));
     assert!(!node.core.sidecar_may_follow());
     // And the one that ranks need is not replaced.
     let mut node = Node::ready();
-    node.handle(ended());
+    node.handle(ended(SidecarEnd::Killed));
     assert!(!node.core.sidecar_may_follow());
 }
 
@@ -346,7 +355,7 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
     assert!(node.handle(Event::UpcallReceived(&bytes)).is_empty());
     let ended = Event::SidecarEnded {
         how: "killed".into(),
-        in_order: false,
+        end: SidecarEnd::Failed,
     };
     assert!(node.handle(ended).is_empty());
 }

@@ -1,7 +1,7 @@
 use super::super::served;
 use super::*;
 use crate::job::ids::NodeId;
-use crate::node::event::Event;
+use crate::node::event::{Event, SidecarEnd};
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
 use crate::pmix::value::ProcRank;
 
@@ -132,7 +132,7 @@ fn tools_are_gone_with_their_server() {
     let mut actions = Vec::new();
     let ended = Event::SidecarEnded {
         how: "killed".into(),
-        in_order: false,
+        end: SidecarEnd::Failed,
     };
     node.core.handle(ended, Moment::default(), &mut actions);
     assert!(node.core.tools.is_empty());

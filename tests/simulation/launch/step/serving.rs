@@ -7,7 +7,7 @@ use super::{Does, Life, SIGKILL, Server, Spawned, Step, Told};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::node::JobContext;
-use wireup_core::node::event::{Doing, Event};
+use wireup_core::node::event::{Doing, Event, SidecarEnd};
 use wireup_core::pmix::control::{ClientRegistration, Control};
 
 impl Step {
@@ -108,7 +108,11 @@ impl Step {
     /// Its process has ended, and everything that it sent was read.
     pub(crate) fn sidecar_ended(&mut self, in_order: bool, now: Duration) {
         let how = "it has ended".to_owned();
-        self.feed(Event::SidecarEnded { how, in_order }, now);
+        let end = match in_order {
+            true => SidecarEnd::InOrder,
+            false => SidecarEnd::Failed,
+        };
+        self.feed(Event::SidecarEnded { how, end }, now);
         self.server = match self.server {
             Server::Lost => Server::Lost,
             _ => Server::Ended,
