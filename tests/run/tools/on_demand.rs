@@ -239,6 +239,36 @@ fn servers_that_are_killed_cost_a_job_without_pmix_nothing_and_later_tools_get_o
 }
 
 #[test]
+fn servers_that_are_killed_while_they_start_for_a_tool_are_replaced_for_the_next_one() {
+    for library in versions() {
+        for nodes in NODES {
+            let options = ["--pmi", "pmi1", "--libpmix", library.path()];
+            let run = Run::ranks(2, [&options[..], nodes].concat());
+            let run = run.more(["sh", "-c", "read go; true"]);
+            let mut job = Job::from(library.clone(), run.stdin_held());
+            let hosts = nodes.len().max(1);
+            let first = TcpStream::connect(("127.0.0.1", job.port())).unwrap();
+            let mut killed = BTreeSet::new();
+            eventually("every node's server was killed", || {
+                let pids = pids_of_sidecars(&job);
+                let new: Vec<i32> = pids.into_iter().filter(|&pid| killed.insert(pid)).collect();
+                kill(&new);
+                (killed.len() == hosts).then_some(())
+            });
+            let text = "failed when no rank needed it";
+            job.running.wait_for_many(Output::Stderr, text, hosts);
+            drop(first);
+            assert_eq!(look(&job, "pid", &job.running.pid().to_string()).len(), 2);
+            eventually("every node has its server", || {
+                (sidecars(&job) == hosts).then_some(())
+            });
+            drop(job.running.stdin());
+            job.running.finish().expect(0);
+        }
+    }
+}
+
+#[test]
 fn whoever_connects_and_says_nothing_does_not_keep_tools_out() {
     for library in versions() {
         let options = ["--pmi", "pmi1", "--libpmix", library.path()];
