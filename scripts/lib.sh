@@ -20,7 +20,7 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
     libpmix-bin libhwloc15 libhwloc-plugins hwloc-nox g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
     slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
     gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
-    squashfs-tools squashfuse bubblewrap charliecloud-runtime crun
+    squashfs-tools squashfuse bubblewrap charliecloud-runtime crun catatonit
     systemd prometheus poppler-utils e2fsprogs openssl patchelf)
 
 # The applications of scripts/applications --short.

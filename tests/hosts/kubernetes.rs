@@ -130,6 +130,7 @@ impl Pods {
         let needed = [
             "/usr/bin/podman",
             "/usr/sbin/runc",
+            "/usr/bin/catatonit",
             "/usr/sbin/dnsmasq",
             "/bin/busybox",
         ];
