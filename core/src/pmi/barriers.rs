@@ -13,19 +13,16 @@ use std::collections::BTreeMap;
 use crate::job::ids::{LocalRank, NodeId, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::Stamp;
-use crate::pmi::client::AttributeWaiter;
 use crate::pmi::collective::{Collective, CollectiveScope};
+use crate::pmi::command::Waiter;
 use crate::pmi::reply::PmiRefusal;
-use crate::pmi::ring;
+use crate::pmi::ring::{self, RingValues};
 use crate::pmi::store::Store;
-
-/// What a rank brings into a ring.
-pub(super) type RingValues = (Rank, Vec<u8>, Vec<u8>);
 
 /// One barrier or ring that has begun.
 #[derive(Debug)]
 pub(super) struct Barrier {
-    pub(super) waiting: Vec<AttributeWaiter>,
+    pub(super) waiting: Vec<Waiter>,
     /// Number of members on this node.
     expected: usize,
     /// The first arrival was [`Arrival::Begun`].
@@ -41,12 +38,12 @@ pub(super) struct Barrier {
 }
 
 /// A rank that has entered, and its contribution to a ring.
-pub(super) type LateArrival = (AttributeWaiter, Option<RingValues>);
+pub(super) type LateArrival = (Waiter, Option<RingValues>);
 
 /// Whom to answer when a barrier or ring has ended, in order, and who has entered the next one already.
 #[derive(Debug, Default)]
 pub(super) struct BarrierEnd {
-    pub(super) waiting: Vec<AttributeWaiter>,
+    pub(super) waiting: Vec<Waiter>,
     pub(super) next: Vec<LateArrival>,
 }
 
@@ -170,7 +167,7 @@ impl Barriers {
     pub(super) fn arrive(
         &mut self,
         collective: &Collective,
-        waiter: AttributeWaiter,
+        waiter: Waiter,
         ring: Option<RingValues>,
         store: &mut Store,
     ) -> Arrival {

@@ -17,15 +17,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use super::collective::Collective;
-use super::command::{Call, Dialect, PmiCommand};
+use super::command::{Call, Dialect, PmiCommand, Waiter};
 use super::continued::Continued;
 use super::effect::Effect;
 use super::limits::OPEN_REQUESTS_MAX;
+use super::ring::RingValues;
 use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};
 use super::wire_v2;
-use crate::job::ids::{AppNum, LocalRank, Nspace, Rank};
-use crate::pmi::barriers::RingValues;
+use crate::job::ids::{AppNum, Nspace, Rank};
 
 /// Where a rank is in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -277,13 +277,6 @@ impl fmt::Display for ClientState {
     }
 }
 
-/// A request that is held back, and whom to answer.
-#[derive(Debug)]
-pub(super) struct AttributeWaiter {
-    pub(super) rank: LocalRank,
-    pub(super) call: Call<'static>,
-}
-
 /// Unfinished input of a connection.
 #[derive(Debug)]
 pub(super) enum Input {
@@ -349,7 +342,7 @@ pub(super) struct PmiClient {
 pub(super) struct Renewal {
     pub(super) number: u64,
     /// What it wants to enter, and what it brings into a ring.
-    pub(super) held: Vec<(Collective, AttributeWaiter, Option<RingValues>)>,
+    pub(super) held: Vec<(Collective, Waiter, Option<RingValues>)>,
 }
 
 impl PmiClient {

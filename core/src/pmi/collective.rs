@@ -113,7 +113,7 @@ impl Group {
 /// A number of digits only: no sign, no blank.
 fn number(text: &[u8]) -> Option<u32> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    digits.then(|| super::request::number(text))?
+    digits.then(|| super::wire_v1::number(text))?
 }
 
 impl fmt::Display for Collective {

@@ -10,6 +10,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::ids::LocalRank;
+
 /// The form in which a connection speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Dialect {
@@ -182,6 +184,13 @@ pub struct Call<'a> {
     pub thrid: Option<Cow<'a, [u8]>>,
     /// Tag of a PMI-1 barrier; 0 for all else.
     pub tag: u32,
+}
+
+/// A request that is held back, and whom to answer.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) rank: LocalRank,
+    pub(super) call: Call<'static>,
 }
 
 impl<'a> Call<'a> {

@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 
 use super::command::PmiCommand;
 use super::limits::{CONTINUED_MAX, OPEN_REQUESTS_MAX};
-use super::request::number;
-use super::wire_v1::ProtocolError;
+use super::wire_v1::{ProtocolError, number};
 use super::wire_v2::{Frame, FrameBuilder};
 
 /// What a message is.

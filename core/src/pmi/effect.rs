@@ -1,10 +1,8 @@
-//! What a [`Server`] asks of its caller, and the answers that come back.
+//! What a [`Server`](super::server::Server) asks of its caller, and the answers that come back.
 
 use serde::{Deserialize, Serialize};
 
 use super::collective::Collective;
-#[cfg(doc)]
-use super::server::Server;
 use crate::job::ids::{LocalRank, Nspace};
 use crate::job::octets;
 use crate::job::spawn::SpawnRequest;
@@ -15,13 +13,13 @@ pub enum Effect {
     /// Write bytes to a rank's connection.
     Send { rank: LocalRank, bytes: Vec<u8> },
     /// The first local rank has entered a barrier or ring, and others have to: until it is released
-    /// or [ends here](Effect::Ended) other nodes may wait for it, and [`Server::released`] can
+    /// or [ends here](Effect::Ended) other nodes may wait for it, and `Server::released` can
     /// end the wait.
     Begun { collective: Collective },
     /// A barrier that had begun has ended; it was of ranks of this node only.
     Ended { collective: Collective },
     /// Every local rank that takes part has entered: exchange the contribution with the other
-    /// nodes that host participants, then call [`Server::released`] with all contributions, this
+    /// nodes that host participants, then call `Server::released` with all contributions, this
     /// one included, in one order for all nodes.
     Entered {
         collective: Collective,
@@ -29,10 +27,10 @@ pub enum Effect {
         contribution: Vec<u8>,
     },
     /// A rank has restarted that had entered, after [`Effect::Entered`]: take the contribution back
-    /// from all nodes, then call [`Server::begin_again`] on each; where it is too late for that, as
-    /// [`Server::released`] says.
+    /// from all nodes, then call `Server::begin_again` on each; where it is too late for that, as
+    /// `Server::released` says.
     Withdrawn { collective: Collective },
-    /// A process speaks for a rank in place of another one: begin an epoch, then [`Server::renewed`].
+    /// A process speaks for a rank in place of another one: begin an epoch, then `Server::renewed`.
     Renew {
         rank: LocalRank,
         /// To be handed back.
@@ -50,31 +48,31 @@ pub enum Effect {
     Initialized { rank: LocalRank },
     /// A rank finalized. Its connection stays open until the process exits.
     Finalized { rank: LocalRank },
-    /// Publish a name; then [`Server::name_answer`].
+    /// Publish a name; then `Server::name_answer`.
     Publish {
         rank: LocalRank,
         /// Service name.
         service: Vec<u8>,
         port: Vec<u8>,
     },
-    /// Look a name up; then [`Server::name_answer`].
+    /// Look a name up; then `Server::name_answer`.
     Lookup {
         rank: LocalRank,
         /// Service name.
         service: Vec<u8>,
     },
-    /// Withdraw a name; then [`Server::name_answer`].
+    /// Withdraw a name; then `Server::name_answer`.
     Unpublish {
         rank: LocalRank,
         /// Service name.
         service: Vec<u8>,
     },
-    /// Start another job; then [`Server::spawned`].
+    /// Start another job; then `Server::spawned`.
     Spawn {
         rank: LocalRank,
         request: SpawnRequest,
     },
-    /// Read of another job of the launch ([`Server::wanted`]); then [`Server::key_answer`].
+    /// Read of another job of the launch (`Server::wanted`); then `Server::key_answer`.
     Key {
         rank: LocalRank,
         /// To be handed back.

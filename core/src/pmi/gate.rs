@@ -15,8 +15,8 @@
 use super::challenge::{AUTH_TYPE, AuthKey};
 use super::command::PmiCommand;
 use super::limits::COMMAND_MAX;
-use super::request::{PmiRequest, number};
-use super::wire_v1::{Line, ProtocolError, excerpt};
+use super::request::PmiRequest;
+use super::wire_v1::{Line, ProtocolError, excerpt, number};
 use super::wire_v2::{Frame, FrameBuilder, length};
 use super::{request_v1, request_v2};
 use crate::job::ids::Rank;

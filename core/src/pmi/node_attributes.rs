@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::client::AttributeWaiter;
-use super::command::{Call, Dialect};
+use super::command::{Call, Dialect, Waiter};
 use super::limits::NODE_ATTRIBUTES_MAX;
 use super::reply::PmiRefusal;
 use super::store::sendable;
@@ -32,7 +31,7 @@ struct Attribute {
 pub(super) struct NodeAttributes {
     values: BTreeMap<Vec<u8>, Attribute>,
     cost: usize,
-    waiting: BTreeMap<Vec<u8>, Vec<AttributeWaiter>>,
+    waiting: BTreeMap<Vec<u8>, Vec<Waiter>>,
 }
 
 impl NodeAttributes {
@@ -42,7 +41,7 @@ impl NodeAttributes {
         owner: LocalRank,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Vec<AttributeWaiter>, PmiRefusal<'static>> {
+    ) -> Result<Vec<Waiter>, PmiRefusal<'static>> {
         let before = self.values.get(key).map_or(0, |old| cost(key, &old.value));
         let after = self.cost - before + cost(key, value);
         if after > NODE_ATTRIBUTES_MAX {
@@ -81,7 +80,7 @@ impl NodeAttributes {
 
     /// Holds a request back until the attribute is put.
     pub(super) fn wait(&mut self, key: &[u8], rank: LocalRank, call: Call<'static>) {
-        let waiter = AttributeWaiter { rank, call };
+        let waiter = Waiter { rank, call };
         self.waiting.entry(key.to_vec()).or_default().push(waiter);
     }
 

@@ -1,5 +1,5 @@
-//! Typed replies, the same for both dialects, and the bytes each becomes: a line
-//! ([`reply_v1`](super::reply_v1)) or a frame ([`reply_v2`](super::reply_v2)).
+//! Typed replies, the same for both dialects. [`reply_v1`](super::reply_v1) makes lines of them and
+//! [`reply_v2`](super::reply_v2) frames.
 //!
 //! Rule: every reply carries `rc`; a missing one counts as success in old MPICH and crashes MPICH
 //! 5 in a name lookup. Source: docs/pmi-wire.md#replies.
@@ -7,8 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::command::{Call, Dialect};
-use super::{reply_v1, reply_v2};
+use super::command::Dialect;
 use crate::job::ids::{AppNum, Nspace, Rank};
 
 /// The PMI-1 version and subversion served. Subversion 2 promises group barriers.
@@ -119,17 +118,6 @@ pub enum PmiRefusal<'a> {
     NotAMember,
     /// In the caller's words: a failed barrier, or a name that is not published.
     Other(&'a str),
-}
-
-impl Reply<'_> {
-    /// The whole message that answers `call`.
-    pub fn to_bytes(&self, call: &Call<'_>) -> Vec<u8> {
-        match (self, call.dialect) {
-            // Also the start of PMI-2 is answered by a line.
-            (Self::Init(_) | Self::Restarted, _) | (_, Dialect::Pmi1) => reply_v1::line(self, call),
-            (_, Dialect::Pmi2) => reply_v2::frame(self, call),
-        }
-    }
 }
 
 impl PmiRefusal<'_> {

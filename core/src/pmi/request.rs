@@ -2,8 +2,6 @@
 //! [`request_v1`](super::request_v1), from frames by [`request_v2`](super::request_v2); answers
 //! are in [`reply`](super::reply), the meaning in [`server`](super::server).
 
-use std::str::FromStr;
-
 use super::collective::Group;
 use super::reply::PmiRefusal;
 use super::spawn::Spawn;
@@ -151,9 +149,4 @@ pub(super) fn bounded<'a>(
         Some(value) if value.len() > limit => Err(PmiRefusal::TooLong(name)),
         Some(value) => Ok(value),
     }
-}
-
-/// A decimal number, whole and in range.
-pub(super) fn number<N: FromStr>(text: &[u8]) -> Option<N> {
-    std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -7,8 +7,8 @@ use super::collective::Group;
 use super::command::{Call, PmiCommand};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
-use super::request::{PmiRequest, bounded, number};
-use super::wire_v1::{Fields, Line, ProtocolError};
+use super::request::{PmiRequest, bounded};
+use super::wire_v1::{Fields, Line, ProtocolError, number};
 
 /// Interprets one line: returns the request, or the reason for its refusal.
 ///

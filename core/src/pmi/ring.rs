@@ -8,7 +8,9 @@
 
 use crate::job::ids::Rank;
 use crate::kvs;
-use crate::pmi::barriers::RingValues;
+
+/// What a rank brings into a ring.
+pub(super) type RingValues = (Rank, Vec<u8>, Vec<u8>);
 
 /// Bytes of a rank; two are in front of the left value.
 const RANK: usize = 4;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::client::{ClientState, Input, Open, PmiClient};
 use super::collective::Collective;
-use super::command::{Call, PmiCommand};
+use super::command::{Call, Dialect, PmiCommand};
 use super::connections::Connections;
 use super::continued::Part;
 use super::node_attributes::NodeAttributes;
@@ -30,7 +30,7 @@ use super::spawn_v1::SpawnLines;
 use super::store::{Store, sendable};
 use super::wire_v1::{Line, ProtocolError};
 use super::wire_v2::{Frame, Message};
-use super::{request_v1, request_v2};
+use super::{reply_v1, reply_v2, request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::KvsError;
@@ -62,14 +62,6 @@ pub enum ReleaseError {
     #[error("data of a ring are not those of all ranks")]
     Ring,
 }
-
-/// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
-/// its defaults.
-pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
-
-/// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
-/// machine itself on a miss.
-pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
 
 /// This node's ranks of one job.
 #[derive(Debug)]
@@ -400,8 +392,10 @@ impl Server {
 
 /// Sends the answer to a request.
 fn send(rank: LocalRank, call: &Call<'_>, reply: &Reply<'_>, effects: &mut Vec<Effect>) {
-    effects.push(Effect::Send {
-        rank,
-        bytes: reply.to_bytes(call),
-    });
+    let bytes = match (reply, call.dialect) {
+        // Also the start of PMI-2 is answered by a line.
+        (Reply::Init(_) | Reply::Restarted, _) | (_, Dialect::Pmi1) => reply_v1::line(reply, call),
+        (_, Dialect::Pmi2) => reply_v2::frame(reply, call),
+    };
+    effects.push(Effect::Send { rank, bytes });
 }

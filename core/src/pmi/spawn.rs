@@ -8,8 +8,7 @@ use std::time::Duration;
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
-use super::server::MEMORY_KINDS;
-use super::store::sendable;
+use super::store::{MEMORY_KINDS, sendable};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
 /// A key and its value, as the client wrote them.

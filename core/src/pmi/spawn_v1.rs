@@ -11,9 +11,9 @@ use memchr::memchr;
 
 use super::limits::SPAWN_MAX;
 use super::reply::PmiRefusal;
-use super::request::{PmiRequest, number};
+use super::request::PmiRequest;
 use super::spawn::{Pair, Spawn, SpawnCommand};
-use super::wire_v1::{ProtocolError, excerpt};
+use super::wire_v1::{ProtocolError, excerpt, number};
 
 /// First line of every block.
 const START: &[u8] = b"mcmd=spawn";

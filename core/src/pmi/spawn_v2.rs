@@ -9,8 +9,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::reply::PmiRefusal;
-use super::request::number;
 use super::spawn::{Pair, Spawn, SpawnCommand};
+use super::wire_v1::number;
 use super::wire_v2::Frame;
 
 /// Key and value, the first of each key.

@@ -17,6 +17,14 @@ use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::rank_placement::RankMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
 
+/// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
+/// its defaults.
+pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
+
+/// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
+/// machine itself on a miss.
+pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
+
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
 

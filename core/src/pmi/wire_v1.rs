@@ -288,3 +288,8 @@ impl LineBuilder {
         self.0
     }
 }
+
+/// A decimal number, whole and in range.
+pub(super) fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}

@@ -131,7 +131,7 @@ fn take_up_to(buffer: &mut Vec<u8>, input: &mut &[u8], wanted: usize) -> bool {
 pub(super) fn length(header: &[u8]) -> Result<usize, ProtocolError> {
     let digits = header.trim_ascii();
     let blanks = header.iter().all(|&b| b.is_ascii_digit() || b == b' ');
-    let number = blanks.then(|| super::request::number(digits)).flatten();
+    let number = blanks.then(|| wire_v1::number(digits)).flatten();
     let number = number.filter(|&length: &usize| length > 0);
     number.ok_or_else(|| ProtocolError::FrameLength(excerpt(header)))
 }

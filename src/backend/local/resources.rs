@@ -20,7 +20,7 @@ use crate::sys::descriptors;
 use crate::sys::poll::{Source, Token};
 use wireup_core::job::ids::JobNumber;
 use wireup_core::node::{Facts, NodeCore, Terms, Voucher};
-use wireup_core::pmi::server::{MEMORY_KINDS, TOPOLOGY_FILE};
+use wireup_core::pmi::store::{MEMORY_KINDS, TOPOLOGY_FILE};
 
 /// What a backend needs and may not get: descriptors, directories, the nodes' state.
 pub(super) struct Made {

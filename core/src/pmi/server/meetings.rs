@@ -3,13 +3,13 @@
 use super::{ReleaseError, Server, send};
 use crate::job::ids::LocalRank;
 use crate::kvs::Stamp;
-use crate::pmi::barriers::{Arrival, RingValues};
-use crate::pmi::client::{AttributeWaiter, Open};
+use crate::pmi::barriers::Arrival;
+use crate::pmi::client::Open;
 use crate::pmi::collective::{Collective, CollectiveScope, Group};
-use crate::pmi::command::Call;
+use crate::pmi::command::{Call, Waiter};
 use crate::pmi::effect::Effect;
 use crate::pmi::reply::{PmiRefusal, Reply};
-use crate::pmi::ring::Ring;
+use crate::pmi::ring::{Ring, RingValues};
 
 impl Server {
     /// The barrier a group stands for, if its caller and all it names can take part.
@@ -52,7 +52,7 @@ impl Server {
         let state = &mut self.client(rank).state;
         state.wait(call, Open::Collective(collective.clone(), number));
         let call = call.clone().keep();
-        let waiter = AttributeWaiter { rank, call };
+        let waiter = Waiter { rank, call };
         if let Some(renewal) = &mut self.client(rank).renewal {
             renewal.held.push((collective, waiter, ring));
             return Ok(None);
@@ -101,7 +101,7 @@ impl Server {
     /// Answers a rank that waited in a barrier or ring, unless it has broken the protocol since.
     pub(super) fn answer(
         &mut self,
-        waiter: AttributeWaiter,
+        waiter: Waiter,
         collective: &Collective,
         reply: &Reply<'_>,
         effects: &mut Vec<Effect>,

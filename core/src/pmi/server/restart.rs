@@ -13,12 +13,14 @@
 
 use super::Server;
 use crate::job::ids::LocalRank;
-use crate::pmi::barriers::{LateArrival, RingValues};
-use crate::pmi::client::{AttributeWaiter, Renewal};
+use crate::pmi::barriers::LateArrival;
+use crate::pmi::client::Renewal;
 use crate::pmi::collective::Collective;
+use crate::pmi::command::Waiter;
 use crate::pmi::effect::Effect;
 use crate::pmi::reply::PmiRefusal;
 use crate::pmi::request::PmiRequest;
+use crate::pmi::ring::RingValues;
 
 impl Server {
     /// The same, where another process may come to speak for a rank.
@@ -110,7 +112,7 @@ impl Server {
     fn enter(
         &mut self,
         collective: Collective,
-        waiter: AttributeWaiter,
+        waiter: Waiter,
         ring: Option<RingValues>,
         effects: &mut Vec<Effect>,
     ) {
