@@ -11,6 +11,7 @@ mod host;
 mod invitation;
 mod member;
 mod service;
+mod strangers;
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -1,11 +1,12 @@
 //! Connections between hosts: the higher rank connects, and says its rank in 4 bytes. Source: IMPI 2.3.8.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use wireup_impi_core::world::World;
 
+use super::strangers::Strangers;
 use super::{AgentError, host_address};
 use crate::stream::{connect_from, watch};
 
@@ -48,28 +49,20 @@ pub fn connect_all(
     }
     let mut missing: Vec<usize> = others().filter(|host| *host > me).collect();
     let until = Instant::now() + PATIENCE;
+    let mut strangers = Strangers::<4>::new(SAYS);
     while !missing.is_empty() {
-        let stream = accept_until(listener, until)
-            .map_err(AgentError::io(format!("waiting for hosts {missing:?}")))?;
+        let waiting = || AgentError::io(format!("waiting for hosts {missing:?}"));
+        let (stream, rank) = strangers.next(listener, Some(until)).map_err(waiting())?;
+        let host = u32::from_be_bytes(rank) as usize;
         // Any other connection is no host of this job.
-        if let Ok((stream, host)) = greeted(stream)
-            && let Some(at) = missing.iter().position(|known| *known == host)
-        {
+        if let Some(at) = missing.iter().position(|known| *known == host) {
+            let prepared = stream.set_nodelay(true).and_then(|()| watch(&stream));
+            prepared.map_err(waiting())?;
             missing.remove(at);
             channels.push((host, stream));
         }
     }
     Ok(channels)
-}
-
-fn greeted(mut stream: TcpStream) -> io::Result<(TcpStream, usize)> {
-    stream.set_nodelay(true)?;
-    watch(&stream)?;
-    stream.set_read_timeout(Some(SAYS))?;
-    let mut rank = [0; 4];
-    stream.read_exact(&mut rank)?;
-    stream.set_read_timeout(None)?;
-    Ok((stream, u32::from_be_bytes(rank) as usize))
 }
 
 /// Accepts one connection.

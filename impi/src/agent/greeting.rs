@@ -18,6 +18,8 @@ const TICKET: usize = 16;
 /// What lets a process in.
 pub type Ticket = [u8; TICKET];
 const MAGIC: &[u8; 4] = b"WIMP";
+/// Bytes that a process says.
+pub(super) const HELLO: usize = MAGIC.len() + TICKET + 4;
 /// More than the values of [`wireup_impi_core::world::MAX_PROCS`] processes.
 const MAX_VALUES: u32 = 64 << 20;
 
@@ -85,15 +87,9 @@ pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
 }
 
 impl Welcome {
-    /// Lets a process in; its rank in the launch.
-    pub(super) fn admit(
-        &self,
-        stream: &mut (impl Read + Write),
-        procs: usize,
-    ) -> io::Result<usize> {
+    /// Whether what a connection says lets it in; its rank in the launch.
+    pub(super) fn admit(&self, hello: &[u8; HELLO], procs: usize) -> io::Result<usize> {
         let refuse = || io::Error::from(io::ErrorKind::PermissionDenied);
-        let mut hello = [0; 4 + TICKET + 4];
-        stream.read_exact(&mut hello)?;
         let ticket = hello[4..].iter().zip(&self.ticket);
         let differ = ticket.fold(0, |sum, (theirs, ours)| sum | (theirs ^ ours));
         if &hello[..4] != MAGIC || differ != 0 {

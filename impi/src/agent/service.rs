@@ -12,11 +12,12 @@ use wireup_impi_core::packet::{Packet, PacketType};
 use wireup_impi_core::world::World;
 
 use super::AgentError;
-use super::greeting::Welcome;
+use super::greeting::{HELLO, Welcome};
+use super::strangers::Strangers;
 use crate::stream::read_packet;
 
 /// How long a process may take to say hello.
-const HELLO: Duration = Duration::from_secs(10);
+const SAYS: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 enum Event {
@@ -222,9 +223,16 @@ pub(super) fn serve(
 
 /// Lets processes in until the service ends with its process.
 fn admit_all(shared: &Arc<Shared>, door: &TcpListener, welcome: &Welcome, size: usize) {
-    for stream in door.incoming() {
-        let Ok(stream) = stream else { continue };
-        if let Err(error) = admit(shared, stream, welcome, size) {
+    let mut strangers = Strangers::<HELLO>::new(SAYS);
+    loop {
+        let (stream, hello) = match strangers.next(door, None) {
+            Ok(next) => next,
+            Err(error) => {
+                let why = format!("listening for processes: {error}");
+                return shared.report(Event::Broken(why));
+            }
+        };
+        if let Err(error) = admit(shared, stream, &hello, welcome, size) {
             eprintln!("wireup impi: a process was not let in: {error}");
         }
     }
@@ -233,18 +241,22 @@ fn admit_all(shared: &Arc<Shared>, door: &TcpListener, welcome: &Welcome, size: 
 fn admit(
     shared: &Arc<Shared>,
     mut stream: TcpStream,
+    hello: &[u8; HELLO],
     welcome: &Welcome,
     size: usize,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(HELLO))?;
-    let index = welcome.admit(&mut stream, size)?;
+    let index = welcome.admit(hello, size)?;
     if std::mem::replace(&mut shared.lock().connected[index], true) {
         return Err(io::Error::other(format!("rank {index} is there already")));
     }
-    welcome.introduce(&mut stream, index)?;
-    stream.set_read_timeout(None)?;
-    attach(shared, End::Proc(shared.first + index), stream).map(drop)
+    let end = End::Proc(shared.first + index);
+    let attached = stream.set_nodelay(true);
+    let attached = attached.and_then(|()| welcome.introduce(&mut stream, index));
+    if let Err(error) = attached.and_then(|()| attach(shared, end, stream)) {
+        // The process counts as there, and nothing would report its end.
+        shared.broken(end, error);
+    }
+    Ok(())
 }
 
 /// Starts the threads of a connection; the writer's handle.

@@ -5,6 +5,7 @@
 mod c_program;
 #[path = "../library/mod.rs"]
 mod library;
+mod strangers;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
