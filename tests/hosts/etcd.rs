@@ -119,7 +119,8 @@ fn run(cluster: &Cluster, host: usize, words: &[&str]) -> Run {
 
 /// What etcdctl prints, asked of the first member.
 fn asked(cluster: &Cluster, words: &[&str]) -> String {
-    let command = cluster.command(0, [CLIENT].iter().chain(words));
+    let client = [CLIENT, "--command-timeout=60s"];
+    let command = cluster.command(0, client.iter().chain(words));
     let command = command
         .env("ETCDCTL_API", "3")
         .env(ENDPOINTS, endpoint(0, false));
