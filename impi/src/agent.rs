@@ -10,6 +10,7 @@ pub mod greeting;
 mod host;
 mod invitation;
 mod member;
+mod outboxes;
 mod service;
 mod strangers;
 

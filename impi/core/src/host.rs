@@ -43,7 +43,7 @@ pub enum HostError {
 /// An order to the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Write the packet there; where that is a process, call [`Host::taken`] afterwards.
+    /// Write the packet there; where that is a process, call [`Host::taken`] when it is about to be written.
     Send(End, Packet),
     /// The channel is closed in order.
     Close(usize),
@@ -121,7 +121,7 @@ impl Host {
         self.route(destination, packet)
     }
 
-    /// A process has taken a packet.
+    /// A process has taken a packet, or may have.
     pub fn taken(&mut self, header: &Header) {
         if let (Some(&source), Some(&destination)) = (
             self.ranks.get(&header.source),

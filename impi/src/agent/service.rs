@@ -1,18 +1,17 @@
 //! The agent while the job runs: two threads for each connection, around one [`Host`].
 
-use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use wireup_impi_core::host::{End, Host, Order};
-use wireup_impi_core::packet::{Packet, PacketType};
+use wireup_impi_core::host::{End, Host};
 use wireup_impi_core::world::World;
 
 use super::AgentError;
 use super::greeting::{HELLO, Welcome};
+use super::outboxes::{Next, Outboxes};
 use super::strangers::Strangers;
 use crate::stream::read_packet;
 
@@ -63,19 +62,9 @@ impl LaunchOver {
     }
 }
 
-/// Packets that wait for one connection. Acks overtake the others.
-#[derive(Debug, Default)]
-struct Outbox {
-    urgent: VecDeque<Packet>,
-    packets: VecDeque<Packet>,
-    /// Nothing more will come.
-    closing: bool,
-}
-
 #[derive(Debug)]
 struct State {
-    host: Host,
-    outboxes: HashMap<End, Outbox>,
+    outboxes: Outboxes,
     connected: Vec<bool>,
     told_over: bool,
 }
@@ -100,27 +89,10 @@ impl Shared {
 
     /// Does what the machine has ordered.
     fn act(&self, state: &mut State) {
-        for order in state.host.take_orders() {
-            match order {
-                Order::Send(end, packet) => {
-                    let outbox = state.outboxes.entry(end).or_default();
-                    if packet.header.kind == PacketType::ProtoAck {
-                        outbox.urgent.push_back(packet);
-                    } else {
-                        outbox.packets.push_back(packet);
-                    }
-                }
-                Order::Close(host) => {
-                    state.outboxes.entry(End::Host(host)).or_default().closing = true
-                }
-            }
-        }
-        if state.host.is_over() && !state.told_over {
+        state.outboxes.fill();
+        if state.outboxes.host.is_over() && !state.told_over {
             state.told_over = true;
-            state
-                .outboxes
-                .values_mut()
-                .for_each(|outbox| outbox.closing = true);
+            state.outboxes.close_all();
             self.report(Event::Over);
         }
         self.filled.notify_all();
@@ -155,8 +127,7 @@ pub(super) fn serve(
     let size = world.hosts[me].size;
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
-            host: Host::new(me, world.clone()),
-            outboxes: HashMap::new(),
+            outboxes: Outboxes::new(Host::new(me, world.clone())),
             connected: vec![false; size],
             told_over: false,
         }),
@@ -211,7 +182,7 @@ pub(super) fn serve(
                 }
                 for index in 0..size {
                     if !state.connected[index] {
-                        state.host.finish(shared.first + index);
+                        state.outboxes.host.finish(shared.first + index);
                     }
                 }
                 shared.act(&mut state);
@@ -273,14 +244,10 @@ fn attach(
             return;
         };
         let mut state = writes.lock();
-        if state.host.ended(end).is_err() {
+        if state.outboxes.host.ended(end).is_err() {
             return writes.broken(end, error);
         }
-        // A process that has finished: what it did not read is taken all the same.
-        let left = state.outboxes.remove(&end).unwrap_or_default();
-        left.packets
-            .iter()
-            .for_each(|packet| state.host.taken(&packet.header));
+        state.outboxes.discard(end);
         writes.act(&mut state);
     })?;
     Ok(Some(writer))
@@ -291,20 +258,20 @@ fn read(shared: &Shared, end: End, mut stream: TcpStream) {
         let packet = match read_packet(&mut stream, shared.limit) {
             Ok(Some(packet)) => packet,
             Ok(None) => {
-                if let Err(why) = shared.lock().host.ended(end) {
+                if let Err(why) = shared.lock().outboxes.host.ended(end) {
                     shared.broken(end, why);
                 }
                 return;
             }
             Err(error) => {
-                if shared.lock().host.ended(end).is_err() {
+                if shared.lock().outboxes.host.ended(end).is_err() {
                     shared.broken(end, error);
                 }
                 return;
             }
         };
         let mut state = shared.lock();
-        let result = state.host.packet(end, packet);
+        let result = state.outboxes.host.packet(end, packet);
         shared.act(&mut state);
         drop(state);
         if let Err(why) = result {
@@ -317,31 +284,25 @@ fn write(shared: &Shared, end: End, mut stream: TcpStream) -> io::Result<()> {
     loop {
         let mut state = shared.lock();
         let packet = loop {
-            let outbox = state.outboxes.entry(end).or_default();
-            match outbox
-                .urgent
-                .pop_front()
-                .or_else(|| outbox.packets.pop_front())
-            {
-                Some(packet) => break packet,
-                None if outbox.closing => {
+            match state.outboxes.next(end) {
+                Next::Write(packet) => break packet,
+                Next::Close => {
                     drop(state);
                     return stream.shutdown(Shutdown::Write);
                 }
-                None => {
+                Next::Wait => {
                     state = shared
                         .filled
                         .wait(state)
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
                 }
             }
         };
-        drop(state);
-        stream.write_all(&packet.bytes())?;
         if let End::Proc(_) = end {
-            let mut state = shared.lock();
-            state.host.taken(&packet.header);
+            // Its ack is for another writer.
             shared.act(&mut state);
         }
+        drop(state);
+        stream.write_all(&packet.bytes())?;
     }
 }

@@ -1,0 +1,179 @@
+//! What waits to be written, a queue for each connection around one [`Host`].
+
+use std::collections::{HashMap, VecDeque};
+
+use wireup_impi_core::host::{End, Host, Order};
+use wireup_impi_core::packet::{Packet, PacketType};
+
+/// Packets that wait for one connection. Acks overtake the others.
+#[derive(Debug, Default)]
+struct Outbox {
+    urgent: VecDeque<Packet>,
+    packets: VecDeque<Packet>,
+    /// Nothing more will come.
+    closing: bool,
+}
+
+/// What a writer does next.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    Write(Packet),
+    /// Nothing is left, and nothing more will come.
+    Close,
+    Wait,
+}
+
+#[derive(Debug)]
+pub(super) struct Outboxes {
+    pub(super) host: Host,
+    queues: HashMap<End, Outbox>,
+}
+
+impl Outboxes {
+    pub(super) fn new(host: Host) -> Self {
+        Self {
+            host,
+            queues: HashMap::new(),
+        }
+    }
+
+    /// Does what the host has ordered.
+    pub(super) fn fill(&mut self) {
+        for order in self.host.take_orders() {
+            match order {
+                Order::Send(end, packet) => {
+                    let outbox = self.queues.entry(end).or_default();
+                    if packet.header.kind == PacketType::ProtoAck {
+                        outbox.urgent.push_back(packet);
+                    } else {
+                        outbox.packets.push_back(packet);
+                    }
+                }
+                Order::Close(host) => {
+                    self.queues.entry(End::Host(host)).or_default().closing = true;
+                }
+            }
+        }
+    }
+
+    /// Nothing more will come for any connection.
+    pub(super) fn close_all(&mut self) {
+        self.queues
+            .values_mut()
+            .for_each(|outbox| outbox.closing = true);
+    }
+
+    /// The next packet for a connection.
+    ///
+    /// One for a process counts as taken from here on: the process may answer, and finish, before its writer runs
+    /// again, and the host acknowledges what has come before it says FINI.
+    pub(super) fn next(&mut self, end: End) -> Next {
+        let outbox = self.queues.entry(end).or_default();
+        let packet = outbox.urgent.pop_front();
+        match packet.or_else(|| outbox.packets.pop_front()) {
+            Some(packet) => {
+                if let End::Proc(_) = end {
+                    self.host.taken(&packet.header);
+                    self.fill();
+                }
+                Next::Write(packet)
+            }
+            None if outbox.closing => Next::Close,
+            None => Next::Wait,
+        }
+    }
+
+    /// A process has finished: what it did not read is taken all the same.
+    pub(super) fn discard(&mut self, end: End) {
+        let left = self.queues.remove(&end).unwrap_or_default();
+        for packet in left.packets {
+            self.host.taken(&packet.header);
+        }
+        self.fill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wireup_impi_core::packet::{Header, ProcId};
+    use wireup_impi_core::world::{self, Client, Limits, World};
+
+    use super::*;
+
+    const ACK_MARK: u32 = 2;
+
+    /// Two clients with one process each.
+    fn world() -> World {
+        let host = |client| world::Host {
+            client,
+            address: [0; 16],
+            port: 1,
+            first: client,
+            size: 1,
+        };
+        World {
+            version: (0, 0),
+            clients: [0, 1].map(|first| Client { first, size: 1 }).into(),
+            hosts: [0, 1].map(host).into(),
+            procs: [0, 1].map(proc).into(),
+            limits: Limits {
+                data_length: 100,
+                tag_upper_bound: 32_767,
+                crossover_size: 1024,
+                max_linear: 4,
+                ack_mark: ACK_MARK,
+                high_water: 4,
+            },
+        }
+    }
+
+    fn proc(pid: i64) -> ProcId {
+        ProcId { host: [1; 16], pid }
+    }
+
+    fn packet(kind: PacketType, from: ProcId, to: ProcId) -> Packet {
+        Packet {
+            header: Header::new(kind, from, to),
+            data: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_process_is_given_is_acknowledged_before_the_host_says_fini() {
+        let mut outboxes = Outboxes::new(Host::new(1, world()));
+        let data = packet(PacketType::Data, proc(0), proc(1));
+        for _ in 0..ACK_MARK {
+            outboxes.host.packet(End::Host(0), data.clone()).unwrap();
+        }
+        outboxes.fill();
+        for _ in 0..ACK_MARK {
+            assert_eq!(outboxes.next(End::Proc(1)), Next::Write(data.clone()));
+        }
+        // The process reads the last packet and finishes while its writer has not run again.
+        outboxes.host.finish(1);
+        outboxes.fill();
+        let ack = packet(PacketType::ProtoAck, proc(1), proc(0));
+        let none = ProcId::default();
+        let fini = packet(PacketType::Fini, none, none);
+        for expected in [Next::Write(ack), Next::Write(fini.clone()), Next::Wait] {
+            assert_eq!(outboxes.next(End::Host(0)), expected);
+        }
+        outboxes.host.packet(End::Host(0), fini).unwrap();
+        outboxes.fill();
+        assert_eq!(outboxes.next(End::Host(0)), Next::Close);
+    }
+
+    #[test]
+    fn what_a_process_that_has_finished_did_not_read_is_acknowledged() {
+        let mut outboxes = Outboxes::new(Host::new(1, world()));
+        let data = packet(PacketType::Data, proc(0), proc(1));
+        for _ in 0..ACK_MARK {
+            outboxes.host.packet(End::Host(0), data.clone()).unwrap();
+        }
+        outboxes.fill();
+        outboxes.discard(End::Proc(1));
+        let ack = packet(PacketType::ProtoAck, proc(1), proc(0));
+        assert_eq!(outboxes.next(End::Host(0)), Next::Write(ack));
+        assert_eq!(outboxes.next(End::Proc(1)), Next::Wait);
+    }
+}
