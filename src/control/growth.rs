@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Controller;
-use super::spawn::Asker;
+use super::spawn::{Asker, Wanting, too_late};
 use crate::backend::message::NodeRefusal;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
@@ -14,16 +14,6 @@ use crate::report::failures::by_node;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, Spawner};
-
-/// A spawn that was not decided yet.
-#[derive(Debug)]
-pub(super) struct Wanting {
-    pub(super) asker: Asker,
-    pub(super) by: Spawner,
-    pub(super) request: Box<SpawnRequest>,
-    /// How long it may take, and when it is given up.
-    pub(super) limit: Option<(Duration, Duration)>,
-}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -166,15 +156,4 @@ fn growth_failure(failed: &[(NodeId, NodeRefusal)], names: &[String]) -> Option<
         kind: SpawnFailureKind::Failed,
         text: texts.join("; "),
     })
-}
-
-/// What took longer than it may.
-pub(super) fn too_late(limit: Duration) -> SpawnFailure {
-    SpawnFailure {
-        kind: SpawnFailureKind::TimedOut,
-        text: format!(
-            "not all processes were started within the {} s allowed",
-            limit.as_secs_f64()
-        ),
-    }
 }

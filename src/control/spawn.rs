@@ -12,7 +12,6 @@ use tracing::{Span, info_span};
 pub(super) use family::Family;
 use family::{Birth, FamilyMember};
 
-use super::growth::{Wanting, too_late};
 use super::{Controller, RankLife};
 use crate::backend::message::ToBackend;
 use crate::plan::allocations::Ground;
@@ -28,6 +27,27 @@ use wireup_core::queries::{self, JobEnd};
 
 /// A waiter for an answer: a node, and its ticket for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);
+
+/// A spawn that was not decided yet.
+#[derive(Debug)]
+pub(super) struct Wanting {
+    pub(super) asker: Asker,
+    pub(super) by: Spawner,
+    pub(super) request: Box<SpawnRequest>,
+    /// How long it may take, and when it is given up.
+    pub(super) limit: Option<(Duration, Duration)>,
+}
+
+/// What took longer than it may.
+pub(super) fn too_late(limit: Duration) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::TimedOut,
+        text: format!(
+            "not all processes were started within the {} s allowed",
+            limit.as_secs_f64()
+        ),
+    }
+}
 
 /// Why nothing is spawned any more.
 fn ending() -> SpawnFailure {

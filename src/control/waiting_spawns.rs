@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::control::Controller;
-use crate::control::growth::Wanting;
+use crate::control::spawn::Wanting;
 use crate::plan::Standing;
 use crate::plan::allocations::Ground;
 use wireup_core::job::ids::{GlobalRank, JobNumber};

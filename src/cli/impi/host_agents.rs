@@ -13,7 +13,6 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use rustix::fs::{MemfdFlags, memfd_create};
 use thiserror::Error;
 
-use super::membership::SECRETS;
 use crate::detached;
 use crate::failure::{AnyError, RequestError, RunFailure};
 use crate::inspect::agent_file::{IMPI, find};
@@ -25,6 +24,9 @@ use wireup_core::job::builds::SameBuild;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{AppSpec, Inherited, JobSpec, PmiChoice, Preload, StdinTarget};
 use wireup_core::link::launcher::{COMMAND, JOB, describe};
+
+/// Variables by which the server is joined; ranks find them empty.
+pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
 
 /// What the hosts are not to have: it would make their launch another kind of launch, or is secret.
 const NOT_PASSED: [&str; 5] = [

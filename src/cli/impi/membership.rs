@@ -12,7 +12,7 @@ use std::str::FromStr;
 use rustix::process::Pid;
 use thiserror::Error;
 
-use super::host_agents::HostAgents;
+use super::host_agents::{HostAgents, SECRETS};
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::agent_file::{IMPI, find};
 use crate::plan::placed;
@@ -68,9 +68,6 @@ impl FromStr for Link {
         })
     }
 }
-
-/// Variables by which the server is joined; ranks find them empty.
-pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
 
 /// Where ranks find the agent of their host.
 const AGENT: &str = "WIREUP_IMPI_AGENT";
