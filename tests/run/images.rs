@@ -1,8 +1,13 @@
 //! Ranks whose root directory is an image, on one machine. The image is the machine's own root directory.
 
-use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::common::{DEADLINE, Output, Run, mpi, pmix};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{DEADLINE, Output, Run, mpi, pmix, skip};
 
 /// Two virtual nodes with two ranks each, in the image.
 fn run() -> Run {
@@ -19,7 +24,7 @@ fn virtual_nodes_share_one_container() {
         .expect_quiet_success();
     let mut lines = outcome.sorted_lines();
     lines.dedup();
-    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    let own = fs::read_link("/proc/self/ns/mnt").unwrap();
     // A name for each node and mounts for both, which are not this machine's, and nothing written.
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(
@@ -48,6 +53,66 @@ fn a_launcher_that_is_killed_leaves_nothing_of_it() {
     running.wait_for_many(Output::Stdout, "ready", 4);
     running.signal(Signal::KILL);
     running.finish().expect(137);
+}
+
+#[test]
+fn a_runtime_that_is_killed_and_a_holder_that_is_stopped_leave_nothing() {
+    let Ok(_) = Command::new("crun").arg("--version").output() else {
+        return skip("no crun: run scripts/setup");
+    };
+    for (name, signal) in [("crun", Signal::KILL), ("holder", Signal::STOP)] {
+        let script = "echo ready $WIREUP_LAUNCH_ID; read line; exit 7";
+        let run = Run::ranks(1, ["--image", "/", "--runtime", "crun"]);
+        let mut running = run.more(["sh", "-c", script]).stdin_held().start();
+        let line = running.wait_for(Output::Stdout, "ready");
+        let launch = line.trim().strip_prefix("ready ").unwrap().to_owned();
+        let processes = running.processes();
+        let runtime = processes.iter().find(|process| process.name == "crun");
+        let runtime = runtime.expect("the runtime is there").pid;
+        let children = format!("/proc/{runtime}/task/{runtime}/children");
+        let holder: i32 = fs::read_to_string(children)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let pid = if name == "crun" { runtime } else { holder };
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        drop(running.stdin());
+        running.finish().expect(7);
+        // Of one that nobody has collected it is empty.
+        let words = fs::read_to_string(format!("/proc/{holder}/cmdline"));
+        assert!(
+            !words.is_ok_and(|words| words.contains("wireup-holder")),
+            "{name}"
+        );
+        let named = format!("{launch}.n0.image");
+        assert!(!Path::new("/run/crun").join(&named).exists(), "{name}");
+        let controllers = fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+        let groups = controllers.map(|controller| controller.path().join(&named));
+        let left: Vec<PathBuf> = groups.filter(|group| group.exists()).collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+    }
+}
+
+/// A runtime of this name that is a script of the shell.
+fn says(script: &str, words: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("bwrap");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    let run = Run::ranks(1, ["--image", "/"]).env("PATH", path);
+    run.more(["true"]).run().expect(125).expect_one_line(words);
+}
+
+#[test]
+fn a_runtime_that_makes_no_container_is_said_to_have_ended() {
+    let failed = |reason| format!("--image /: bwrap cannot make the container: {reason}");
+    says("exit 9", &[&failed("exited with code 9")]);
+    says("kill -9 $$", &[&failed("killed by signal 9 (SIGKILL)")]);
+    says("echo why >&2; exit 9", &[&failed("why")]);
+    let other = failed("the container has a pid namespace of its own");
+    says("echo 1", &[&other]);
 }
 
 #[test]

@@ -76,10 +76,9 @@ pub fn command(
         Runtime::Crun => {
             separated(&mut words, host);
             words.add(["crun"]);
-            if host.user {
-                words.option("--root", holder.bundle.join("crun"));
-                words.add(["--cgroup-manager=disabled"]);
-            }
+            // What it would keep elsewhere stays when it is killed.
+            words.option("--root", holder.bundle.join("crun"));
+            words.add(["--cgroup-manager=disabled"]);
             words.add(["run", "--bundle"]);
             words.0.push(holder.bundle.into());
             words.add([holder.name]);
@@ -373,10 +372,7 @@ mod tests {
             );
             assert!(text.contains(" --root /b/"), "{text}");
             let text = words(runtime, HostFacts::default());
-            assert!(
-                !text.contains("--user ") && !text.contains("--root /b/c"),
-                "{text}"
-            );
+            assert!(!text.contains("--user "), "{text}");
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, geteuid, getpid, kill_process};
+use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_send_signal};
 
 use crate::failure::{RequestError, RunFailure};
 use crate::plan::Variable;
@@ -28,6 +28,7 @@ use wireup_core::container::{
     Root, bundle, layout,
 };
 use wireup_core::job::ids::{NodeId, Nspace};
+use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::spec::{BindMount, ImageSpec, Runtime};
 
 /// The program of the holder; empty if wireup was built without a C compiler.
@@ -79,6 +80,7 @@ impl RequestError for Problem {}
 pub(crate) struct Container {
     inside: Option<Inside>,
     runtime: Option<Child>,
+    holder: Option<OwnedFd>,
     /// What the holder reads, to the end of which it waits.
     input: Option<OwnedFd>,
     directory: PathBuf,
@@ -88,8 +90,15 @@ impl Drop for Container {
     fn drop(&mut self) {
         self.input = None;
         if let Some(Child { pid, pidfd }) = self.runtime.take() {
-            if !pidfd::ended_within(&pidfd, REMOVED_WITHIN) {
-                let _ = kill_process(pid, Signal::KILL);
+            let mut ended = pidfd::ended_within(&pidfd, REMOVED_WITHIN);
+            if let Some(holder) = self.holder.take() {
+                // One that has been stopped does not see that it is over; its runtime still removes the container.
+                let _ = pidfd_send_signal(&holder, Signal::KILL);
+                ended = ended || pidfd::ended_within(&pidfd, REMOVED_WITHIN / 5);
+            }
+            if !ended {
+                // Its session is its own.
+                let _ = kill_process_group(pid, Signal::KILL);
             }
             // Whoever collects orphans may have been first.
             let _ = spawn::wait(&pidfd);
@@ -153,6 +162,7 @@ impl Container {
         let mut made = Self {
             inside: None,
             runtime: None,
+            holder: None,
             input: None,
             directory: directory.clone(),
         };
@@ -219,8 +229,25 @@ impl Container {
         self.runtime = Some(child);
         self.input = Some(ours);
         drop(theirs);
-        let line = first_line(output)?;
-        line.trim().parse().map_err(io::Error::other)
+        let line = first_line(output).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.end_of_runtime(error),
+            _ => error,
+        })?;
+        let pid = line.trim().parse().map_err(io::Error::other)?;
+        self.holder = Some(holder(pid)?);
+        Ok(pid)
+    }
+
+    /// How the runtime has ended that has closed its output; the error if it goes on.
+    fn end_of_runtime(&mut self, error: io::Error) -> io::Error {
+        let ended = |child: &mut Child| pidfd::ended_within(&child.pidfd, REMOVED_WITHIN);
+        let Some(child) = self.runtime.take_if(ended) else {
+            return error;
+        };
+        let status = spawn::wait(&child.pidfd);
+        status.map_or(error, |status| {
+            io::Error::other(RankEnd::from(status).to_string())
+        })
     }
 }
 
@@ -331,6 +358,14 @@ fn environment() -> io::Result<Vec<CString>> {
         all.push(CString::new(user).map_err(io::Error::other)?);
     }
     Ok(all)
+}
+
+/// The process that has told this number, which another pid namespace may have given to another one.
+fn holder(pid: i32) -> io::Result<OwnedFd> {
+    let held = Pid::from_raw(pid).and_then(|pid| pidfd::open_pidfd(pid).ok());
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let held = held.filter(|_| name.trim_end() == HOLDER.trim_start_matches('/'));
+    held.ok_or_else(|| io::Error::other("the container has a pid namespace of its own"))
 }
 
 /// Waits for a line.

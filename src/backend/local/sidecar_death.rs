@@ -9,7 +9,7 @@ use crate::backend::local::{LocalBackend, LocalNode, raw};
 use crate::report::failures;
 use crate::sys::poll::Source;
 use crate::sys::procfs;
-use crate::sys::spawn::{self, ExitStatus};
+use crate::sys::spawn;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
@@ -35,10 +35,7 @@ impl LocalBackend {
         sidecar.ended = true;
         self.owned.remove(&raw(sidecar.child.pid));
         let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
-        let end = match spawn::wait(&sidecar.child.pidfd)? {
-            ExitStatus::Code(code) => RankEnd::Code(code),
-            ExitStatus::Signal { number, .. } => RankEnd::Signal(number),
-        };
+        let end = RankEnd::from(spawn::wait(&sidecar.child.pidfd)?);
         let how = failures::sidecar_end(end, hello.is_some(), printed);
         let end = match end {
             RankEnd::Code(0) => SidecarEnd::InOrder,

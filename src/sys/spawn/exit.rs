@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::process::WaitIdOptions;
 
+use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::usage::Usage;
 
 /// How a process ended.
@@ -20,6 +21,15 @@ pub enum ExitStatus {
         /// Whether the kernel dumped the process's memory.
         dumped: bool,
     },
+}
+
+impl From<ExitStatus> for RankEnd {
+    fn from(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Code(code) => Self::Code(code),
+            ExitStatus::Signal { number, .. } => Self::Signal(number),
+        }
+    }
 }
 
 /// Collects the exit of a process whose pidfd is readable; blocks if it is not.
