@@ -17,7 +17,9 @@ pub mod hook;
 pub mod host_mpi;
 mod layout;
 
-pub use command::{Holder, HostFacts, PODMAN_CONFIGURATION, Root, bundle, command};
+pub use command::{
+    Holder, HostFacts, PODMAN_CONFIGURATION, Root, bundle, command, podman_configuration,
+};
 pub use layout::{Entry, EntryKind, Layout, LayoutError, layout};
 
 /// Directories of the host that every container has.

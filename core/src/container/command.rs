@@ -15,9 +15,14 @@ use serde_json::json;
 use super::{BindMount, HOLDER, Layout};
 use crate::job::spec::Runtime;
 
-/// A file in the holder's directory by which a user's podman makes no lock in `/dev/shm`: its name, and its text.
-pub const PODMAN_CONFIGURATION: (&str, &str) =
-    ("containers.conf", "[engine]\nlock_type = \"file\"\n");
+/// The file in the holder's directory that has the [configuration](podman_configuration) of a user's podman.
+pub const PODMAN_CONFIGURATION: &str = "containers.conf";
+
+/// By this a user's podman makes no lock in `/dev/shm`, and its processes that outlive it have a variable, by which the guard
+/// finds them: they would wait for the locks that it has removed.
+pub fn podman_configuration(variable: &str) -> String {
+    format!("[engine]\nlock_type = \"file\"\nconmon_env_vars = [\"{variable}\"]\n")
+}
 
 /// The root directory of a container.
 #[derive(Clone, Copy, Debug)]
@@ -239,7 +244,7 @@ fn users_podman(words: &mut Words, holder: Holder<'_>) {
     for name in ["HOME=", "XDG_RUNTIME_DIR=", "XDG_CONFIG_HOME="] {
         words.variable(name, holder.bundle.to_owned());
     }
-    words.variable("CONTAINERS_CONF=", below(PODMAN_CONFIGURATION.0));
+    words.variable("CONTAINERS_CONF=", below(PODMAN_CONFIGURATION));
     words.add([
         "podman",
         "--storage-driver",

@@ -20,6 +20,7 @@ use crate::failure::{RequestError, RunFailure};
 use crate::plan::Variable;
 use crate::plan::inside::Inside;
 use crate::plan::staging::Tell;
+use crate::sys::leftovers::JOB;
 use crate::sys::mounts::{self, View};
 use crate::sys::pidfd;
 use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
@@ -166,8 +167,8 @@ impl Container {
             input: None,
             directory: directory.clone(),
         };
-        let (name_of_file, text) = PODMAN_CONFIGURATION;
-        fs::write(directory.join(name_of_file), text).map_err(broken)?;
+        let text = container::podman_configuration(&format!("{JOB}={job}"));
+        fs::write(directory.join(PODMAN_CONFIGURATION), text).map_err(broken)?;
         let program = directory.join("holder");
         write_program(&program).map_err(broken)?;
         let holder = Holder {
