@@ -6,8 +6,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
+use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
@@ -76,18 +77,38 @@ pub fn is_rendezvous(process: &Process) -> bool {
 /// what descends from these.
 pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
     let all = processes();
-    let is_marked = |pid: i32| {
-        let env = Environment::of(pid);
-        env.is_some_and(|env| env.get(JOB) == Some(job.as_bytes()))
-    };
     let ours = all
         .iter()
-        .filter(|process| is_ours(process.session) || is_marked(process.pid))
+        .filter(|process| is_ours(process.session) || has(process, JOB, job.as_bytes()))
         .map(|process| process.pid)
         .collect();
     let mut found = with_descendants(all, ours);
     found.retain(|process| !is_rendezvous(process));
     found
+}
+
+/// Whether a process has a variable with this value.
+fn has(process: &Process, name: &str, value: &[u8]) -> bool {
+    Environment::of(process.pid).is_some_and(|env| env.get(name) == Some(value))
+}
+
+/// Kills all processes that have a variable with this value, and those that they start meanwhile, for at most so long.
+pub fn end_all_with(name: &str, value: &[u8], most: Duration) {
+    let until = Instant::now() + most;
+    loop {
+        let mut found = processes();
+        found.retain(|process| !process.has_ended() && has(process, name, value));
+        if found.is_empty() || Instant::now() >= until {
+            return;
+        }
+        signal(&found, Signal::KILL);
+        // A timed wait on nothing: they may be no children of this process.
+        let nap = Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        let _ = poll(&mut [], Some(&nap));
+    }
 }
 
 /// Those of `all` that run and are in `found` or descend from one that is.
@@ -307,7 +328,7 @@ mod tests {
     #[test]
     fn only_session_directories_that_are_empty_or_ours_are_removed() {
         let tmp = tempfile::tempdir().unwrap();
-        let since = SystemTime::now() - std::time::Duration::from_secs(5);
+        let since = SystemTime::now() - Duration::from_secs(5);
         let uid = rustix::process::getuid().as_raw();
         let path = |rest: &str| tmp.path().join(rest.replace("UID", &uid.to_string()));
         for dir in [
@@ -326,7 +347,7 @@ mod tests {
         fs::write(path("ompi.a.UID/pid.77/contact.txt"), b"x").unwrap();
         fs::write(path("ompi.d.UID/pid.7/contact.txt"), b"x").unwrap();
         let ours = BTreeSet::from([77]);
-        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        let later = SystemTime::now() + Duration::from_secs(60);
         remove_session_directories(tmp.path(), uid, later, &ours);
         assert!(path("ompi.a.UID/jf.0/1/0").exists(), "made before");
         assert!(path("ompi.a.UID/pid.77/0").exists(), "made before");
@@ -341,7 +362,7 @@ mod tests {
 
     #[test]
     fn only_unused_files_of_mpi_libraries_are_removed() {
-        let since = SystemTime::now() - std::time::Duration::from_secs(5);
+        let since = SystemTime::now() - Duration::from_secs(5);
         let uid = rustix::process::getuid().as_raw();
         let name = |kind: &str| PathBuf::from(format!("{SHM}/{kind}{}", std::process::id()));
         let (left, open, other) = (name("mpich_shm_t"), name("mpich_shm_u"), name("unrelated-"));

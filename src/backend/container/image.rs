@@ -20,7 +20,7 @@ use crate::failure::{RequestError, RunFailure};
 use crate::plan::Variable;
 use crate::plan::inside::Inside;
 use crate::plan::staging::Tell;
-use crate::sys::leftovers::JOB;
+use crate::sys::leftovers::{self, JOB};
 use crate::sys::mounts::{self, View};
 use crate::sys::pidfd;
 use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
@@ -103,6 +103,12 @@ impl Drop for Container {
             }
             // Whoever collects orphans may have been first.
             let _ = spawn::wait(&pidfd);
+        }
+        if !geteuid().is_root() {
+            // Helpers of a user's podman would make files there again.
+            let theirs = self.directory.join(PODMAN_CONFIGURATION);
+            let theirs = theirs.as_os_str().as_bytes();
+            leftovers::end_all_with("CONTAINERS_CONF", theirs, REMOVED_WITHIN);
         }
         // What is mounted there is so in the container alone.
         let _ = fs::remove_dir_all(&self.directory);
