@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, Cluster};
@@ -183,11 +184,14 @@ fn an_image_that_cannot_be_mounted_is_named_once_with_the_reason() {
     fs::write(&text, "this is not an image").unwrap();
     let damaged = cluster.dir().join("damaged.squashfs");
     fs::write(&damaged, b"hsqs, and nothing else of one").unwrap();
+    let pipe = cluster.dir().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
     let nowhere = cluster.dir().join("nowhere");
     for (image, directory, reason) in [
         (&lost, &directory, "there is no such file"),
         (&text, &directory, "this is not a squashfs image"),
-        (&damaged, &directory, "cannot be mounted on"),
+        (&pipe, &directory, "this is not a squashfs image"),
+        (&damaged, &directory, "cannot be mounted"),
         (&image, &nowhere, "does not exist; make it, or name another"),
     ] {
         let run = cluster.run(0, FOUR).more([uenv(image, directory)]);

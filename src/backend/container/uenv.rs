@@ -8,8 +8,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use tracing::info;
 
 use crate::failure::{RequestError, RunFailure};
@@ -39,6 +41,11 @@ enum UenvProblem {
         mount: PathBuf,
         error: io::Error,
     },
+    #[error(
+        "--uenv {}: cannot be mounted: {SQUASHFUSE} does not read it ({error}); the file may be damaged or not whole, or be compressed in a way that this {SQUASHFUSE} does not know",
+        file.display()
+    )]
+    Unserved { file: PathBuf, error: io::Error },
     #[error(
         "--uenv {}: an ordinary user needs squashfuse for it, and there is no {SQUASHFUSE} in PATH: install it",
         .0.display()
@@ -80,7 +87,10 @@ fn open(uenv: &Uenv, cwd: &Path) -> Result<File, UenvProblem> {
             error,
         },
     };
-    let image = File::open(path).map_err(unreadable)?;
+    // The open of a pipe would wait for whoever writes to it.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let image = File::options().read(true).custom_flags(flags).open(path);
+    let image = image.map_err(unreadable)?;
     let regular = image.metadata().map_err(unreadable)?.is_file();
     if !regular || !mounts::is_squashfs(&image).map_err(unreadable)? {
         return Err(UenvProblem::NoImage(file()));
@@ -120,7 +130,10 @@ fn mount(
     let device = mounts::by_fuse(mount).map_err(failed)?;
     let server = serve(&program, path, device).map_err(failed)?;
     // Answered when the server serves; fails when it has ended.
-    std::fs::read_dir(mount).map_err(failed)?;
+    std::fs::read_dir(mount).map_err(|error| UenvProblem::Unserved {
+        file: file.clone(),
+        error,
+    })?;
     Ok(Some(server))
 }
 
