@@ -5,10 +5,12 @@
 //! host or many. [`environment`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
 //! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
 //! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`singleton`]
-//! is the other way round: it connects with a process that was started without a launcher. [`adopted`] does that for Open MPI.
+//! is the other way round: it connects with a process that was started without a launcher. [`adopted`] does that for Open MPI;
+//! `ending` is the end of the launch for both.
 
 pub mod adopted;
 pub mod carrier;
+mod ending;
 mod entrance;
 pub mod environment;
 mod interval;

@@ -4,12 +4,15 @@
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::ending;
 use super::environment::{redirected, server_address};
 use super::passage::Passages;
 use crate::failure::RunFailure;
+use crate::sys::signals::{Signals, ignored_at_start};
 use wireup_core::job::ids::Nspace;
 
 /// The variable with the namespace, in the environment of the launcher.
@@ -21,25 +24,34 @@ pub fn nspace() -> Option<Nspace> {
 }
 
 /// Tells a process where the server is, by one of its descriptors, and serves the client until it has ended, or the
-/// other descriptor's writer has before there was a client.
+/// other descriptor's writer has before there was a client. If the launch ends before, the client is sent SIGTERM.
 ///
 /// # Errors
 /// [`RunFailure`] when there is no such process, or the launch offers no PMIx.
 pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, RunFailure> {
     let failed = |error: io::Error| RunFailure::system("cannot stand in for a program", error);
     let path = |number: u32| format!("/proc/{process}/fd/{number}");
+    let mut signals = Signals::take(&ignored_at_start(), false).map_err(failed)?;
     let mut keepalive = Some(File::open(path(keepalive)).map_err(failed)?);
     let (mut passages, uri) = offered().map_err(failed)?;
     let report = OpenOptions::new().write(true).open(path(report));
     let told = report.and_then(|mut report| report.write_all(uri.as_bytes()));
     told.map_err(failed)?;
     loop {
+        if ending::is_ordered(&mut signals) {
+            let clients = passages.clients();
+            drop(passages);
+            clients.iter().for_each(ending::end);
+            return Ok(0);
+        }
         let gone = {
             let lives = keepalive.iter();
             let lives = lives.map(|file| PollFd::new(file, PollFlags::IN));
+            let signals = PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN);
             let carried = passages.interests();
             let carried = carried.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
-            let mut ready: Vec<PollFd<'_>> = lives.chain(carried).collect();
+            let ready = lives.chain(carried).chain(std::iter::once(signals));
+            let mut ready: Vec<PollFd<'_>> = ready.collect();
             match poll(&mut ready, None) {
                 Err(rustix::io::Errno::INTR) | Ok(_) => {}
                 Err(error) => return Err(failed(error.into())),

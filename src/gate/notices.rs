@@ -7,12 +7,14 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use rustix::process::{Signal, pidfd_send_signal};
+
 use super::entrance::{Refusal, check_user};
 use crate::sys::signals;
 
 /// Those who get notices.
 #[derive(Debug, Default)]
-pub(super) struct Notices(Vec<(TcpStream, Option<rustix::process::Signal>)>);
+pub(super) struct Notices(Vec<(TcpStream, Option<Signal>)>);
 
 impl Notices {
     /// Takes a connection.
@@ -63,7 +65,7 @@ impl Notices {
                 && let Ok(end) = check_user(stream)
             {
                 // A process that has just ended needs no signal.
-                let _ = end.signal(*signal);
+                let _ = end.process().map(|it| pidfd_send_signal(it, *signal));
             }
         }
     }

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::PollFlags;
 
 use super::carrier::{Carried, Carrier, Sender};
 use super::entrance::{Refusal, check_user};
+use crate::sys::tcp_peer::End;
 
 /// Connections of one rank at a time: a client has one.
 const MAX: usize = 8;
@@ -15,6 +16,7 @@ const MAX: usize = 8;
 #[derive(Debug)]
 struct Passage {
     carrier: Carrier,
+    client: End,
     /// The server has answered.
     answered: bool,
 }
@@ -61,6 +63,14 @@ impl Passages {
         self.served && self.open.is_empty()
     }
 
+    /// Processes that are connected.
+    pub(super) fn clients(&self) -> Vec<OwnedFd> {
+        let answered = self.open.iter().filter(|passage| passage.answered);
+        answered
+            .filter_map(|passage| passage.client.process().ok())
+            .collect()
+    }
+
     /// What to wait for.
     pub(super) fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let open = self
@@ -94,7 +104,7 @@ impl Passages {
         if self.open.len() >= MAX {
             return Err(Refusal::TooMany);
         }
-        check_user(&stream)?;
+        let client = check_user(&stream)?;
         let server = TcpStream::connect(self.server)?;
         for end in [&stream, &server] {
             end.set_nonblocking(true)?;
@@ -102,6 +112,7 @@ impl Passages {
         }
         Ok(Passage {
             carrier: Carrier::new(stream.into(), server.into()),
+            client,
             answered: false,
         })
     }

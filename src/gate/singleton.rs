@@ -4,15 +4,19 @@
 use std::env;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsFd as _;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::carrier::{Carried, Carrier};
+use super::ending;
 use super::entrance::check_user;
 use crate::failure::{AnyError, RunFailure};
 use crate::sys::inherited;
+use crate::sys::signals::{Signals, ignored_at_start};
+use crate::sys::tcp_peer::End;
 use wireup_core::pmi::singleton::{Agreed, Singleton};
 
 /// How long the process may take to answer.
@@ -21,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// With the value `yes`, the process's standard streams become those of its launch if it offers them.
 pub const STDIO: &str = "WIREUP_SINGLETON_STDIO";
 
-/// Serves the process that listens on that port of this host, until it ends.
+/// Serves the process that listens on that port of this host, until it ends. If the launch ends before, it is sent SIGTERM.
 ///
 /// # Errors
 /// [`RunFailure`] when it cannot be reached or is no client.
@@ -35,8 +39,10 @@ pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
         .parse()
         .map_err(|_| RunFailure::request("the launch offers no PMI".to_owned()))?;
     let server = inherited::socket(server).map_err(|error| failed(error.into()))?;
+    let signals = Signals::take(&ignored_at_start(), false);
+    let mut signals = signals.map_err(|error| failed(error.into()))?;
     let singleton = Singleton::new(key, name(STDIO) == "yes", &name("PMI_JOBID"));
-    let (stream, agreed) = meet(port, singleton).map_err(failed)?;
+    let (stream, program, agreed) = meet(port, singleton).map_err(failed)?;
     let streams = match agreed.stdio {
         true => standard_streams(port).map_err(|error| failed(error.into()))?,
         false => Vec::new(),
@@ -47,9 +53,18 @@ pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
             .map_err(|error| failed(error.into()))?;
         let mut carrier = Carrier::new(stream.into(), server).begun(agreed.received);
         while carrier.carry(|_, _| {}) == Carried::On {
-            let mut ready = carrier
-                .interests()
-                .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+            if ending::is_ordered(&mut signals) {
+                let program = program.process();
+                drop(carrier);
+                // Otherwise it has just ended.
+                if let Ok(program) = program {
+                    ending::end(&program);
+                }
+                break;
+            }
+            let [client, server] = carrier.interests();
+            let sources = [client, server, (signals.as_fd(), PollFlags::IN)];
+            let mut ready = sources.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
             match poll(&mut ready, None) {
                 Err(rustix::io::Errno::INTR) | Ok(_) => {}
                 Err(error) => return Err(failed(error.into())),
@@ -63,7 +78,7 @@ pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
 }
 
 /// Connects and agrees.
-fn meet(port: u16, mut singleton: Singleton) -> Result<(TcpStream, Agreed), AnyError> {
+fn meet(port: u16, mut singleton: Singleton) -> Result<(TcpStream, End, Agreed), AnyError> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
     stream.write_all(singleton.greeting().as_bytes())?;
@@ -85,9 +100,9 @@ fn meet(port: u16, mut singleton: Singleton) -> Result<(TcpStream, Agreed), AnyE
         };
         if let Some(agreed) = singleton.receive(&buffer[..count])? {
             // Not before: the kernel names no owner of a connection that has not been accepted.
-            check_user(&stream)?;
+            let program = check_user(&stream)?;
             stream.write_all(agreed.reply.as_bytes())?;
-            return Ok((stream, agreed));
+            return Ok((stream, program, agreed));
         }
     }
 }

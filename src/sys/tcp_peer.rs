@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::Pid;
 
 use crate::sys::pidfd::open_pidfd;
 
@@ -61,11 +61,11 @@ fn written(address: SocketAddr) -> String {
 }
 
 impl End {
-    /// Sends a signal to the process that has this end: the first of this user's that is found.
+    /// The process that has this end: the first of this user's that is found.
     ///
     /// # Errors
-    /// When no process has it, or it must not be signalled.
-    pub fn signal(self, signal: Signal) -> io::Result<()> {
+    /// When no process has it.
+    pub fn process(self) -> io::Result<OwnedFd> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let pid = fs::read_dir("/proc")?
             .flatten()
@@ -77,7 +77,7 @@ impl End {
         if !self.is_of(pid) {
             return Err(gone());
         }
-        Ok(pidfd_send_signal(pidfd, signal)?)
+        Ok(pidfd)
     }
 
     fn is_of(self, pid: i32) -> bool {

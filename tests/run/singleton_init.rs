@@ -1,6 +1,6 @@
 //! Programs that were started without a launcher and spawn: they execute `mpiexec` or, with Open MPI 5, `prte`, which is wireup.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,17 @@ fn mpis_that_do() -> Vec<Mpi> {
         .collect()
 }
 
-/// Runs a program and removes what Open MPI leaves of it, whoever serves it: its session's directory and its shared memory.
-const TIDY: &str = r#""$@"; code=$?; rm -rf "$TMPDIR"/ompi.* /dev/shm/sm_segment.*; exit $code"#;
+/// Runs a program and removes what MPIs leave of it, whoever serves it: the directory of its session, if it is one of Open
+/// MPI, and its shared memory, if it is killed.
+const TIDY: &str = r#"
+"$@" & pid=$!
+wait $pid; code=$?
+rm -rf "$TMPDIR"/ompi.* /dev/shm/sm_segment.* /dev/shm/mpich_shm_$(printf %x $pid)_0
+exit $code"#;
 
 /// A command that finds wireup as `mpiexec` and `prte`.
 fn alone(mpi: &Mpi, words: impl IntoIterator<Item = OsString>) -> Run {
-    let tidy = match mpi.name.as_str() {
-        "openmpi5" => &["sh", "-c", TIDY, "sh"][..],
-        _ => &[],
-    };
-    let tidy = tidy.iter().map(OsString::from);
+    let tidy = ["sh", "-c", TIDY, "sh"].map(OsString::from).into_iter();
     let mut run = Run::command(tidy.chain(words));
     let links = run.dir().join("links");
     fs::create_dir(&links).unwrap();
@@ -87,31 +88,55 @@ fn a_python_script_without_a_launcher_spawns() {
     }
 }
 
-/// Spawns processes that would stay, and is killed.
-const KILLED: &str = r#"
-import os, signal, sys
+/// Spawns processes that would stay or fail, and is killed, stays, or aborts.
+const ENDS: &str = r#"
+import os, signal, sys, time
 from mpi4py import MPI
-child = "from mpi4py import MPI; import time; time.sleep(600)"
+child = "from mpi4py import MPI; import os, time; "
+child += "os._exit(3)" if sys.argv[1] == "stay" else "time.sleep(600)"
 MPI.COMM_SELF.Spawn(sys.executable, ["-c", child], maxprocs=2)
-os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "abort":
+    MPI.COMM_WORLD.Abort(7)
+time.sleep(600)
 "#;
 
-#[test]
-fn what_a_program_without_a_launcher_has_spawned_ends_when_it_is_killed() {
-    // MPICH leaves shared memory of a program that is killed.
-    for mpi in mpis_that_do().iter().filter(|mpi| mpi.name == "openmpi5") {
-        let Some(python) = mpi4py(mpi) else {
+/// Runs that under each MPI.
+fn ends(how: &str, code: i32) {
+    for mpi in mpis_that_do() {
+        let Some(python) = mpi4py(&mpi) else {
             return;
         };
-        let words = [python.python.as_os_str(), "-c".as_ref(), KILLED.as_ref()];
-        let words = words.map(OsString::from);
+        let words: [&OsStr; 4] = [
+            python.python.as_os_str(),
+            "-c".as_ref(),
+            ENDS.as_ref(),
+            how.as_ref(),
+        ];
         // The launch outlives the program by as long as it takes to end it.
-        let mut run = alone(mpi, words).clean_within(crate::common::DEADLINE);
+        let run = alone(&mpi, words.map(OsString::from));
+        let mut run = run.clean_within(crate::common::DEADLINE);
         for (name, value) in &python.env {
             run = run.env(name, value);
         }
-        run.run().expect(128 + 9);
+        run.run().expect(code);
     }
+}
+
+#[test]
+fn what_a_program_without_a_launcher_has_spawned_ends_when_it_is_killed() {
+    ends("kill", 128 + 9);
+}
+
+#[test]
+fn a_program_without_a_launcher_ends_when_what_it_has_spawned_fails() {
+    ends("stay", 128 + 15);
+}
+
+#[test]
+fn a_program_without_a_launcher_that_aborts_has_its_own_exit_code() {
+    ends("abort", 7);
 }
 
 /// A program in bash that listens, by Python, and starts `mpiexec` as MPICH does.
