@@ -51,6 +51,8 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
     };
     let backend: NameBackend = backend.parse().map_err(|_| refused())?;
     let failed = |error| RunFailure::system("cannot keep names", error);
+    // It withdraws the names of a launcher that is killed.
+    let _ = rustix::process::set_parent_process_death_signal(None);
     // A process without its name is one all the same.
     let _ = std::fs::write("/proc/self/comm", PROCESS_OF_STORE.to_bytes());
     let socket = std::io::stdin().as_fd().try_clone_to_owned();

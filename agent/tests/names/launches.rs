@@ -1,6 +1,8 @@
 //! Launches of MPI programs that find each other by names in each store.
 
-use crate::common::{Mpi, Outcome, Run, field, mpi};
+use rustix::process::Signal;
+
+use crate::common::{Mpi, Outcome, Output, Run, eventually, field, mpi};
 use crate::places::Place;
 
 /// One test per MPI, named after it.
@@ -46,6 +48,37 @@ fn of(name: &str, place: Option<Place>, test: impl Fn(&Mpi, &Place)) {
     if let (Some(mpi), Some(place)) = (mpi(name), place) {
         test(&mpi, &place);
     }
+}
+
+/// Publishes a name as a client of PMI-1, and stays.
+const PUBLISHER: &str = r#"
+    ask() { printf '%s\n' "$1" >&"$PMI_FD"; IFS= read -r reply <&"$PMI_FD"; }
+    ask 'cmd=init pmi_version=1 pmi_subversion=1'
+    ask 'cmd=publish_name service=kept port=somewhere'
+    echo "$reply"
+    sleep 600
+"#;
+
+#[test]
+fn names_of_a_launcher_that_is_killed_are_withdrawn() {
+    let Some(place) = Place::file() else { return };
+    let options = ["--names", place.backend(), "--pmi", "pmi1"];
+    let words = ["bash", "-c", PUBLISHER];
+    // The guard and the process that keeps the names live a little longer.
+    let run = Run::ranks(1, options).more(words);
+    let running = run.clean_within(crate::common::DEADLINE).start();
+    running.wait_for(Output::Stdout, "rc=0");
+    // The file's name also has the one by which the launches of this test meet.
+    let is_there = || {
+        let entries = std::fs::read_dir(place.shared().join(".mpinamepub")).unwrap();
+        let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.any(|name| name.ends_with("kept"))
+    };
+    assert!(is_there());
+    running.signal(Signal::KILL);
+    running.finish();
+    // MPICH's own name server would find it.
+    eventually("the name is withdrawn", || (!is_there()).then_some(()));
 }
 
 /// What makes the fabrics of MPICH and Intel MPI reach another launch; nothing to others.
