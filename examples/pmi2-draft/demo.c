@@ -287,8 +287,12 @@ int main(int argc, char **argv)
         names();
         spellings();
         foreign();
-        if (rank == 0)
-            spawn(argv[0]);
+        if (rank == 0) {
+            /* The children start in another directory. */
+            char *self = realpath(argv[0], NULL);
+            spawn(self == NULL ? argv[0] : self);
+            free(self);
+        }
         CHECK(pmi2_fence(pmi) == 0);
     } else if (strcmp(what, "child") == 0 && argc > 2) {
         child(argv[2]);

@@ -44,6 +44,17 @@ fn every_command_of_the_draft_is_served() {
 }
 
 #[test]
+fn the_program_of_the_draft_runs_as_its_page_says() {
+    let Some(program) = program("pmi2_draft") else {
+        return;
+    };
+    let dir = program.parent().unwrap().to_str().unwrap();
+    let options = ["--pmi", "pmi2", "--virtual-nodes", "2", "--wdir", dir];
+    let run = Run::ranks(4, options).more(["./pmi2_draft", "all"]).run();
+    expect(&run.expect(0), &[("all", 4), ("child", 3)]);
+}
+
+#[test]
 fn the_client_of_the_draft_is_clean_under_sanitizers_and_valgrind() {
     let two = ["--virtual-nodes", "2"];
     for build in ["pmi2_draft_asan", "pmi2_draft_tsan"] {
