@@ -2,12 +2,19 @@
 
 use std::borrow::Cow;
 use std::error::Error;
+use std::fmt::Display;
+use std::io;
 
 use wireup_core::job::outcome::{EXIT_FAILURE, EXIT_WIREUP};
 use wireup_core::job::shortage;
 
 /// An error of any module.
 pub type AnyError = Box<dyn Error + Send + Sync>;
+
+/// The system's error, with what it is about.
+pub(crate) fn about(what: &dyn Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
 
 /// An error that is the user's fault wherever it occurs: a [`RunFailure::Request`].
 pub trait RequestError: Error + Send + Sync + 'static {}

@@ -23,6 +23,12 @@ pub enum ClientError {
     NoServer,
     #[error("{0} is not set, or is no number")]
     Variable(&'static str),
+    #[error("PMI-1 has no place for {what} like {text:?}: no {forbidden}")]
+    Unsendable {
+        what: &'static str,
+        text: String,
+        forbidden: &'static str,
+    },
     #[error("cannot reach the server: {0}")]
     Connect(#[source] std::io::Error),
     #[error("no answer to `{request}`: {error}")]
@@ -57,6 +63,18 @@ impl Answer {
             _ => rest.split(' ').next(),
         }
     }
+}
+
+/// Fails for a key, or the name of a store, that would be more than one field.
+fn check_key(key: &str) -> Result<(), ClientError> {
+    let is_field = !key.contains(|c: char| c.is_whitespace() || c == '=' || c == '\0');
+    is_field
+        .then_some(())
+        .ok_or_else(|| ClientError::Unsendable {
+            what: "a name",
+            text: key.to_owned(),
+            forbidden: "blanks, `=` and line breaks",
+        })
 }
 
 impl Client {
@@ -176,6 +194,15 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn put(&mut self, key: &str, value: &str) -> Result<(), ClientError> {
+        check_key(key)?;
+        // It goes to the end of the line.
+        if value.contains(['\n', '\0']) {
+            return Err(ClientError::Unsendable {
+                what: "a value",
+                text: value.to_owned(),
+                forbidden: "line breaks",
+            });
+        }
         let kvsname = &self.kvsname;
         self.ask(&format!(
             "cmd=put kvsname={kvsname} key={key} value={value}"
@@ -188,6 +215,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn get(&mut self, kvsname: Option<&str>, key: &str) -> Result<Option<String>, ClientError> {
+        check_key(key)?;
+        kvsname.map_or(Ok(()), check_key)?;
         let kvsname = kvsname.unwrap_or(&self.kvsname);
         let answer = self.try_ask(&format!("cmd=get kvsname={kvsname} key={key}"))?;
         let found = matches!(answer.field("rc"), None | Some("0"));

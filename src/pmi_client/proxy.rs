@@ -12,6 +12,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
+use crate::failure::about;
 use crate::gate::carrier::{Carried, Carrier, Sender};
 use crate::sys::inherited;
 use wireup_core::pmi::transcript::Side;
@@ -24,10 +25,12 @@ struct Record<W> {
     server: Side,
     /// When the client's last message came.
     asked: Option<Instant>,
+    /// Why messages are missing.
+    failed: Option<io::Error>,
 }
 
 impl<W: Write> Record<W> {
-    /// A reader that has gone does not disturb the program.
+    /// What cannot be written does not disturb the program.
     fn note(&mut self, sender: Sender, bytes: &[u8]) {
         let now = Instant::now();
         let since = now.duration_since(self.start).as_secs_f64();
@@ -42,7 +45,9 @@ impl<W: Write> Record<W> {
                 }
                 _ => String::new(),
             };
-            let _ = writeln!(self.to, "{since:11.6} {mark} {message}{took}");
+            if let Err(error) = writeln!(self.to, "{since:11.6} {mark} {message}{took}") {
+                self.failed.get_or_insert(error);
+            }
         }
         match sender {
             Sender::Client => self.asked = Some(now),
@@ -59,8 +64,9 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
     let number = env::var("PMI_FD")
         .ok()
         .and_then(|number| number.parse().ok());
-    let number =
-        number.ok_or_else(|| io::Error::other("PMI_FD is not set: no launcher serves PMI here"))?;
+    let number = number.ok_or_else(|| {
+        io::Error::other("PMI_FD is not set: no launcher serves PMI here by a socket")
+    })?;
     let server = inherited::socket(number)?;
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -72,7 +78,8 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
     let mut child = Command::new(first)
         .args(rest)
         .env("PMI_FD", theirs.as_raw_fd().to_string())
-        .spawn()?;
+        .spawn()
+        .map_err(|error| about(&first.display(), &error))?;
     drop(theirs);
     let mut record = Record {
         to,
@@ -80,6 +87,7 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
         client: Side::default(),
         server: Side::default(),
         asked: None,
+        failed: None,
     };
     let mut carrier = Carrier::new(ours.into(), server);
     while carrier.carry(|sender, bytes| record.note(sender, bytes)) == Carried::On {
@@ -91,7 +99,11 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
             Err(error) => return Err(error.into()),
         }
     }
-    let _ = record.to.flush();
+    if let Some(error) = record.failed.or_else(|| record.to.flush().err()) {
+        eprintln!(
+            "wireup: warning: wireup pmi proxy: what was said is not written down completely: {error}"
+        );
+    }
     let status = child.wait()?;
     let signal = status.signal().map(|signal| 128 + signal);
     Ok(status.code().or(signal).unwrap_or(1) as u8)

@@ -127,3 +127,41 @@ fn a_proxy_passes_on_the_exit_code() {
     let (_, launcher) = launchers(1).swap_remove(0);
     asked(launcher, &["proxy", "sh", "-c", "exit 7"]).expect(7);
 }
+
+#[test]
+fn a_proxy_says_that_its_record_is_not_complete_and_what_cannot_be_started() {
+    let (_, launcher) = launchers(1).swap_remove(0);
+    let own = wireup().to_str().unwrap().to_owned();
+    let words = ["proxy", "-o", "/dev/full", &own, "pmi", "barrier"];
+    let outcome = asked(launcher.clone(), &words).expect(0);
+    outcome.expect_one_line(&["not written down completely: No space left on device"]);
+    let outcome = asked(launcher, &["proxy", "/no/program"]).expect(125);
+    assert!(
+        outcome
+            .err()
+            .contains("wireup pmi proxy: /no/program: No such file"),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn what_is_more_than_a_key_or_a_value_is_not_sent() {
+    for (_, launcher) in launchers(1) {
+        for (words, told) in [
+            (["put", "a b", "c"], "no place for a name like \"a b\""),
+            (["put", "a=b", "c"], "no place for a name like \"a=b\""),
+            (
+                ["put", "a", "c\ncmd=abort"],
+                "no place for a value like \"c\\ncmd=abort\"",
+            ),
+            (
+                ["get", "--kvs=a b", "c"],
+                "no place for a name like \"a b\"",
+            ),
+        ] {
+            let outcome = asked(launcher.clone(), &words);
+            assert!(outcome.err().contains(told), "{outcome:?}");
+            assert_ne!(outcome.code, 0, "{outcome:?}");
+        }
+    }
+}
