@@ -123,6 +123,8 @@ impl Entrance {
         mut tell: impl FnMut(SocketAddr, Refusal),
     ) -> Option<Arrival> {
         while let Ok((stream, from)) = self.listener.accept() {
+            // A listener of IPv6 has addresses of IPv4 in a form of its own.
+            let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             match self.admit(stream, from, now) {
                 Ok(waiting) => self.waiting.push(waiting),
                 Err(refusal) => tell(from, refusal),

@@ -2,7 +2,8 @@
 //!
 //! Rule: a line of `/proc/net/tcp` and `tcp6` is one socket: its own address, that of the other end, its state, … its
 //! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A connection
-//! that its process has closed has no inode, and its user says nothing. Source: proc(5).
+//! that its process has closed has no inode, and its user says nothing. Either end of a connection over IPv4 may be a socket of
+//! IPv6, which has the addresses as `::ffff:A.B.C.D`. Source: proc(5), ipv6(7).
 
 use std::fs;
 use std::io;
@@ -25,12 +26,29 @@ pub struct End {
 /// # Errors
 /// When the kernel's table cannot be read.
 pub fn other_end(stream: &TcpStream) -> io::Result<Option<End>> {
+    let canonical = |address: SocketAddr| address.ip().to_canonical();
     let (theirs, ours) = (stream.peer_addr()?, stream.local_addr()?);
-    let table = match theirs.ip() {
-        IpAddr::V4(_) => "/proc/net/tcp",
-        IpAddr::V6(_) => "/proc/net/tcp6",
-    };
-    Ok(find(&fs::read_to_string(table)?, theirs, ours))
+    let mut found = None;
+    if let (IpAddr::V4(_), IpAddr::V4(_)) = (canonical(theirs), canonical(ours)) {
+        let [theirs, ours] = [theirs, ours].map(|end| SocketAddr::new(canonical(end), end.port()));
+        found = find(&fs::read_to_string("/proc/net/tcp")?, theirs, ours);
+    }
+    if found.is_none() {
+        let [theirs, ours] =
+            [theirs, ours].map(|end| SocketAddr::new(mapped(end.ip()), end.port()));
+        // Absent where the system has no IPv6.
+        let table = fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
+        found = find(&table, theirs, ours);
+    }
+    Ok(found)
+}
+
+/// An address of IPv4 as a socket of IPv6 has it.
+fn mapped(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(ip) => IpAddr::V6(ip.to_ipv6_mapped()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 fn find(table: &str, own: SocketAddr, other: SocketAddr) -> Option<End> {
@@ -97,11 +115,19 @@ mod tests {
 
     #[test]
     fn the_other_end_of_a_connection_is_that_of_its_process() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = TcpListener::bind(address) else {
+        for (listens, connects) in [
+            ("127.0.0.1:0", "127.0.0.1"),
+            ("[::1]:0", "::1"),
+            ("[::]:0", "127.0.0.1"),
+            ("[::]:0", "::ffff:127.0.0.1"),
+            ("127.0.0.1:0", "::ffff:127.0.0.1"),
+        ] {
+            let Ok(listener) = TcpListener::bind(listens) else {
                 continue;
             };
-            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let ip: IpAddr = connects.parse().unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let client = TcpStream::connect((ip, port)).unwrap();
             let (served, _) = listener.accept().unwrap();
             let end = other_end(&served).unwrap().unwrap();
             assert_eq!(end.uid, rustix::process::geteuid().as_raw());

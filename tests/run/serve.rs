@@ -255,9 +255,47 @@ fn an_interface_that_others_reach_asks_for_the_key_unless_that_is_turned_off() {
         "{challenge}"
     );
     served.end();
-    let served = Served::new(&["--listen", "0.0.0.0", "--pmi-port-auth", "none"]);
-    assert_eq!(served.says(first, ACK.len(), &[]), ACK);
-    served.end();
+    for any in ["0.0.0.0", "::"] {
+        let served = Served::new(&["--listen", any, "--pmi-port-auth", "none"]);
+        if geteuid().is_root() {
+            let nobody = ["setpriv", "--reuid", "65534", "--clear-groups"];
+            assert_eq!(served.says(first, 1000, &nobody), "", "{any}");
+            served.told("refused: its process belongs to uid 65534");
+        }
+        assert_eq!(served.says(first, ACK.len(), &[]), ACK, "{any}");
+        served.end();
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_be_offered_says_where() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    let port = taken.port().to_string();
+    let of_no_host = "192.0.2.1:0: Cannot assign requested address";
+    let cases: [(&[&str], &str); 4] = [
+        (
+            &["-n1", "--pmi-port", &port],
+            &format!("rank 0 cannot listen: {taken}: Address already in use"),
+        ),
+        (
+            &["-n2", "--pmi-port", "65535"],
+            "rank 1 cannot listen: --pmi-port 65535 leaves no port for it",
+        ),
+        (&["-n1", "--listen", "192.0.2.1"], of_no_host),
+        (
+            &["-n1", "--env-dir", "/proc/none"],
+            "cannot write the variables of rank 0: /proc/none/rank-0.env: No such file",
+        ),
+    ];
+    for (options, told) in cases {
+        let words = ["serve"].iter().chain(options);
+        let words = words.chain(&["--no-config", "--pmi", "pmi1", "--oversubscribe"]);
+        let words = words.map(OsString::from);
+        let outcome = Run::command(std::iter::once(wireup().into()).chain(words)).run();
+        let outcome = outcome.expect(125);
+        assert!(outcome.err().contains(told), "{outcome:?}");
+    }
 }
 
 #[test]
