@@ -1,22 +1,28 @@
-//! The port that stands for a PMIx server's, for one rank.
+//! The port that stands for a PMIx server's, for one rank. It admits one client at a time: to libpmix two would be processes of
+//! one rank, and each of them one that enters fences.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use super::carrier::{Carried, Carrier, Sender};
 use super::entrance::{Refusal, check_user};
 use crate::sys::tcp_peer::End;
 
-/// Connections of one rank at a time: a client has one.
+/// Connections of one rank at a time, those that say nothing included.
 const MAX: usize = 8;
 
 #[derive(Debug)]
 struct Passage {
     carrier: Carrier,
+    from: SocketAddr,
     client: End,
+    /// The client has said something.
+    spoke: bool,
     /// The server has answered.
     answered: bool,
 }
@@ -73,23 +79,32 @@ impl Passages {
 
     /// What to wait for.
     pub(super) fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
-        let open = self
-            .open
-            .iter()
-            .flat_map(|passage| passage.carrier.interests());
+        let open = self.open.iter().flat_map(|passage| {
+            let [client, server] = passage.carrier.interests();
+            // Nothing is carried before the client has spoken.
+            std::iter::once(client).chain(passage.spoke.then_some(server))
+        });
         std::iter::once((self.listener.as_fd(), PollFlags::IN)).chain(open)
     }
 
-    /// Accepts and carries.
+    /// Carries and accepts: the end of a client comes before the next one.
     pub(super) fn advance(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
+        self.carry(&mut tell);
         while let Ok((stream, from)) = self.listener.accept() {
-            match self.admit(stream) {
+            match self.admit(stream, from) {
                 Ok(passage) => self.open.push(passage),
                 Err(refusal) => tell(from, refusal),
             }
         }
+        self.carry(&mut tell);
+    }
+
+    fn carry(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
         let served = &mut self.served;
         self.open.retain_mut(|passage| {
+            if !passage.spoke {
+                return true;
+            }
             let answered = &mut passage.answered;
             let carried = passage.carrier.carry(|sender, _| {
                 *answered |= sender == Sender::Server;
@@ -98,9 +113,31 @@ impl Passages {
             *served |= !on && *answered;
             on
         });
+        let mut taken = self.open.iter().any(|passage| passage.spoke);
+        self.open.retain_mut(|passage| {
+            if passage.spoke {
+                return true;
+            }
+            let [(client, _), _] = passage.carrier.interests();
+            match recv(client, &mut [0; 1][..], RecvFlags::PEEK) {
+                Err(Errno::AGAIN | Errno::INTR) => true,
+                Ok((1.., _)) if taken => {
+                    tell(passage.from, Refusal::Taken);
+                    false
+                }
+                Ok((1.., _)) => {
+                    // What it says is carried in the next turn.
+                    passage.spoke = true;
+                    taken = true;
+                    true
+                }
+                // It has ended.
+                _ => false,
+            }
+        });
     }
 
-    fn admit(&self, stream: TcpStream) -> Result<Passage, Refusal> {
+    fn admit(&self, stream: TcpStream, from: SocketAddr) -> Result<Passage, Refusal> {
         if self.open.len() >= MAX {
             return Err(Refusal::TooMany);
         }
@@ -112,7 +149,9 @@ impl Passages {
         }
         Ok(Passage {
             carrier: Carrier::new(stream.into(), server.into()),
+            from,
             client,
+            spoke: false,
             answered: false,
         })
     }

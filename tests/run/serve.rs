@@ -105,6 +105,46 @@ fn intel_mpi_over_slurms_libpmi2_is_started_by_hand() {
     }
 }
 
+/// Starts two clients for rank 0 and, when one of them has been refused, one for rank 1.
+const TWICE: &str = r#"
+wireup=$1 libpmix=$2; shift 2
+"$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>told & serving=$!
+until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
+  kill -0 $serving 2>/dev/null || { cat told >&2; exit 99; }
+  sleep 0.05
+done
+for client in 1 2; do env $(cat env/rank-0.env) "$@" >said.$client 2>&1 & done
+until grep -q 'refused: the rank has a client' told; do
+  kill -0 $serving 2>/dev/null || { cat told said.* >&2; exit 98; }
+  sleep 0.05
+done
+env $(cat env/rank-1.env) "$@"
+wait $serving || { cat told said.* >&2; exit 97; }
+grep -h 'rank=0 size=2' said.*
+# What the refused one of Open MPI has left.
+rm -rf "$TMPDIR"/ompi.*
+"#;
+
+#[test]
+fn a_second_client_of_a_rank_is_refused_over_pmix_too() {
+    for mpi in mpis().into_iter().filter(|mpi| mpi.libpmix.is_some()) {
+        let libpmix = mpi.libpmix.clone().unwrap_or_default();
+        let words = ["sh", "-c", TWICE, "sh"].map(OsString::from);
+        let program = mpi.dir.join("allreduce");
+        let values = [wireup().into(), libpmix.into(), program.into_os_string()];
+        let mut run = Run::command(words.into_iter().chain(values));
+        for (name, value) in &mpi.env {
+            run = run.env(name, value);
+        }
+        let outcome = run.run().expect(0);
+        let expected = [
+            "allreduce rank=0 size=2 sum=3",
+            "allreduce rank=1 size=2 sum=3",
+        ];
+        assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
+    }
+}
+
 /// Two ranks that nobody has started, and what connects to the port of rank 1.
 struct Served {
     running: Running,
