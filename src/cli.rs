@@ -145,6 +145,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
         }
         Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
+        Some(word) if word == "serve" => other(serve::with_count_apart(args)),
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),

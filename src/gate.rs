@@ -30,7 +30,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use crate::failure::RunFailure;
+use crate::failure::{RunFailure, about};
 use crate::sys::inherited;
 use crate::sys::signals::{Signals, ignored_at_start};
 use carrier::{Carried, Carrier};
@@ -139,11 +139,16 @@ impl StandIn {
         let pmi = match server {
             None => None,
             Some(server) => {
-                let port = settings.first_port.map_or(Some(0), |first| {
+                let first = settings.first_port;
+                let port = first.map_or(Some(0), |first| {
                     u16::try_from(rank.0).ok()?.checked_add(first)
                 });
-                let port = port.ok_or_else(|| io::Error::other("there is no such port"))?;
-                let listener = TcpListener::bind((settings.listen, port))?;
+                let none = || {
+                    let first = first.unwrap_or_default();
+                    io::Error::other(format!("--pmi-port {first} leaves no port for it"))
+                };
+                let at = SocketAddr::new(settings.listen, port.ok_or_else(none)?);
+                let listener = TcpListener::bind(at).map_err(|error| about(&at, &error))?;
                 listener.set_nonblocking(true)?;
                 let bound = listener.local_addr()?;
                 address = Some(match bound.ip() {
@@ -187,7 +192,9 @@ impl StandIn {
             .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
         let environment = Environment::new(own, &served);
         if let Some(dir) = &settings.env_dir {
-            write_private(dir, &format!("rank-{rank}.env"), &environment.lines())?;
+            let name = format!("rank-{rank}.env");
+            write_private(dir, &name, &environment.lines())
+                .map_err(|error| about(&dir.join(name).display(), &error))?;
         }
         let mut out = io::stdout().lock();
         match (settings.json, &settings.env_dir) {

@@ -114,6 +114,20 @@ impl PortArgs {
     }
 }
 
+/// The words of a command line with `-n N` in place of `-nN` and `-n=N`: where options of another command may follow, clap takes
+/// these for some.
+pub(super) fn with_count_apart(words: Vec<OsString>) -> Vec<OsString> {
+    let apart = |word: OsString| {
+        let count = word.to_str().and_then(|word| word.strip_prefix("-n"));
+        let count = count.map(|count| count.strip_prefix('=').unwrap_or(count));
+        match count.filter(|count| count.parse::<u32>().is_ok()) {
+            Some(count) => vec!["-n".into(), count.into()],
+            None => vec![word],
+        }
+    };
+    words.into_iter().flat_map(apart).collect()
+}
+
 /// The option of this command that stands behind one of `wireup run`, which would not know it, or take it for its own.
 fn out_of_place(words: &[OsString]) -> Option<String> {
     let own = PortArgs::augment_args(clap::Command::new(RANK_COMMAND));
@@ -198,6 +212,16 @@ mod tests {
         ] {
             assert_eq!(found(line).as_deref(), Some(name), "{line}");
         }
+    }
+
+    #[test]
+    fn a_count_that_hangs_on_its_option_is_one() {
+        for line in ["-n2 --json", "-n=2 --json", "-n 2 --json"] {
+            let words = line.split(' ').map(OsString::from).collect();
+            assert_eq!(with_count_apart(words), ["-n", "2", "--json"], "{line}");
+        }
+        let others = ["-nx", "--no-config", "-n"].map(OsString::from).to_vec();
+        assert_eq!(with_count_apart(others.clone()), others);
     }
 
     #[test]
