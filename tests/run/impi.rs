@@ -59,7 +59,11 @@ fn a_launch_that_fails_before_its_ranks_join_says_so_and_the_other_ends() {
         failed.err()
     );
     let other = other.finish().expect(1);
-    assert!(other.err().contains("host 1:"), "{}", other.err());
+    assert!(
+        other.err().contains("host 1 of client 1:"),
+        "{}",
+        other.err()
+    );
     assert_eq!(server.end(), Some(1));
 }
 

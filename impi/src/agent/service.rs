@@ -76,7 +76,11 @@ struct Shared {
     filled: Condvar,
     events: Sender<Event>,
     limit: u32,
+    /// World rank of the first process of this host, and of its launch.
     first: usize,
+    first_of_launch: usize,
+    /// The client of each host.
+    clients: Vec<usize>,
 }
 
 impl Shared {
@@ -105,9 +109,10 @@ impl Shared {
 
     fn broken(&self, end: End, why: impl std::fmt::Display) {
         let who = match end {
-            End::Host(host) => format!("host {host}"),
+            End::Host(host) => format!("host {host} of client {}", self.clients[host]),
             End::Proc(rank) => {
-                format!("process {rank} (rank {} of this launch)", rank - self.first)
+                let own = rank - self.first_of_launch;
+                format!("process {rank} (rank {own} of this launch)")
             }
         };
         self.report(Event::Broken(format!("{who}: {why}")));
@@ -135,6 +140,8 @@ pub(super) fn serve(
         events: events.sender.clone(),
         limit: world.limits.data_length,
         first: world.hosts[me].first,
+        first_of_launch: world.clients[world.hosts[me].client].first,
+        clients: world.hosts.iter().map(|host| host.client).collect(),
     });
     let mut writers = Vec::new();
     for (host, stream) in channels {

@@ -9,10 +9,14 @@ mod strangers;
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
+use std::time::Duration;
 
+use wireup_impi_core::auth::Secrets;
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::agent::{Events, Host, Member, Place, Settings};
 use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer, PeerError};
 use wireup_test_support::{Owned, eventually};
 
@@ -105,6 +109,27 @@ impl Job {
             assert_eq!(end(agent), (Some(0), String::new()));
         }
         assert_eq!(end(self.server), (Some(0), String::new()));
+    }
+}
+
+/// A client that runs in the test, with the least packets and window.
+fn settings(server: &str, client: u32) -> Settings {
+    Settings {
+        server: server.to_owned(),
+        client,
+        procs: 1,
+        address: Ipv4Addr::LOCALHOST.into(),
+        data_length: 64,
+        ack_mark: 1,
+        high_water: 2,
+        crossover_size: -1,
+        max_linear: -1,
+        lam: false,
+        secrets: Secrets {
+            key: Some(77),
+            ..Secrets::default()
+        },
+        tls: None,
     }
 }
 
@@ -256,10 +281,42 @@ fn a_process_that_dies_ends_the_job_and_is_named() {
     );
     let (code, said) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
-    assert!(said.contains("host 1:"), "{said}");
+    assert!(said.contains("host 1 of client 1:"), "{said}");
     let (code, said) = end(job.server);
     assert_eq!(code, Some(1));
     assert!(said.contains("disconnected before FINI"), "{said}");
+}
+
+#[test]
+fn a_process_of_another_host_of_the_launch_is_named_by_its_rank_in_the_launch() {
+    let mut server = start(&["-server", "1", "--address", "127.0.0.1"]);
+    let address = server.first_line();
+    let hosts = [0, 1].map(|_| Host::listen(Ipv4Addr::LOCALHOST.into()).unwrap());
+    let door = hosts[1].door().unwrap().to_string();
+    let places = hosts.each_ref().map(|host| Place {
+        address: host.place().unwrap(),
+        procs: 1,
+    });
+    let member = Member::join(settings(&address, 0), &places).unwrap();
+    let invitation = member.invitation();
+    let ticket = member.environment();
+    let ticket = ticket.iter().find(|(name, _)| *name == TICKET_VARIABLE);
+    let [first_host, second_host] = hosts;
+    // The first host, whose agent would end with its process, is left to serve.
+    let [_, serving] = [(0, first_host), (1, second_host)].map(|(index, host)| {
+        let invitation = invitation.clone();
+        std::thread::spawn(move || {
+            let host = host.connect(invitation, index).unwrap();
+            let served = host.serve(&Events::default(), Duration::from_secs(60));
+            served.unwrap_err().to_string()
+        })
+    });
+    // Its rank among those of its host is 0.
+    drop(Peer::connect(&door, &ticket.unwrap().1, 0).unwrap());
+    assert_eq!(
+        serving.join().unwrap(),
+        "process 1 (rank 1 of this launch): the connection ended before FINI"
+    );
 }
 
 #[test]
@@ -311,6 +368,6 @@ fn a_launch_that_fails_before_its_processes_join_ends_the_others_at_once() {
     waiting.join().unwrap();
     let (code, said) = end(job.agents.pop().unwrap());
     assert_eq!(code, Some(1));
-    assert!(said.contains("host 1:"), "{said}");
+    assert!(said.contains("host 1 of client 1:"), "{said}");
     assert_eq!(end(job.server).0, Some(1));
 }
