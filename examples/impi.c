@@ -2,8 +2,8 @@
    the same in Python; docs/impi.md says how this is compiled.
 
      export IMPI_AUTH_KEY=5678
-     server=$(wireup impi -server 2 | head -1)             in the background of a shell: see docs/impi.md
-     wireup run --impi $server,client=0 -n 2 ./impi        compiled with MPICH
+     exec {output}< <(wireup impi -server 2); read -r server <&$output
+     wireup run --impi $server,client=0 -n 2 ./impi &      compiled with MPICH
      wireup run --impi $server,client=1 -n 2 ./impi        compiled with Open MPI
 */
 #include <mpi.h>

@@ -1,9 +1,11 @@
 """Two MPI jobs of different MPIs in one world: each reduces with its own MPI, and then all with each other.
 
     export IMPI_AUTH_KEY=5678
-    server=$(wireup impi -server 2 | head -1)           # in the background of a shell: see docs/impi.md
-    wireup run --impi $server,client=0 -n 2 python3 impi.py      # with MPICH
+    exec {output}< <(wireup impi -server 2); read -r server <&$output
+    wireup run --impi $server,client=0 -n 2 python3 impi.py &    # with MPICH
     wireup run --impi $server,client=1 -n 2 python3 impi.py      # with Open MPI
+
+docs/impi.md says what Python needs to find wireup_impi and the MPIs.
 """
 
 import wireup_impi

@@ -58,7 +58,7 @@ fn together(clients: Vec<Run>) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The two commands with mpi4py, in which these MPIs are `$mpich` and `$openmpi`.
+/// The two launches of the page, in which these MPIs are `$mpich` and `$openmpi`.
 fn in_python(first: &str, second: &str) -> Option<Vec<Vec<String>>> {
     let library = library()?;
     let (listening, address) = server(2);
@@ -84,13 +84,40 @@ fn in_python(first: &str, second: &str) -> Option<Vec<Vec<String>>> {
     Some(said)
 }
 
+/// The directory of an MPI's library, and the Python that loads it.
+fn python_of(name: &str) -> Option<(PathBuf, PathBuf)> {
+    let with = mpi4py(&mpi(name)?)?;
+    let told = with.env.iter().find(|(name, _)| name == "MPI4PY_LIBMPI");
+    Some((Path::new(&told?.1).parent()?.to_owned(), with.python))
+}
+
 #[test]
-fn the_two_commands_of_the_page_give_what_it_says() {
-    let Some(said) = in_python("mpich5", "openmpi5") else {
+fn the_commands_of_the_page_give_what_it_says() {
+    let (Some(library), Some(mpich)) = (library(), mpi("mpich5")) else {
         return;
     };
-    let mut said = said.concat();
-    said.sort();
+    let (Some((mpich_in, python)), Some((openmpi_in, _))) =
+        (python_of("mpich5"), python_of("openmpi5"))
+    else {
+        return;
+    };
+    let block = PAGE.split("```").find(|block| block.contains("impi.py\n"));
+    let mut script: Vec<String> = block
+        .expect("a block of commands")
+        .lines()
+        .skip(1)
+        .map(str::to_owned)
+        .collect();
+    let first = script.iter_mut().find(|line| line.contains("client=0"));
+    first.expect("the first launch").push_str(" & first=$!");
+    script.push("wait $first && cat <&$output".to_owned());
+    let example = repository().join("examples/impi.py");
+    let script = format!("exec bash -ec '{}'", script.join("\n"));
+    let run = client(&script, "", &[&example], &[&wireup(), &python], &mpich);
+    let run = run.env("wireup", repository());
+    let run = run.env("libraries", library.parent().unwrap());
+    let run = run.env("mpich", mpich_in).env("openmpi", openmpi_in);
+    let said = run.run().expect_success().sorted_lines();
     let begin = "MPICH: inside ";
     let shown = PAGE.lines().skip_while(|line| !line.starts_with(begin));
     let mut shown: Vec<&str> = shown.take_while(|line| !line.starts_with("```")).collect();
