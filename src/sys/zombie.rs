@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
+use wireup_core::job::outcome::RankEnd;
+
 /// The child that the system would give out next; it stays a zombie. None: no child has ended.
 pub fn first() -> Option<Pid> {
     let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -27,22 +29,24 @@ pub fn first() -> Option<Pid> {
     }
 }
 
-/// Children whose end somebody else in this process asks for, and whether they ended with success once they were
-/// collected here.
-static AWAITED: Mutex<BTreeMap<i32, Option<bool>>> = Mutex::new(BTreeMap::new());
+/// Children whose end somebody else in this process asks for, and how they ended once they were collected here.
+static AWAITED: Mutex<BTreeMap<i32, Option<RankEnd>>> = Mutex::new(BTreeMap::new());
 
-fn awaited() -> MutexGuard<'static, BTreeMap<i32, Option<bool>>> {
+fn awaited() -> MutexGuard<'static, BTreeMap<i32, Option<RankEnd>>> {
     AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Remembers how a child of an owner ends, should it be collected here: see [`has_succeeded`].
+/// Remembers how a child of an owner ends, should it be collected here: see [`end_of`].
 pub fn remember(pid: Pid) {
     awaited().insert(pid.as_raw_nonzero().get(), None);
 }
 
-/// Whether a child that was to be remembered has been collected here, and had ended with success.
-pub fn has_succeeded(pid: Pid) -> bool {
-    awaited().get(&pid.as_raw_nonzero().get()) == Some(&Some(true))
+/// How a child that was to be remembered has ended, if it has been collected here.
+pub fn end_of(pid: Pid) -> Option<RankEnd> {
+    awaited()
+        .get(&pid.as_raw_nonzero().get())
+        .copied()
+        .flatten()
 }
 
 /// Collects a child that has ended. False: it has not, or is none of this process.
@@ -52,7 +56,10 @@ pub fn collect(pid: Pid) -> bool {
         return false;
     };
     if let Some(end) = awaited().get_mut(&pid.as_raw_nonzero().get()) {
-        *end = Some(status.exit_status() == Some(0));
+        *end = Some(match status.exit_status() {
+            Some(code) => RankEnd::Code((code & 0xff) as u8),
+            None => RankEnd::Signal(status.terminating_signal().unwrap_or(libc::SIGKILL)),
+        });
     }
     true
 }
@@ -72,21 +79,26 @@ mod tests {
         assert!(collect(pid));
         assert!(!collect(pid));
         assert!(child.wait().is_err());
-        assert!(!has_succeeded(pid));
+        assert_eq!(end_of(pid), None);
     }
 
     #[test]
     fn the_end_of_a_child_is_remembered_for_its_owner() {
-        for (program, success) in [("true", true), ("false", false)] {
-            let mut child = std::process::Command::new(program).spawn().unwrap();
+        for (script, end) in [
+            ("exit 0", RankEnd::Code(0)),
+            ("exit 3", RankEnd::Code(3)),
+            ("kill -9 $$", RankEnd::Signal(9)),
+        ] {
+            let mut child = std::process::Command::new("sh");
+            let mut child = child.args(["-c", script]).spawn().unwrap();
             let pid = Pid::from_child(&child);
             remember(pid);
-            assert!(!has_succeeded(pid));
+            assert_eq!(end_of(pid), None);
             let peek = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             waitid(WaitId::Pid(pid), peek).unwrap();
             assert!(collect(pid));
             assert!(child.wait().is_err());
-            assert_eq!(has_succeeded(pid), success);
+            assert_eq!(end_of(pid), Some(end));
         }
     }
 }

@@ -4,7 +4,7 @@
 use rustix::process::Signal;
 
 use crate::cluster::Cluster;
-use crate::common::{Mpi, Output, Run, Running, mpi, number};
+use crate::common::{Mpi, Output, Run, Running, eventually, mpi, number};
 
 /// The rendezvous server of two clients on a host, and its address.
 fn server(cluster: &Cluster, host: usize) -> (Running, String) {
@@ -105,6 +105,26 @@ fn a_lost_host_ends_its_launch_and_the_others() {
     assert!(cause.is_some_and(|line| line.contains("node02")), "{err}");
     expect_broken(third);
     server.finish().expect(1);
+}
+
+#[test]
+fn a_host_that_is_lost_while_its_launch_waits_for_other_clients_ends_the_launch() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let (server, address) = server(&cluster, 0);
+    let launch = client(&cluster, 0, (&address, 0), "node01:1,node02:1");
+    let launch = launch.more(["-n", "2", "true"]).start();
+    // Then the hosts have said where they listen.
+    eventually("the agent of the client", || {
+        let mut all = launch.processes().into_iter();
+        all.find(|process| process.to_string().contains("wireup-impi agent "))
+    });
+    cluster.lab().crash(cluster.host(1)).unwrap();
+    let outcome = launch.finish().expect(125);
+    outcome.expect_one_line(&["the IMPI hosts of the launch: ", "node02"]);
+    server.signal(Signal::KILL);
+    server.finish();
 }
 
 #[test]

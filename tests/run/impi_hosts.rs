@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{Output, Owned, Run, field, mpi, number, pmix, program};
+use crate::common::{
+    Output, Owned, Process, Run, Running, eventually, field, mpi, number, pmix, processes, program,
+};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -208,5 +210,60 @@ fn a_killed_launcher_leaves_no_host_and_the_other_client_ends() {
         "{}",
         outcome.err()
     );
+    assert_eq!(server.end(), Some(1));
+}
+
+/// A process whose command line has these words.
+fn process_with(words: &str) -> Process {
+    eventually(words, || {
+        let mut all = processes().into_iter();
+        all.find(|process| process.to_string().contains(words))
+    })
+}
+
+fn kill(process: &Process) {
+    let pid = Pid::from_raw(process.pid).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_launch_that_loses_its_agents_does_not_wait_for_the_other_clients() {
+    for (kills_host, why) in [
+        (true, "the IMPI hosts of the launch: rank "),
+        (false, "did not join the IMPI job: its agent was "),
+    ] {
+        let (_server, address) = server(2);
+        let launch = client(&address, 0, 2, &["--virtual-nodes", "2", "true"]).start();
+        // Once it is there, the hosts have said where they listen.
+        let agent = process_with(&format!("wireup-impi agent {address} "));
+        let host = process_with(&format!("wireup-impi host --server {address} "));
+        kill(if kills_host { &host } else { &agent });
+        let outcome = launch.finish().expect(125);
+        outcome.expect_one_line(&[why, "killed by signal 9 (SIGKILL)"]);
+    }
+}
+
+#[test]
+fn a_killed_agent_of_a_client_is_named() {
+    let (server, address) = server(2);
+    let script = "echo here; until [ -e go ]; do sleep 0.1; done";
+    let words = ["--virtual-nodes", "2", "sh", "-c", script];
+    let runs = [0, 1].map(|number| client(&address, number, 2, &words).start());
+    for run in &runs {
+        run.wait_for_many(Output::Stdout, "here", 2);
+    }
+    kill(&process_with(&format!(
+        "wireup-impi agent {address} --client 0 "
+    )));
+    for run in &runs {
+        std::fs::write(run.work().join("go"), "").unwrap();
+    }
+    let [killed, other] = runs.map(Running::finish);
+    let said = killed.expect(1).err();
+    assert_eq!(
+        said.trim_end(),
+        "wireup impi: the agent of this launch was killed by signal 9 (SIGKILL)"
+    );
+    other.expect(0);
     assert_eq!(server.end(), Some(1));
 }

@@ -7,10 +7,12 @@ use std::io::{
     self, BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Seek as _, Write as _,
 };
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::detached;
@@ -22,6 +24,7 @@ use crate::sys::spawn::{Child, ChildCommand, ExitStatus, Spawner, wait};
 use crate::sys::zombie;
 use wireup_core::job::builds::SameBuild;
 use wireup_core::job::ids::NodeId;
+use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::spec::{AppSpec, Inherited, JobSpec, PmiChoice, Preload, StdinTarget};
 use wireup_core::link::launcher::{COMMAND, JOB, describe};
 
@@ -90,6 +93,8 @@ pub(super) struct HostAgents {
     complaints: File,
     count: usize,
     waited: bool,
+    /// How their launcher has ended, if that is known.
+    end: Option<RankEnd>,
 }
 
 impl HostAgents {
@@ -151,6 +156,7 @@ impl HostAgents {
             complaints,
             count,
             waited: false,
+            end: None,
         })
     }
 
@@ -165,6 +171,30 @@ impl HostAgents {
             }
         }
         Ok(places.into_iter().flatten().collect())
+    }
+
+    /// Waits until the agent of the client says something. Before they are invited, hosts say only that they cannot go on.
+    pub(super) fn watch_until_readable(&mut self, agent: BorrowedFd<'_>) -> Result<(), RunFailure> {
+        loop {
+            if self.output.buffer().is_empty() {
+                let output = self.output.get_ref();
+                let mut fds = [
+                    PollFd::from_borrowed_fd(agent, PollFlags::IN),
+                    PollFd::new(output, PollFlags::IN),
+                ];
+                match poll(&mut fds, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(RunFailure::system("cannot poll", error)),
+                }
+                if !fds[0].revents().is_empty() {
+                    return Ok(());
+                }
+                if fds[1].revents().is_empty() {
+                    continue;
+                }
+            }
+            self.hear()?;
+        }
     }
 
     /// Tells all how to join, and waits until all are connected with all other hosts.
@@ -195,7 +225,7 @@ impl HostAgents {
             return true;
         }
         if reasons.is_empty() {
-            reasons.push(self.complaint());
+            reasons.push(HostsError(self.complaint()).to_string());
         }
         for why in reasons {
             eprintln!("wireup impi: {why}");
@@ -232,20 +262,22 @@ impl HostAgents {
         let read = self.complaints.rewind();
         let read = read.and_then(|()| self.complaints.read_to_end(&mut text));
         let text = String::from_utf8_lossy(&text);
-        match text.trim() {
-            _ if read.is_err() => "they have ended".to_owned(),
-            "" => "they have ended".to_owned(),
-            text => text.strip_prefix("wireup: ").unwrap_or(text).to_owned(),
+        match (text.trim(), self.end) {
+            ("", Some(end @ RankEnd::Signal(_))) => format!("their launcher was {end}"),
+            (text, _) if read.is_err() || text.is_empty() => "they have ended".to_owned(),
+            (text, _) => text.strip_prefix("wireup: ").unwrap_or(text).to_owned(),
         }
     }
 
     /// Waits for the end of their launcher; whether all have ended in order.
     fn wait(&mut self) -> bool {
         self.waited = true;
-        match wait(&self.launcher.pidfd) {
-            Ok(status) => status == ExitStatus::Code(0),
-            Err(_) => zombie::has_succeeded(self.launcher.pid),
-        }
+        self.end = match wait(&self.launcher.pidfd) {
+            Ok(ExitStatus::Code(code)) => Some(RankEnd::Code(code)),
+            Ok(ExitStatus::Signal { number, .. }) => Some(RankEnd::Signal(number)),
+            Err(_) => zombie::end_of(self.launcher.pid),
+        };
+        self.end == Some(RankEnd::Code(0))
     }
 }
 

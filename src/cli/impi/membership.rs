@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::process::CommandExt;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 
@@ -19,6 +20,7 @@ use crate::plan::placed;
 use crate::sys::zombie;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::impi::ImpiWorld;
+use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::JobSpec;
 
@@ -82,6 +84,8 @@ const FAILED: &[u8] = b"failed\n";
 enum JoinError {
     #[error("the launch did not join the IMPI job")]
     Agent,
+    #[error("the launch did not join the IMPI job: its agent was {0}")]
+    AgentKilled(RankEnd),
     #[error("the IMPI agent said no {0}")]
     Says(&'static str),
     #[error(
@@ -136,6 +140,9 @@ impl Link {
             words.push("--lam".to_owned());
         }
         let mut agent = Agent::start(&self.server, self.client, &words)?;
+        if let (Some(hosts), Some(says)) = (&mut hosts, &agent.child.stdout) {
+            hosts.watch_until_readable(says.as_fd())?;
+        }
         let mut variables = agent.variables()?;
         if let Some(hosts) = &mut hosts {
             let invitation = variables.remove(INVITATION);
@@ -234,17 +241,31 @@ impl Agent {
             };
             variables.insert(name.to_owned(), value.to_owned());
         }
-        // It has said why.
-        Err(JoinError::Agent)
+        Err(match self.wait() {
+            Some(end @ RankEnd::Signal(_)) => JoinError::AgentKilled(end),
+            // It has said why.
+            _ => JoinError::Agent,
+        })
     }
 
     /// Lets it end; whether it has done so in order.
     fn end(&mut self, failed: bool) -> bool {
         self.close(failed);
-        match self.child.wait() {
-            Ok(status) => status.success(),
-            Err(_) => zombie::has_succeeded(Pid::from_child(&self.child)),
+        let end = self.wait();
+        // One that ends by itself has said why.
+        if let Some(end @ RankEnd::Signal(_)) = end {
+            eprintln!("wireup impi: the agent of this launch was {end}");
         }
+        end == Some(RankEnd::Code(0))
+    }
+
+    /// How it ends, if that is known.
+    fn wait(&mut self) -> Option<RankEnd> {
+        let Ok(status) = self.child.wait() else {
+            return zombie::end_of(Pid::from_child(&self.child));
+        };
+        let code = status.code().map(|code| RankEnd::Code((code & 0xff) as u8));
+        code.or_else(|| status.signal().map(RankEnd::Signal))
     }
 
     fn close(&mut self, failed: bool) {
