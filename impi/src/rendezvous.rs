@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use wireup_impi_core::server::{Action, ConnectionId, Server, Settings};
 
 use crate::secrets::challenge;
@@ -33,6 +34,7 @@ pub fn serve(
     let mut driver = Driver {
         server: Server::new(settings),
         links: BTreeMap::new(),
+        limit: MAX_LINKS,
         next: 0,
         start: Instant::now(),
         words,
@@ -62,6 +64,8 @@ pub fn serve(
 struct Driver<'a> {
     server: Server,
     links: BTreeMap<ConnectionId, Link>,
+    /// How many of them there may be.
+    limit: usize,
     next: u64,
     start: Instant,
     words: &'a mut dyn Write,
@@ -108,7 +112,7 @@ impl Driver<'_> {
         }
         let timeout = until.map(|at| at.saturating_sub(self.now()) + Duration::from_millis(1));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let listens = self.links.len() < MAX_LINKS && self.server.finished().is_none();
+        let listens = self.links.len() < self.limit && self.server.finished().is_none();
         let interest = if listens {
             PollFlags::IN
         } else {
@@ -123,7 +127,7 @@ impl Driver<'_> {
         );
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok((false, Vec::new())),
+            Err(Errno::INTR) => return Ok((false, Vec::new())),
             Err(error) => return Err(error.into()),
         }
         let accept = listens && !fds[0].revents().is_empty();
@@ -144,7 +148,12 @@ impl Driver<'_> {
     ) -> io::Result<()> {
         let (stream, peer) = match listener.accept() {
             Ok(accepted) => accepted,
-            // Gone again, or no descriptor is left: neither ends the sessions.
+            // No descriptor is left: the listener stays readable, and is not looked at before a connection has ended.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => {
+                self.limit = self.links.len().max(1);
+                return Ok(());
+            }
+            // Gone again.
             Err(_) => return Ok(()),
         };
         let Ok(link) = watch(&stream).and_then(|()| Link::new(stream, tls)) else {

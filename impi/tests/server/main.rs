@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use wireup_test_support::eventually;
 
 const NONE: &[u8] = b"AUTH\0\0\0\x04\0\0\0\x01";
 
@@ -207,6 +209,35 @@ fn garbage_and_slow_clients_delay_nobody() {
         "{said}"
     );
     drop((slow, silent));
+}
+
+/// Clock ticks for which a process has run.
+fn ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let fields = fields.split(' ').skip(11).take(2);
+    fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_server_whose_descriptors_strangers_hold_waits_idle_for_one() {
+    let server = Server::start(&["server", "2"], OPEN);
+    let pid = Pid::from_child(&server.child);
+    let limit = Rlimit {
+        current: Some(20),
+        maximum: Some(20),
+    };
+    prlimit(Some(pid), Resource::Nofile, limit).unwrap();
+    let strangers: Vec<TcpStream> = (0..30).map(|_| server.open()).collect();
+    eventually("a second without work", || {
+        let before = ticks(pid);
+        std::thread::park_timeout(Duration::from_secs(1));
+        (ticks(pid) <= before + 1).then_some(())
+    });
+    drop(strangers);
+    session(&server);
+    let (status, said) = server.end();
+    assert!(status.success(), "{said}");
 }
 
 #[test]
