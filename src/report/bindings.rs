@@ -6,7 +6,12 @@ use wireup_core::job::spec::MemBind;
 use wireup_core::topology::{CpuSet, DeviceKind, Level, ranges};
 
 /// `--report-bindings`: a picture of the host, then each rank.
-pub(crate) fn report(host: &str, binding: &HostBinding) -> Vec<String> {
+pub(crate) fn report(host: &str, binding: Option<&HostBinding>) -> Vec<String> {
+    let Some(binding) = binding else {
+        return vec![format!(
+            "{host}: ranks are not bound (--bind-to binds them)"
+        )];
+    };
     let topology = &binding.topology;
     let head = format!("{host}: {}", topology.summary());
     let rows = binding.picture().into_iter();

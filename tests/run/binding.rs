@@ -81,6 +81,9 @@ fn nothing_is_bound_unless_asked() {
         let lines = shown(options).sorted_lines();
         assert_eq!(lines[1], format!("1 {}", here.trim()), "{options:?}");
     }
+    let outcome = Run::new(["-n", "1", "--report-bindings", "true"]).run();
+    let line = "ranks are not bound (--bind-to binds them)";
+    outcome.expect(0).expect_one_line(&[line]);
 }
 
 #[test]

@@ -240,15 +240,15 @@ impl LocalBackend {
 
     /// Shows the user where the ranks of a job are bound here, if that is wanted.
     fn report_bindings(&mut self, plan: &Plan) {
-        let Some(binding) = plan.binding.as_ref().filter(|_| plan.spec.binding.report) else {
+        if !plan.spec.binding.report {
             return;
-        };
+        }
         let host = match (self.part, &plan.node_names[..]) {
             (Part::Node(node), names) => names[node.index()].as_str(),
             (Part::Whole, [name]) => name,
             (Part::Whole, _) => "this machine",
         };
-        for text in bindings::report(host, binding) {
+        for text in bindings::report(host, plan.binding.as_deref()) {
             self.tell(FromBackend::Tell { text });
         }
     }
