@@ -46,11 +46,13 @@ pub(super) fn proxy(args: &ProxyArgs) -> anyhow::Result<u8> {
 
 /// Explains.
 pub(super) fn decode(args: &DecodeArgs) -> anyhow::Result<u8> {
+    let name = args.record.as_ref().map(|path| path.display().to_string());
+    explain(args).with_context(|| name.unwrap_or_else(|| "standard input".to_owned()))
+}
+
+fn explain(args: &DecodeArgs) -> anyhow::Result<u8> {
     let input: Box<dyn BufRead> = match &args.record {
-        Some(path) => {
-            let file = File::open(path).with_context(|| path.display().to_string())?;
-            Box::new(BufReader::new(file))
-        }
+        Some(path) => Box::new(BufReader::new(File::open(path)?)),
         None => Box::new(io::stdin().lock()),
     };
     let mut out = BufWriter::new(io::stdout().lock());

@@ -29,13 +29,11 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     };
     let (first, last) = ports(args.port.as_deref().unwrap_or("0"))?;
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    let listener =
-        rendezvous::bind(args.address.unwrap_or(any), first..=last).with_context(|| {
-            format!(
-                "cannot listen at port {}",
-                args.port.as_deref().unwrap_or("0")
-            )
-        })?;
+    let at = args.address.unwrap_or(any);
+    let listener = rendezvous::bind(at, first..=last).with_context(|| {
+        let port = args.port.as_deref().unwrap_or("0");
+        format!("cannot listen at {at}, port {port}")
+    })?;
     let port = listener.local_addr()?.port();
     let address = args
         .address

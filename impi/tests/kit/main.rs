@@ -115,6 +115,26 @@ fn a_job_through_the_proxy_is_recorded_and_explained() {
 }
 
 #[test]
+fn what_is_no_record_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    let name = file.to_str().unwrap();
+    let cut = "wireup-impi-record 1\n0.1 0 open server\n0.2 0 > 415";
+    for (content, why) in [
+        (&b"\xff\xfe\n"[..], "valid UTF-8"),
+        (b"", "its first line is not"),
+        (cut.as_bytes(), "not a line of a record"),
+    ] {
+        fs::write(&file, content).unwrap();
+        let output = impi(&["decode", name]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let begin = format!("wireup impi: {name}: ");
+        assert!(said.starts_with(&begin) && said.contains(why), "{said}");
+    }
+}
+
+#[test]
 fn the_check_program_is_printed() {
     let output = impi(&["check-client", "--print-program"]);
     assert!(text(&output.stdout).contains("MPI_Finalize();"));

@@ -211,6 +211,20 @@ fn garbage_and_slow_clients_delay_nobody() {
     drop((slow, silent));
 }
 
+#[test]
+fn an_address_at_which_it_cannot_listen_is_named() {
+    let server = Command::new(env!("CARGO_BIN_EXE_wireup-impi"))
+        // For documentation (RFC 5737).
+        .args(["server", "2", "--address", "203.0.113.9", "--port", "5678"])
+        .envs(OPEN.iter().copied())
+        .output()
+        .unwrap();
+    assert_eq!(server.status.code(), Some(1));
+    let said = String::from_utf8(server.stderr).unwrap();
+    let words = "cannot listen at 203.0.113.9, port 5678: ";
+    assert!(said.contains(words), "{said}");
+}
+
 /// Clock ticks for which a process has run.
 fn ticks(pid: Pid) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
