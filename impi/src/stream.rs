@@ -37,7 +37,8 @@ pub fn read_packet(stream: &mut impl Read, limit: u32) -> io::Result<Option<Pack
 pub fn connect_from(source: IpAddr, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     let until = Instant::now() + within;
     loop {
-        let error = match connect_once(source, to) {
+        let left = until.saturating_duration_since(Instant::now());
+        let error = match connect_once(source, to, left.max(Duration::from_millis(1))) {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
@@ -52,9 +53,9 @@ pub fn connect_from(source: IpAddr, to: SocketAddr, within: Duration) -> io::Res
     }
 }
 
-fn connect_once(source: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
+fn connect_once(source: IpAddr, to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     if source.is_unspecified() || source.is_ipv4() != to.is_ipv4() {
-        return TcpStream::connect_timeout(&to, Duration::from_secs(20));
+        return TcpStream::connect_timeout(&to, within);
     }
     let family = if to.is_ipv4() {
         AddressFamily::INET
@@ -64,7 +65,11 @@ fn connect_once(source: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let fd = socket(family, SocketType::STREAM, None)?;
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
     bind(&fd, &SocketAddr::new(source, 0))?;
+    // A host that answers nothing would otherwise hold this for the two minutes of the kernel.
+    let millis = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(&fd, millis)?;
     connect(&fd, &to)?;
+    sockopt::set_tcp_user_timeout(&fd, 0)?;
     Ok(fd.into())
 }
 
@@ -189,6 +194,32 @@ impl Write for ServerStream {
         match self {
             Self::Plain(stream) => stream.flush(),
             Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::listen;
+
+    use super::*;
+
+    /// A full queue of connections drops further ones, as a host does that is not there.
+    #[test]
+    fn an_address_that_answers_nothing_is_given_up_in_time() {
+        let own = IpAddr::from([127, 0, 0, 1]);
+        let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&fd, &SocketAddr::new(own, 0)).unwrap();
+        listen(&fd, 0).unwrap();
+        let listener = std::net::TcpListener::from(fd);
+        let address = listener.local_addr().unwrap();
+        let _first = TcpStream::connect(address).unwrap();
+        for source in [own, IpAddr::from([0, 0, 0, 0])] {
+            let start = Instant::now();
+            let error = connect_from(source, address, Duration::from_secs(1)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            // The kernel's own limit is more than two minutes.
+            assert!(start.elapsed() < Duration::from_secs(60));
         }
     }
 }
