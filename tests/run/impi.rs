@@ -12,6 +12,10 @@ const KEY: (&str, &str) = ("IMPI_AUTH_KEY", "5678");
 
 /// The rendezvous server of that many clients, and its address.
 fn server(clients: u32) -> (Owned, String) {
+    server_with(clients, &[])
+}
+
+fn server_with(clients: u32, options: &[&str]) -> (Owned, String) {
     let mut command = Command::new(WIREUP);
     command
         .args([
@@ -21,6 +25,7 @@ fn server(clients: u32) -> (Owned, String) {
             "--address",
             "127.0.0.1",
         ])
+        .args(options)
         .env(KEY.0, KEY.1);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut server = Owned(command.spawn().unwrap());
@@ -65,6 +70,33 @@ fn a_launch_that_fails_before_its_ranks_join_says_so_and_the_other_ends() {
         other.err()
     );
     assert_eq!(server.end(), Some(1));
+}
+
+#[test]
+fn a_launch_speaks_tls_with_a_server_whose_certificate_it_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = ["key.pem", "cert.pem"].map(|name| dir.path().join(name));
+    let [key, certificate] = files.each_ref().map(|file| file.to_str().unwrap());
+    let words = "req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=server -days 2 \
+                 -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
+    let mut openssl = Command::new("openssl");
+    openssl.args(words.split_whitespace());
+    let made = openssl.args(["-keyout", key, "-out", certificate]);
+    let made = made.output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let (server, address) = server_with(1, &["--tls-cert", certificate, "--tls-key", key]);
+    let plain = client(&address, 0, 1, "true").run().expect(125);
+    assert!(
+        plain.err().contains("the server speaks TLS?"),
+        "{}",
+        plain.err()
+    );
+    let option = format!("{address},client=0,tls-ca={certificate}");
+    let run = Run::ranks(2, ["--oversubscribe", "--impi", &option]);
+    let run = run.more(["sh", "-c", "echo $IMPI_WORLD_SIZE"]);
+    let known = run.env(KEY.0, KEY.1).run().expect_quiet_success();
+    assert_eq!(known.sorted_lines(), ["2"; 2]);
+    assert_eq!(server.end(), Some(0));
 }
 
 #[test]

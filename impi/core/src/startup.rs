@@ -44,7 +44,9 @@ pub enum StartupError {
 
 fn hint(state: &str) -> &'static str {
     match state {
-        "authentication" | "IMPI" => " (wrong authentication key, or the rank is taken?)",
+        "authentication" | "IMPI" => {
+            " (wrong authentication key, the rank is taken, or the server speaks TLS?)"
+        }
         _ => "",
     }
 }

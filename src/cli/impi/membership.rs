@@ -31,7 +31,7 @@ pub(crate) enum LinkError {
     Server,
     #[error("client=K is missing")]
     NoClient,
-    #[error("{0:?} is not client=K, address=IP or lam")]
+    #[error("{0:?} is not client=K, address=IP, tls-ca=FILE or lam")]
     Word(String),
 }
 
@@ -41,6 +41,8 @@ pub(crate) struct Link {
     server: String,
     client: u32,
     address: Option<IpAddr>,
+    /// Authorities whose certificates the server may have: it speaks TLS then.
+    tls_ca: Option<String>,
     lam: bool,
 }
 
@@ -51,12 +53,13 @@ impl FromStr for Link {
         let mut words = text.split(',');
         let server = words.next().filter(|server| server.contains(':'));
         let server = server.ok_or(LinkError::Server)?.to_owned();
-        let (mut client, mut address, mut lam) = (None, None, false);
+        let (mut client, mut address, mut tls_ca, mut lam) = (None, None, None, false);
         for word in words {
             let wrong = || LinkError::Word(word.to_owned());
             match word.split_once('=') {
                 Some(("client", value)) => client = Some(value.parse().map_err(|_| wrong())?),
                 Some(("address", value)) => address = Some(value.parse().map_err(|_| wrong())?),
+                Some(("tls-ca", file)) if !file.is_empty() => tls_ca = Some(file.to_owned()),
                 None if word == "lam" => lam = true,
                 _ => return Err(wrong()),
             }
@@ -66,6 +69,7 @@ impl FromStr for Link {
             server,
             client,
             address,
+            tls_ca,
             lam,
         })
     }
@@ -135,6 +139,9 @@ impl Link {
         }
         if let Some(address) = self.address {
             words.extend(["--address".to_owned(), address.to_string()]);
+        }
+        if let Some(file) = self.tls_ca {
+            words.extend(["--tls-ca".to_owned(), file]);
         }
         if self.lam {
             words.push("--lam".to_owned());
@@ -327,7 +334,7 @@ mod tests {
 
     #[test]
     fn the_option_names_server_and_client() {
-        let link: Link = "10.0.0.1:5678,client=1,address=10.0.0.2,lam"
+        let link: Link = "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,lam"
             .parse()
             .unwrap();
         assert_eq!(
@@ -335,10 +342,12 @@ mod tests {
             ("10.0.0.1:5678", 1, true)
         );
         assert_eq!(link.address, Some(IpAddr::from([10, 0, 0, 2])));
+        assert_eq!(link.tls_ca.as_deref(), Some("/a=b.pem"));
         for (text, error) in [
             ("10.0.0.1,client=1", LinkError::Server),
             ("h:1", LinkError::NoClient),
             ("h:1,client=x", LinkError::Word("client=x".into())),
+            ("h:1,client=1,tls-ca=", LinkError::Word("tls-ca=".into())),
             ("h:1,client=1,frob", LinkError::Word("frob".into())),
         ] {
             assert_eq!(text.parse::<Link>(), Err(error), "{text}");
