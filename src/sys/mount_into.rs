@@ -46,11 +46,41 @@ fn place(root: &Path, path: &Path) -> io::Result<OwnedFd> {
         so_far.push(name);
         here = match enter(&so_far) {
             Err(Errno::NOENT) => {
-                mkdirat(&here, name, Mode::from_raw_mode(0o755))?;
-                enter(&so_far)?
+                match mkdirat(&here, name, Mode::from_raw_mode(0o755)) {
+                    // Another container with the same root directory was first.
+                    Ok(()) | Err(Errno::EXIST) => enter(&so_far)?,
+                    Err(errno) => return Err(errno.into()),
+                }
             }
             entered => entered?,
         };
     }
     Ok(here)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn containers_with_one_root_directory_make_the_same_place_at_once() {
+        const CONTAINERS: usize = 4;
+        let root = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let path = format!("/tmp/job-{round}/node/server");
+            let together = Barrier::new(CONTAINERS);
+            std::thread::scope(|scope| {
+                let make = || {
+                    together.wait();
+                    place(root.path(), Path::new(&path)).map(drop)
+                };
+                let made: Vec<_> = (0..CONTAINERS).map(|_| scope.spawn(make)).collect();
+                for made in made {
+                    made.join().unwrap().unwrap();
+                }
+            });
+        }
+    }
 }
