@@ -12,6 +12,9 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::entrance::{Refusal, check_user};
 use crate::sys::signals;
 
+/// Most connections for notices: a client has one, perhaps its tools as well.
+const MOST: usize = 16;
+
 /// Those who get notices.
 #[derive(Debug, Default)]
 pub(super) struct Notices(Vec<(TcpStream, Option<Signal>)>);
@@ -20,16 +23,17 @@ impl Notices {
     /// Takes a connection.
     ///
     /// # Errors
-    /// [`Refusal`] for a signal that does not exist.
+    /// [`Refusal`] for a signal that does not exist, and beyond [`MOST`].
     pub(super) fn add(
         &mut self,
         stream: TcpStream,
         signal: Option<Vec<u8>>,
     ) -> Result<(), Refusal> {
-        let unknown = |name: &[u8]| {
-            let text = format!("there is no signal {}", name.escape_ascii());
-            Refusal::System(std::io::Error::other(text))
-        };
+        let refused = |text: String| Refusal::System(std::io::Error::other(text));
+        if self.0.len() >= MOST {
+            return Err(refused(format!("{MOST} connections have them already")));
+        }
+        let unknown = |name: &[u8]| refused(format!("there is no signal {}", name.escape_ascii()));
         let signal = match signal {
             None => None,
             Some(name) => {
@@ -68,5 +72,42 @@ impl Notices {
                 let _ = end.process().map(|it| pidfd_send_signal(it, *signal));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn further_connections_than_a_client_needs_are_refused_until_one_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let pair = || {
+            let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (ours, _) = listener.accept().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            (ours, theirs)
+        };
+        let mut notices = Notices::default();
+        let mut others = Vec::new();
+        for _ in 0..MOST {
+            let (ours, theirs) = pair();
+            notices.add(ours, None).unwrap();
+            others.push(theirs);
+        }
+        let (ours, theirs) = pair();
+        let refusal = notices.add(ours, None).unwrap_err().to_string();
+        assert!(
+            refusal.contains("16 connections have them already"),
+            "{refusal}"
+        );
+        drop(theirs);
+        others.pop();
+        while notices.0.len() == MOST {
+            notices.sweep();
+        }
+        notices.add(pair().0, None).unwrap();
     }
 }
