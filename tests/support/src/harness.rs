@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
+use crate::executables;
 use crate::pace::Pace;
 
 /// A test, as the attribute registers it.
@@ -39,8 +40,8 @@ static REASONS: LazyLock<Mutex<HashMap<ThreadId, Vec<String>>>> = LazyLock::new(
 
 /// Runs the tests that the command line asks for: the `main` of a test executable.
 ///
-/// `WIREUP_TEST_LONGEST=N` lists the N tests that took longest. Unless `--test-threads` or `RUST_TEST_THREADS` says
-/// how many tests run at once, that depends on what the running ones leave idle.
+/// `WIREUP_TEST_LONGEST=N` lists the N tests that took longest. Unless `--test-threads` or `RUST_TEST_THREADS` sets
+/// the number of tests that run at once, it depends on the idle time of the processors, for all executables together.
 pub fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     if arguments.test_threads.is_none() {
@@ -50,7 +51,7 @@ pub fn main() -> ExitCode {
     let pace = arguments
         .test_threads
         .is_none()
-        .then(|| Arc::new(Pace::of_this_machine()));
+        .then(|| Arc::new(Pace::of_this_machine(&executables().join("test-pace"))));
     if let Some(pace) = &pace {
         arguments.test_threads = Some(pace.most());
     }

@@ -1,18 +1,25 @@
-//! How many tests run at once: one for each processor and, while processors are idle, up to twice as many.
+//! Number of tests that run at once: one for each processor and, while processors are idle, up to twice as many.
 //!
 //! Many tests wait most of their time. With one test for each processor these leave processors idle; with more tests at
-//! all times those that compute would disturb each other.
+//! all times those that compute would disturb each other. All test executables of a build that run at the same time
+//! share one pace: each test holds the lock of a slot, a file in a directory of the build.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
 use std::num::NonZero;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Over how much time processors must have been idle before another test begins.
+use rustix::time::{ClockId, clock_gettime};
+
+/// Time over which processors must have been idle before another test begins.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What of one processor must have been idle in that time.
+/// Time between two looks for a free slot.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Share of one processor that must have been idle in that time.
 const IDLE: f64 = 0.5;
 
 /// Ticks of the kernel's clock in a second, as /proc/stat counts (`USER_HZ`).
@@ -21,42 +28,37 @@ const TICKS: f64 = 100.0;
 /// Admits tests.
 #[derive(Debug)]
 pub struct Pace {
+    /// Directory with one lock file for each slot and the start of the window.
+    directory: PathBuf,
     processors: usize,
-    /// For how many seconds the processors have been idle, all together.
+    /// Returns for how many seconds the processors have been idle, all together.
     idle: fn() -> f64,
-    running: Mutex<Running>,
-    ended: Condvar,
 }
 
+/// Slot of a running test; dropping it frees the slot.
 #[derive(Debug)]
-struct Running {
-    tests: usize,
-    /// When the last window ended, and how long processors had been idle until then.
-    since: (Instant, f64),
+pub struct Admitted {
+    _slot: File,
 }
-
-/// A test that runs, until it is dropped.
-#[derive(Debug)]
-pub struct Admitted<'a>(&'a Pace);
 
 impl Pace {
-    /// For this machine.
-    pub(crate) fn of_this_machine() -> Self {
+    /// Returns the pace of this machine, which test executables that use the same directory share.
+    pub(crate) fn of_this_machine(directory: &Path) -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        Self::new(processors, idle_seconds)
+        Self::new(directory, processors, idle_seconds)
     }
 
-    /// For that number of processors, and a function that says for how many seconds these have been idle, all together.
-    pub fn new(processors: usize, idle: fn() -> f64) -> Self {
-        let running = Running {
-            tests: 0,
-            since: (Instant::now(), idle()),
-        };
+    /// Returns the pace for a number of processors. The function returns for how many seconds these have been idle, all
+    /// together.
+    ///
+    /// # Panics
+    /// If the directory cannot be made.
+    pub fn new(directory: &Path, processors: usize, idle: fn() -> f64) -> Self {
+        fs::create_dir_all(directory).unwrap();
         Self {
+            directory: directory.to_owned(),
             processors,
             idle,
-            running: Mutex::new(running),
-            ended: Condvar::new(),
         }
     }
 
@@ -66,44 +68,67 @@ impl Pace {
     }
 
     /// Waits until another test may run.
-    pub fn admit(&self) -> Admitted<'_> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        while running.tests >= self.processors && !running.leaves_idle(self.idle) {
-            let waited = self.ended.wait_timeout(running, WINDOW / 4);
-            running = waited.unwrap_or_else(PoisonError::into_inner).0;
+    pub fn admit(&self) -> Admitted {
+        loop {
+            let free = self.free_slot(0..self.processors);
+            let free = free.or_else(|| {
+                let is_idle = self.leaves_idle();
+                is_idle.then(|| self.free_slot(self.processors..self.most()))?
+            });
+            if let Some(slot) = free {
+                return Admitted { _slot: slot };
+            }
+            thread::sleep(POLL);
         }
-        running.tests += 1;
-        Admitted(self)
     }
-}
 
-impl Running {
-    /// Whether a window has ended in which the running tests left a processor idle.
-    fn leaves_idle(&mut self, idle: fn() -> f64) -> bool {
-        let (began, idle_then) = self.since;
-        let time = began.elapsed();
-        if time < WINDOW {
+    fn free_slot(&self, mut slots: std::ops::Range<usize>) -> Option<File> {
+        slots.find_map(|slot| {
+            let file = self.open(&format!("slot-{slot}"));
+            file.try_lock().is_ok().then_some(file)
+        })
+    }
+
+    /// Whether a window has ended in which the running tests left a processor idle. The next one begins then.
+    fn leaves_idle(&self) -> bool {
+        let mut file = self.open("window");
+        file.lock().unwrap();
+        let mut text = String::new();
+        // A write that was cut off by a kill is no start.
+        let _ = file.read_to_string(&mut text);
+        let start = text.split_once(' ').and_then(|(began, idle)| {
+            Some((began.parse::<f64>().ok()?, idle.parse::<f64>().ok()?))
+        });
+        let (now, idle_now) = (seconds(), (self.idle)());
+        let time = start.map(|(began, _)| now - began);
+        if time.is_some_and(|time| (0.0..WINDOW.as_secs_f64()).contains(&time)) {
             return false;
         }
-        let idle_now = idle();
-        self.since = (Instant::now(), idle_now);
-        idle_now - idle_then >= IDLE * time.as_secs_f64()
+        file.set_len(0).unwrap();
+        file.rewind().unwrap();
+        write!(file, "{now} {idle_now}").unwrap();
+        // A window that nothing looked at for long says little of now.
+        start.is_some_and(|(began, idle_then)| {
+            let time = now - began;
+            (0.0..10.0 * WINDOW.as_secs_f64()).contains(&time)
+                && idle_now - idle_then >= IDLE * time
+        })
+    }
+
+    fn open(&self, name: &str) -> File {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(self.directory.join(name)).unwrap()
     }
 }
 
-impl Drop for Admitted<'_> {
-    fn drop(&mut self) {
-        let mut running = self
-            .0
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        running.tests -= 1;
-        self.0.ended.notify_one();
-    }
+/// Seconds since the machine was started.
+fn seconds() -> f64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// For how long the processors have been idle, all together; 0 where the kernel does not say.
+/// Seconds for which the processors have been idle, all together; 0 where the kernel does not say.
 fn idle_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = stat

@@ -27,6 +27,8 @@ fn run(test: &str, require_all: &str) -> (Output, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test])
         .env(EXAMPLE, "")
+        // This test has a slot of the pace, and waits for that one.
+        .env("RUST_TEST_THREADS", "1")
         .env("WIREUP_TEST_REQUIRE_ALL", require_all)
         .output()
         .unwrap();
@@ -86,13 +88,16 @@ fn begins_within(time: Duration, pace: &Pace, meanwhile: impl FnOnce()) -> bool 
 }
 
 #[test]
-fn beyond_the_processors_a_test_begins_when_another_has_ended_or_processors_are_idle() {
-    let busy = Pace::new(2, || 0.0);
-    let (one, _other) = (busy.admit(), busy.admit());
-    // It does begin then: the scope waits for it.
+fn pace_admits_further_test_after_exit_or_when_processors_are_idle() {
+    let directory = tempfile::tempdir().unwrap();
+    // Another executable with the same directory.
+    let [busy, other] = [(); 2].map(|()| Pace::new(directory.path(), 2, || 0.0));
+    let (one, _other) = (busy.admit(), other.admit());
+    // The scope waits for the start of the third.
     assert!(!begins_within(Duration::from_secs(3), &busy, || drop(one)));
     static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let idle = Pace::new(2, || STARTED.elapsed().as_secs_f64());
+    let directory = tempfile::tempdir().unwrap();
+    let idle = Pace::new(directory.path(), 2, || STARTED.elapsed().as_secs_f64());
     let _all = (idle.admit(), idle.admit());
     assert!(begins_within(Duration::from_secs(60), &idle, || ()));
 }
