@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueHint};
 
 use crate::failure::RunFailure;
 use crate::pmi_client::{Client, ClientError, proxy};
+use crate::sys::access::is_program;
 
 const EXAMPLES: &str = "\
 It is started as the ranks of a job, by any launcher that serves PMI-1: wireup run, Hydra's mpiexec, srun --mpi=pmi2.
@@ -203,6 +204,11 @@ fn stand_between(output: Option<&PathBuf>, program: &[OsString]) -> Result<u8, R
         Some(path) => {
             let rank = std::env::var("PMI_RANK").unwrap_or_default();
             let path = path.to_string_lossy().replace("%r", &rank);
+            if is_program(Path::new(&path)) {
+                return Err(RunFailure::request(format!(
+                    "-o {path} would overwrite a program; name a file for the transcript before the program"
+                )));
+            }
             let file = File::create(&path);
             Box::new(file.map_err(|error| RunFailure::system(path, error))?)
         }

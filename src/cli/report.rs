@@ -8,6 +8,7 @@ use clap::Args;
 use crate::failure::RunFailure;
 use crate::report::page::page;
 use crate::report::status::made::write;
+use crate::report::status::replacement::{FileKind, check_replaceable};
 use wireup_core::timeline::{Timeline, summary, trace};
 
 const HELP: &str = "\
@@ -41,6 +42,12 @@ pub(super) struct ReportArgs {
 /// # Errors
 /// [`RunFailure`] naming what cannot be read or written.
 pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
+    if let Some(path) = &args.output {
+        check_replaceable("-o", path, FileKind::Page)?;
+    }
+    if let Some(path) = &args.trace {
+        check_replaceable("--trace", path, FileKind::Trace)?;
+    }
     let stream = read(&args.stream).map_err(|error| {
         RunFailure::request(format!("{} cannot be read: {error}", args.stream.display()))
     })?;

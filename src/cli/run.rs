@@ -337,7 +337,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
         return line;
     }
     let mut line = usage_errors::of_run(error);
-    if let Some(advice) = usage_errors::taken_by_json(error, first) {
+    if let Some(advice) = usage_errors::taken_as_file(error, first) {
         line.push_str(&advice);
     }
     let alone = parse(Own::of::<RunArgs>(), first.to_vec());

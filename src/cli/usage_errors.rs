@@ -75,16 +75,24 @@ fn lacks_program(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::MissingRequiredArgument && missing
 }
 
-/// Advice for a line without a program, the last word of which `--json` takes as its file.
-pub(super) fn taken_by_json(error: &clap::Error, words: &[OsString]) -> Option<String> {
+/// Advice for a line without a program, the last word of which an option takes as its file.
+pub(super) fn taken_as_file(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let [.., option, file] = words else {
         return None;
     };
-    let taken = option == "--json" && lacks_program(error);
-    taken.then(|| {
-        let file = quoted(file);
-        format!("; --json takes {file} as its file, for standard output write --json - {file}")
-    })
+    if !lacks_program(error) {
+        return None;
+    }
+    let file = quoted(file);
+    match option.to_str()? {
+        "--json" => Some(format!(
+            "; --json takes {file} as its file, for standard output write --json - {file}"
+        )),
+        option @ ("--report" | "--trace" | "--output") => Some(format!(
+            "; {option} takes {file} as its file, write {option} FILE {file}"
+        )),
+        _ => None,
+    }
 }
 
 /// Words for a further program, whose options are only some of them.

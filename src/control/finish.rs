@@ -57,7 +57,9 @@ pub(crate) fn finish(
     let code = controller.supervisor.exit_code();
     controller.streams.end_lines();
     controller.tell_result(code, result.as_ref().err());
-    let made = controller.make_of_record();
+    // A launch that was refused before its start leaves an older report as it is.
+    let refused = result.is_err() && controller.lives.iter().all(|life| life.pid.is_none());
+    let made = refused || controller.make_of_record();
     controller.leave_rendezvous();
     flush(&mut controller);
     controller.leave_terminal();

@@ -18,7 +18,7 @@ use crate::plan::start_orders::{app_start, host_requests};
 use crate::plan::{Plan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
 use crate::report::plan_record::planned;
-use crate::report::status::Target;
+use crate::report::status::{Target, made};
 use crate::report::{explain, nodes};
 use crate::stdio::rank_files;
 use crate::sys::process_state::Surroundings;
@@ -80,6 +80,7 @@ fn records(plan: &Plan) -> impl Iterator<Item = Record<'_>> {
 /// What a run would find out on its way to the first process.
 fn check(plan: &Plan) -> Result<(), RunFailure> {
     Target::check(&plan.spec.status)?;
+    made::check(&plan.spec.status)?;
     rank_files::check(plan)?;
     if plan.spec.layout.across_hosts() {
         plan.pack()?;

@@ -7,6 +7,7 @@
 //! output does without it.
 
 pub(crate) mod made;
+pub(crate) mod replacement;
 pub mod spans;
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod target;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::failure::RequestError;
 use crate::plan::Plan;
 use crate::plan::pattern::{Fields, PatternError};
-use crate::sys::access::can_be_made;
+use crate::sys::access::{can_be_made, is_program};
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
 
@@ -32,10 +32,8 @@ pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, OutputError> {
     files(pattern, names(plan, pattern)?)
 }
 
-fn files(
-    pattern: &OsStr,
-    names: impl IntoIterator<Item = Files>,
-) -> Result<Vec<OutputPlan>, OutputError> {
+fn files(pattern: &OsStr, names: Vec<Files>) -> Result<Vec<OutputPlan>, OutputError> {
+    refuse_programs(pattern, &names)?;
     let open = |path: PathBuf| create(&path).map_err(|errno| not_written(pattern, &path, errno));
     names
         .into_iter()
@@ -60,7 +58,7 @@ pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, OutputE
     };
     let names = names(plan, pattern)?;
     let here = ranks.iter().map(|rank| names[rank.index()].clone());
-    files(pattern, here)
+    files(pattern, here.collect())
 }
 
 /// Refuses what [`open`] would refuse, as far as one can see without making a file. Whether files of
@@ -76,6 +74,7 @@ pub fn check(plan: &Plan) -> Result<(), OutputError> {
     if plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
         return Ok(());
     }
+    refuse_programs(pattern, &names)?;
     for (out, err) in names {
         for path in std::iter::once(&out).chain(&err) {
             can_be_made(path).map_err(|errno| not_written(pattern, path, errno))?;
@@ -98,6 +97,8 @@ impl RequestError for OutputError {}
 enum OutputProblem {
     #[error("cannot write {}: {errno}", path.display())]
     Unwritable { path: PathBuf, errno: Errno },
+    #[error("cannot overwrite the program {}; name a file for the output before the program", .0.display())]
+    Program(PathBuf),
     #[error(transparent)]
     Pattern(#[from] PatternError),
     #[error("ranks {first} and {second} would both write {}; use %r in the name", path.display())]
@@ -151,6 +152,21 @@ fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, OutputError> {
         names.push((out, err));
     }
     Ok(names)
+}
+
+/// Refuses to empty an executable program: `--output ./app` lacks its value.
+fn refuse_programs(pattern: &OsStr, names: &[Files]) -> Result<(), OutputError> {
+    let is_executable = |path: &Path| {
+        let mode = path.metadata().map(|meta| meta.permissions().mode());
+        mode.is_ok_and(|mode| mode & 0o111 != 0) && is_program(path)
+    };
+    let mut paths = names
+        .iter()
+        .flat_map(|(out, err)| std::iter::once(out).chain(err));
+    match paths.find(|path| is_executable(path)) {
+        Some(path) => Err(wrong(pattern, OutputProblem::Program(path.clone()))),
+        None => Ok(()),
+    }
 }
 
 /// Devices, such as `/dev/null`, hold nothing that a second writer could spoil.

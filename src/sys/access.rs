@@ -1,5 +1,7 @@
 //! What this process may do with a file, without trying.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -45,6 +47,17 @@ pub fn can_be_made(path: &Path) -> Result<(), Errno> {
         Some(directory) => can_be_made(directory),
         None => Err(Errno::NOENT),
     }
+}
+
+/// Whether a regular file begins like a program: with `#!`, or as ELF.
+pub fn is_program(path: &Path) -> bool {
+    if !path.metadata().is_ok_and(|meta| meta.is_file()) {
+        return false;
+    }
+    let mut beginning = [0; 4];
+    let file = File::open(path);
+    let read = file.and_then(|mut file| file.read(&mut beginning));
+    read.is_ok() && (beginning.starts_with(b"#!") || beginning == *b"\x7fELF")
 }
 
 #[cfg(test)]

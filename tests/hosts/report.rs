@@ -37,6 +37,21 @@ fn the_host_that_the_others_waited_for_is_named() {
 }
 
 #[test]
+fn refused_launch_leaves_older_report() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let older = "<!DOCTYPE html>\n<title>wireup</title>\n";
+    let words = ["--hosts", "node01,node02", "--report", "page.html"];
+    let run = cluster.run(0, words).more(["--timing", "/nowhere/program"]);
+    std::fs::write(run.dir().join("page.html"), older).unwrap();
+    let outcome = run.run().expect(127);
+    assert!(!outcome.err().contains("critical"), "{outcome:?}");
+    let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
+    assert_eq!(page, older);
+}
+
+#[test]
 fn a_terminal_shows_the_host_whose_agent_is_waited_for() {
     let Some(cluster) = Cluster::new(4) else {
         return;

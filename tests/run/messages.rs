@@ -152,11 +152,31 @@ fn with_program(words: &[&str]) -> Run {
 }
 
 #[test]
-fn json_does_not_overwrite_the_program_that_was_meant() {
+fn options_do_not_overwrite_the_program_that_was_meant() {
     for (words, needed) in [
         (
             &["--dry-run", "--json", "./a"][..],
             "--json takes ./a as its file, for standard output write --json - ./a",
+        ),
+        (
+            &["--report", "./a"],
+            "--report takes ./a as its file, write --report FILE ./a",
+        ),
+        (
+            &["--report", "./a", "./a"],
+            "--report ./a would overwrite a program; name a file for the report before the program",
+        ),
+        (
+            &["--dry-run", "--trace", "./a", "./a"],
+            "--trace ./a would overwrite a program",
+        ),
+        (
+            &["-n", "1", "--output", "./a", "true"],
+            "--output ./a: cannot overwrite the program ./a; name a file for the output before the program",
+        ),
+        (
+            &["-n", "1", "--dry-run", "--output", "./a", "true"],
+            "cannot overwrite the program ./a",
         ),
         (
             &["--json", "./a", "./a"],

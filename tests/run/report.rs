@@ -12,6 +12,9 @@ use crate::virtual_nodes::node;
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
+/// The beginning of a report of an older launch.
+const OLDER_PAGE: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<title>wireup</title>\n";
+
 /// Lets rank 3 begin a second later than the others.
 const STRAGGLER: &str = r#"sh -c 'if [ "$WIREUP_RANK" = 3 ]; then sleep 1; fi; exec "$@"' late"#;
 
@@ -219,15 +222,65 @@ fn a_launch_that_fails_has_a_report_with_its_first_cause() {
 fn a_launch_that_is_refused_has_no_report() {
     let made = ["--report", "page.html", "--json", "status"];
     let run = Run::ranks(1, [&made[..], &["./nothing"]].concat());
-    std::fs::write(run.dir().join("page.html"), "of before").unwrap();
+    std::fs::write(run.dir().join("page.html"), OLDER_PAGE).unwrap();
     let outcome = run.run().expect(127);
     outcome.expect_one_line(&["./nothing", "not found"]);
     let page = std::fs::read_to_string(outcome.dir().join("page.html")).unwrap();
-    assert_eq!(page, "of before");
+    assert_eq!(page, OLDER_PAGE);
     let stream = std::fs::read(outcome.dir().join("status")).unwrap();
     let report = Run::command([WIREUP, "report", "-"]).stdin_bytes(stream);
     let outcome = report.run().expect(125);
     outcome.expect_one_line(&["- records no launch", "./nothing", "not found"]);
+}
+
+#[test]
+fn foreign_file_is_not_overwritten_by_report() {
+    let text = "int main(void) { return 0; }\n";
+    for option in ["--report", "--trace", "--json"] {
+        let run = Run::ranks(1, [option, "a.c", "touch", "started"]);
+        std::fs::write(run.dir().join("a.c"), text).unwrap();
+        let outcome = run.run().expect(125);
+        outcome.expect_one_line(&[option, "a.c would overwrite a file that is not a"]);
+        assert_eq!(
+            std::fs::read_to_string(outcome.dir().join("a.c")).unwrap(),
+            text
+        );
+        assert!(!outcome.dir().join("started").exists());
+    }
+    // Not the stream that it reads either.
+    for option in ["-o", "--trace"] {
+        let report = Run::command([WIREUP, "report", "stream", option, "stream"]);
+        let stream = wide_stream(4, 2);
+        std::fs::write(report.dir().join("stream"), &stream).unwrap();
+        let outcome = report.run().expect(125);
+        outcome.expect_one_line(&[option, "stream would overwrite a file"]);
+        let kept = std::fs::read_to_string(outcome.dir().join("stream")).unwrap();
+        assert_eq!(kept, stream, "{option}");
+    }
+}
+
+#[test]
+fn older_files_of_wireup_are_replaced() {
+    let options = [
+        "--report",
+        "page.html",
+        "--trace",
+        "trace.json",
+        "--json",
+        "status",
+    ];
+    let twice = [
+        "sh",
+        "-c",
+        "\"$@\" && \"$@\"",
+        "sh",
+        WIREUP,
+        "run",
+        "-n",
+        "1",
+    ];
+    let words = twice.iter().chain(&options).chain(&["true"]);
+    Run::command(words).run().expect_quiet_success();
 }
 
 #[test]

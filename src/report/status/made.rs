@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::failure::RequestError;
 use crate::report::page;
+use crate::report::status::replacement::{FileKind, ReplacementError, check_replaceable};
 use crate::report::status::spans;
 use crate::sys::access::writable;
 use crate::sys::time_zone::utc_clock;
@@ -94,6 +95,8 @@ pub(crate) enum MadeError {
     },
     #[error(transparent)]
     Line(#[from] StrangeLine),
+    #[error(transparent)]
+    Replaced(#[from] ReplacementError),
 }
 
 impl RequestError for MadeError {}
@@ -106,13 +109,21 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), MadeError> {
     std::fs::write(path, bytes).map_err(|error| not_written(path, error))
 }
 
-/// Refuses files that could not be written at the end.
+/// Refuses files that could not be written at the end, or that are the user's.
 ///
 /// # Errors
 /// [`MadeError`] naming the first.
 pub(crate) fn check(spec: &StatusSpec) -> Result<(), MadeError> {
-    let files = spec.report.iter().chain(&spec.trace);
-    for path in files {
+    let report = spec
+        .report
+        .iter()
+        .map(|path| ("--report", path, FileKind::Page));
+    let trace = spec
+        .trace
+        .iter()
+        .map(|path| ("--trace", path, FileKind::Trace));
+    for (option, path, kind) in report.chain(trace) {
+        check_replaceable(option, path, kind)?;
         writable(path).map_err(|errno: Errno| not_written(path, errno.into()))?;
     }
     Ok(())

@@ -1,7 +1,6 @@
 //! Where the status stream goes, as a descriptor.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::failure::RequestError;
+use crate::report::status::replacement::{FileKind, ReplacementError, check_replaceable};
 use crate::sys::access::writable;
 use crate::sys::descriptors::FIRST_FREE;
 use wireup_core::job::spec::StatusTarget;
@@ -47,7 +47,7 @@ pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
             inherited(number).map_err(|error| TargetError::Descriptor { number, error })?
         }
         StatusTarget::File(path) => {
-            refuse_program(path)?;
+            check_replaceable("--json", path, FileKind::Stream)?;
             file(path).map_err(|errno| not_written(path, errno))?
         }
     };
@@ -58,7 +58,7 @@ pub(super) fn open(target: &StatusTarget) -> Result<Arc<OwnedFd>, TargetError> {
 pub(super) fn check(target: &StatusTarget) -> Result<(), TargetError> {
     match target {
         StatusTarget::File(path) => {
-            refuse_program(path)?;
+            check_replaceable("--json", path, FileKind::Stream)?;
             writable(path).map_err(|errno| not_written(path, errno))
         }
         _ => open(target).map(drop),
@@ -74,8 +74,8 @@ pub(crate) enum TargetError {
     Descriptor { number: i32, error: DescriptorError },
     #[error("--json {}: {errno}", path.display())]
     File { path: PathBuf, errno: Errno },
-    #[error("--json {} would overwrite a program; write --json - for standard output", .0.display())]
-    Program(PathBuf),
+    #[error(transparent)]
+    Replaced(#[from] ReplacementError),
 }
 
 impl RequestError for TargetError {}
@@ -83,18 +83,6 @@ impl RequestError for TargetError {}
 fn not_written(path: &Path, errno: Errno) -> TargetError {
     let path = path.to_owned();
     TargetError::File { path, errno }
-}
-
-/// Refuses to empty a program: `--json ./a` was meant as `--json - ./a`.
-fn refuse_program(path: &Path) -> Result<(), TargetError> {
-    let mut start = [0; 4];
-    let is_file = path.metadata().is_ok_and(|file| file.is_file());
-    let read = is_file.then(|| File::open(path).and_then(|mut file| file.read(&mut start)));
-    let is_program = start.starts_with(b"#!") || start == *b"\x7fELF";
-    match read {
-        Some(Ok(_)) if is_program => Err(TargetError::Program(path.to_owned())),
-        _ => Ok(()),
-    }
 }
 
 /// A duplicate of a descriptor that was inherited, for writing.
