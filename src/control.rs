@@ -98,6 +98,8 @@ pub(crate) struct Controller {
     pub(crate) loaded: Vec<Option<Loaded>>,
     /// The start of every rank has been reported.
     all_reported: bool,
+    /// Called once, when all ranks have been started.
+    pub(crate) report_start: fn(),
     /// Nodes that cannot take part.
     pub(crate) refused: Vec<(NodeId, NodeRefusal)>,
     /// Nothing of the job is left.
@@ -184,6 +186,7 @@ impl Controller {
             builds: BTreeMap::new(),
             loaded: vec![None; nodes],
             all_reported: false,
+            report_start: || {},
             refused: Vec::new(),
             over: false,
             status: parts.status,

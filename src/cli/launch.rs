@@ -31,7 +31,7 @@ pub(super) fn execute() -> Result<u8, RunFailure> {
     })?;
     spec.log = filter_of_environment()?;
     let guarded = !spec.layout.across_hosts();
-    run(spec, Beginning::new(guarded, None))
+    run(spec, Beginning::new(guarded, None), || {})
 }
 
 /// The job that was described to a launcher, if one was and it can be looked at.

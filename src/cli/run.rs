@@ -146,7 +146,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
 fn start(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
     launchers::prepare(&mut spec);
     let requeues = spec.ending.on_failure == OnFailure::Requeue;
-    let code = run(spec, beginning)?;
+    let code = run(spec, beginning, detached::client::report_start)?;
     if requeues && code == EXIT_REQUEUE {
         requeue::ask();
     }

@@ -69,6 +69,9 @@ impl Controller {
             FromBackend::AllStarted { job } => {
                 if job == JobNumber(0) {
                     self.all_reported = true;
+                    if self.lives.iter().all(|life| life.pid.is_some()) {
+                        (self.report_start)();
+                    }
                     self.all_started();
                 } else {
                     self.spawn_started(job);

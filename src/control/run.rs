@@ -52,12 +52,16 @@ struct LogError(FilterError);
 impl RequestError for LogError {}
 
 /// Runs a job and returns its exit code. `beginning` may have failed, which is reported like any
-/// other failure is.
+/// other failure is. `report_start` is called when all ranks have been started.
 ///
 /// # Errors
 /// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
-pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+pub fn run(
+    mut spec: JobSpec,
+    beginning: Result<Beginning, RunFailure>,
+    report_start: fn(),
+) -> Result<u8, RunFailure> {
     spec.debug.led = mpir::is_debugged();
     let variables: Vec<_> = std::env::vars_os().collect();
     spec.debug.director = direction::director(&variables);
@@ -114,6 +118,7 @@ pub fn run(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Resul
             status.refuse(failure, started.elapsed());
         }
     })?;
+    controller.report_start = report_start;
     let watched = orders.map_or(Ok(()), |orders| controller.obey(orders));
     controller.take_requests();
     controller.watch_director();

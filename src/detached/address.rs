@@ -3,7 +3,7 @@
 //! Rule: all users can read abstract addresses, and only the job's user may learn its name, which is in the
 //! keeper's environment. So the address is a digest of the name. Source: unix(7), proc_pid_environ(5).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -12,6 +12,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
+use rustix::process::{Pid, getppid};
 use sha2::{Digest as _, Sha256};
 
 use crate::detached::{COMMAND, NAME};
@@ -41,11 +42,33 @@ pub(super) fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next connection; `None` if there is none, or it is another user's.
+/// The next connection of this user or of root, if there is one. Those of other users are closed.
 pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
-    let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
-    let user = socket_peercred(&socket).ok()?.uid;
-    (user == rustix::process::geteuid() || user.is_root()).then_some(socket)
+    loop {
+        let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+        let user = socket_peercred(&socket).ok()?.uid;
+        if user == rustix::process::geteuid() || user.is_root() {
+            return Some(socket);
+        }
+    }
+}
+
+/// Whether a process is at the other end of a connection.
+pub(super) fn is_from(connection: impl AsFd, pid: Pid) -> bool {
+    socket_peercred(connection).is_ok_and(|peer| peer.pid == pid)
+}
+
+/// Connects this launcher to its keeper.
+///
+/// # Errors
+/// If the keeper does not accept, or is not the parent of this process.
+pub(super) fn connect_to_parent(job: &str) -> rustix::io::Result<OwnedFd> {
+    let socket = connect_within(&address(job)?, LIMIT)?;
+    let parent = getppid().ok_or(Errno::SRCH)?;
+    match is_from(&socket, parent) {
+        true => Ok(socket),
+        false => Err(Errno::ACCESS),
+    }
 }
 
 /// A keeper as it was found.

@@ -12,7 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::detached::connection::{Garbage, KeeperConnection};
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::start::start;
-use crate::detached::{COMMAND, NAME, address};
+use crate::detached::{COMMAND, NAME, address, given_name};
 use crate::failure::RunFailure;
 use crate::plan::job_names::JobNames;
 use crate::sys::descriptors;
@@ -22,11 +22,12 @@ use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;
 
-/// Starts a keeper for a launcher with these arguments after `run`; the job's name.
+/// Starts a keeper for a launcher with these arguments after `run`; the job's name. The launcher may not have parsed
+/// the arguments yet.
 ///
 /// # Errors
 /// [`RunFailure`] when it cannot be started.
-pub fn detach(args: &[OsString]) -> Result<String, RunFailure> {
+pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
     let own = |error: io::Error| RunFailure::system("cannot start the job's keeper", error);
     let job = JobNames::default().fresh()?;
     descriptors::reserve_low().map_err(|errno| own(errno.into()))?;
@@ -47,6 +48,33 @@ pub fn detach(args: &[OsString]) -> Result<String, RunFailure> {
         },
         _ => own(io::Error::other("it was killed")),
     })
+}
+
+/// Waits until all ranks of a job have been started; the exit code if it ends before, after all output was shown.
+/// Signals are passed on as by [`attach`].
+///
+/// # Errors
+/// As [`attach`].
+pub fn await_start(job: &str) -> Result<Option<u8>, RunFailure> {
+    match connected(job, &ToKeeper::AwaitStart, false)?.run()? {
+        ClientEnd::Started | ClientEnd::Left => Ok(None),
+        ClientEnd::Ended(code) => Ok(Some(code)),
+    }
+}
+
+/// Reports to the keeper of this launcher, if it has one, that all ranks have been started.
+pub fn report_start() {
+    let Some(job) = given_name() else { return };
+    match address::connect_to_parent(&job) {
+        Ok(socket) => {
+            let mut connection = KeeperConnection::new(socket);
+            connection.queue(&ToKeeper::Started);
+            connection.flush();
+        }
+        Err(errno) => say(&format!(
+            "warning: cannot report the start to the job's keeper: {errno}"
+        )),
+    }
 }
 
 /// Waits for the ends of detached jobs; the exit code of the first that has another than 0.
@@ -114,11 +142,21 @@ fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
 /// # Errors
 /// [`RunFailure`] when there is no such job, another client attaches, or the job's keeper was killed.
 pub fn attach(job: &str, with_input: bool) -> Result<u8, RunFailure> {
+    match connected(job, &ToKeeper::Attach, with_input)?.run()? {
+        ClientEnd::Started | ClientEnd::Left => Ok(0),
+        ClientEnd::Ended(code) => Ok(code),
+    }
+}
+
+/// A client with this request.
+fn connected(job: &str, request: &ToKeeper, with_input: bool) -> Result<Client, RunFailure> {
     // Before anything that a signal could end.
     let signals = Signals::take(&ignored_at_start(), false)
         .map_err(|errno| RunFailure::system("cannot take signals", errno))?;
     let (job, socket) = address::connect(job)?;
-    Client::new(job, socket, signals, with_input).run()
+    let mut client = Client::new(job, socket, signals, with_input);
+    client.connection.queue(request);
+    Ok(client)
 }
 
 /// A line on standard error, whose terminal may be gone.
@@ -136,6 +174,16 @@ struct Client {
     terminal: bool,
 }
 
+/// Reason for which a client ends.
+enum ClientEnd {
+    /// All ranks have been started.
+    Started,
+    /// The terminal is lost, or the user leaves the job.
+    Left,
+    /// The job has ended with this code.
+    Ended(u8),
+}
+
 /// What is ready.
 struct Ready {
     input: PollFlags,
@@ -145,18 +193,16 @@ struct Ready {
 
 impl Client {
     fn new(job: String, socket: OwnedFd, signals: Signals, reads: bool) -> Self {
-        let mut connection = KeeperConnection::new(socket);
-        connection.queue(&ToKeeper::Attach);
         Self {
             job,
-            connection,
+            connection: KeeperConnection::new(socket),
             signals,
             reads,
             terminal: io::stdin().is_terminal(),
         }
     }
 
-    fn run(mut self) -> Result<u8, RunFailure> {
+    fn run(mut self) -> Result<ClientEnd, RunFailure> {
         loop {
             let mut alive = self.connection.flush();
             let ready = self.wait()?;
@@ -168,7 +214,7 @@ impl Client {
                 say(&format!(
                     "job {job} goes on; `wireup attach {job}` comes back to it"
                 ));
-                return Ok(0);
+                return Ok(ClientEnd::Left);
             }
             alive &= !ready.readable || self.connection.read();
             while let Some(message) = self.connection.next().map_err(unreadable)? {
@@ -176,8 +222,9 @@ impl Client {
                     FromKeeper::Ended(code) => {
                         self.connection.queue(&ToKeeper::KnowsEnd);
                         self.connection.flush();
-                        return Ok(code);
+                        return Ok(ClientEnd::Ended(code));
                     }
+                    FromKeeper::Started => return Ok(ClientEnd::Started),
                     FromKeeper::Lost(bytes) => {
                         say(&format!(
                             "{bytes} bytes of output before this were not kept"

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use crate::detached::address::{accept, listener};
+use crate::detached::address::{accept, is_from, listener};
 use crate::detached::connection::KeeperConnection;
 use crate::detached::message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::output::{KEPT, KeptOutput, PIECE};
@@ -103,8 +103,19 @@ struct Keeper {
     end: Option<End>,
     /// The attached client.
     viewer: Option<Viewer>,
-    /// Clients that have not sent their request, and with `true` those that wait for the end.
-    others: Vec<(KeeperConnection, bool)>,
+    /// Whether the launcher has reported that all ranks were started.
+    is_started: bool,
+    /// Clients that are not attached.
+    others: Vec<(KeeperConnection, Awaited)>,
+}
+
+/// Reply that a client waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaited {
+    /// None: its request has not arrived.
+    Nothing,
+    Start,
+    End,
 }
 
 /// What is polled.
@@ -121,6 +132,12 @@ enum Polled {
 fn nonblocking(fd: impl AsFd) -> io::Result<()> {
     let flags = fcntl_getfl(&fd)?;
     Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
+}
+
+/// Notifies a client that all ranks were started. A new connection has room for the message.
+fn report_start(mut connection: KeeperConnection) {
+    connection.queue(&FromKeeper::Started);
+    connection.flush();
 }
 
 impl Keeper {
@@ -143,6 +160,7 @@ impl Keeper {
             output: KeptOutput::new(KEPT),
             end: None,
             viewer: None,
+            is_started: false,
             others: Vec::new(),
         })
     }
@@ -224,8 +242,11 @@ impl Keeper {
     }
 
     fn accept(&mut self) {
-        if let Some(socket) = accept(&self.listener) {
-            self.others.push((KeeperConnection::new(socket), false));
+        while self.others.len() < CLIENTS_MAX
+            && let Some(socket) = accept(&self.listener)
+        {
+            let connection = KeeperConnection::new(socket);
+            self.others.push((connection, Awaited::Nothing));
         }
     }
 
@@ -234,6 +255,11 @@ impl Keeper {
             ExitStatus::Code(code) => code,
             ExitStatus::Signal { number, .. } => u8::try_from(128 + number).unwrap_or(u8::MAX),
         };
+        // It may have reported the start just before.
+        self.accept();
+        for at in (0..self.others.len()).rev() {
+            self.hear_other(at);
+        }
         self.end = Some(End {
             code,
             until: Instant::now() + UNASKED,
@@ -244,13 +270,32 @@ impl Keeper {
         }
         self.stdin = None;
         self.streams.clear();
-        for (connection, waits) in std::mem::take(&mut self.others) {
-            match waits {
-                true => self.answer(connection),
-                false => self.others.push((connection, false)),
+        for (connection, awaited) in std::mem::take(&mut self.others) {
+            match awaited {
+                Awaited::End => self.answer(connection),
+                Awaited::Start => self.show_to(connection),
+                Awaited::Nothing => self.others.push((connection, awaited)),
             }
         }
         Ok(())
+    }
+
+    /// Sends a client the output from where it was last shown.
+    fn show_to(&mut self, connection: KeeperConnection) {
+        // The one before may have reported what it has shown.
+        self.hear_viewer(PollFlags::IN);
+        let shown = self.output.shown();
+        self.viewer = Some(Viewer::new(connection, shown, Instant::now()));
+        self.take_messages();
+    }
+
+    /// All ranks have been started.
+    fn on_start(&mut self) {
+        self.is_started = true;
+        let awaits = |other: &mut (KeeperConnection, Awaited)| other.1 == Awaited::Start;
+        for (connection, _) in self.others.extract_if(.., awaits) {
+            report_start(connection);
+        }
     }
 
     /// Answers a client that waits. A new connection has room for the message.
@@ -307,22 +352,30 @@ impl Keeper {
         if at >= self.others.len() {
             return;
         }
-        let (mut connection, waits) = self.others.remove(at);
-        if !connection.read() {
-            return;
-        }
-        match connection.next() {
-            Ok(Some(ToKeeper::Attach)) => {
-                // The one before may have reported what it has shown.
-                self.hear_viewer(PollFlags::IN);
-                let shown = self.output.shown();
-                self.viewer = Some(Viewer::new(connection, shown, Instant::now()));
-                self.take_messages();
+        let (mut connection, mut awaited) = self.others.remove(at);
+        let is_open = connection.read();
+        loop {
+            match connection.next() {
+                Ok(Some(ToKeeper::Started)) if is_from(&connection, self.launcher.pid) => {
+                    return self.on_start();
+                }
+                _ if !is_open => return,
+                Ok(Some(ToKeeper::Attach)) => return self.show_to(connection),
+                Ok(Some(ToKeeper::Wait)) if self.end.is_some() => return self.answer(connection),
+                Ok(Some(ToKeeper::Wait)) => awaited = Awaited::End,
+                Ok(Some(ToKeeper::AwaitStart)) if self.is_started => {
+                    return report_start(connection);
+                }
+                Ok(Some(ToKeeper::AwaitStart)) if self.end.is_some() => {
+                    return self.show_to(connection);
+                }
+                Ok(Some(ToKeeper::AwaitStart)) => awaited = Awaited::Start,
+                Ok(Some(ToKeeper::Signal(signal))) if awaited == Awaited::Start => {
+                    self.signal(signal);
+                }
+                Ok(None) => return self.others.push((connection, awaited)),
+                Ok(Some(_)) | Err(_) => return,
             }
-            Ok(Some(ToKeeper::Wait)) if self.end.is_some() => self.answer(connection),
-            Ok(Some(ToKeeper::Wait)) => self.others.push((connection, true)),
-            Ok(None) => self.others.push((connection, waits)),
-            Ok(Some(_)) | Err(_) => {}
         }
     }
 
@@ -353,12 +406,18 @@ impl Keeper {
                     self.output.show(position);
                 }
                 Ok(Some(ToKeeper::KnowsEnd)) => {
+                    // No other client has the name of a job that has not started.
+                    let known = if self.is_started {
+                        KNOWN
+                    } else {
+                        Duration::ZERO
+                    };
                     if let Some(end) = &mut self.end {
-                        end.until = end.until.min(Instant::now() + KNOWN);
+                        end.until = end.until.min(Instant::now() + known);
                     }
                 }
                 Ok(None) => return,
-                Ok(Some(ToKeeper::Attach | ToKeeper::Wait)) | Err(_) => self.viewer = None,
+                Ok(Some(_)) | Err(_) => self.viewer = None,
             }
         }
     }

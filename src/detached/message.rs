@@ -23,6 +23,10 @@ pub(super) enum ToKeeper {
     Shown(u64),
     /// Everything has been shown, and the exit status has been received.
     KnowsEnd,
+    /// Send [`FromKeeper::Started`], or all output if the job ends before it has started.
+    AwaitStart,
+    /// The launcher has started all ranks.
+    Started,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -33,4 +37,6 @@ pub(super) enum FromKeeper {
     Output(Stream, Vec<u8>),
     /// The launcher has ended with this code, and all its output has been sent.
     Ended(u8),
+    /// The launcher has started all ranks.
+    Started,
 }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use wireup_lab::{Host, Process};
 
 use crate::cluster::Cluster;
-use crate::common::{Output, Run, Running, eventually, mpi};
+use crate::common::{DEADLINE, Output, Run, Running, eventually, mpi};
 
 const TWO: [&str; 6] = [
     "--oversubscribe",
@@ -86,6 +86,43 @@ fn a_job_outlives_its_client_and_ends_by_its_signals_or_with_its_launcher() {
         viewer.finish().expect(code);
         shell.finish().expect(0);
     }
+}
+
+#[test]
+fn detached_launch_that_does_not_start_has_no_name() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let detach = |hosts: &str| {
+        let run = cluster.run(0, ["--detach", "--hosts", hosts, "-n", "2"]);
+        run.clean_within(DEADLINE)
+    };
+    for (hosts, program, code, reason) in [
+        ("node01,nowhere", "true", 125, "nowhere"),
+        ("node01,node02", "/nowhere/program", 127, "/nowhere/program"),
+    ] {
+        let outcome = detach(hosts).more([program]).run().expect(code);
+        assert_eq!(outcome.out(), "", "{outcome:?}");
+        assert!(outcome.err().contains(reason), "{outcome:?}");
+    }
+    // A host that does not answer holds up the start, and the user gives it up.
+    cluster.host(1).pause().unwrap();
+    let waiting = detach("node01,node02").more(["cat"]).start();
+    eventually("the launcher runs", || {
+        let running = cluster.host(0).processes();
+        let launcher = |one: &Process| one.words.starts_with("wireup run --detach");
+        running.iter().any(launcher).then_some(())
+    });
+    waiting.signal(Signal::INT);
+    let outcome = waiting.finish();
+    cluster.host(1).resume().unwrap();
+    assert_ne!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(outcome.out(), "", "{outcome:?}");
+    eventually("no keeper is left", || {
+        let running = cluster.host(0).processes();
+        let of_job = running.iter().filter(|one| is_of_job(one));
+        (of_job.count() == 0).then_some(())
+    });
 }
 
 #[test]

@@ -97,6 +97,35 @@ impl Detached {
 }
 
 #[test]
+fn detach_reports_refusal_with_its_code() {
+    let refusals: [(&[&str], i32, &str); 4] = [
+        (&["-n", "2", "./missing"], 127, "./missing"),
+        (&["-n", "2", "/etc/passwd"], 126, "/etc/passwd"),
+        (&["--hosts", "localhost:1", "-n", "2", "true"], 125, "2"),
+        (
+            &["--hosts", "node99", "true"],
+            125,
+            "no agent serves this machine",
+        ),
+    ];
+    for (words, code, reason) in refusals {
+        let run = command(&["run", "--detach"]).more(words);
+        let outcome = run.clean_within(DEADLINE).run().expect(code);
+        assert_eq!(outcome.out(), "", "{outcome:?}");
+        outcome.expect_one_line(&[reason]);
+    }
+}
+
+/// A job of several processes, of which one fails at once, has started all the same.
+#[test]
+fn detach_names_job_whose_ranks_fail_after_start() {
+    let job = detach(["-n", "2", "sh", "-c", "echo begun; exit 3"]);
+    command(&["wait", &job.job]).run().expect(3);
+    assert!(job.rest().expect(3).out().starts_with("begun\n"));
+    job.expect_gone();
+}
+
+#[test]
 fn what_was_printed_meanwhile_and_the_exit_code_are_there_later() {
     let script = "echo out; echo err >&2; read line; exit 3";
     let job = detach(["-n", "2", "--stdin", "all", "sh", "-c", script]);

@@ -77,7 +77,8 @@ pub(crate) struct EndingArgs {
     #[arg(default_value_t = Lifetime::EndWithParent, hide_possible_values = true)]
     children: Lifetime,
 
-    /// Start the job without this terminal, print its name and exit; see `wireup attach` and `wireup wait`
+    /// Start the job without this terminal, print its name when all ranks have started, and exit; see `wireup attach`
+    /// and `wireup wait`
     #[arg(long)]
     pub(crate) detach: bool,
 

@@ -27,9 +27,12 @@ pub(super) fn may_be_kept(args: &[OsString]) -> bool {
 
 /// Hands the line over to a keeper.
 pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
-    let job = client::detach(args.get(2..).unwrap_or_default())?;
+    let job = client::start_keeper(args.get(2..).unwrap_or_default())?;
     if start == Start::Detached {
-        return crate::cli::print(format!("{job}\n").as_bytes());
+        return match client::await_start(&job)? {
+            Some(code) => Ok(code),
+            None => crate::cli::print(format!("{job}\n").as_bytes()),
+        };
     }
     eprintln!(
         "wireup: job {job} is kept if this command or its terminal is lost; `wireup attach {job}` comes back to it"
