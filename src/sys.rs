@@ -33,6 +33,7 @@ pub mod names;
 #[allow(unsafe_code, reason = "a child between fork and its end")]
 pub mod namespace;
 pub mod out_of_memory;
+pub mod own_host;
 pub mod pidfd;
 pub mod poll;
 #[allow(

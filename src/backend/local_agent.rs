@@ -46,7 +46,8 @@ pub(crate) enum NoAgent {
 /// No agent was found.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "no agent serves this machine ({}); start one with `wireup agent`, or name its socket with --agent",
+    "no agent serves this machine ({}); start one with `wireup agent`, name its socket with --agent, or have a launch start \
+     agents with `wireup run --launch-agents ssh`",
     tried.iter().map(NoAgent::to_string).collect::<Vec<_>>().join(", ")
 )]
 struct NoneServes {

@@ -200,6 +200,8 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
             return answered.map(Asked::Answered);
         }
     };
+    let is_explicit = |words: &[OsString]| asks(words, &[b"launch-agents"]);
+    args.hosts.launch_agents_by_default = !is_explicit(&everywhere) && !is_explicit(&first);
     let start = start_of(&args);
     // Options for every program precede each one's own.
     let mut shared = defaults.words_of_every_program();

@@ -60,6 +60,44 @@ fn a_launch_starts_agents_and_leaves_none_however_it_ends() {
     cluster.lab().with_remote_shell(shell).unwrap();
 }
 
+#[test]
+fn default_of_ssh_starts_agents_where_hosts_need_them() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let bin = cluster.dir().join("ssh-stand-in");
+    fs::create_dir(&bin).unwrap();
+    let ssh = bin.join("ssh");
+    let calls = bin.join("calls");
+    let script = format!(
+        "#!/bin/sh\necho >>{}\nexec {} rsh \"$@\"\n",
+        calls.display(),
+        lab()
+    );
+    fs::write(&ssh, script).unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let shell = || {
+        for (hosts, expected, agents) in [
+            (&["--hosts", "node02"][..], "node02", true),
+            (&[], "node01", false),
+            (&["--hosts", "localhost"], "node01", false),
+        ] {
+            let words = [hosts, &["-n", "1", "hostname"]].concat();
+            let run = cluster.run(0, words).env("PATH", &path);
+            fs::write(
+                run.dir().join("wireup.toml"),
+                "[run]\nlaunch-agents = \"ssh\"\n",
+            )
+            .unwrap();
+            let outcome = run.run().expect(0);
+            assert_eq!(outcome.out().trim_end(), expected, "{outcome:?}");
+            assert_eq!(fs::remove_file(&calls).is_ok(), agents, "{outcome:?}");
+        }
+    };
+    cluster.lab().with_remote_shell(shell).unwrap();
+}
+
 /// In the place of the commands of batch systems that are not to be had. Arguments, standard input and output, and the end
 /// are as their documentation says.
 const STAND_INS: [(&str, &str); 4] = [

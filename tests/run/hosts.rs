@@ -66,6 +66,12 @@ fn a_list_with_nothing_but_this_machine_needs_no_agent() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     said(&["-H", "localhost:9"], &many);
     said(&["-host", "127.0.0.1:9", "-n", "9"], &many);
+    // Nor does one that has its other names.
+    let uname = rustix::system::uname();
+    let own = uname.nodename().to_str().unwrap();
+    said(&["--hosts", own, "-n", "1"], &["0 of 1"]);
+    let list = format!("{own}.:2,127.0.1.1:7");
+    said(&["--hosts", &list], &many);
     let more = ["--hosts", "localhost:2", "-n", "3", "true"];
     Run::new(more).run().expect(125).expect_one_line(&[
         "3 ranks do not fit in the 2 slots named for this machine",

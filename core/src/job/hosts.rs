@@ -10,7 +10,7 @@
 //! address stands in brackets by itself, `[fd00::1]`. Files are read by [`file`].
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -22,7 +22,7 @@ mod merge;
 mod names;
 pub mod registered;
 
-pub use merge::{merge, name_here};
+pub use merge::{call_localhost, merge, name_here};
 pub use names::compress;
 pub(super) use names::split as words;
 
@@ -52,7 +52,27 @@ impl HostSpec {
     /// Whether it is this machine under a name that every machine has for itself, without an address:
     /// no agent of a network is called so.
     pub fn is_here(&self) -> bool {
-        HERE.contains(&&*self.name) && !self.has_own_address()
+        is_name_of_here(&self.name) && !self.has_own_address()
+    }
+
+    /// Refuses a name that resolvers read as an address in an old form, such as 222 for 0.0.0.222, unless an address is
+    /// given.
+    ///
+    /// # Errors
+    /// [`Problem::Number`]
+    pub fn check_resolvable(&self) -> Result<(), Problem> {
+        let is_number = |part: &str| {
+            let digits = part.strip_prefix("0x").or(part.strip_prefix("0X"));
+            match digits {
+                Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+                None => !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()),
+            }
+        };
+        let is_address = self.name.parse::<IpAddr>().is_ok();
+        match self.name.split('.').all(is_number) && !is_address && !self.has_own_address() {
+            true => Err(Problem::Number(self.name.clone())),
+            false => Ok(()),
+        }
     }
 
     /// Whether its agent listens elsewhere than its name says.
@@ -68,6 +88,14 @@ impl HostSpec {
 
 /// What every machine calls itself.
 pub const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Whether every machine has this name for itself: one of [`HERE`], or another address of its loopback interface.
+fn is_name_of_here(name: &str) -> bool {
+    HERE.contains(&name)
+        || name
+            .parse()
+            .is_ok_and(|address: IpAddr| address.is_loopback())
+}
 
 /// A host as it was written once; a list may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -197,7 +225,9 @@ pub enum Problem {
         most: u32,
     },
     /// Different addresses of one name.
-    #[error("{name} is said to be at {one} and at {other}; give it one address")]
+    #[error(
+        "{name} is said to be at {one} and at {other}; give it one address (in NAME@ADDRESS, NAME is a node and no user)"
+    )]
     TwoAddresses {
         name: String,
         one: String,
@@ -211,6 +241,22 @@ pub enum Problem {
         one: String,
         other: String,
         address: String,
+    },
+    /// A name that resolvers take for an address.
+    #[error(
+        "invalid host {0:?}: resolvers read this number as an address; write {0}@ADDRESS with the address of its agent"
+    )]
+    Number(String),
+    /// A user in front of a host, as other launchers have it.
+    #[error(
+        "invalid host {word:?}: a user cannot be given, ranks run as you on every host; write {host}, or NAME address={host} \
+         for a node with another name"
+    )]
+    User {
+        /// As written.
+        word: String,
+        /// What stands behind the `@`.
+        host: String,
     },
     /// More hosts than any launch has.
     #[error("these are more than {HOSTS_MAX} hosts; name fewer")]
@@ -284,12 +330,16 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, Problem> {
         None => (word, None),
     };
     let (name, slots) = name_and_slots(word, node)?;
-    let names = match names::ipv6(name) {
+    let mut names = match names::ipv6(name) {
         Some(address) => vec![address.to_string()],
         None => names::expand(name).ok_or_else(|| Problem::Range(word.into()))?,
     };
-    for name in &names {
+    for name in &mut names {
         check_name(word, name)?;
+        // The end of a whole name of DNS, which is in no certificate.
+        if name.ends_with('.') {
+            name.pop();
+        }
     }
     let addresses = address.map(|text| addresses(word, text)).transpose()?;
     let given = addresses.as_ref().map_or(names.len(), Vec::len);

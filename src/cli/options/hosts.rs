@@ -8,15 +8,18 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::ending::parse_grace;
+use crate::backend::local_agent;
 use crate::cli::ps::nodes::own_node;
 use crate::failure::RunFailure;
 use crate::plan::engines::{Allocation, Surroundings};
 use crate::plan::host_lookup::{self, Awaited};
 use crate::plan::{engines, hostfile};
+use crate::sys::own_host;
 use crate::sys::pidfd::wait_for;
 use wireup_core::job::builds::SameBuild;
 use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::hosts::{self, HostList, HostSpec};
+use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::{AgentStarter, SpreadSpec};
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
@@ -37,14 +40,19 @@ pub(crate) struct HostsArgs {
     hostfile: Option<PathBuf>,
 
     /// Start agents for this launch alone with this command, to which that of the agent is added. {host} stands for
-    /// the name of a host: the command is executed for each; {hosts} for those of all, with commas
+    /// the name of a host: the command is executed for each; {hosts} for those of all, with commas; ssh is short for
+    /// 'ssh {host}'
     #[arg(
         long,
         value_name = "COMMAND",
-        conflicts_with = "agent",
+        overrides_with = "agent",
         hide_short_help = true
     )]
     launch_agents: Option<String>,
+
+    /// Whether that command comes from a defaults file.
+    #[arg(skip)]
+    pub(crate) launch_agents_by_default: bool,
 
     /// The batch system whose allocation is used: auto, slurm, gridengine, lsf, pbs, flux, or none
     #[arg(
@@ -134,7 +142,11 @@ impl HostsListArgs {
             count: 1,
             limit: Duration::ZERO,
         };
-        listed(self.hosts, self.hostfile.as_deref(), at_once, true, own)
+        let file = self.hostfile.as_deref();
+        let hosts = listed(self.hosts, file, at_once, true, (own, |_: &str| false))?;
+        let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
+        checked.map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))?;
+        Ok(hosts)
     }
 }
 
@@ -241,9 +253,14 @@ impl HostsArgs {
     ) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
         let given = self.are_given();
         let mut allocation = None;
-        if !is_virtual && self.agent.is_none() && self.launch_agents.is_none() {
+        let by_default = self.launch_agents_by_default;
+        let asked = self.launch_agents.as_deref().filter(|_| !by_default);
+        if !is_virtual && self.agent.is_none() && asked.is_none() {
             allocation = self.allocation(given)?;
         }
+        // Agents that run on this machine are used for it too.
+        let needs_none = asked.is_none() && self.agent.is_none() && allocation.is_none();
+        let is_own = |name: &str| needs_none && own_host::is_own(name) && !has_agent();
         if let (Some(found), false) = (&allocation, given) {
             let hosts = found.hosts().map_err(RunFailure::request)?;
             self.hosts = vec![HostSource::List(hosts)];
@@ -265,7 +282,11 @@ impl HostsArgs {
             count: nodes.unwrap_or_else(|| needed(slots)),
             limit,
         };
-        let mut hosts = listed(self.hosts, self.hostfile.as_deref(), awaited, alone, own)?;
+        let is_lookup = |source: &HostSource| matches!(source, HostSource::Lookup(_));
+        // Agents that are found there run.
+        let are_looked_up = self.hosts.iter().any(is_lookup);
+        let file = self.hostfile.as_deref();
+        let mut hosts = listed(self.hosts, file, awaited, alone, (own, is_own))?;
         if given {
             // Hosts with an address of their own have agents that run.
             let of_agents = |host: &HostSpec| host.is_here() || host.has_own_address();
@@ -273,7 +294,8 @@ impl HostsArgs {
             if let Some(found) = &allocation {
                 found.within(&mut hosts).map_err(RunFailure::request)?;
                 if let Some(here) = found.here(&hosts) {
-                    hosts = listed(vec![HostSource::List(here)], None, awaited, alone, own)?;
+                    let here = vec![HostSource::List(here)];
+                    hosts = listed(here, None, awaited, alone, (own, is_own))?;
                 }
             }
         }
@@ -288,8 +310,16 @@ impl HostsArgs {
             hosts.truncate(wanted as usize);
         }
         spread.starter = allocation.and_then(|found| found.starter(&hosts));
-        if let Some(command) = &self.launch_agents {
-            spread.starter = Some(by_command(command, &hosts)?);
+        if spread.starter.is_none() {
+            let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
+            checked.map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))?;
+            let needs_agents = !are_looked_up
+                && !hosts.iter().all(HostSpec::is_here)
+                && !hosts.iter().any(HostSpec::has_own_address);
+            let command = self.launch_agents.as_deref();
+            if let Some(command) = command.filter(|_| !by_default || needs_agents) {
+                spread.starter = Some(by_command(command, &hosts)?);
+            }
         }
         Ok((hosts, spread))
     }
@@ -318,8 +348,19 @@ impl HostsArgs {
     }
 }
 
+/// Whether an agent that this user can use runs on this machine.
+fn has_agent() -> bool {
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    local_agent::try_find(None, user, runtime.as_deref()).is_some()
+}
+
 /// Agents that a command starts on these hosts.
 fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFailure> {
+    let command = match command {
+        "ssh" => "ssh {host}",
+        command => command,
+    };
     let words: Vec<String> = command
         .split_ascii_whitespace()
         .map(str::to_owned)
@@ -327,7 +368,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
     let names = ["{host}", "{hosts}"];
     if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
         return Err(RunFailure::request(
-            "--launch-agents needs {host} or {hosts} in its command, and --hosts or --hostfile"
+            "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile"
                 .to_owned(),
         ));
     }
@@ -336,7 +377,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
 }
 
 /// The hosts of `--hosts` and `--hostfile`; `awaited` gives the wait for looked-up hosts, by the slots of each, `alone` and
-/// `own` as [`hosts::name_here`] has them.
+/// `own` as [`hosts::name_here`] has them, `is_own` as [`hosts::call_localhost`] has it.
 ///
 /// # Errors
 /// [`RunFailure`] with the option, file and line that are wrong.
@@ -345,13 +386,17 @@ pub(crate) fn listed(
     file: Option<&Path>,
     awaited: impl Fn(Option<u32>) -> Awaited,
     alone: bool,
-    own: impl FnOnce() -> Option<(String, Option<String>)>,
+    (own, is_own): (
+        impl FnOnce() -> Option<(String, Option<String>)>,
+        impl Fn(&str) -> bool,
+    ),
 ) -> Result<Vec<HostSpec>, RunFailure> {
     if let Some(path) = file {
         let wrong =
             |text: String| RunFailure::request(format!("--hostfile {}: {text}", path.display()));
         let mut entries = hostfile::read(path)
             .map_err(|error| RunFailure::request(format!("--hostfile {error}")))?;
+        hosts::call_localhost(&mut entries, is_own);
         hosts::name_here(&mut entries, alone, own);
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
     }
@@ -367,6 +412,7 @@ pub(crate) fn listed(
             }
         }
     }
+    hosts::call_localhost(&mut entries, is_own);
     hosts::name_here(&mut entries, alone, own);
     hosts::merge(entries).map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))
 }

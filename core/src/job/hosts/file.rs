@@ -58,6 +58,11 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
         return Err(Problem::Word(first[*rest..].into()));
     }
     let mut hosts = entries_of(first)?;
+    let address = first.split_once('@').map(|(_, address)| address);
+    // Open MPI's form: an address of wireup's has a port or is a number, or nothing of Open MPI's follows.
+    let user_at = address.filter(|address| {
+        !address.contains([':', '[']) && address.parse::<std::net::IpAddr>().is_err()
+    });
     for word in words {
         let unknown = || Problem::Word(word.into());
         let (key, value) = word.split_once('=').ok_or_else(unknown)?;
@@ -67,6 +72,14 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
                 slots: value.into(),
             })
         };
+        if let Some(host) = user_at
+            && (SLOTS.contains(&key) || MOST.contains(&key))
+        {
+            return Err(Problem::User {
+                word: first.into(),
+                host: host.into(),
+            });
+        }
         if SLOTS.contains(&key) {
             let slots = Some(slots()?);
             hosts.iter_mut().for_each(|host| host.slots = slots);

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, Problem, SLOTS_MAX};
+use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, Problem, SLOTS_MAX, is_name_of_here};
 
 /// The hosts of all entries, each once, in the order in which they were first named; slots of one
 /// host add up.
@@ -65,7 +65,7 @@ pub fn name_here(
     alone: bool,
     own: impl FnOnce() -> Option<(String, Option<String>)>,
 ) {
-    let is_here = |entry: &HostEntry| HERE.contains(&&*entry.name) && entry.address.is_none();
+    let is_here = |entry: &HostEntry| is_name_of_here(&entry.name) && entry.address.is_none();
     let any = entries.iter().any(is_here);
     if !any || !alone && entries.iter().all(is_here) {
         return;
@@ -78,6 +78,18 @@ pub fn name_here(
     for entry in entries.iter_mut().filter(|entry| is_here(entry)) {
         entry.name.clone_from(&name);
         entry.address = address.clone().filter(|_| !known);
+    }
+}
+
+/// Calls this machine `localhost` in a list of this machine alone; `is_own` says whether a name or an address is its own.
+pub fn call_localhost(entries: &mut [HostEntry], is_own: impl Fn(&str) -> bool) {
+    let is_here = |entry: &HostEntry| {
+        entry.address.is_none() && (is_name_of_here(&entry.name) || is_own(&entry.name))
+    };
+    if entries.iter().all(is_here) {
+        for entry in entries {
+            entry.name = HERE[0].to_owned();
+        }
     }
 }
 

@@ -60,6 +60,54 @@ fn localhost_among_others_is_this_machine_by_the_name_of_its_agent() {
 }
 
 #[test]
+fn list_of_own_names_becomes_localhost() {
+    let called = |list: &str| {
+        let HostList(mut entries) = list.parse().unwrap();
+        call_localhost(&mut entries, |name| ["n1", "10.0.0.1"].contains(&name));
+        slots(merge(entries).map_err(|problem| problem.to_string()))
+    };
+    let here = |slots| [("localhost".to_owned(), slots)];
+    for list in ["n1", "10.0.0.1", "127.0.1.1", "n1."] {
+        assert_eq!(called(list), here(None), "{list}");
+    }
+    assert_eq!(called("n1:2,127.0.1.1:1,localhost:1"), here(Some(4)));
+    for list in ["n1@10.0.0.1", "n1,n2", "10.0.0.2"] {
+        assert_eq!(called(list), slots(self::list(list)), "{list}");
+    }
+}
+
+#[test]
+fn numeric_host_name_needs_address() {
+    let check = |text: &str| list(text).unwrap()[0].check_resolvable().is_ok();
+    for text in ["222", "0x7f", "1.2", "1.2.3.4.5"] {
+        assert!(!check(text), "{text}");
+        assert!(check(&format!("{text}@10.0.0.1")), "{text}");
+    }
+    for text in ["n222", "222n", "10.0.0.1", "1.2.x", "[fd00::1]"] {
+        assert!(check(text), "{text}");
+    }
+}
+
+#[test]
+fn user_of_host_is_refused_in_file() {
+    for text in ["user@n1 slots=2", "user@n1 max_slots=2\n"] {
+        let error = file(text).unwrap_err();
+        assert!(
+            error.starts_with("hosts:1: invalid host \"user@n1\": a user"),
+            "{error}"
+        );
+    }
+    for text in [
+        "n1@10.0.0.1 slots=2",
+        "n1@h:9000 slots=2",
+        "n1@h:9000",
+        "n1@h",
+    ] {
+        assert!(file(text).is_ok(), "{text}");
+    }
+}
+
+#[test]
 fn a_word_is_a_name_with_slots_and_an_address_with_a_port() {
     assert_eq!(
         list("n1, n2:4 ,n3@10.0.0.3,n4:2@login:9000,").unwrap(),
