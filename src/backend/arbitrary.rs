@@ -237,6 +237,7 @@ pub(crate) fn carried() -> BoxedStrategy<Carried> {
         8 => vec(from_backend(), 0..6).prop_map(Carried::Told),
         1 => refusal().prop_map(Carried::Refused),
         1 => any::<bool>().prop_map(|open| Carried::InputTaken { open }),
+        1 => Just(Carried::InputRead),
         1 => orders.prop_map(Carried::Order),
         1 => (stream(), any::<u32>()).prop_map(|(stream, bytes)| Carried::Credit { stream, bytes }),
         1 => vec(any::<u8>(), 0..20).prop_map(Carried::Input),

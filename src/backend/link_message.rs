@@ -71,4 +71,6 @@ pub(crate) enum Carried {
     InputTaken { open: bool },
     /// From step to step.
     Peer(PeerMessage),
+    /// To the launcher, once: a rank has read some of its input.
+    InputRead,
 }

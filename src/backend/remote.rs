@@ -144,6 +144,7 @@ impl RemoteBackend {
                 self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
             }
             Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
+            Ok(Carried::InputRead) => self.input_read(),
             Ok(_) => {}
             Err(error) => {
                 self.lose_nodes(&[node], &format!("it sent garbage: {error}"));

@@ -42,7 +42,7 @@ use crate::sys::descriptors;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
 use crate::sys::process_state::Surroundings;
-use crate::sys::signals::{Signals, ignored_at_start, name};
+use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
 use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
@@ -115,6 +115,7 @@ fn show_name() -> Result<(), RunFailure> {
 }
 
 fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
+    ignore_file_size_signal();
     let ignored = ignored_at_start();
     descriptors::reserve_low().map_err(|errno| RunFailure::system("out of descriptors", errno))?;
     let mut surroundings = Surroundings::take(ignored);
@@ -224,6 +225,7 @@ impl Step {
                 self.local.next_deadline(),
                 self.duty.next_deadline(),
                 self.link.next_deadline().map(|at| at.0),
+                self.feeds.next_deadline(),
             ];
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
@@ -239,6 +241,9 @@ impl Step {
             }
             self.local.tick().map_err(broken)?;
             self.look_at_agent();
+            if self.feeds.find_first_read(self.now()) {
+                self.send(Address::Launcher, &Carried::InputRead);
+            }
             self.pass_on().map_err(broken)?;
             self.lead_orphans();
         }
@@ -368,6 +373,10 @@ impl Step {
     }
 
     fn report_input(&mut self) {
+        // First, since the launcher reads no more when no rank does.
+        if self.feeds.find_first_read(self.now()) {
+            self.send(Address::Launcher, &Carried::InputRead);
+        }
         if let Some(open) = self.feeds.take_report() {
             self.send(Address::Launcher, &Carried::InputTaken { open });
         }

@@ -7,17 +7,26 @@
 //! A separate thread reads and writes blocking, one buffer at a time: the slowest reader sets
 //! the pace, nothing is dropped, and a rank that has closed its input is left out.
 //!
+//! Ranks on other hosts cannot inherit it either. Input that none of them reads stays for the next reader, such as a
+//! shell's `while read`: the first bytes are copied from a pipe, file or socket without taking them, and taken when a
+//! rank has read some ([`start_untaken`]).
+//!
 //! Rule: a read of the controlling terminal in the background raises SIGTTIN, and fails with EIO
 //! when that is blocked. Source: tty_ioctl(4), credentials(7).
 
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 use rustix::process::Pid;
 use rustix::termios::{isatty, tcgetpgrp};
 
@@ -54,20 +63,126 @@ pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
 /// # Errors
 /// When the thread cannot be started.
 pub fn start(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>) -> std::io::Result<()> {
+    spawn(stdin, readers, None)
+}
+
+fn spawn(
+    stdin: OwnedFd,
+    readers: Vec<(Pid, OwnedFd)>,
+    first: Option<FirstCopy>,
+) -> std::io::Result<()> {
     thread::Builder::new()
         .name("stdin".into())
         .stack_size(128 * 1024)
-        .spawn(move || copy(stdin.as_fd(), readers))?;
+        .spawn(move || copy(stdin.as_fd(), readers, first))?;
     Ok(())
 }
 
-fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>) {
+/// Starts copying as [`start`] does, but leaves the first bytes in `stdin` until [`UntakenInput::take`]; no further ones
+/// are copied before.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub fn start_untaken(
+    stdin: OwnedFd,
+    readers: Vec<(Pid, OwnedFd)>,
+) -> std::io::Result<UntakenInput> {
+    let (taken, is_taken) = channel();
+    let untaken = UntakenInput {
+        stdin: stdin.try_clone()?,
+        count: Arc::default(),
+        taken,
+    };
+    let first = FirstCopy {
+        count: Arc::clone(&untaken.count),
+        is_taken,
+    };
+    spawn(stdin, readers, Some(first))?;
+    Ok(untaken)
+}
+
+/// Input that was copied and not taken. To drop it leaves the bytes for the next reader.
+#[derive(Debug)]
+pub struct UntakenInput {
+    stdin: OwnedFd,
+    /// Number of bytes that were copied.
+    count: Arc<AtomicUsize>,
+    taken: Sender<()>,
+}
+
+impl UntakenInput {
+    /// Takes the bytes, and lets the thread continue.
+    pub fn take(self) {
+        let mut left = self.count.load(Ordering::Acquire);
+        let mut buffer = vec![0; left];
+        while left > 0 {
+            let mut ready = [PollFd::new(&self.stdin, PollFlags::IN)];
+            // Another process may have taken them.
+            match poll(&mut ready, Some(&Timespec::default())) {
+                Ok(1..) => {}
+                Err(Errno::INTR) => continue,
+                Ok(0) | Err(_) => break,
+            }
+            match rustix::io::read(&self.stdin, &mut buffer[..left]) {
+                Ok(count @ 1..) => left -= count,
+                Err(Errno::INTR) => {}
+                Ok(0) | Err(_) => break,
+            }
+        }
+        // The thread may have ended with its readers.
+        let _ = self.taken.send(());
+    }
+}
+
+/// Thread's end of [`UntakenInput`].
+struct FirstCopy {
+    count: Arc<AtomicUsize>,
+    is_taken: Receiver<()>,
+}
+
+/// Copies what can be read at once, without taking it.
+///
+/// # Errors
+/// For a terminal or device, of which input cannot be copied so.
+fn peek(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+    match FileType::from_raw_mode(rustix::fs::fstat(stdin)?.st_mode) {
+        FileType::Fifo => {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+            let count = tee(stdin, write, buffer.len(), SpliceFlags::NONBLOCK)?;
+            let mut copied = 0;
+            while copied < count {
+                copied += rustix::io::read(&read, &mut buffer[copied..count])?;
+            }
+            Ok(count)
+        }
+        FileType::RegularFile => {
+            let position = rustix::fs::seek(stdin, SeekFrom::Current(0))?;
+            rustix::io::pread(stdin, buffer, position)
+        }
+        FileType::Socket => Ok(rustix::net::recv(stdin, buffer, RecvFlags::PEEK)?.0),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>, mut first: Option<FirstCopy>) {
     let terminal = isatty(stdin);
     // A read in the background then fails instead of stopping the job: see `read_background`.
     signals::block_terminal_stop();
     let mut buffer = vec![0; CHUNK];
     loop {
-        let (turn, result) = match turn(stdin, terminal, &mut readers) {
+        let turn = turn(stdin, terminal, &mut readers);
+        if turn == Turn::Ready
+            && let Some(first) = first.take()
+            && let Ok(count) = peek(stdin, &mut buffer)
+        {
+            first.count.store(count, Ordering::Release);
+            readers.retain(|(_, pipe)| write_all(pipe, &buffer[..count]));
+            if count == 0 || first.is_taken.recv().is_err() {
+                return;
+            }
+            continue;
+        }
+        let (turn, result) = match turn {
             Turn::Over => return,
             Turn::Background => (Turn::Background, read_background(stdin, &mut buffer)),
             turn => (turn, rustix::io::read(stdin, &mut buffer)),
@@ -157,4 +272,63 @@ fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Seek as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Reads what arrives first, and then takes it if `takes`; what the next reader of the input gets, and what arrives later.
+    fn copied(stdin: &OwnedFd, takes: bool, close: impl FnOnce()) -> (Vec<u8>, Vec<u8>) {
+        let (ours, theirs) = rustix::pipe::pipe().unwrap();
+        let own = rustix::process::getpid();
+        let untaken = start_untaken(stdin.try_clone().unwrap(), vec![(own, theirs)]).unwrap();
+        let mut first = [0; 5];
+        let mut ours = File::from(ours);
+        ours.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"first");
+        close();
+        match takes {
+            true => untaken.take(),
+            false => drop(untaken),
+        }
+        let mut later = Vec::new();
+        ours.read_to_end(&mut later).unwrap();
+        let mut rest = Vec::new();
+        File::from(stdin.try_clone().unwrap())
+            .read_to_end(&mut rest)
+            .unwrap();
+        (rest, later)
+    }
+
+    #[test]
+    fn input_that_is_not_taken_stays_for_next_reader() {
+        for takes in [false, true] {
+            let expected: (&[u8], &[u8]) = match takes {
+                false => (b"first, second", b""),
+                true => (b"", b", second"),
+            };
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"before first, second").unwrap();
+            file.seek(std::io::SeekFrom::Start(7)).unwrap();
+            // Of a file everything arrives at once.
+            let (rest, later) = copied(&file.into(), takes, || {});
+            assert_eq!((&rest[..], &later[..]), (expected.0, &b", second"[..]));
+            let (read, write) = rustix::pipe::pipe().unwrap();
+            let mut write = File::from(write);
+            write.write_all(b"first").unwrap();
+            let close = move || write.write_all(b", second").unwrap();
+            let (rest, later) = copied(&read, takes, close);
+            assert_eq!((&rest[..], &later[..]), expected, "pipe");
+            let (read, mut write) = UnixStream::pair().unwrap();
+            write.write_all(b"first").unwrap();
+            let close = move || write.write_all(b", second").unwrap();
+            let (rest, later) = copied(&read.into(), takes, close);
+            assert_eq!((&rest[..], &later[..]), expected, "socket");
+        }
+    }
 }

@@ -199,6 +199,25 @@ fn the_first_failure_is_the_jobs_on_whatever_host() {
 }
 
 #[test]
+fn input_that_no_rank_reads_stays_for_shell_loop() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let each_line = "while read line; do \"$@\" && echo after $line; done";
+    for (program, expected) in [
+        ("true", "after one\nafter two\n"),
+        ("cat", "two\nafter one\n"),
+        ("read line; echo $line", "two\nafter one\n"),
+    ] {
+        let run = cluster.command(0, ["sh", "-c", each_line, "sh"]);
+        let run = run.more([cluster.wireup().as_os_str()]);
+        let run = run.more(["run", "--hosts", "node02:1", "sh", "-c", program]);
+        let outcome = run.stdin_bytes("one\ntwo\n").run().expect_quiet_success();
+        assert_eq!(outcome.out(), expected, "{program}");
+    }
+}
+
+#[test]
 fn input_goes_to_rank_0_wherever_it_is() {
     let (Some(cluster), Some(sum)) = (Cluster::new(2), program("stdin_sum")) else {
         return;

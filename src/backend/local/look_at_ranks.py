@@ -79,7 +79,17 @@ def python_stack_of_gdb():
 
 def dump(rank, pid):
     path = os.path.join(os.environ["WIREUP_PLACE"], f"core.{rank}.{pid}")
-    gdb.execute(f"generate-core-file {path}", to_string=True)
+    # A core has all that the rank has in memory: it is for its user alone, whatever had this name before.
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        gdb.execute(f"generate-core-file {path}", to_string=True)
+    except gdb.error:
+        os.unlink(path)
+        raise
     return [path]
 
 
@@ -109,6 +119,7 @@ def look(what, rank, pid):
 
 
 def main():
+    os.umask(0o077)
     for setting in ("pagination off", "confirm off", "debuginfod enabled off", "width 0"):
         try:
             gdb.execute(f"set {setting}")

@@ -9,7 +9,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::RemoteBackend;
 use crate::backend::link_message::Carried;
-use crate::stdio::stdin;
+use crate::stdio::stdin::{self, UntakenInput};
 use crate::sys::poll::{Source, Token};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::StdinTarget;
@@ -26,6 +26,8 @@ pub(super) struct Input {
     /// While a piece is on its way the pipe is not watched: even one that is not asked about would
     /// report its end.
     watched: bool,
+    /// The first input, until a rank has read of it.
+    untaken: Option<UntakenInput>,
 }
 
 const TOKEN: Token = Token {
@@ -65,14 +67,22 @@ impl RemoteBackend {
         fcntl_setfl(&read, OFlags::NONBLOCK)?;
         self.poll.add(&read, TOKEN)?;
         let own = rustix::process::getpid();
-        stdin::start(
+        let untaken = stdin::start_untaken(
             std::io::stdin().as_fd().try_clone_to_owned()?,
             vec![(own, write)],
         )?;
         Ok(Input {
             pipe: read,
             watched: true,
+            untaken: Some(untaken),
         })
+    }
+
+    /// A rank has read some of the input.
+    pub(super) fn input_read(&mut self) {
+        if let Some(untaken) = self.input.as_mut().and_then(|input| input.untaken.take()) {
+            untaken.take();
+        }
     }
 
     /// Reads the next piece and sends it.

@@ -1,9 +1,10 @@
 //! Standard input of the local ranks: a piece at a time, to all that still read.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 
 use crate::sys::poll::{Interest, Poll, Source, Token};
 use wireup_core::job::ids::GlobalRank;
@@ -15,6 +16,34 @@ struct Feed {
     pipe: OwnedFd,
     /// Bytes of the piece that it has.
     done: usize,
+    /// Bytes of all pieces that were written into it.
+    written: u64,
+}
+
+impl Feed {
+    /// Whether its rank has read some of the input.
+    fn is_read(&self) -> bool {
+        ioctl_fionread(&self.pipe).is_ok_and(|unread| unread < self.written)
+    }
+}
+
+/// Shortest and longest interval between looks for the first read. The kernel does not report that a pipe is read.
+const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
+
+/// Search for the first read of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum FirstRead {
+    /// There was no input yet.
+    #[default]
+    NoInput,
+    /// Looks again at this time, and then after this interval.
+    Awaited {
+        at: Duration,
+        interval: Duration,
+    },
+    /// Found, and not reported.
+    Found,
+    Reported,
 }
 
 /// See the module.
@@ -24,6 +53,7 @@ pub(super) struct Feeds {
     piece: Option<Vec<u8>>,
     /// The due report to the launcher: whether a rank still reads.
     report: Option<bool>,
+    first_read: FirstRead,
 }
 
 impl Feeds {
@@ -40,19 +70,25 @@ impl Feeds {
                     rank,
                     pipe,
                     done: 0,
+                    written: 0,
                 });
             }
         }
     }
 
     /// The next piece; nothing at the end of the input.
-    pub(super) fn input(&mut self, piece: Vec<u8>, poll: &Poll) {
+    pub(super) fn input(&mut self, piece: Vec<u8>, now: Duration, poll: &Poll) {
         if piece.is_empty() {
             for feed in self.feeds.drain(..) {
                 let _ = poll.remove(&feed.pipe);
             }
             self.piece = None;
             return;
+        }
+        if self.first_read == FirstRead::NoInput {
+            let (interval, _) = LOOK;
+            let at = now + interval;
+            self.first_read = FirstRead::Awaited { at, interval };
         }
         self.piece = Some(piece);
         for feed in &mut self.feeds {
@@ -69,6 +105,33 @@ impl Feeds {
     pub(super) fn ready(&mut self, rank: GlobalRank, poll: &Poll) {
         self.write(rank, poll);
         self.look();
+    }
+
+    /// When [`Self::find_first_read`] has something to do.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        match self.first_read {
+            FirstRead::Awaited { at, .. } if !self.feeds.is_empty() => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Whether a rank has read some of the input; true once.
+    pub(super) fn find_first_read(&mut self, now: Duration) -> bool {
+        match self.first_read {
+            FirstRead::Found => {}
+            FirstRead::Awaited { at, interval } if at <= now => {
+                if !self.feeds.iter().any(Feed::is_read) {
+                    let (_, longest) = LOOK;
+                    let interval = (2 * interval).min(longest);
+                    let at = now + interval;
+                    self.first_read = FirstRead::Awaited { at, interval };
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+        self.first_read = FirstRead::Reported;
+        true
     }
 
     /// The due report to the launcher, if any: whether a rank still reads.
@@ -91,6 +154,7 @@ impl Feeds {
                 match rustix::io::write(&feed.pipe, rest) {
                     Ok(count) => {
                         feed.done += count;
+                        feed.written += count as u64;
                         let interest = match count < rest.len() {
                             true => Interest::Write,
                             false => Interest::Paused,
@@ -107,6 +171,9 @@ impl Feeds {
         };
         if !open {
             let feed = self.feeds.swap_remove(at);
+            if feed.is_read() && matches!(self.first_read, FirstRead::Awaited { .. }) {
+                self.first_read = FirstRead::Found;
+            }
             let _ = poll.remove(&feed.pipe);
         }
     }

@@ -103,7 +103,7 @@ impl Step {
                 }
             }
             Carried::Input(bytes) => {
-                self.feeds.input(bytes, &self.local.poll);
+                self.feeds.input(bytes, self.now(), &self.local.poll);
                 self.report_input();
             }
             Carried::Piece { .. }
@@ -112,6 +112,7 @@ impl Step {
             | Carried::Told(_)
             | Carried::Refused(_)
             | Carried::InputTaken { .. }
+            | Carried::InputRead
             | Carried::Peer(_) => {}
         }
     }
