@@ -51,6 +51,8 @@ use crate::backend::{rendezvous, step};
 use crate::detached;
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::AGENT;
+use crate::sys::limits;
+use wireup_core::job::outcome::EXIT_WIREUP;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,6 +127,14 @@ fn tree() -> Command {
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
 pub fn main(args: Vec<OsString>) -> u8 {
+    if let Err(error) = limits::check_stack() {
+        eprintln!("wireup: {error}");
+        return EXIT_WIREUP;
+    }
+    execute(args)
+}
+
+fn execute(args: Vec<OsString>) -> u8 {
     let named = |at: usize| args.get(at).and_then(|word| Personality::of(word));
     let result = match args.get(1) {
         _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),

@@ -9,6 +9,7 @@ use crate::failure::RunFailure;
 use crate::report::page::page;
 use crate::report::status::made::write;
 use crate::report::status::replacement::{FileKind, check_replaceable};
+use crate::sys::signals::ignore_file_size_signal;
 use wireup_core::timeline::{Timeline, summary, trace};
 
 const HELP: &str = "\
@@ -42,6 +43,7 @@ pub(super) struct ReportArgs {
 /// # Errors
 /// [`RunFailure`] naming what cannot be read or written.
 pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
+    ignore_file_size_signal();
     if let Some(path) = &args.output {
         check_replaceable("-o", path, FileKind::Page)?;
     }

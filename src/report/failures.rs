@@ -13,6 +13,7 @@ use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::outcome::{
     Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd, signal_name,
 };
+use wireup_core::job::shortage;
 
 mod nodes;
 
@@ -156,6 +157,7 @@ pub fn sidecar_end(end: RankEnd, greeted: bool, printed: &[u8]) -> String {
             "; if that was not a user, look for the out-of-memory killer in the kernel's log"
         }
         RankEnd::Signal(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => "",
+        RankEnd::Signal(libc::SIGXFSZ) => shortage::LARGER_FILES,
         _ => "; try another libpmix (--libpmix)",
     });
     text

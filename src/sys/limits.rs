@@ -6,6 +6,30 @@ use rustix::process::{Resource as Raw, Rlimit, getrlimit, setrlimit};
 
 use wireup_core::job::limit::{Bound, Limit, Resource};
 
+/// Smallest stack that wireup needs, in KiB. Measured without optimization, with all MPIs: 128 KiB are too few.
+const STACK_MIN: u64 = 256;
+
+/// A stack on which this process would crash.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot run with a stack limit of {limit} KiB: raise it to {STACK_MIN} KiB or more (ulimit -s {STACK_MIN})"
+)]
+pub struct StackError {
+    /// In KiB.
+    limit: u64,
+}
+
+/// Refuses a limit of this process's stack that is too small.
+///
+/// # Errors
+/// [`StackError`]
+pub fn check_stack() -> Result<(), StackError> {
+    match getrlimit(Raw::Stack).current {
+        Some(limit) if limit < STACK_MIN << 10 => Err(StackError { limit: limit >> 10 }),
+        _ => Ok(()),
+    }
+}
+
 /// A limit in the system's terms: the number of the resource, and its values.
 pub type RawLimit = (i32, libc::rlimit);
 

@@ -87,6 +87,14 @@ pub fn is_taken(signal: i32) -> bool {
     TAKEN.iter().any(|taken| taken.as_raw() == signal)
 }
 
+/// Makes a write beyond the limit of file sizes an error instead of the end of this process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: sets no handler.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// Signals whose disposition was "ignore" when the launcher started.
 ///
 /// Read it before anything else: the Rust runtime itself ignores SIGPIPE, which is therefore

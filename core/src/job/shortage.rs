@@ -1,16 +1,20 @@
-//! What to do where the system has no process or thread left for us.
+//! Remedies for limits of the system that a launch has met.
 
-/// The text for messages. Source: strerror(3) of EAGAIN.
-const NONE_LEFT: &str = "Resource temporarily unavailable";
+/// Remedy for a limit of the size of files.
+pub const LARGER_FILES: &str = "; allow larger files (ulimit -f)";
 
-const REMEDY: &str =
-    "; allow more processes and threads (ulimit -u, or the pids limit of the cgroup)";
+/// Text of the system for a limit, and the remedy. Source: strerror(3) of EAGAIN and EFBIG.
+const REMEDIES: [(&str, &str); 2] = [
+    (
+        "Resource temporarily unavailable",
+        "; allow more processes and threads (ulimit -u, or the pids limit of the cgroup)",
+    ),
+    ("File too large", LARGER_FILES),
+];
 
-/// What to add to a message about something that needs processes or threads; nothing if it is about
-/// anything else.
+/// What to add to a message about something that meets such a limit; nothing if it is about anything else.
 pub fn remedy(message: &str) -> &'static str {
-    match message.contains(NONE_LEFT) {
-        true => REMEDY,
-        false => "",
-    }
+    let mut remedies = REMEDIES.iter();
+    let known = remedies.find(|(text, _)| message.contains(text));
+    known.map_or("", |(_, remedy)| remedy)
 }

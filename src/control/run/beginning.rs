@@ -5,7 +5,7 @@ use crate::failure::RunFailure;
 use crate::plan::job_names::JobNames;
 use crate::sys::descriptors;
 use crate::sys::process_state::Surroundings;
-use crate::sys::signals::ignored_at_start;
+use crate::sys::signals::{ignore_file_size_signal, ignored_at_start};
 use wireup_core::job::ids::Nspace;
 
 /// See the module. To drop it leaves nothing behind.
@@ -27,6 +27,7 @@ impl Beginning {
     /// # Errors
     /// [`RunFailure`] when the system has not enough for a run.
     pub fn new(guarded: bool, name: Option<Nspace>) -> Result<Self, RunFailure> {
+        ignore_file_size_signal();
         let ignored = ignored_at_start();
         descriptors::reserve_low().map_err(|errno| {
             RunFailure::system(

@@ -11,6 +11,7 @@ use crate::report::status::replacement::{FileKind, ReplacementError, check_repla
 use crate::report::status::spans;
 use crate::sys::access::writable;
 use crate::sys::time_zone::utc_clock;
+use wireup_core::job::shortage;
 use wireup_core::job::spec::StatusSpec;
 use wireup_core::job::wall::WallClock;
 use wireup_core::record::Record;
@@ -88,7 +89,7 @@ pub(crate) struct Made {
 /// A report or trace that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MadeError {
-    #[error("{} cannot be written: {error}", path.display())]
+    #[error("{} cannot be written: {error}{}", path.display(), shortage::remedy(&error.to_string()))]
     File {
         path: PathBuf,
         error: std::io::Error,

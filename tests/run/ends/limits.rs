@@ -1,10 +1,13 @@
 //! Limits: too few ranks, too many, and a system that has no descriptors or processes left.
 
+use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{DEADLINE, Output, Run, descriptors, eventually, mpi, process, program, skip};
+use crate::common::{
+    DEADLINE, Output, Run, descriptors, eventually, mpi, process, program, skip, wireup,
+};
 
 #[test]
 fn no_ranks_and_absurd_numbers_are_refused() {
@@ -104,6 +107,33 @@ fn a_pmix_program_at_the_process_limit_is_one_line_with_what_to_allow() {
     for _ in 0..3 {
         let outcome = as_somebody(mpi.run(2, &[], "hello", &[]), 4).run();
         assert_ne!(outcome.expect(125).err(), "");
+    }
+}
+
+#[test]
+fn small_stack_or_file_limit_is_one_line() {
+    let limited = |limit: &str, words: &[&OsStr]| {
+        let script = format!("ulimit {limit}; exec \"$@\"");
+        let run = Run::command(["sh", "-c", &script, "sh"]).more([wireup().as_os_str()]);
+        run.more(["run", "--oversubscribe"]).more(words).run()
+    };
+    let outcome = limited("-s 64", &["true".as_ref()]).expect(125);
+    outcome.expect_one_line(&["stack limit of 64 KiB", "ulimit -s 256"]);
+    // Ranks keep what the system does to them.
+    let pmi = ["--pmi", "pmi1", "-n", "1"].map(OsStr::new);
+    let write = ["sh", "-c", "echo text >file"].map(OsStr::new);
+    let outcome = limited("-f 0", &[&pmi[..], &write].concat()).expect(153);
+    outcome.expect_one_line(&["signal 25 (SIGXFSZ)"]);
+    for (words, failed) in [
+        (&["--pmi", "pmix", "true"][..], "the PMIx server"),
+        (
+            &["--pmi", "pmi1", "--report", "page.html", "true"],
+            "page.html",
+        ),
+    ] {
+        let words: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+        let outcome = limited("-f 0", &words).expect(125);
+        outcome.expect_one_line(&[failed, "ulimit -f"]);
     }
 }
 
