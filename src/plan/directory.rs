@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::failure::RequestError;
+use crate::sys::remove_dir::remove_all;
 use wireup_core::job::ids::{JobNumber, NodeId, Nspace, Rank};
 
 /// A directory that only the job's user can enter; removed with all it holds.
@@ -77,7 +78,7 @@ impl NodeDirectories {
     /// directories, and the lock that libpmix 4.2 leaves of each job it forgets. The directory of
     /// the launch, and what cannot be removed, stays until that goes.
     pub fn forget(&self) {
-        let _ = fs::remove_dir_all(&self.nspace);
+        let _ = remove_all(&self.nspace);
         let name = self.nspace.file_name().unwrap_or_default();
         let mut lock = OsString::from("smlockseg-");
         lock.push(name);
@@ -175,7 +176,7 @@ impl JobDirectory {
 
     /// Removes those of a job. What cannot be removed stays until the launch ends.
     pub fn forget_ranks(&self, job: JobNumber) {
-        let _ = fs::remove_dir_all(self.of_ranks(job));
+        let _ = remove_all(&self.of_ranks(job));
     }
 
     /// Removes it.
@@ -183,6 +184,6 @@ impl JobDirectory {
     /// # Errors
     /// When something in it cannot be removed.
     pub fn remove(self) -> io::Result<()> {
-        fs::remove_dir_all(&self.path)
+        remove_all(&self.path)
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::RequestError;
 use crate::plan::offered::Placed;
+use crate::sys::remove_dir::remove_all;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
 
@@ -321,7 +322,7 @@ fn write(path: &Path, packed: &Packed) -> Result<(), StagingError> {
 impl Drop for Unpacked {
     fn drop(&mut self) {
         if let Some(directory) = &self.directory {
-            let _ = fs::remove_dir_all(directory);
+            let _ = remove_all(directory);
         }
         for (path, identity) in &self.files {
             identity.remove(path);

@@ -160,6 +160,14 @@ fn cores_are_written_on_demand_and_the_ranks_go_on() {
         return;
     };
     let directory = running.work().to_owned();
+    // A link that another user may have made is replaced, not followed.
+    let older = directory.join("older");
+    std::fs::write(&older, "older").unwrap();
+    let ranks = running.processes().into_iter();
+    for rank in ranks.filter(|process| process.name == "hang") {
+        let link = directory.join(format!("core.0.{}", rank.pid));
+        std::os::unix::fs::symlink(&older, link).unwrap();
+    }
     let words = [
         "core",
         "--ranks",
@@ -174,6 +182,12 @@ fn cores_are_written_on_demand_and_the_ranks_go_on() {
         .collect();
     assert_eq!(files.len(), 2, "{text}");
     for file in files {
+        let mode = std::fs::metadata(file).unwrap().permissions().mode();
+        assert_eq!(
+            mode & 0o777,
+            0o600,
+            "a core has what the rank has in memory"
+        );
         let head = std::fs::read(file).unwrap();
         assert!(head.starts_with(b"\x7fELF"), "{file}");
         let show = ["gdb", "-nx", "-q", "-batch", "-ex", "bt", "-c", file];
@@ -182,6 +196,7 @@ fn cores_are_written_on_demand_and_the_ranks_go_on() {
         assert!(shown.out().contains("main"), "{shown:?}");
         std::fs::remove_file(file).unwrap();
     }
+    assert_eq!(std::fs::read(&older).unwrap(), b"older");
     let nowhere = about(&running, &["core", "--dir", "/nowhere"])
         .run()
         .expect(1);

@@ -1,5 +1,6 @@
 //! Runs of an ordinary user, who may make namespaces inside one of his own, or none at all.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -128,6 +129,21 @@ fn every_mpi_runs_for_an_ordinary_user() {
             run.run().expect_success().by_rank(program, 2);
         }
     }
+}
+
+#[test]
+fn unwritable_directories_in_rank_tmpdir_are_removed() {
+    let Some(user) = as_user() else { return };
+    let here = Reachable::new();
+    let script = "cd $WIREUP_TMPDIR && mkdir -p a/b && touch a/b/f && chmod 0555 a/b a && pwd";
+    let words = ["run", "--rank-tmpdir", "-n", "1", "sh", "-c", script].map(OsStr::new);
+    let run = Run::command([here.wireup().as_os_str()]).more(words);
+    let outcome = run.under(user).run().expect_quiet_success();
+    let directory = outcome.out();
+    let directory = Path::new(directory.trim_end());
+    // Nor is what was around it left.
+    let launch = directory.ancestors().nth(3).unwrap();
+    assert!(!launch.exists(), "{}", launch.display());
 }
 
 #[test]
