@@ -60,7 +60,7 @@ pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, SizeError> {
 pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &Slots) -> (u32, bool) {
     let nodes = layout.virtual_nodes;
     let here = layout.slots.unwrap_or_else(|| slots.or_more(size / nodes));
-    (size.max(here * nodes), layout.oversubscribe)
+    (size.max(here.saturating_mul(nodes)), layout.oversubscribe)
 }
 
 /// The ranks of each app, and why these many.

@@ -112,6 +112,14 @@ fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
     }
 }
 
+/// More processes than [`RANKS_MAX`], those of the launch included.
+fn too_many(all: u64) -> SpawnFailure {
+    let problem = format!(
+        "a launch has at most {RANKS_MAX} processes, and this one would have {all}; request fewer"
+    );
+    refuse(SpawnFailureKind::NoSlots, problem)
+}
+
 /// An info that makes no sense.
 fn text(key: &str, problem: impl Display) -> SpawnFailure {
     refuse(
@@ -164,22 +172,25 @@ impl Plan {
             let problem = "every job has a program, and every program a process";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        let (sizes, runs) = match beside {
-            Some(runs) => {
-                let size = runs.iter().map(|(_, count)| *count);
-                (vec![size.fold(0, u32::saturating_add)], runs)
+        // Before anything is computed from the numbers, which a process chooses.
+        let certain: u64 = match &beside {
+            Some(runs) => runs.iter().map(|(_, count)| u64::from(*count)).sum(),
+            None => {
+                let certain = asked.iter().filter(|(_, wishes, _)| wishes.soft.is_none());
+                certain.map(|(app, ..)| u64::from(app.count)).sum()
             }
-            None => place(&asked, &mut space, &self.node_names)?,
+        };
+        let all = u64::from(standing.offset.0) + certain;
+        let left = u64::from(RANKS_MAX).checked_sub(all);
+        let left = left.ok_or_else(|| too_many(all))?;
+        let (sizes, runs) = match beside {
+            Some(runs) => (vec![certain as u32], runs),
+            None => place(&asked, left as u32, &mut space, &self.node_names)?,
         };
         let debug = debugger::debugged(&job, &asked, &sizes)?;
         // Daemons of a debugger mostly sleep.
         let oversubscribed = !debug.daemons && self.is_exceeded(standing.ground.live, &runs);
         let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
-        let all = u64::from(standing.offset.0) + size;
-        if all > u64::from(RANKS_MAX) {
-            let problem = format!("{all} processes are more than a launch can have");
-            return Err(refuse(SpawnFailureKind::NoSlots, problem));
-        }
         let input = job.input();
         if let StdinTarget::Rank(Rank(reader)) = input
             && u64::from(reader) >= size
@@ -390,11 +401,12 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
 
 /// The number of ranks of each application, and the nodes of all of them in the order of ranks.
 ///
-/// Those with a choice of numbers get what the others leave.
+/// Those with a choice of numbers get what the others leave: `left` processes of the launch at most.
 type Placed = (Vec<u32>, Vec<(NodeId, u32)>);
 
 fn place(
     asked: &[Asked<'_>],
+    mut left: u32,
     space: &mut [NodeSpace],
     names: &[String],
 ) -> Result<Placed, SpawnFailure> {
@@ -412,9 +424,12 @@ fn place(
                             "none of the numbers of `soft` is from 1 to that of processes";
                         refuse(SpawnFailureKind::BadRequest, problem)
                     })?;
+                    let room = wanted.room(space).min(app.count).min(left);
                     // If nothing fits, the message gives the largest number.
-                    soft.largest(wanted.room(space).min(app.count))
-                        .unwrap_or(most)
+                    let size = soft.largest(room).unwrap_or(most);
+                    let all = u64::from(RANKS_MAX - left) + u64::from(size);
+                    left = left.checked_sub(size).ok_or_else(|| too_many(all))?;
+                    size
                 }
                 None => app.count,
             };

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::common::Run;
 use crate::virtual_nodes::node;
@@ -112,4 +113,19 @@ fn parents_and_children_read_each_others_keys_on_every_node_over_pmi1() {
 #[test]
 fn parents_and_children_read_each_others_keys_on_every_node_over_pmi2() {
     families("pmi2", V2);
+}
+
+#[test]
+fn spawn_of_two_billion_processes_is_refused_at_once() {
+    let spawn = "ask \"$(printf '%s\\n' mcmd=spawn nprocs=2000000000 execname=true totspawns=1 spawnssofar=1 \
+        argcnt=0 preput_num=0 info_num=0 endcmd)\"";
+    let script = format!("{V1}\n{spawn}\necho \"$reply\"; finalize");
+    let options = ["--oversubscribe", "--pmi", "pmi1", "bash", "-c"];
+    let run = Run::ranks(1, options).more([&script]);
+    let outcome = run.deadline(Duration::from_secs(20)).run().expect(0);
+    assert!(outcome.out().contains("rc=-1"), "{outcome:?}");
+    outcome.expect_one_line(&[
+        "cannot spawn: a launch has at most 10000000 processes",
+        "2000000001",
+    ]);
 }

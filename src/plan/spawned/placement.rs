@@ -1,8 +1,5 @@
 //! Which nodes take the ranks of a spawned job. No I/O.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use crate::plan::placement::in_turn;
 use crate::plan::reasons::plural;
 use crate::plan::slots_of_hosts::go_round;
@@ -88,26 +85,44 @@ struct Room {
 
 /// Gives each rank to the place with the least load, the first of these in the order of `loads`,
 /// until none are `left` or no node has fewer than its `limit`. Returns the ranks without a place.
+///
+/// The time does not depend on the number of ranks: processes request any number.
 fn even_out(
     shares: &mut [u32],
-    mut left: u32,
+    left: u32,
     loads: impl Iterator<Item = (u32, usize)>,
     limit: impl Fn(usize) -> u32,
 ) -> u32 {
-    let loads = loads.enumerate();
-    let mut least: BinaryHeap<_> = loads
-        .map(|(turn, (load, at))| Reverse((load, turn, at)))
+    let room = |at: usize| u64::from(limit(at).saturating_sub(shares[at]));
+    let places: Vec<_> = loads
+        .map(|(load, at)| (u64::from(load), room(at), at))
         .collect();
-    while left > 0
-        && let Some(Reverse((load, turn, at))) = least.pop()
-    {
-        if shares[at] < limit(at) {
-            shares[at] += 1;
-            left -= 1;
-            least.push(Reverse((load + 1, turn, at)));
+    // Ranks that bring a place up to a load.
+    let up_to = |level: u64, (load, room, _): &(u64, u64, usize)| {
+        let missing = level.saturating_sub(*load);
+        missing.min(*room)
+    };
+    let all_up_to = |level| -> u64 { places.iter().map(|place| up_to(level, place)).sum() };
+    let mut left = u64::from(left);
+    // The highest load that all places can have, as far as they have room.
+    let (mut level, mut above) = (0, 1 << 33);
+    while level + 1 < above {
+        let middle = (level + above) / 2;
+        match all_up_to(middle) <= left {
+            true => level = middle,
+            false => above = middle,
         }
     }
-    left
+    left -= all_up_to(level);
+    for place in &places {
+        let mut share = up_to(level, place);
+        if left > 0 && share < up_to(level + 1, place) {
+            share += 1;
+            left -= 1;
+        }
+        shares[place.2] += u32::try_from(share).expect("not more than the limit");
+    }
+    u32::try_from(left).expect("not more than before")
 }
 
 impl WantedPlaces {
@@ -407,6 +422,56 @@ mod tests {
             .map(|_| placed(&over, 1, &mut nodes).unwrap())
             .collect();
         assert_eq!(placed.concat(), [2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn even_placement_of_most_ranks_takes_no_time_per_rank() {
+        let mut over = wanted(&[0, 1, 2]);
+        over.oversubscribe = true;
+        let mut nodes = space(&[(Some(1), 1), (None, 7), (Some(1), 3)]);
+        nodes[2].most = Some(5);
+        let place = |wanted: &WantedPlaces, count, nodes: &mut [NodeSpace]| {
+            wanted.place(count, None, nodes, &names())
+        };
+        // Hosts of unknown size take all that is left.
+        let runs = place(&over, u32::MAX - 10, &mut nodes.clone()).unwrap();
+        assert_eq!(runs[1], (NodeId(1), u32::MAX - 10));
+        let mut known = space(&[(Some(1), 1), (Some(2), 0), (Some(1), 3)]);
+        known[2].most = Some(5);
+        let runs = place(&over, 2_000_000_001, &mut known).unwrap();
+        let shares: Vec<u32> = runs.into_iter().map(|(_, share)| share).collect();
+        assert_eq!(shares, [999_999_999, 1_000_000_000, 2]);
+    }
+
+    /// One rank after the other.
+    fn counted(shares: &mut [u32], mut left: u32, loads: &[u32], limits: &[u32]) -> u32 {
+        let mut loads = loads.to_vec();
+        while left > 0 {
+            let open = (0..loads.len()).filter(|at| shares[*at] < limits[*at]);
+            let Some(least) = open.min_by_key(|at| loads[*at]) else {
+                break;
+            };
+            shares[least] += 1;
+            loads[least] += 1;
+            left -= 1;
+        }
+        left
+    }
+
+    #[test]
+    fn even_placement_by_division_equals_placement_by_counting() {
+        for seed in 0..4000_u32 {
+            let number = |at: u32, below: u32| (seed * 7919 + at * 104_729) % 1009 % below;
+            let loads: Vec<u32> = (0..5).map(|at| number(at, 6)).collect();
+            let limits: Vec<u32> = (5..10).map(|at| number(at, 8)).collect();
+            let begin: Vec<u32> = (10..15).map(|at| number(at, 4)).collect();
+            let left = number(15, 30);
+            let (mut divided, mut expected) = (begin.clone(), begin);
+            let places = loads.iter().copied().zip(0..);
+            let rest = even_out(&mut divided, left, places, |at| limits[at]);
+            assert_eq!(rest, counted(&mut expected, left, &loads, &limits));
+            assert_eq!(divided, expected, "{loads:?} {limits:?} {left}");
+        }
     }
 
     #[test]

@@ -228,6 +228,30 @@ fn a_choice_of_numbers_takes_what_others_leave() {
 }
 
 #[test]
+fn spawn_beyond_launch_maximum_is_refused_before_placement() {
+    let plan = changed("n1:2,n2:1", &|spec| spec.layout.oversubscribe = true);
+    let refused = |apps, infos: &[(&str, &str)]| {
+        let refused = spawn(&plan, &request(apps, infos), &[1, 1]).unwrap_err();
+        assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
+        refused.text
+    };
+    let limit = "a launch has at most 10000000 processes, and this one would have";
+    let huge = 2_000_000_000;
+    let one = refused(vec![app("a", huge)], &[]);
+    assert_eq!(one, format!("{limit} 2000000002; request fewer"));
+    let by_node = refused(vec![app("a", huge)], &[("map_by", "node")]);
+    assert_eq!(by_node, one);
+    let two = refused(vec![app("a", u32::MAX), app("b", u32::MAX)], &[]);
+    assert_eq!(two, format!("{limit} 8589934592; request fewer"));
+    let soft = refused(vec![app("a", huge)], &[("soft", "2000000000")]);
+    assert_eq!(soft, one);
+    // A choice of numbers gets what the launch can still have.
+    let most = request(vec![app("a", huge)], &[("soft", "1:2000000000")]);
+    let job = spawn(&plan, &most, &[1, 1]).unwrap();
+    assert_eq!(job.job.ranks.size(), RANKS_MAX - 2);
+}
+
+#[test]
 fn what_does_not_fit_is_refused_with_the_arithmetic_unless_that_is_allowed() {
     let asked = request(vec![app("a", 3)], &[]);
     let refused = spawn(&first("n1:2,n2:1"), &asked, &[1, 1]).unwrap_err();
