@@ -4,15 +4,21 @@ mod host_mpi;
 
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
-use rustix::process::geteuid;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid, geteuid, getppid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::json;
 
+use crate::backend::step;
 use crate::failure::{RequestError, RunFailure};
-use crate::sys::mount_into::mount_into;
+use crate::sys::mount_into::{mount_into, mount_open_into};
+use crate::sys::procfs;
 use wireup_core::container::hook::{self, ANNOTATION, HookError, HookPlan};
 
 const HELP: &str = "\
@@ -76,6 +82,17 @@ enum Problem {
         owner: u32,
         user: u32,
     },
+    #[error(
+        "{}: symbolic link in the path of a job's directory; set TMPDIR to a path without links for wireup run",
+        .0.display()
+    )]
+    Link(PathBuf),
+    #[error(
+        "{}: directory of user 0, and no launch of user 0 has started the container; start containers of other users with \
+         --user",
+        .0.display()
+    )]
+    Root(PathBuf),
 }
 
 impl RequestError for Problem {}
@@ -109,16 +126,8 @@ pub(super) fn execute(args: &HookArgs) -> Result<u8, RunFailure> {
 
 fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), Problem> {
     if let Some(node) = &plan.node {
-        let owner = fs::symlink_metadata(node).map_err(io_at(node))?.uid();
-        // The runtime may be root's, and the variables that name the directory another user's.
-        if owner != plan.user && owner != geteuid().as_raw() {
-            return Err(Problem::NotOwner {
-                path: node.clone(),
-                owner,
-                user: plan.user,
-            });
-        }
-        mount_into(&plan.root, node).map_err(io_at(node))?;
+        let opened = open_node(plan, node)?;
+        mount_open_into(&plan.root, opened.as_fd(), node).map_err(io_at(node))?;
     }
     let shared = &plan.shared_memory;
     mount_into(&plan.root, shared).map_err(io_at(shared))?;
@@ -130,6 +139,96 @@ fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), Problem> {
         host_mpi::put(&args.mpi, &plan.root, program)?;
     }
     Ok(())
+}
+
+/// Opens the directory of a rank's node, which a variable of the container names. With root's runtime, users of containers
+/// choose the variable: the path must have no links and be open to the container's user, who owns the node's directory and
+/// that of its job.
+fn open_node(plan: &HookPlan, node: &Path) -> Result<OwnedFd, Problem> {
+    let own = geteuid().as_raw();
+    let is_roots = own == 0 && !root_is_ordinary_user();
+    if is_roots && plan.user == 0 && !is_of_roots_launch() {
+        return Err(Problem::Root(node.to_owned()));
+    }
+    let (Some(job), Some(name)) = (node.parent(), node.file_name()) else {
+        return Err(Problem::Plan(HookError::NoJob(node.to_owned())));
+    };
+    let open = || {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let job = openat2(CWD, job, flags, Mode::empty(), plain)?;
+        let node = openat2(&job, name, flags, Mode::empty(), plain)?;
+        Ok((job, node))
+    };
+    let opened = match is_roots && plan.user != 0 {
+        true => with_rights_of(plan.user, plan.group, open),
+        false => open(),
+    };
+    let (job_fd, node_fd) = opened.map_err(|errno| match errno {
+        Errno::LOOP => Problem::Link(node.to_owned()),
+        errno => io_at(node)(errno.into()),
+    })?;
+    for (path, fd) in [(job, &job_fd), (node, &node_fd)] {
+        let owner = fstat(fd).map_err(|errno| io_at(path)(errno.into()))?.st_uid;
+        if owner != plan.user && (is_roots || owner != own) {
+            return Err(Problem::NotOwner {
+                path: path.to_owned(),
+                owner,
+                user: plan.user,
+            });
+        }
+    }
+    Ok(node_fd)
+}
+
+/// Whether user 0 here is one ordinary user of the host, as for a runtime that root has not started. Source:
+/// user_namespaces(7).
+fn root_is_ordinary_user() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().any(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        matches!(words[..], ["0", outside, "1"] if outside != "0")
+    })
+}
+
+/// Whether the process was started by a rank of a launch of root's. A rank's processes, and those that it leaves behind, are
+/// below the launcher or step that serves it.
+fn is_of_roots_launch() -> bool {
+    const LAUNCHER: &str = "wireup";
+    let file = |pid: &str| {
+        let meta = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    let own = file("self");
+    let mut pid = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    while let Some(process) = procfs::process(pid) {
+        // The name alone is any program's to choose.
+        if own.is_some() && file(&pid.to_string()) == own {
+            let serves = process.name == LAUNCHER || step::NAME.to_str() == Ok(&process.name);
+            return serves && procfs::real_user(pid) == Some(0);
+        }
+        pid = process.parent;
+    }
+    false
+}
+
+/// Does something as root with what a user may do to files.
+fn with_rights_of<T>(
+    user: u32,
+    group: u32,
+    work: impl FnOnce() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    set_thread_groups(&[])?;
+    let become_effective = |user, group| {
+        set_thread_res_gid(None, Gid::from_raw(group), None)?;
+        set_thread_res_uid(None, Uid::from_raw(user), None)
+    };
+    become_effective(user, group)?;
+    let done = work();
+    // Not before the user: only root can change the group.
+    set_thread_res_uid(None, Uid::ROOT, None)?;
+    set_thread_res_gid(None, Gid::ROOT, None)?;
+    done
 }
 
 /// The file for a directory of hooks.

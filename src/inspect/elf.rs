@@ -9,15 +9,18 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use memchr::memmem::Finder;
 use object::Endianness;
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{Dyn as _, FileHeader, ProgramHeader as _};
 use object::read::{ReadCache, ReadRef as _};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
 /// Program headers accepted in one file; real ones have about a dozen.
 const PROGRAM_HEADERS_MAX: u16 = 1024;
@@ -146,11 +149,34 @@ impl Elf {
     }
 }
 
+/// The directory of this process's descriptors in `/proc`, once other users choose the files that are read.
+static DESCRIPTORS: OnceLock<OwnedFd> = OnceLock::new();
+
+/// From here on, files are read in a root directory whose contents are another user's: [`open_regular`] opens nothing but
+/// regular files, and follows no magic links, which lead to files of other processes. `descriptors` is `/proc/self/fd`.
+/// For the whole process, as its root directory.
+pub fn distrust_files(descriptors: OwnedFd) {
+    let _ = DESCRIPTORS.set(descriptors);
+}
+
 /// Opens a regular file for reading, without ever waiting for a pipe's writer or a device.
 ///
 /// # Errors
 /// [`ElfError::Io`] and [`ElfError::NotAFile`].
 pub fn open_regular(path: &Path) -> Result<File, ElfError> {
+    if let Some(descriptors) = DESCRIPTORS.get() {
+        let (place, plain) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_MAGICLINKS);
+        let found =
+            File::from(openat2(CWD, path, place, Mode::empty(), plain).map_err(io::Error::from)?);
+        // To open a device may already do something.
+        if !found.metadata()?.is_file() {
+            return Err(ElfError::NotAFile);
+        }
+        let number = found.as_raw_fd().to_string();
+        let read = OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = openat(descriptors, number, read, Mode::empty()).map_err(io::Error::from)?;
+        return Ok(opened.into());
+    }
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)

@@ -1,12 +1,16 @@
 //! Mounts of the host's directories below the root directory of a container, whose files nobody trusts.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
+    .union(OpenTreeFlags::OPEN_TREE_CLOEXEC)
+    .union(OpenTreeFlags::AT_RECURSIVE);
 
 /// Shows a directory of the host at the same path below `root`. Missing directories are made; links in the container
 /// never lead out of it.
@@ -14,14 +18,24 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 /// # Errors
 /// The system's.
 pub fn mount_into(root: &Path, directory: &Path) -> io::Result<()> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_RECURSIVE
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-    let tree = open_tree(CWD, directory, flags)?;
-    let place = place(root, directory)?;
+    let tree = open_tree(CWD, directory, CLONE | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
+    attach(root, &tree, directory)
+}
+
+/// Shows an open directory of the host at this path below `root`, as [`mount_into`] does.
+///
+/// # Errors
+/// The system's.
+pub fn mount_open_into(root: &Path, opened: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let itself = OpenTreeFlags::from_bits_retain(AtFlags::EMPTY_PATH.bits());
+    let tree = open_tree(opened, "", CLONE | itself)?;
+    attach(root, &tree, path)
+}
+
+fn attach(root: &Path, tree: &OwnedFd, path: &Path) -> io::Result<()> {
+    let place = place(root, path)?;
     let both = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(move_mount(&tree, "", &place, "", both)?)
+    Ok(move_mount(tree, "", &place, "", both)?)
 }
 
 /// The directory at this path below `root`, made if need be.

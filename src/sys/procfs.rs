@@ -199,6 +199,14 @@ pub fn owner(pid: i32) -> Option<(u32, u32)> {
     Some((meta.uid(), meta.gid()))
 }
 
+/// The real user id of a process, also of one that only root may inspect. Source: proc_pid_status(5).
+pub fn real_user(pid: i32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// The names of a process's threads.
 pub fn threads(pid: i32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));

@@ -1,7 +1,7 @@
 //! Ranks in containers that the user's own command makes, one for each rank, which the hook makes ready.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -166,6 +166,81 @@ fn a_container_with_a_pid_namespace_of_its_own_is_refused() {
     let line = "wireup: the container has a pid namespace of its own, in which MPIs fail; start it with that of the \
                 host (--pid host)\n";
     assert_eq!(said, line);
+}
+
+/// What the hook of root's runtime says to a container of this user, whose variable names this server's directory; nothing
+/// if it has shown the directory.
+fn hooked(at: &Path, user: u32, server: &Path) -> String {
+    let root = at.join("root");
+    fs::create_dir_all(&root).unwrap();
+    let config = format!(
+        r#"{{"root": {{"path": "root"}}, "process": {{"env": ["PMIX_SERVER_TMPDIR={}"], "user": {{"uid": {user}, "gid": {user}}}}},
+            "annotations": {{"org.wireup.ranks": "yes"}}}}"#,
+        server.display()
+    );
+    fs::write(at.join("config.json"), config).unwrap();
+    // In mounts of its own, as in a container's.
+    let script = "printf '{\"bundle\": \"%s\"}' \"$1\" | \"$2\" oci-hook && [ ! -e \"$1/root$3/../mark\" ] && echo 'not shown'; true";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]);
+    command.arg(at).arg(crate::common::wireup()).arg(server);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A directory of a job as a launch makes it, with the node 0; the path of its server's directory.
+fn job_directory(job: &Path, owner: u32) -> PathBuf {
+    let node = job.join("n0");
+    let server = node.join("server");
+    fs::create_dir_all(&server).unwrap();
+    fs::write(node.join("mark"), "").unwrap();
+    for path in [job, &node, &server] {
+        chown(path, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    server
+}
+
+#[test]
+fn oci_hook_shows_only_job_directories_of_its_user() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (mallory, victim) = (54323, 54321);
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let bundle = dir.path().join("bundle");
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(&bundle).unwrap();
+    let own = job_directory(&at("wireup-own"), mallory);
+    assert_eq!(hooked(&bundle, mallory, &own), "");
+    // Another user's and root's, by their own paths.
+    let theirs = job_directory(&at("wireup-theirs"), victim);
+    let said = hooked(&bundle, mallory, &theirs);
+    assert!(said.contains("Permission denied"), "{said}");
+    let roots = job_directory(&at("wireup-root"), 0);
+    let said = hooked(&bundle, 0, &roots);
+    assert!(said.contains("directory of user 0"), "{said}");
+    // A node that is the user's in a job that is not.
+    let mixed = job_directory(&at("wireup-mixed"), victim);
+    fs::set_permissions(at("wireup-mixed"), fs::Permissions::from_mode(0o711)).unwrap();
+    chown(mixed.parent().unwrap(), Some(mallory), None).unwrap();
+    let said = hooked(&bundle, mallory, &mixed);
+    assert!(said.contains("directory of user 54321"), "{said}");
+    // Links in the path, to what is the user's as well.
+    symlink(at("wireup-own"), at("wireup-link")).unwrap();
+    let said = hooked(&bundle, mallory, &at("wireup-link/n0/server"));
+    assert!(said.contains("symbolic link"), "{said}");
+    symlink("n0", at("wireup-own/n1")).unwrap();
+    let said = hooked(&bundle, mallory, &at("wireup-own/n1/server"));
+    assert!(said.contains("symbolic link"), "{said}");
+    // The user's own behind a directory that the user cannot enter.
+    fs::create_dir(at("closed")).unwrap();
+    fs::set_permissions(at("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    let closed = job_directory(&at("closed/wireup-1"), mallory);
+    let said = hooked(&bundle, mallory, &closed);
+    assert!(said.contains("Permission denied"), "{said}");
 }
 
 /// The directory of libraries of an MPI that is not Debian's.

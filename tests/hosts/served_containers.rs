@@ -29,10 +29,14 @@ fn are_a_job(name: &str, pmi: &str) {
         let all = (0..2).all(|rank| file(rank).exists());
         all.then_some(())
     });
-    // What the ranks of a host have in common, the hook that shows them the PMIx server's directory, and the variables of one.
+    // What the ranks of a host have in common, and the variables of one. The hook does not show the directory of root's PMIx
+    // server to a container that no rank has started.
+    let shared = match pmi {
+        "pmix" => "-v /tmp:/tmp",
+        _ => "--annotation org.wireup.ranks=yes",
+    };
     let options = format!(
-        "--pid host --network host --ipc host --annotation org.wireup.ranks=yes \
-         --env-file {}/rank-$CONTAINER.env",
+        "--pid host --network host --ipc host {shared} --env-file {}/rank-$CONTAINER.env",
         env.display()
     );
     let podman = podman(&images, &options, &[]);

@@ -25,6 +25,8 @@ pub struct HookPlan {
     pub root: PathBuf,
     /// The user whose process the rank is, in the container.
     pub user: u32,
+    /// The group of that process.
+    pub group: u32,
     /// The directory of the rank's node in its job, if it is offered PMIx.
     pub node: Option<PathBuf>,
     pub shared_memory: PathBuf,
@@ -95,6 +97,8 @@ struct Process {
 struct User {
     #[serde(default)]
     uid: u32,
+    #[serde(default)]
+    gid: u32,
 }
 
 #[derive(Default, Deserialize)]
@@ -162,6 +166,7 @@ pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError>
     Ok(Some(HookPlan {
         root: bundle.join(config.root.path),
         user: config.process.user.uid,
+        group: config.process.user.gid,
         node,
         shared_memory: SHARED_MEMORY.into(),
         host_mpi,
@@ -220,7 +225,7 @@ mod tests {
             .collect();
         let config = serde_json::json!({
             "root": { "path": "rootfs" },
-            "process": { "env": env, "user": { "uid": 7 } },
+            "process": { "env": env, "user": { "uid": 7, "gid": 8 } },
             "annotations": { "org.wireup.ranks": annotation },
             "linux": { "namespaces": namespaces },
         });
@@ -233,6 +238,7 @@ mod tests {
         let expected = HookPlan {
             root: "/bundle/rootfs".into(),
             user: 7,
+            group: 8,
             node: Some("/tmp/wireup-0123.n1/n1".into()),
             shared_memory: "/dev/shm".into(),
             host_mpi: None,

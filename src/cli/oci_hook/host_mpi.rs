@@ -7,13 +7,14 @@ mod host;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat, openat2};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
 use rustix::process::{chdir, chroot};
 
@@ -123,6 +124,9 @@ impl Image {
     fn enter(root: &Path, of: &hook::Program) -> Result<Self, Problem> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let host = open("/", flags, Mode::empty()).map_err(|error| io_at(root)(error.into()))?;
+        let descriptors = Path::new("/proc/self/fd");
+        let opened = open(descriptors, flags, Mode::empty());
+        elf::distrust_files(opened.map_err(|error| io_at(descriptors)(error.into()))?);
         let entered = chroot(root).and_then(|()| chdir("/"));
         entered.map_err(|error| io_at(root)(error.into()))?;
         let cwd = Path::new("/").join(&of.cwd);
@@ -246,6 +250,7 @@ impl Image {
             return Ok(Vec::new());
         };
         let here = place.with_file_name(directory);
+        let here = here.canonicalize().unwrap_or(here);
         if let Some((directory, files)) = mpi.plugins.get(name) {
             self.show(directory, &here)?;
             return Ok(files.iter().map(|file| here.join(file)).collect());
@@ -384,16 +389,31 @@ impl Image {
                 | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
             let source = source.strip_prefix("/").map_err(io::Error::other)?;
             let tree = open_tree(&self.host, source, flags)?;
+            // The image's user may put links there meanwhile.
+            let found = |from: BorrowedFd<'_>, path: &Path, more| {
+                let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+                let flags = OFlags::PATH | OFlags::CLOEXEC | more;
+                openat2(from, path, flags, Mode::empty(), plain)
+            };
+            let (Some(directory), Some(name)) = (place.parent(), place.file_name()) else {
+                return Err(io::ErrorKind::InvalidInput.into());
+            };
+            let directory = found(CWD, directory, OFlags::DIRECTORY)?;
             let made = match File::from(tree.try_clone()?).metadata()?.is_dir() {
-                true => fs::create_dir(place),
-                false => File::create_new(place).map(drop),
+                true => mkdirat(&directory, name, Mode::from_raw_mode(0o755)),
+                false => {
+                    let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                    openat(&directory, name, new, Mode::from_raw_mode(0o644)).map(drop)
+                }
             };
             match made {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
             }
-            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-            Ok(move_mount(&tree, "", CWD, place, flags)?)
+            let place = found(directory.as_fd(), Path::new(name), OFlags::NOFOLLOW)?;
+            let both =
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            Ok(move_mount(&tree, "", &place, "", both)?)
         };
         shown().map_err(io_at(place))
     }

@@ -71,7 +71,7 @@ fn what_is_not_a_file_or_not_elf_is_told_apart() {
     assert!(matches!(read(&text), Err(ElfError::NotElf)));
     assert!(matches!(read(directory.path()), Err(ElfError::NotAFile)));
     let pipe = directory.path().join("pipe");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    rustix::fs::mkfifoat(CWD, &pipe, Mode::RUSR).unwrap();
     assert!(
         matches!(read(&pipe), Err(ElfError::NotAFile)),
         "and does not wait for a writer"

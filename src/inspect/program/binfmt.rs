@@ -5,10 +5,13 @@
 //! Source: the kernel's admin-guide/binfmt-misc.
 
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
+
+use crate::inspect::elf::open_regular;
 
 const DIRECTORY: &str = "/proc/sys/fs/binfmt_misc";
 
@@ -23,7 +26,9 @@ fn handler_in(directory: &Path, path: &Path, head: &[u8]) -> Option<String> {
         .flatten()
         .filter(|entry| entry.file_name() != "register" && entry.file_name() != "status")
         .find_map(|entry| {
-            let text = std::fs::read_to_string(entry.path()).ok()?;
+            let mut text = String::new();
+            let mut file = open_regular(&entry.path()).ok()?;
+            file.read_to_string(&mut text).ok()?;
             takes(&text, path, head).then(|| entry.file_name().to_string_lossy().into_owned())
         })
 }
