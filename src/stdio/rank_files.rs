@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file};
+use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file, statvfs};
 use rustix::io::Errno;
 
 use crate::failure::RequestError;
@@ -81,6 +81,30 @@ pub fn check(plan: &Plan) -> Result<(), OutputError> {
         }
     }
     Ok(())
+}
+
+/// The first file of these ranks on a file system without space. The ranks write it themselves, and few look whether all was
+/// written.
+pub fn without_space(plan: &Plan, ranks: impl IntoIterator<Item = Rank>) -> Option<PathBuf> {
+    let pattern = plan.spec.stdio.output.as_ref();
+    let pattern = pattern.filter(|_| !plan.spec.stdio.timestamps)?;
+    let names = names(plan, pattern).ok()?;
+    let mut files = ranks.into_iter().filter_map(|rank| {
+        let (out, err) = names.get(rank.index())?;
+        std::iter::once(out).chain(err).find(|path| is_full(path))
+    });
+    files.next().cloned()
+}
+
+fn is_full(path: &Path) -> bool {
+    statvfs(path).is_ok_and(|found| {
+        let free = match rustix::process::geteuid().is_root() {
+            true => found.f_bfree,
+            false => found.f_bavail,
+        };
+        // One without a limit counts no blocks.
+        found.f_blocks > 0 && free == 0
+    })
 }
 
 /// Why the output of ranks cannot go to files.

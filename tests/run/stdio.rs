@@ -247,6 +247,30 @@ fn what_wireup_says_starts_a_line_also_when_a_rank_has_not_finished_its_own() {
 }
 
 #[test]
+fn full_disk_of_output_files_is_reported() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let run = Run::ranks(
+        2,
+        [
+            "--output",
+            "full/%r",
+            "sh",
+            "-c",
+            "head -c 100000 /dev/zero; true",
+        ],
+    );
+    std::fs::create_dir(run.dir().join("full")).unwrap();
+    let mount = "mount -t tmpfs -o size=64k none full && exec \"$@\"";
+    let outcome = run
+        .under(["unshare", "-m", "sh", "-c", mount, "sh"])
+        .run()
+        .expect(0);
+    outcome.expect_one_line(&["--output: no space left for full/0", "may be incomplete"]);
+}
+
+#[test]
 fn a_full_disk_is_told_and_ends_the_job() {
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let outcome = Run::ranks(2, ["yes"]).stdout_to(full).run().expect(125);

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use super::LocalBackend;
 use crate::backend::message::FromBackend;
 use crate::plan::staging::Unpacked;
+use crate::stdio::rank_files;
 use crate::sys::procfs::Process;
 use crate::sys::{leftovers, sysv};
 use wireup_core::job::spec::GRACE;
@@ -248,6 +249,15 @@ impl LocalBackend {
             self.tell_upcalls();
         }
         self.run_in(None);
+        let nodes = (0..self.nodes.len()).map(|index| self.part.node_at(index));
+        let ranks = nodes.flat_map(|node| self.plan.job.ranks.ranks_on(node));
+        if let Some(path) = rank_files::without_space(&self.plan, ranks) {
+            let text = format!(
+                "--output: no space left for {}; files there may be incomplete",
+                path.display()
+            );
+            self.tell(FromBackend::Tell { text });
+        }
         if let Some(directory) = self.directory.take()
             && let Err(error) = directory.remove()
         {
