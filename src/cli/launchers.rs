@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::IntoRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +20,7 @@ use clap::Args;
 use sha2::Digest as _;
 
 use super::run;
+use crate::backend::cleanup_record;
 use crate::failure::{RequestError, RunFailure};
 use crate::report::command_line::quoted;
 use wireup_core::job::hosts::HostSpec;
@@ -140,12 +142,19 @@ fn kept(text: &str) -> io::Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let path = dir.unwrap_or_else(|| "/tmp".into());
     let path = path.join(format!("wireup-hosts-{user}-{name}"));
-    let new = path.with_extension(std::process::id().to_string());
+    let number = cleanup_record::number()?;
+    let new = path.with_extension(format!("{number:016x}"));
     let mut file = File::create_new(&new)?;
     file.write_all(text.as_bytes())?;
-    // Not another user's: the directory does not let this one replace it.
-    std::fs::rename(&new, &path)?;
-    Ok(path)
+    let is_free = match path.symlink_metadata() {
+        Ok(found) => found.is_file() && found.uid() == user,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    // Another user may have taken the name, and in a directory of all users it cannot be replaced then.
+    match is_free && std::fs::rename(&new, &path).is_ok() {
+        true => Ok(path),
+        false => Ok(new),
+    }
 }
 
 /// Has a program that is a launcher of an MPI run below `wireup env` with the hosts of this launch: once, on the first of

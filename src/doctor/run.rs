@@ -12,6 +12,7 @@ use wireup_core::doctor::neighbours::{pairs, rounds};
 use wireup_core::doctor::ping_pong::{Pair, PingPong};
 use wireup_core::job::hosts::HostSpec;
 
+use crate::backend::cleanup_record;
 use crate::failure::{RequestError, RunFailure};
 
 /// What the two ranks run, if the user has no program for it.
@@ -50,8 +51,9 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> io::Result<Self> {
-        let number = std::process::id();
-        let path = std::env::temp_dir().join(format!("wireup-doctor-{number}"));
+        // Another user could take a name that can be known before.
+        let number = cleanup_record::number()?;
+        let path = std::env::temp_dir().join(format!("wireup-doctor-{number:016x}"));
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }

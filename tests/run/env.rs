@@ -263,3 +263,27 @@ fn mistakes_in_a_file_of_variables_are_named_with_their_line() {
     let outcome = run.run().expect(0);
     outcome.expect_one_line(&["warning: --env-file NOT_SET_ANYWHERE: not set here"]);
 }
+
+#[test]
+fn hosts_file_of_wireup_env_avoids_name_that_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = || {
+        let run = Run::command([WIREUP, "env", "--no-config", "--hosts", "a:2,b"]);
+        let outcome = run.env("XDG_RUNTIME_DIR", dir.path()).run().expect(0);
+        let text = outcome.out();
+        let mut lines = text.lines();
+        let name = "export PRTE_MCA_prte_default_hostfile=";
+        let path = lines.find_map(|line| line.strip_prefix(name)).unwrap();
+        std::path::PathBuf::from(path.trim_matches('\''))
+    };
+    let path = file();
+    assert_eq!(file(), path, "one text has one file");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let other = file();
+    assert_ne!(other, path);
+    assert_eq!(
+        std::fs::read_to_string(other).unwrap(),
+        "a slots=2\nb slots=1\n"
+    );
+}

@@ -1,7 +1,10 @@
 //! What a step lacks of the files that its launcher offers is sent before the step makes its plan.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -145,12 +148,22 @@ fn store(place: &Path) -> io::Result<Store> {
     let agent = getppid().and_then(|pid| Keeper::of(pid.as_raw_nonzero().get()));
     let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
     let uid = geteuid().as_raw();
-    let directory = place.join(format!("wireup-staged.{uid}.{agent}"));
-    if directory.symlink_metadata().is_err() {
-        let number = cleanup_record::number()?;
-        let mut record = Record::make(number, vec![agent], STORE, SystemTime::now())?;
-        record.add(&Thing::Directory(directory.clone()))?;
+    let name = format!("wireup-staged.{uid}.{agent}.");
+    let entries = fs::read_dir(place)?.flatten();
+    let mut named =
+        entries.filter(|entry| entry.file_name().as_bytes().starts_with(name.as_bytes()));
+    let own = |path: &PathBuf| {
+        path.symlink_metadata()
+            .is_ok_and(|found| found.uid() == uid)
+    };
+    if let Some(known) = named.by_ref().map(|entry| entry.path()).find(own) {
+        return Store::open(known);
     }
+    // Another user could take a name that can be known before.
+    let number = cleanup_record::number()?;
+    let directory = place.join(format!("{name}{number:016x}"));
+    let mut record = Record::make(number, vec![agent], STORE, SystemTime::now())?;
+    record.add(&Thing::Directory(directory.clone()))?;
     Store::open(directory)
 }
 
