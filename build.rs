@@ -1,12 +1,50 @@
-//! Compiles the program that holds the container of a node. It goes into images of any C library, so it uses none.
+//! Compiles the program that holds the container of a node, which goes into images of any C library, so it uses none; and
+//! the symbols of MPIR, with debug information that stays when there is no other.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 const SOURCE: &str = "src/backend/container/holder.c";
+const MPIR: &str = "src/sys/mpir.c";
+const MPIR_DEBUG_INFO: &str = "src/sys/mpir_debug_info.ld";
 
-fn main() {
+fn main() -> ExitCode {
+    if let Err(error) = mpir() {
+        println!("cargo:error={MPIR}: {error}");
+        return ExitCode::FAILURE;
+    }
+    holder();
+    ExitCode::SUCCESS
+}
+
+/// Compiles the symbols of MPIR.
+fn mpir() -> Result<(), cc::Error> {
+    println!("cargo:rerun-if-changed={MPIR}");
+    println!("cargo:rerun-if-changed={MPIR_DEBUG_INFO}");
+    let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    cc::Build::new()
+        .file(MPIR)
+        .debug(true)
+        // Parallel debuggers may not read later versions.
+        .flag("-gdwarf-4")
+        .flag(format!("-fdebug-prefix-map={root}=."))
+        .warnings(true)
+        .try_compile("wireup_mpir")?;
+    // Without debug information of its own the executable would have that of the standard library. The profile cannot strip
+    // it: that would take all.
+    let is_wanted = env::var("DEBUG").is_ok_and(|debug| debug != "false");
+    // Linkers that read no scripts leave it in.
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let reads_scripts = !["mold", "wild"].iter().any(|linker| flags.contains(linker));
+    if !is_wanted && reads_scripts {
+        println!("cargo:rustc-link-arg-bins=-Wl,-T,{root}/{MPIR_DEBUG_INFO}");
+    }
+    Ok(())
+}
+
+fn holder() {
     println!("cargo:rerun-if-changed={SOURCE}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let holder = out.join("holder");

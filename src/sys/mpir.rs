@@ -7,7 +7,7 @@
 //! Rule: ranks are numbered by their place in the table. `MPIR_i_am_starter` says that the launcher is none of
 //! them, `MPIR_partial_attach_ok` that ranks go on without a debugger having attached to all of them,
 //! `MPIR_acquired_pre_main` that they are stopped before `main` while the launcher is in `MPIR_Breakpoint`. These
-//! count by being there. Source: The MPIR Process Acquisition Interface, version 1.0, MPI Forum.
+//! count by being there. They are defined in `mpir.c`: debuggers need their types. Source: The MPIR Process Acquisition Interface, version 1.0, MPI Forum.
 
 #![allow(non_upper_case_globals, non_snake_case, reason = "names of MPIR")]
 
@@ -30,50 +30,25 @@ pub struct ProctableEntry {
     pid: c_int,
 }
 
-/// The processes of the launch.
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_proctable: AtomicPtr<ProctableEntry> = AtomicPtr::new(null_mut());
-
-/// How many there are.
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_proctable_size: AtomicI32 = AtomicI32::new(0);
-
-/// Set by a debugger.
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_being_debugged: AtomicI32 = AtomicI32::new(0);
-
-/// Why [`MPIR_Breakpoint`] was called: see [`SPAWNED`].
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_debug_state: AtomicI32 = AtomicI32::new(0);
-
-/// See the module.
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_i_am_starter: AtomicI32 = AtomicI32::new(0);
-
-/// See the module.
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_partial_attach_ok: AtomicI32 = AtomicI32::new(0);
-
-/// See the module.
-#[used]
-#[unsafe(no_mangle)]
-pub static MPIR_acquired_pre_main: AtomicI32 = AtomicI32::new(0);
+// SAFETY: `mpir.c` defines all of them with these types; the function has no effect.
+unsafe extern "C" {
+    /// Processes of the launch, in rank order.
+    safe static MPIR_proctable: AtomicPtr<ProctableEntry>;
+    /// Number of entries.
+    safe static MPIR_proctable_size: AtomicI32;
+    /// Set by a debugger.
+    safe static MPIR_being_debugged: AtomicI32;
+    /// Reason of the last call of [`MPIR_Breakpoint`]: see [`SPAWNED`].
+    safe static MPIR_debug_state: AtomicI32;
+    safe static MPIR_i_am_starter: AtomicI32;
+    safe static MPIR_partial_attach_ok: AtomicI32;
+    safe static MPIR_acquired_pre_main: AtomicI32;
+    /// Debuggers stop the launcher here.
+    safe fn MPIR_Breakpoint();
+}
 
 /// `MPIR_DEBUG_SPAWNED`: the table is there, or has become longer.
 const SPAWNED: c_int = 1;
-
-/// Where debuggers stop the launcher.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn MPIR_Breakpoint() {
-    black_box(&MPIR_debug_state);
-}
 
 /// What is shown, and the names in it.
 static SHOWN: Mutex<(Vec<ProctableEntry>, Vec<CString>)> = Mutex::new((Vec::new(), Vec::new()));

@@ -8,23 +8,18 @@ import os
 
 import gdb
 
-POINTER = 8
-
-
 def value(text):
     return gdb.parse_and_eval(text)
 
 
 def table():
     """Host, executable and pid of every process."""
-    size = int(value("*(int *)&MPIR_proctable_size"))
-    first = int(value("*(unsigned long *)&MPIR_proctable"))
+    size = int(value("MPIR_proctable_size"))
+    entries = value(f"MPIR_proctable[0]@{size}")
     for number in range(size):
-        entry = first + number * 3 * POINTER
-        host = value(f"*(char **){entry}").string()
-        executable = value(f"*(char **){entry + POINTER}").string()
-        pid = int(value(f"*(int *){entry + 2 * POINTER}"))
-        yield number, host, executable, pid
+        entry = entries[number]
+        host, executable = entry["host_name"].string(), entry["executable_name"].string()
+        yield number, host, executable, int(entry["pid"])
 
 
 def state_of(pid):
@@ -59,7 +54,7 @@ def look_at(number, host, executable, pid):
 
 def read():
     gdb.execute("set language c")
-    state = int(value("*(int *)&MPIR_debug_state"))
+    state = int(value("MPIR_debug_state"))
     print(f"debug_state={state}", flush=True)
     for name in ("MPIR_i_am_starter", "MPIR_partial_attach_ok", "MPIR_acquired_pre_main"):
         value(f"&{name}")
@@ -77,7 +72,7 @@ else:
     gdb.execute("tbreak main")
     gdb.execute("run")
     gdb.execute("set language c")
-    gdb.execute("set var *(int *)&MPIR_being_debugged = 1")
+    gdb.execute("set var MPIR_being_debugged = 1")
     gdb.execute("break MPIR_Breakpoint")
     gdb.execute("continue")
     # It is called again when processes were spawned.
