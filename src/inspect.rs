@@ -15,6 +15,7 @@ use crate::inspect::program::{Kind, Program};
 pub(crate) mod agent_file;
 pub(crate) mod build_id;
 mod constants;
+pub(crate) mod core_file;
 mod detected;
 pub mod elf;
 pub mod ldso;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 pub struct Dumped<'a> {
     pub pid: i32,
     pub signal: i32,
+    /// The program of its command line, which may have executed another one.
     pub program: &'a Path,
     /// Where it was started.
     pub directory: &'a Path,
@@ -20,21 +21,33 @@ pub struct CoreDump {
     pub text: String,
     /// The file, if it is there.
     pub file: Option<PathBuf>,
+    /// The program that dumped it.
+    pub program: PathBuf,
 }
 
-/// Looks for the dump of a process.
-pub fn find(dumped: &Dumped<'_>) -> CoreDump {
+/// Looks for the dump of a process. `program_of` reads from a dump which program it is of.
+pub fn find(dumped: &Dumped<'_>, program_of: impl FnOnce(&Path) -> Option<PathBuf>) -> CoreDump {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
     let pattern = read("core_pattern").unwrap_or_default();
     let adds_pid = read("core_uses_pid").is_ok_and(|text| text.trim() != "0");
-    let program = dumped.program.display();
-    let nowhere = |text| CoreDump { text, file: None };
+    let nowhere = |text| CoreDump {
+        text,
+        file: None,
+        program: dumped.program.to_owned(),
+    };
     match place(pattern.trim_end(), adds_pid, dumped) {
         DumpLocation::File(path) if path.is_file() => {
-            let shown = path.display();
-            let text = format!("core dump in {shown}, to look at it: gdb {program} {shown}");
-            let file = Some(path);
-            CoreDump { text, file }
+            // A relative path stays as the user wrote it, unless it is another program.
+            let own = dumped.directory.join(dumped.program).canonicalize().ok();
+            let other = program_of(&path).filter(|program| own.as_ref() != Some(program));
+            let program = other.unwrap_or_else(|| dumped.program.to_owned());
+            let (shown, name) = (path.display(), program.display());
+            let text = format!("core dump in {shown}, to look at it: gdb {name} {shown}");
+            CoreDump {
+                text,
+                file: Some(path),
+                program,
+            }
         }
         DumpLocation::Systemd => nowhere(format!(
             "core dumped, to look at it: coredumpctl gdb {}",

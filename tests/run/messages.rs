@@ -79,6 +79,12 @@ fn a_core_dump_is_told_with_the_line_for_the_debugger() {
         let frames = "< solve (aborts.c:2) < main (aborts.c:3)";
         assert!(line.ends_with(frames), "{line}");
     }
+    // A wrapper that executes the program is not what was dumped.
+    let run = Run::new(["-n", "1", "--rlimit", "core=unlimited", "nice"]).more([&program]);
+    let work = run.dir().to_owned();
+    let line = run.run().expect(134).expect_one_line(&["(SIGABRT)"]);
+    let command = format!("gdb {} {}/core", program.display(), work.display());
+    assert!(line.contains(&command), "{line}");
     let without = Run::new(["-n", "1", "--rlimit", "core=0"]).more([&program]);
     let line = without.run().expect(134).expect_one_line(&["(SIGABRT)"]);
     assert!(!line.contains("core"), "{line}");

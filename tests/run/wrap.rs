@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::common::{Run, mpi, node_name, skip};
+use crate::common::{Run, mpi, node_name, repository, skip};
 
 /// Words that print the rank and their arguments, each in brackets, and then run these.
 const SHOW: &str =
@@ -161,5 +161,20 @@ fn perf_records_each_rank_into_a_file_of_its_own() {
     for rank in 0..2 {
         let recorded = fs::read(dir.path().join(format!("p.{rank}"))).unwrap();
         assert!(recorded.starts_with(b"PERFILE2"), "rank {rank}");
+    }
+}
+
+#[test]
+fn documented_gdb_command_ends_with_exit_code_of_program() {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        return skip("gdb is not installed: run scripts/setup");
+    }
+    let page = fs::read_to_string(repository().join("docs/environment.md")).unwrap();
+    let start = page.find("`gdb -batch ").unwrap() + 1;
+    let command = page[start..].split('`').next().unwrap();
+    for code in [0, 3] {
+        let script = format!("exit {code}");
+        let run = Run::new(["-n", "1", "--wrap", command, "sh", "-c", &script]);
+        run.run().expect(code);
     }
 }

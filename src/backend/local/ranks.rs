@@ -8,11 +8,12 @@ use tracing::{debug, debug_span, trace};
 
 use super::{LocalBackend, Part, RankSlot, raw};
 use crate::backend::message::FromBackend;
+use crate::inspect::core_file;
 use crate::plan::jobs::Plans;
 use crate::report::failures;
 use crate::stdio::stdin;
 use crate::sys::channel::{Backlog, Channel, Received};
-use crate::sys::core_dump::{self, Dumped};
+use crate::sys::core_dump::{self, CoreDump, Dumped};
 use crate::sys::poll::{Source, Token};
 use crate::sys::spawn::{self, ExitStatus};
 use crate::sys::start_ranks::{PACE, RankStartError, StartedProcess};
@@ -273,20 +274,22 @@ impl LocalBackend {
     }
 
     /// What the kernel dumped of a rank that was killed, and its program.
-    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(core_dump::CoreDump, PathBuf)> {
+    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
         let (pid, signal) = *self.dumped.get(&rank)?;
         let (plan, local) = self.jobs.plan_of(rank);
         let app = &plan.apps[plan.app_of(local)];
         let directory = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
         let program = app.program.path();
-        let found = core_dump::find(&Dumped {
+        let dumped = Dumped {
             pid,
             signal,
             program,
             directory,
             host: self.jobs.host_of(rank),
-        });
-        Some((found, directory.join(program)))
+        };
+        let found = core_dump::find(&dumped, core_file::program);
+        let program = directory.join(&found.program);
+        Some((found, program))
     }
 
     /// What is known of the dump of a rank.
