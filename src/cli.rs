@@ -52,6 +52,7 @@ use crate::detached;
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::AGENT;
 use crate::sys::limits;
+use crate::report::printable;
 use wireup_core::job::outcome::EXIT_WIREUP;
 
 const EXAMPLES: &str = "\
@@ -164,8 +165,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         Ok(code) => code,
         Err(failure) => {
             // In one write: what reads it through a pipe, as Hydra does from its launcher of hosts, may end after the first.
-            let line = format!("wireup: {failure}\n");
-            eprint!("{line}");
+            eprint!("{}", printable::lines([format!("wireup: {failure}")]));
             failure.code()
         }
     }
@@ -226,9 +226,10 @@ fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunF
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             print(error.render().to_string().as_bytes())
         }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Err(RunFailure::request(format!(
-            "no command is given\n\n{error}"
-        ))),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprintln!("wireup: no command is given\n\n{error}");
+            Ok(EXIT_WIREUP)
+        }
         _ => Err(RunFailure::request(line())),
     }
 }

@@ -86,6 +86,8 @@ pub struct Placement {
     pub hosts: Vec<String>,
     /// Which ranks they have.
     pub ranks: RankMap,
+    /// Host of the launcher, if that is shown.
+    pub launcher: Option<String>,
 }
 
 impl Placement {
@@ -148,6 +150,15 @@ impl Job {
         self.launcher.iter().chain(steps)
     }
 
+    /// Host of its launcher, if that is another one and known.
+    pub fn host_of_launcher(&self) -> Option<&str> {
+        let placement = self
+            .placement
+            .as_ref()
+            .filter(|_| self.launcher.is_none())?;
+        placement.launcher.as_deref()
+    }
+
     /// Whether it may have ranks elsewhere.
     pub fn is_on_several_hosts(&self) -> bool {
         self.placement.is_some() || !self.steps.is_empty()
@@ -183,6 +194,22 @@ impl Job {
         let placement = self.placement.as_ref().zip(step.node);
         let ranks = placement.map(|(placement, node)| placement.ranks.ranks_on(node));
         ranks.into_iter().flatten().map(|rank| rank.0)
+    }
+
+    /// Whether a pid is that of a process of the job on this machine: one of its user that has the job's mark, or descends
+    /// from its launcher or from a step.
+    pub fn has_process(&self, pid: i32) -> bool {
+        if procfs::owner(pid).is_none_or(|(uid, _)| uid != self.uid) {
+            return false;
+        }
+        let leads = |pid| self.leaders().any(|leader| leader.pid == pid);
+        let ranks = self.ranks.iter().map(|rank| &rank.process);
+        let mut known = ranks.chain(&self.members);
+        let parent = |pid: &i32| procfs::process(*pid).map(|process| process.parent);
+        known.any(|process| process.pid == pid)
+            || std::iter::successors(parent(&pid), parent)
+                .take_while(|pid| *pid > 1)
+                .any(leads)
     }
 
     /// Whether a node of a job on several hosts is this machine.

@@ -9,6 +9,7 @@ pub mod missing_ranks;
 pub(crate) mod nodes;
 pub(crate) mod page;
 pub(crate) mod plan_record;
+pub mod printable;
 pub mod process_names;
 pub mod progress;
 pub(crate) mod running_ranks;

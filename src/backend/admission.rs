@@ -176,8 +176,9 @@ mod tests {
             ticket: 1,
             findings: vec![InspectedRank {
                 rank: GlobalRank(rank),
-                result: Ok(Inspected::Stack(Vec::new())),
+                result: Ok(Inspected::Core(String::new())),
             }],
+            is_last: true,
         };
         assert!(admitted(told(1, 2)));
         assert!(admitted(told(1, 3)));

@@ -6,7 +6,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::inspection::{Dump, Inspected, InspectedRank, InspectionError, RankUsage};
+use crate::backend::inspection::{
+    Dump, Inspected, InspectedRank, InspectionError, RankUsage, Stack,
+};
 use crate::backend::link_message::{Carried, Description};
 use crate::backend::message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
 use crate::backend::wait_report::Awaited;
@@ -128,7 +130,8 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
     let lost = (node(), TEXT);
     let frames = || vec(TEXT, 0..3);
     let result = prop_oneof![
-        frames().prop_map(|frames| Ok(Inspected::Stack(frames))),
+        (frames(), option::of(TEXT))
+            .prop_map(|(frames, note)| Ok(Inspected::Stack(Stack { frames, note }))),
         TEXT.prop_map(|file| Ok(Inspected::Core(file))),
         (TEXT, frames()).prop_map(|(text, frames)| Ok(Inspected::Dump(Dump { text, frames }))),
         (
@@ -152,11 +155,12 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         TEXT.prop_map(|text| Err(InspectionError::Gdb(text))),
     ];
     let rank = (process(), result).prop_map(|(rank, result)| InspectedRank { rank, result });
-    let found = (node(), any::<u32>(), vec(rank, 0..3));
-    let found = found.prop_map(|(node, ticket, findings)| FromBackend::Inspected {
+    let found = (node(), any::<u32>(), vec(rank, 0..3), any::<bool>());
+    let found = found.prop_map(|(node, ticket, findings, is_last)| FromBackend::Inspected {
         node,
         ticket,
         findings,
+        is_last,
     });
     let about_ranks = prop_oneof![
         (process(), any::<i32>()).prop_map(|(rank, pid)| FromBackend::Started { rank, pid }),

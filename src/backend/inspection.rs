@@ -12,8 +12,10 @@ use wireup_core::job::octets;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Look {
     Stacks {
-        /// Those of Python, where a rank has one.
+        /// Only the frames of Python, where a rank has some.
         python: bool,
+        /// `PATH` of the caller, for debuggers that the launcher's does not have.
+        path: Option<String>,
     },
     /// Memory is dumped into this directory of each host.
     Core(#[serde(with = "octets")] PathBuf),
@@ -43,12 +45,20 @@ pub(crate) struct InspectedRank {
 /// What the debugger found in a rank, by [`Look`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Inspected {
-    /// The frames of its stack, the outermost first.
-    Stack(Vec<String>),
+    Stack(Stack),
     /// The file of its core.
     Core(String),
     Dump(Dump),
     Usage(Box<RankUsage>),
+}
+
+/// The stack of a rank.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Stack {
+    /// Its frames, the outermost first.
+    pub(crate) frames: Vec<String>,
+    /// Why they are not those of Python, in a rank that runs it.
+    pub(crate) note: Option<String>,
 }
 
 /// What a rank uses of its host, and where it waits.
@@ -89,6 +99,9 @@ pub(crate) enum InspectionError {
     NotStarted(i32),
     #[error("gdb did not come to it, or ended before")]
     NotReached,
+    /// After this number of seconds.
+    #[error("gdb did not read it within {0} s")]
+    Timeout(u64),
     #[error("its host has not answered")]
     HostSilent,
     /// In gdb's words.

@@ -18,6 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Decided;
+use crate::plan::names::LauncherProcess;
 use crate::sys::procfs;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
@@ -60,6 +61,9 @@ pub struct Placement {
     pub hosts: Vec<String>,
     /// Which ranks they have.
     pub ranks: RankMap,
+    /// The process that leads the launch.
+    #[serde(default)]
+    pub launcher: Option<LauncherProcess>,
 }
 
 /// A label as other processes see it.
@@ -87,6 +91,7 @@ impl JobLabel {
             node,
             hosts: decided.node_names.clone(),
             ranks: decided.job.ranks.clone(),
+            launcher: Some(decided.launcher.clone()),
         };
         Self::of(decided.job.nspace.as_str(), &placement)
     }
@@ -154,7 +159,8 @@ pub(crate) fn parse(text: &[u8]) -> Option<Placement> {
     let fits = usize::try_from(nodes).is_ok_and(|nodes| nodes == placement.hosts.len())
         && placement.node.is_none_or(|node| node.0 < nodes);
     let plain = |name: &String| !name.contains(char::is_control);
-    (fits && placement.hosts.iter().all(plain)).then_some(placement)
+    let launcher = placement.launcher.iter().map(|launcher| &launcher.host);
+    (fits && placement.hosts.iter().chain(launcher).all(plain)).then_some(placement)
 }
 
 #[cfg(test)]
@@ -168,6 +174,10 @@ mod tests {
             node: node.map(NodeId),
             hosts: vec!["n1".into(), "n2".into()],
             ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 1)]),
+            launcher: Some(LauncherProcess {
+                host: "login".into(),
+                pid: 7,
+            }),
         }
     }
 
@@ -197,7 +207,9 @@ mod tests {
         few.hosts.pop();
         let mut rude = placement(None);
         rude.hosts[0] = "\x1b[2J".into();
-        for wrong in [&few, &rude, &placement(Some(2))] {
+        let mut forged = placement(None);
+        forged.launcher.as_mut().unwrap().host = "a\nb".into();
+        for wrong in [&few, &rude, &forged, &placement(Some(2))] {
             assert_eq!(parse(&text(wrong)), None, "{wrong:?}");
         }
         assert_eq!(parse(b""), None);

@@ -130,14 +130,16 @@ pub(crate) enum FromBackend {
     },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, NodeRefusal)>),
-    /// What a host has found in its ranks: the answer to [`ToBackend::Inspect`].
+    /// What a host has found in some of its ranks: the answers to [`ToBackend::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.
         node: NodeId,
         /// Names the request.
         ticket: u32,
-        /// Of each of the ranks that run there.
+        /// Of ranks that run there, each once.
         findings: Vec<InspectedRank>,
+        /// Whether all ranks there have been reported.
+        is_last: bool,
     },
     /// How far a host has come that was asked to take part; only where that is [shown](wireup_core::job::spec::StatusSpec::live).
     Reached { node: NodeId, stage: NodeStage },

@@ -12,9 +12,13 @@ use rustix::event::{Timespec, poll};
 use super::ps::{asked, found};
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
+use crate::jobs::Job;
+use crate::jobs::ask::Quiet;
 use crate::report::command_line::quoted;
+use crate::report::printable;
 use crate::report::process_names::listed;
-use crate::sys::procfs;
+use crate::sys::leftovers::JOB;
+use crate::sys::{accounts, procfs};
 use wireup_core::job::rank_set::RankSet;
 
 const AFTER_HELP: &str = "\
@@ -26,7 +30,8 @@ Examples:
 How:
   Each rank gets a pane of tmux with a gdb that has attached to it, on its host; `continue` lets it go on.
   Other hosts are reached through their agents, and need gdb and script(1). Without tmux, or where
-  standard output is no terminal, the commands are printed with the host on which to run them.
+  standard output is no terminal, the commands are printed with the host on which to run them. Root's gdb runs as
+  the user of the job, by setpriv(1) and in a terminal of its own.
 
 Exit status:
   0    tmux has ended, or the commands were printed
@@ -81,15 +86,15 @@ pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
         }
         return launch(args.launch, args.ranks);
     };
-    let records = running(asked(job, args.ranks.clone(), Wish::Table)?);
+    let records = running(asked(job, args.ranks.clone(), Wish::Table, &mut Quiet)?);
     if records.is_empty() {
         return Err(RunFailure::job("none of these ranks runs"));
     }
+    let debuggers = Debuggers::new(found(job)?);
     if !tmux {
-        records.iter().for_each(print);
-        return Ok(0);
+        return debuggers.print(&records);
     }
-    let session = Session::start(&panes(&records, found(job)?.is_on_several_hosts())?)?;
+    let session = Session::start(&debuggers.panes(&records)?)?;
     session.attach()
 }
 
@@ -103,10 +108,10 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
     let job = pid.to_string();
     let panes = loop {
         // It is no job before it has a plan, and never one if it is refused: its pane says why.
-        if let Ok(records) = asked(&job, ranks.clone(), Wish::Table)
+        if let Ok(records) = asked(&job, ranks.clone(), Wish::Table, &mut Quiet)
             && records.iter().all(|record| record.pid.is_some())
         {
-            break panes(&running(records), found(&job)?.is_on_several_hosts())?;
+            break Debuggers::new(found(&job)?).panes(&running(records))?;
         }
         if procfs::process(pid).is_none_or(|process| process.has_ended()) {
             return session.attach();
@@ -123,75 +128,181 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
     session.attach()
 }
 
-/// What each pane runs.
-fn panes(records: &[ProcessRecord], across: bool) -> Result<Vec<Vec<OsString>>, RunFailure> {
-    if records.len() > PANES_MAX {
-        return Err(RunFailure::request(format!(
-            "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
-            records.len()
-        )));
-    }
-    let own = rustix::system::uname();
-    let own = own.nodename().to_string_lossy();
-    let pane = |record: &ProcessRecord| match across && record.host != own {
-        true => there(record),
-        false => gdb(record).into_iter().map(OsString::from).collect(),
-    };
-    Ok(records.iter().map(pane).collect())
+/// The debuggers of a job's ranks. The job may be another user's, whose launcher may name any process and host: gdb is run
+/// as that user, and here on processes of the job only.
+struct Debuggers {
+    job: Job,
+    /// The user of the job, if gdb is to be run as that user.
+    user: Option<JobUser>,
+    /// Name of this machine.
+    own: String,
 }
 
-/// The debugger on a rank's host, in a terminal there: this one is raw, so that Ctrl-C and the like are the other
-/// one's affair, and the other one has its size.
-fn there(record: &ProcessRecord) -> Vec<OsString> {
-    let inside = format!(
-        "set -- $SIZE; stty rows $1 cols $2; exec {}",
-        command(record)
-    );
-    let line = format!("script -qec {} /dev/null", quoted(inside.as_ref()));
-    let pane =
-        "size=$(stty size); stty raw -echo; exec \"$0\" rsh \"$1\" \"export SIZE='$size'; $2\"";
-    let own = std::env::current_exe().map_or_else(|_| "/proc/self/exe".into(), OsString::from);
-    vec![
-        "sh".into(),
-        "-c".into(),
-        pane.into(),
-        own,
-        record.host.clone().into(),
-        line.into(),
-    ]
+/// A user other than the caller.
+struct JobUser {
+    uid: u32,
+    gid: u32,
+    /// Whether the system knows the user's groups.
+    has_groups: bool,
+}
+
+impl JobUser {
+    fn of(job: &Job) -> Option<Self> {
+        let uid = job.uid;
+        if uid == rustix::process::geteuid().as_raw() {
+            return None;
+        }
+        let account = accounts::by_uid(uid).ok().flatten();
+        let leader = job.leaders().find_map(|leader| procfs::owner(leader.pid));
+        let gid = account.as_ref().map(|account| account.gid);
+        Some(Self {
+            uid,
+            gid: gid.or(leader.map(|(_, gid)| gid)).unwrap_or(uid),
+            has_groups: account.is_some(),
+        })
+    }
+
+    /// Command that runs the words behind it as this user.
+    fn words(&self) -> [String; 5] {
+        let groups = match self.has_groups {
+            true => "--init-groups",
+            false => "--clear-groups",
+        };
+        [
+            "setpriv".to_owned(),
+            format!("--reuid={}", self.uid),
+            format!("--regid={}", self.gid),
+            groups.to_owned(),
+            "--reset-env".to_owned(),
+        ]
+    }
+}
+
+impl Debuggers {
+    fn new(job: Job) -> Self {
+        let own = rustix::system::uname();
+        Self {
+            user: JobUser::of(&job),
+            own: own.nodename().to_string_lossy().into_owned(),
+            job,
+        }
+    }
+
+    /// Whether a rank is on another host.
+    fn is_elsewhere(&self, record: &ProcessRecord) -> bool {
+        self.job.is_on_several_hosts() && record.host != self.own
+    }
+
+    /// Fails if a record names a process here that is not one of the job, or a host that is not a name.
+    fn check(&self, record: &ProcessRecord) -> Result<(), RunFailure> {
+        let problem = if self.is_elsewhere(record) {
+            let is_name = record.host.starts_with(|c: char| c.is_ascii_alphanumeric());
+            (!is_name).then(|| format!("host {:?}, which is not a host name", record.host))
+        } else {
+            let pid = record.pid.unwrap_or(0);
+            let is_own = self.job.has_process(pid);
+            (!is_own).then(|| format!("pid {pid}, which is not a process of the job"))
+        };
+        match problem {
+            None => Ok(()),
+            Some(problem) => Err(RunFailure::job(format!(
+                "the launcher names for {} {problem}",
+                listed(&[record.seen().name])
+            ))),
+        }
+    }
+
+    /// Words for each pane.
+    fn panes(&self, records: &[ProcessRecord]) -> Result<Vec<Vec<OsString>>, RunFailure> {
+        if records.len() > PANES_MAX {
+            return Err(RunFailure::request(format!(
+                "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
+                records.len()
+            )));
+        }
+        records.iter().try_for_each(|record| self.check(record))?;
+        let pane = |record: &ProcessRecord| match self.is_elsewhere(record) {
+            true => self.there(record),
+            false => self.here(record).into_iter().map(OsString::from).collect(),
+        };
+        Ok(records.iter().map(pane).collect())
+    }
+
+    /// The debugger on a rank's host, in a terminal there: this one is raw, so that Ctrl-C and the like are the other
+    /// one's affair, and the other one has its size.
+    fn there(&self, record: &ProcessRecord) -> Vec<OsString> {
+        let pid = record.pid.unwrap_or(0);
+        let check = match (&self.user, &self.job.name) {
+            (Some(user), Some(name)) => format!(
+                "[ \"$(stat -c %u /proc/{pid})\" = {} ] && grep -qzx {JOB}={name} /proc/{pid}/environ || \
+                 {{ echo 'wireup: pid {pid} is not a process of the job' >&2; exit 1; }}; ",
+                user.uid
+            ),
+            _ => String::new(),
+        };
+        let inside = format!(
+            "{check}set -- $SIZE; stty rows $1 cols $2; exec {}",
+            line(&self.gdb(record))
+        );
+        let line = format!("script -qec {} /dev/null", quoted(inside.as_ref()));
+        let pane =
+            "size=$(stty size); stty raw -echo; exec \"$0\" rsh \"$1\" \"export SIZE='$size'; $2\"";
+        let own = std::env::current_exe().map_or_else(|_| "/proc/self/exe".into(), OsString::from);
+        vec![
+            "sh".into(),
+            "-c".into(),
+            pane.into(),
+            own,
+            record.host.clone().into(),
+            line.into(),
+        ]
+    }
+
+    /// The debugger on this machine. One of another user gets a terminal of its own: what a user runs can type into the
+    /// terminal that it has.
+    fn here(&self, record: &ProcessRecord) -> Vec<String> {
+        let gdb = self.gdb(record);
+        match self.user {
+            None => gdb,
+            Some(_) => ["script", "-qec", &line(&gdb), "/dev/null"]
+                .map(str::to_owned)
+                .to_vec(),
+        }
+    }
+
+    /// The debugger's words for a process, as the user of the job.
+    fn gdb(&self, record: &ProcessRecord) -> Vec<String> {
+        let pid = record.pid.unwrap_or(0).to_string();
+        // One that was stopped would stop again for the signal that stopped it.
+        let handle = "handle SIGSTOP nostop noprint nopass";
+        let user = self.user.iter().flat_map(JobUser::words);
+        let gdb = ["gdb", "-q", "-ex", handle, "-p", &pid].map(str::to_owned);
+        user.chain(gdb).collect()
+    }
+
+    /// Prints the commands, each with the host on which to run it.
+    fn print(&self, records: &[ProcessRecord]) -> Result<u8, RunFailure> {
+        records.iter().try_for_each(|record| self.check(record))?;
+        let lines = records.iter().map(|record| {
+            let name = listed(&[record.seen().name]);
+            let command = line(&self.here(record));
+            format!("{name} on {}: {command}", record.host)
+        });
+        // As `wireup ps` does when nothing reads it.
+        let _ = write!(std::io::stdout(), "{}", printable::lines(lines));
+        Ok(0)
+    }
+}
+
+/// Words as a line of a shell.
+fn line(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quoted(word.as_ref())).collect();
+    words.join(" ")
 }
 
 fn running(records: Vec<ProcessRecord>) -> Vec<ProcessRecord> {
     let running = |record: &ProcessRecord| record.state == "running";
     records.into_iter().filter(running).collect()
-}
-
-/// The debugger's words for a process.
-fn gdb(record: &ProcessRecord) -> Vec<String> {
-    let pid = record.pid.unwrap_or(0).to_string();
-    // One that was stopped would stop again for the signal that stopped it.
-    let handle = "handle SIGSTOP nostop noprint nopass";
-    ["gdb", "-q", "-ex", handle, "-p", &pid]
-        .map(str::to_owned)
-        .to_vec()
-}
-
-/// The same as a line of a shell.
-fn command(record: &ProcessRecord) -> String {
-    let command = gdb(record);
-    let command: Vec<String> = command.iter().map(|word| quoted(word.as_ref())).collect();
-    command.join(" ")
-}
-
-fn print(record: &ProcessRecord) {
-    let name = listed(&[record.seen().name]);
-    // As `wireup ps` does when nothing reads it.
-    let _ = writeln!(
-        std::io::stdout(),
-        "{name} on {}: {}",
-        record.host,
-        command(record)
-    );
 }
 
 fn has_tmux() -> bool {

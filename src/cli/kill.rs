@@ -12,6 +12,7 @@ use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
 use crate::jobs::end::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, State, name};
+use crate::report::printable;
 use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
 
@@ -121,7 +122,12 @@ pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
             Ok(sent) => open.push((index, sent)),
             Err(error) => {
                 failed = true;
-                eprintln!("wireup: {}: {error}", called(index));
+                let hint = match error {
+                    EndError::Elsewhere(_) => launcher_hint(job, ranks),
+                    _ => String::new(),
+                };
+                let line = format!("wireup: {}: {error}{hint}", called(index));
+                eprint!("{}", printable::lines([line]));
             }
         }
     }
@@ -130,7 +136,8 @@ pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
         let mut text = format!("{}: {what}", called(index));
         if !sent.elsewhere.is_empty() {
             failed = true;
-            text += &format!("; {}", end::elsewhere(&sent.elsewhere));
+            let hint = launcher_hint(&all[index], ranks);
+            text += &format!("; {}{hint}", end::elsewhere(&sent.elsewhere));
         }
         if end::ends(args.signal) && !args.no_wait {
             match wait(&all[index], &sent, ranks, started) {
@@ -156,9 +163,17 @@ pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
                 }
             }
         }
-        eprintln!("wireup: {text}");
+        eprint!("{}", printable::lines([format!("wireup: {text}")]));
     }
     Ok(u8::from(failed))
+}
+
+/// Where a signal for all ranks reaches them.
+fn launcher_hint(job: &Job, ranks: Option<&[u32]>) -> String {
+    match (job.host_of_launcher(), ranks) {
+        (Some(host), None) => format!(", or all ranks on {host}, the host of its launcher"),
+        _ => String::new(),
+    }
 }
 
 fn remedy(signal: Signal) -> &'static str {

@@ -1,28 +1,36 @@
 //! `wireup stacks` and `wireup core`: looks into the ranks of a running job, on all its hosts.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::ps::asked;
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
-use crate::report::process_names::listed;
+use crate::jobs::ask::{Progress, Watcher};
+use crate::report::printable;
+use crate::report::process_names::{Name, listed};
 use crate::report::stacks;
+use wireup_core::job::hosts::compress;
 use wireup_core::job::rank_set::RankSet;
 
 const STACKS_HELP: &str = "\
 Examples:
   wireup stacks 3f              where all ranks are, as one tree; the odd ones come first
   wireup stacks 3f --ranks 0,3-5
-  wireup stacks 3f --python     Python's own frames, where a rank has some
+  wireup stacks 3f --python     only Python's own frames, where a rank has some
   wireup stacks 3f --json
 
 How:
   The launcher has each host of the job run one gdb, which attaches to the ranks there one after
-  another; they go on at once. gdb has to be installed on the hosts. For --python it is py-spy, or
-  what the distribution of Python has for gdb. JOB is the beginning of a job's name or the pid of its
+  another; they go on at once. gdb has to be installed on the hosts. Ranks that run Python are shown with the
+  frames of Python and of the C functions that these call, by py-spy in PATH (of this command or of the
+  launcher), or by what the distribution of Python has for gdb. A rank that gdb does not read within 30 s is
+  passed over. After 5 s, and again after longer times, standard error shows what was found so far.
+  JOB is the beginning of a job's name or the pid of its
   launcher, as `wireup ps` shows them; the command runs where the launcher does.
 
 Exit status:
@@ -67,7 +75,7 @@ pub(super) struct StacksArgs {
     #[command(flatten)]
     which: Which,
 
-    /// Show the frames of Python in ranks that run it
+    /// Show only the frames of Python in ranks that run it
     #[arg(long)]
     python: bool,
 }
@@ -91,12 +99,64 @@ pub(super) struct CoreArgs {
 pub(super) fn show_stacks(args: StacksArgs) -> Result<u8, RunFailure> {
     let python = args.python;
     let Which { job, ranks, json } = args.which;
-    let records = asked(&job, ranks, Wish::Stacks { python })?;
-    shown(&records, json, |records| {
-        let seen = records.iter().map(ProcessRecord::seen);
-        let stacks = seen.filter_map(|one| Some((one.name, one.found.ok()?)));
-        stacks::tree(stacks)
-    })
+    let path = std::env::var("PATH").ok();
+    let wish = Wish::Stacks { python, path };
+    let records = asked(&job, ranks, wish, &mut Interim::new(json, tree))?;
+    shown(&records, json, tree)
+}
+
+fn tree(records: &[ProcessRecord]) -> Vec<String> {
+    let seen = records.iter().map(ProcessRecord::seen);
+    let stacks = seen.filter_map(|one| Some((one.name, one.found.ok()?)));
+    stacks::tree(stacks)
+}
+
+/// Time without an answer after which the first interim result is shown.
+const FIRST_INTERIM: Duration = Duration::from_secs(5);
+
+/// Results on standard error while ranks are inspected, after longer and longer times.
+struct Interim {
+    started: Instant,
+    /// Time from the start to the next one.
+    next: Duration,
+    /// Ranks in the last one.
+    shown: usize,
+    /// Lines for the ranks; none for JSON.
+    lines: Option<fn(&[ProcessRecord]) -> Vec<String>>,
+}
+
+impl Interim {
+    fn new(json: bool, lines: fn(&[ProcessRecord]) -> Vec<String>) -> Self {
+        Self {
+            started: Instant::now(),
+            next: FIRST_INTERIM,
+            shown: 0,
+            lines: (!json).then_some(lines),
+        }
+    }
+}
+
+impl Watcher for Interim {
+    fn due(&self) -> Option<Instant> {
+        Some(self.started + self.next)
+    }
+
+    fn show(&mut self, progress: &Progress<'_>) {
+        let Progress { total, found } = *progress;
+        let seconds = self.started.elapsed().as_secs();
+        let mut text = vec![format!(
+            "wireup: {} of {total} ranks inspected after {seconds} s",
+            found.len()
+        )];
+        if let Some(lines) = self.lines.filter(|_| found.len() > self.shown) {
+            let mut found = found.to_vec();
+            found.sort_by_key(|record| (record.job, record.rank));
+            text.extend(lines(&found));
+        }
+        self.shown = found.len();
+        self.next *= 2;
+        eprint!("{}", printable::lines(text));
+    }
 }
 
 /// Writes cores of a job's ranks.
@@ -108,15 +168,18 @@ pub(super) fn write_cores(args: CoreArgs) -> Result<u8, RunFailure> {
     let here = std::env::current_dir()
         .map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
     let directory = here.join(args.dir.unwrap_or_default());
-    let records = asked(&job, ranks, Wish::Core { directory })?;
-    shown(&records, json, |records| {
-        let line = |record: &ProcessRecord| {
-            let seen = record.seen();
-            let file = seen.found.ok()?.first()?;
-            Some(format!("{}: {}:{file}", listed(&[seen.name]), seen.host))
-        };
-        records.iter().filter_map(line).collect()
-    })
+    let wish = Wish::Core { directory };
+    let records = asked(&job, ranks, wish, &mut Interim::new(json, cores))?;
+    shown(&records, json, cores)
+}
+
+fn cores(records: &[ProcessRecord]) -> Vec<String> {
+    let line = |record: &ProcessRecord| {
+        let seen = record.seen();
+        let file = seen.found.ok()?.first()?;
+        Some(format!("{}: {}:{file}", listed(&[seen.name]), seen.host))
+    };
+    records.iter().filter_map(line).collect()
 }
 
 /// Prints what was found, and says what was not.
@@ -125,23 +188,40 @@ fn shown(
     json: bool,
     lines: impl Fn(&[ProcessRecord]) -> Vec<String>,
 ) -> Result<u8, RunFailure> {
-    let mut text = match json {
-        true => serde_json::to_string_pretty(records)
-            .map_err(|error| RunFailure::system("JSON", error))?,
-        false => lines(records).join("\n"),
+    let text = match json {
+        true => {
+            let text = printable::json(&records);
+            text.map_err(|error| RunFailure::system("JSON", error))? + "\n"
+        }
+        false => printable::lines(lines(records)),
     };
-    if !text.is_empty() {
-        text.push('\n');
-    }
     // A reader that has seen enough is no failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     let seen = records.iter().map(ProcessRecord::seen);
     let unseen: Vec<String> = seen.filter_map(|seen| stacks::unseen(&seen)).collect();
-    for line in &unseen {
-        eprintln!("wireup: {line}");
-    }
+    let notes = noted(records);
+    let lines = unseen.iter().chain(&notes);
+    let lines = lines.map(|line| format!("wireup: {line}"));
+    eprint!("{}", printable::lines(lines));
     if records.is_empty() {
         eprintln!("wireup: none of these ranks runs");
     }
     Ok(u8::from(!unseen.is_empty() || records.is_empty()))
+}
+
+/// A line for each reason why ranks are shown otherwise than they would be.
+fn noted(records: &[ProcessRecord]) -> Vec<String> {
+    let mut notes: BTreeMap<&str, (Vec<Name>, BTreeSet<&str>)> = BTreeMap::new();
+    for record in records {
+        if let Some(note) = &record.note {
+            let seen = record.seen();
+            let (names, hosts) = notes.entry(note).or_default();
+            names.push(seen.name);
+            hosts.insert(seen.host);
+        }
+    }
+    let line = |(note, (names, hosts)): (&str, (Vec<Name>, BTreeSet<&str>))| {
+        format!("{} ({}): {note}", listed(&names), compress(hosts))
+    };
+    notes.into_iter().map(line).collect()
 }

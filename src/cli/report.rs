@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::failure::RunFailure;
 use crate::report::page::page;
+use crate::report::printable;
 use crate::report::status::made::write;
 use crate::report::status::replacement::{FileKind, check_replaceable};
 use crate::sys::signals::ignore_file_size_signal;
@@ -87,8 +88,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Writes lines on standard output. A reader that has gone, as `head` does, has had what it wanted.
 fn show(lines: &[String]) -> io::Result<()> {
-    let mut text = lines.join("\n");
-    text.push('\n');
+    let text = printable::lines(lines);
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,

@@ -28,6 +28,7 @@ use crate::detached;
 use crate::failure::RunFailure;
 use crate::gate::adopted;
 use crate::log;
+use crate::report::printable::printable;
 use crate::report::status::refused;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::outcome::EXIT_REQUEUE;
@@ -241,14 +242,14 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         && layout.hosts.is_empty()
         && let Some(line) = allocation::other_nodes()
     {
-        eprintln!("wireup: {line}");
+        eprintln!("wireup: {}", printable(&line));
     }
     let mut notes = Vec::new();
     if args.explain || args.dry_run {
         notes.extend(defaults.describe(args.no_config));
     } else if says && args.verbose > 0 {
         for line in defaults.describe(args.no_config) {
-            eprintln!("wireup: {line}");
+            eprintln!("wireup: {}", printable(&line));
         }
     }
     let spec = JobSpec {

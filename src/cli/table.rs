@@ -2,11 +2,19 @@
 
 use std::time::Duration;
 
-/// Lines with aligned columns. The last column is cut where the terminal ends, if `width` says
+use crate::report::printable::printable;
+
+/// Lines with aligned columns, of printable characters. The last column is cut where the terminal ends, if `width` says
 /// where that is. Numbers stand to the right.
 pub fn render(head: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
     let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
-    let all = || std::iter::once(&head).chain(rows);
+    let cells = |row: &Vec<String>| {
+        row.iter()
+            .map(|cell| printable(cell).into_owned())
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let all = || std::iter::once(&head).chain(&rows);
     let columns = head.len();
     let wide = |column: usize| {
         let cells = all().filter_map(|row| row.get(column));
@@ -159,6 +167,11 @@ mod tests {
         let cut = render(&["NAME", "PID", "COMMAND"], &rows, Some(15));
         assert_eq!(cut.lines().nth(1), Some("a        7  one"));
         assert_eq!(render(&["A", "B"], &[], None), "A  B\n");
+        let forged = [vec!["\u{1b}[2J".to_owned(), "x\nB".to_owned()]];
+        assert_eq!(
+            render(&["A", "B"], &forged, None),
+            "A        B\n\\x1b[2J  x\\nB\n"
+        );
     }
 
     #[test]

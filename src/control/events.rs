@@ -140,7 +140,8 @@ impl Controller {
                 node,
                 ticket,
                 findings,
-            } => self.inspected(node, ticket, findings),
+                is_last,
+            } => self.inspected(node, ticket, findings, is_last),
             FromBackend::Reached { node, stage } => self.node_reached(node, stage),
             FromBackend::Fences {
                 node,

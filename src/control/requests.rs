@@ -46,6 +46,8 @@ struct Caller {
     request: Vec<u8>,
     /// The request has come.
     asked: bool,
+    /// Whether it takes what is found before the answer.
+    progress: bool,
     /// The answer is under way, and the connection ends with it.
     answered: bool,
 }
@@ -66,6 +68,13 @@ fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
     bind(&socket, &SocketAddrUnix::new_abstract_name(&address(job))?)?;
     listen(&socket, CALLERS_MAX as i32)?;
     Ok(socket)
+}
+
+/// An answer as it is sent.
+fn line(answer: &JobAnswer) -> Vec<u8> {
+    let mut line = serde_json::to_vec(answer).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 impl Controller {
@@ -140,6 +149,7 @@ impl Controller {
                 metrics,
                 request: Vec::new(),
                 asked: false,
+                progress: false,
                 answered: false,
             };
             self.requests.callers.insert(number, caller);
@@ -197,9 +207,20 @@ impl Controller {
     }
 
     fn answer(&mut self, number: u32, answer: &JobAnswer) {
-        let mut line = serde_json::to_vec(answer).unwrap_or_default();
-        line.push(b'\n');
-        self.send_answer(number, &line);
+        self.send_answer(number, &line(answer));
+    }
+
+    /// Sends a line that others follow, if the caller takes such lines.
+    fn send_progress(&mut self, number: u32, answer: &JobAnswer) {
+        if let Some(caller) = self.requests.callers.get_mut(&number) {
+            caller.channel.send(&line(answer), self.backend.poll());
+        }
+    }
+
+    /// Whether a caller takes what is found before the answer.
+    fn takes_progress(&self, number: u32) -> bool {
+        let caller = self.requests.callers.get(&number);
+        caller.is_some_and(|caller| caller.progress)
     }
 
     fn send_answer(&mut self, number: u32, answer: &[u8]) {
@@ -229,12 +250,18 @@ impl Controller {
         };
         let all = (0..self.jobs.size()).map(GlobalRank);
         let ranks: Vec<GlobalRank> = all.filter(wanted).collect();
+        if let Some(caller) = self.requests.callers.get_mut(&number) {
+            caller.progress = request.progress;
+        }
         let look = match &request.wish {
             Wish::Table => {
                 let records = ranks.iter().map(|rank| self.record_of(*rank)).collect();
                 return self.answer(number, &JobAnswer::Processes(records));
             }
-            Wish::Stacks { python } => Look::Stacks { python: *python },
+            Wish::Stacks { python, path } => Look::Stacks {
+                python: *python,
+                path: path.clone(),
+            },
             Wish::Core { directory } => Look::Core(directory.clone()),
             Wish::Usage => Look::Usage,
         };
@@ -264,6 +291,7 @@ impl Controller {
             state: state.to_owned(),
             found: None,
             error: None,
+            note: None,
             usage: None,
         }
     }

@@ -14,6 +14,7 @@ use crate::plan::Plan;
 use crate::plan::jobs::{Jobs, Plans};
 use crate::report::failures::Unended;
 use crate::report::plan_record::{apps, planned, program};
+use crate::report::printable::printable;
 use crate::report::progress::END_PATIENCE;
 use crate::report::status::{Kept, Status, own_failure};
 use crate::sys::out_of_memory::Counter;
@@ -32,7 +33,7 @@ use wireup_core::supervisor::LaunchPhase;
 impl Controller {
     /// A line of wireup's own.
     pub(crate) fn tell(&mut self, text: &str) {
-        self.streams.tell(&format!("wireup: {text}"));
+        self.streams.tell(&format!("wireup: {}", printable(text)));
     }
 
     /// Whether what [`Controller::detail`] gets is shown or logged.

@@ -1,44 +1,72 @@
-//! Asks the launcher of a job, which knows all its hosts.
+//! Requests to the launcher of a job, which knows all its hosts.
+//!
+//! Rule: the launcher may be another user's, stopped or hostile: every wait has a limit, as has the answer's size.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
-use rustix::net::SocketAddrUnix;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendFlags, SocketAddrUnix, send};
 
 use super::Job;
-use crate::control::requests::message::{JobAnswer, JobQuery, ProcessRecord, address};
+use crate::control::requests::message::{JobAnswer, JobQuery, ProcessRecord, Wish, address};
+use crate::sys::procfs;
 use crate::sys::unix_socket::connect_within;
+use wireup_core::job::rank_set::RankSet;
 
-/// How long the launcher may take to accept.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Time in which the launcher has to take a request.
+const TAKE: Duration = Duration::from_secs(10);
 
-/// How long it may take to answer: longer than it waits itself for its hosts.
-const PATIENCE: Duration = Duration::from_secs(330);
+/// Time for all of an answer, where a debugger inspects ranks: longer than the launcher waits for its hosts.
+const WITH_DEBUGGER: Duration = Duration::from_secs(330);
+
+/// Time for all of an answer, where none does.
+const WITHOUT_DEBUGGER: Duration = Duration::from_secs(20);
 
 /// Most bytes of an answer.
-const ANSWER_MAX: u64 = 1 << 30;
+const ANSWER_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 64 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// It is on another host, or gone.
-    #[error("its launcher is not on this machine; ask on the host where `wireup run` was started")]
+    #[error("its launcher is not on this machine; run this command on the host of `wireup run`")]
     NoLauncher,
+    #[error(
+        "its launcher is on {0}; run this command there, by ssh {0} or wireup rsh {0} if an agent serves that host"
+    )]
+    LauncherElsewhere(String),
     /// It does not listen.
     #[error("its launcher (pid {pid}) cannot be asked: {errno}")]
     Unreachable {
         pid: i32,
         /// The system's reason.
-        errno: rustix::io::Errno,
+        errno: Errno,
     },
     /// Another process listens in its place.
     #[error("another process than its launcher (pid {0}) listens at its address")]
     Stranger(i32),
+    #[error(
+        "its launcher (pid {0}) is stopped and cannot answer; continue it with kill -CONT {0}, or read its ranks by \
+         gdb -p PID with the pids of `wireup ps -l`"
+    )]
+    Stopped(i32),
+    #[error("its launcher (pid {pid}) did not take the request within {} s", .limit.as_secs_f64())]
+    NotTaken { pid: i32, limit: Duration },
+    #[error("its launcher (pid {pid}) did not answer within {} s", .limit.as_secs_f64())]
+    Late { pid: i32, limit: Duration },
+    #[error(
+        "the answer of its launcher (pid {0}) exceeds {max} MiB; name fewer ranks with --ranks",
+        max = ANSWER_MAX >> 20
+    )]
+    TooLarge(i32),
     /// The connection broke.
     #[error("its launcher has not answered: {0}")]
-    Broken(#[from] std::io::Error),
+    Broken(#[from] Errno),
     /// The job ended.
     #[error("the job has ended")]
     Ended,
@@ -50,37 +78,298 @@ pub(crate) enum AskError {
     Refused(String),
 }
 
-/// Asks the launcher of a job about its processes.
+/// Part of an answer, while its launcher waits for the rest.
+pub(crate) struct Progress<'a> {
+    /// Ranks that are inspected.
+    pub(crate) total: usize,
+    /// Those that were, in no order.
+    pub(crate) found: &'a [ProcessRecord],
+}
+
+/// When [`Progress`] is shown.
+pub(crate) trait Watcher {
+    /// When the next is due; `None` for never.
+    fn due(&self) -> Option<Instant>;
+    fn show(&mut self, progress: &Progress<'_>);
+}
+
+/// Shows nothing.
+pub(crate) struct Quiet;
+
+impl Watcher for Quiet {
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn show(&mut self, _: &Progress<'_>) {}
+}
+
+/// Asks the launcher of a job about its processes; their records by rank.
 ///
 /// # Errors
 /// [`AskError`] with the reason.
-pub(crate) fn ask(job: &Job, request: &JobQuery) -> Result<Vec<ProcessRecord>, AskError> {
+pub(crate) fn ask(
+    job: &Job,
+    wish: Wish,
+    ranks: Option<RankSet>,
+    watcher: &mut dyn Watcher,
+) -> Result<Vec<ProcessRecord>, AskError> {
     let (Some(launcher), Some(name)) = (&job.launcher, &job.name) else {
-        return Err(AskError::NoLauncher);
+        let host = job.host_of_launcher().map(str::to_owned);
+        return Err(host.map_or(AskError::NoLauncher, AskError::LauncherElsewhere));
     };
-    let unreachable = |errno| AskError::Unreachable {
-        pid: launcher.pid,
-        errno,
-    };
-    let address = SocketAddrUnix::new_abstract_name(&address(name)).map_err(unreachable)?;
-    let socket = connect_within(&address, CONNECT).map_err(unreachable)?;
-    let peer = socket_peercred(&socket).map_err(unreachable)?;
-    if peer.pid.as_raw_nonzero().get() != launcher.pid {
-        return Err(AskError::Stranger(launcher.pid));
+    let pid = launcher.pid;
+    if procfs::process(pid).is_some_and(|process| process.is_stopped()) {
+        return Err(AskError::Stopped(pid));
     }
-    let mut stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(request)?;
+    let limit = match wish {
+        Wish::Stacks { .. } | Wish::Core { .. } => WITH_DEBUGGER,
+        Wish::Table | Wish::Usage => WITHOUT_DEBUGGER,
+    };
+    let progress = true;
+    let query = JobQuery {
+        wish,
+        ranks,
+        progress,
+    };
+    let mut line = serde_json::to_vec(&query)?;
     line.push(b'\n');
-    stream.write_all(&line)?;
-    let mut answer = Vec::new();
-    BufReader::new(stream.take(ANSWER_MAX)).read_until(b'\n', &mut answer)?;
-    if answer.is_empty() {
-        return Err(AskError::Ended);
+    let started = Instant::now();
+    let unreachable = |errno| AskError::Unreachable { pid, errno };
+    let address = SocketAddrUnix::new_abstract_name(&address(name)).map_err(unreachable)?;
+    let socket = connect_within(&address, TAKE).map_err(unreachable)?;
+    let peer = socket_peercred(&socket).map_err(unreachable)?;
+    if peer.pid.as_raw_nonzero().get() != pid {
+        return Err(AskError::Stranger(pid));
     }
-    match serde_json::from_slice(&answer)? {
-        JobAnswer::Processes(processes) => Ok(processes),
-        JobAnswer::Refused(why) => Err(AskError::Refused(why)),
+    let answer = Answer {
+        socket,
+        pid,
+        started,
+        take: TAKE,
+        limit,
+        is_taken: false,
+        bytes: Vec::new(),
+        size: 0,
+    };
+    answer.send(&line)?;
+    answer.records(watcher)
+}
+
+/// The answer to one request, as it comes.
+struct Answer {
+    /// Connection to the launcher; non-blocking.
+    socket: OwnedFd,
+    /// The launcher.
+    pid: i32,
+    started: Instant,
+    /// Time for the first line, since the start.
+    take: Duration,
+    /// Time for all lines, since the start.
+    limit: Duration,
+    /// Whether the first line has come.
+    is_taken: bool,
+    /// Bytes of a line that has not ended.
+    bytes: Vec<u8>,
+    /// Bytes of all lines.
+    size: usize,
+}
+
+impl Answer {
+    fn deadline(&self) -> Instant {
+        self.started
+            + match self.is_taken {
+                true => self.limit,
+                false => self.take,
+            }
+    }
+
+    fn late(&self) -> AskError {
+        let pid = self.pid;
+        match self.is_taken {
+            true => AskError::Late {
+                pid,
+                limit: self.limit,
+            },
+            false => AskError::NotTaken {
+                pid,
+                limit: self.take,
+            },
+        }
+    }
+
+    /// Waits for the socket, until a time if that comes before the deadline; whether it is ready.
+    fn wait(&self, flags: PollFlags, until: Option<Instant>) -> Result<bool, AskError> {
+        let deadline = self.deadline();
+        let now = Instant::now();
+        if now >= deadline {
+            return Err(self.late());
+        }
+        let until = until.map_or(deadline, |until| until.min(deadline));
+        // A millisecond more than rounded down, so that the time has come afterwards.
+        let rest = until.saturating_duration_since(now) + Duration::from_millis(1);
+        let rest = Timespec::try_from(rest).unwrap_or_default();
+        match poll(&mut [PollFd::new(&self.socket, flags)], Some(&rest)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn send(&self, mut line: &[u8]) -> Result<(), AskError> {
+        while !line.is_empty() {
+            match send(&self.socket, line, SendFlags::NOSIGNAL) {
+                Ok(count) => line = &line[count..],
+                Err(Errno::AGAIN) => {
+                    self.wait(PollFlags::OUT, None)?;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next line; `None` when a time has come before that.
+    fn line(&mut self, until: Option<Instant>) -> Result<Option<Vec<u8>>, AskError> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.bytes[searched..]) {
+                let rest = self.bytes.split_off(searched + end + 1);
+                return Ok(Some(std::mem::replace(&mut self.bytes, rest)));
+            }
+            searched = self.bytes.len();
+            let ready = self.wait(PollFlags::IN, until)?;
+            if !ready {
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.bytes.reserve(CHUNK);
+            let spare = rustix::buffer::spare_capacity(&mut self.bytes);
+            match rustix::io::read(&self.socket, spare) {
+                Ok(0) => return Err(AskError::Ended),
+                Ok(count) => self.size += count,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            if self.size > ANSWER_MAX {
+                return Err(AskError::TooLarge(self.pid));
+            }
+        }
+    }
+
+    fn records(mut self, watcher: &mut dyn Watcher) -> Result<Vec<ProcessRecord>, AskError> {
+        let mut total = 0;
+        let mut found = Vec::new();
+        loop {
+            // A request that is not taken has no progress.
+            let due = watcher.due().filter(|_| self.is_taken);
+            let line = self.line(due)?;
+            if due.is_some_and(|due| Instant::now() >= due) {
+                let found = &found;
+                watcher.show(&Progress { total, found });
+            }
+            let Some(line) = line else {
+                continue;
+            };
+            self.is_taken = true;
+            match serde_json::from_slice(&line)? {
+                JobAnswer::Taken(ranks) => total = ranks,
+                JobAnswer::Found(records) => found.extend(records),
+                JobAnswer::Processes(records) => {
+                    found.extend(records);
+                    found.sort_by_key(|record| (record.job, record.rank));
+                    return Ok(found);
+                }
+                JobAnswer::Refused(why) => return Err(AskError::Refused(why)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(300);
+
+    /// An answer with short limits, and the end of the launcher.
+    fn answer() -> (Answer, UnixStream) {
+        let (socket, launcher) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let answer = Answer {
+            socket: socket.into(),
+            pid: 7,
+            started: Instant::now(),
+            take: LIMIT / 3,
+            limit: LIMIT,
+            is_taken: false,
+            bytes: Vec::new(),
+            size: 0,
+        };
+        (answer, launcher)
+    }
+
+    const RECORD: &str =
+        r#"{"job":0,"rank":1,"host":"n1","pid":7,"executable":"/a","state":"running"}"#;
+
+    #[test]
+    fn ask_merges_partial_answers_by_rank() {
+        let (answer, mut launcher) = answer();
+        let first = RECORD.replace("\"rank\":1", "\"rank\":0");
+        let text =
+            format!("{{\"taken\":2}}\n{{\"found\":[{RECORD}]}}\n{{\"processes\":[{first}]}}\n");
+        launcher.write_all(text.as_bytes()).unwrap();
+        let records = answer.records(&mut Quiet).unwrap();
+        let ranks: Vec<u32> = records.iter().map(|record| record.rank).collect();
+        assert_eq!(ranks, [0, 1]);
+    }
+
+    #[test]
+    fn ask_times_out_if_request_is_not_taken() {
+        let (answer, _launcher) = answer();
+        let started = answer.started;
+        let error = answer.records(&mut Quiet).unwrap_err();
+        assert!(
+            matches!(error, AskError::NotTaken { pid: 7, .. }),
+            "{error}"
+        );
+        assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn ask_times_out_if_bytes_trickle() {
+        let (answer, mut launcher) = answer();
+        let trickle = std::thread::spawn(move || {
+            let _ = launcher.write_all(b"{\"taken\":1}\n");
+            while launcher.write_all(b" ").is_ok() {
+                std::thread::sleep(LIMIT / 10);
+            }
+        });
+        let error = answer.records(&mut Quiet).unwrap_err();
+        assert!(matches!(error, AskError::Late { pid: 7, .. }), "{error}");
+        trickle.join().unwrap();
+    }
+
+    #[test]
+    fn ask_refuses_oversized_answer() {
+        let (mut answer, mut launcher) = answer();
+        answer.take = Duration::from_secs(60);
+        let flood = std::thread::spawn(move || {
+            let chunk = vec![b' '; CHUNK];
+            let mut sent = 0;
+            while launcher.write_all(&chunk).is_ok() {
+                sent += chunk.len();
+            }
+            sent
+        });
+        let error = answer.records(&mut Quiet).unwrap_err();
+        assert!(matches!(error, AskError::TooLarge(7)), "{error}");
+        assert!(flood.join().unwrap() < 2 * ANSWER_MAX);
     }
 }

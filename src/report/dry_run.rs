@@ -19,6 +19,7 @@ use crate::plan::{Plan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
 use crate::report::plan_record::planned;
 use crate::report::status::{Target, made};
+use crate::report::printable::printable;
 use crate::report::{explain, nodes};
 use crate::stdio::rank_files;
 use crate::sys::process_state::Surroundings;
@@ -33,7 +34,7 @@ use wireup_core::record::{RankChange, RankLocation, RankState, Record};
 /// [`RunFailure`] as a run would have it.
 pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFailure> {
     for warning in &plan.warnings {
-        eprintln!("wireup: warning: {warning}");
+        eprintln!("wireup: warning: {}", printable(warning));
     }
     check(&plan)?;
     // Nothing is made: the stream goes where something is open already.
@@ -54,7 +55,7 @@ pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
     }
     if plan.spec.explain {
         for line in explain::long(&plan) {
-            eprintln!("wireup: {line}");
+            eprintln!("wireup: {}", printable(&line));
         }
     }
     Ok(0)

@@ -132,11 +132,7 @@ fn the_one_of_64_ranks_on_four_hosts_that_is_elsewhere_is_named() {
     let pid = launcher(&cluster);
     let ask = |words: &[&str]| {
         let command = cluster.command(0, [wireup]).more(words).more([&pid]);
-        command
-            .deadline(PATIENCE)
-            .run()
-            .expect_quiet_success()
-            .out()
+        command.deadline(PATIENCE).run().expect(0).out()
     };
     let text = ask(&["stacks"]);
     let ends = |words: &str, ranks: &str| {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::common::{
     Outcome, Output, Run, Running, eventually, mpi, node_name, program, skip, wireup,
 };
+use crate::users::as_user;
 
 /// What gdb may take for many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -65,7 +66,7 @@ fn the_one_of_64_ranks_that_is_elsewhere_stands_first() {
     let running = run.deadline(PATIENCE).start();
     running.wait_for_many(Output::Stdout, "hang rank=", 64);
     let start = Instant::now();
-    let outcome = about(&running, &["stacks"]).run().expect_quiet_success();
+    let outcome = about(&running, &["stacks"]).run().expect(0);
     println!("64 ranks on 8 virtual nodes: {:?}", start.elapsed());
     // The virtual nodes are one host.
     assert_eq!(std::fs::read_to_string(&calls).unwrap(), "\n");
@@ -84,7 +85,7 @@ fn the_one_of_64_ranks_that_is_elsewhere_stands_first() {
         assert!(!matches!(process.state, 'T' | 't'), "{process}");
     }
     let some = about(&running, &["stacks", "--ranks", "3,17"]).run();
-    let some = some.expect_quiet_success().out();
+    let some = some.expect(0).out();
     assert!(
         some.contains("[rank 17]") && some.contains("[rank 3]"),
         "{some}"
@@ -111,9 +112,7 @@ fn ranks_that_hang_in_a_receive_are_told_from_the_one_that_does_not_send() {
             .deadline(PATIENCE)
             .start();
         running.wait_for_many(Output::Stdout, "hang_recv rank=", 4);
-        let outcome = about(&running, &["stacks", "--json"])
-            .run()
-            .expect_quiet_success();
+        let outcome = about(&running, &["stacks", "--json"]).run().expect(0);
         let ranks: Value = serde_json::from_str(&outcome.out()).unwrap();
         for rank in ranks.as_array().unwrap() {
             let frames = rank["found"].to_string();
@@ -141,7 +140,7 @@ fn a_rank_that_was_stopped_stays_so_and_others_are_not_disturbed() {
         .start();
     running.wait_for(Output::Stdout, "hang rank=0");
     eventually("rank 1 is stopped at its first instruction", || {
-        let looked = about(&running, &["stacks"]).run().expect_quiet_success();
+        let looked = about(&running, &["stacks"]).run().expect(0);
         let text = looked.out();
         (text.contains("_start") && text.contains("elsewhere")).then_some(())
     });
@@ -175,7 +174,7 @@ fn cores_are_written_on_demand_and_the_ranks_go_on() {
         "--dir",
         directory.to_str().unwrap(),
     ];
-    let text = about(&running, &words).run().expect_quiet_success().out();
+    let text = about(&running, &words).run().expect(0).out();
     let files: Vec<&str> = text
         .lines()
         .map(|line| line.rsplit_once(':').unwrap().1)
@@ -461,11 +460,23 @@ fn python_programs_are_shown_by_their_own_frames() {
                 elsewhere() if os.environ['WIREUP_RANK'] == '1' else receive()\n";
     let run = Run::ranks(3, ["--virtual-nodes", "3", "python3", "where.py"]);
     std::fs::write(run.dir().join("where.py"), text).unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let running = run.env("PATH", path).deadline(PATIENCE).start();
+    let running = run.deadline(PATIENCE).start();
     running.wait_for_many(Output::Stdout, "ready", 3);
-    let outcome = about(&running, &["stacks", "--python"]).run();
-    let text = outcome.expect_quiet_success().out();
+    // The launcher has no py-spy in its PATH: the caller's is taken.
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let stacks = |words: &[&str]| about(&running, words).env("PATH", &path).run().expect(0);
+    let text = stacks(&["stacks"]).out();
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let at = |words: &str| lines.iter().position(|line| line.contains(words));
+    let (python, c) = (at("receive (where.py:5)  [ranks 0,2]"), at("read ("));
+    assert!(python.is_some() && python < c, "{text}");
+    let without = about(&running, &["stacks"]).run().expect(0);
+    assert!(!without.out().contains("where.py"), "{without:?}");
+    without.expect_one_line(&[
+        "ranks 0-2 (",
+        "no frames of Python: py-spy not found in PATH",
+    ]);
+    let text = stacks(&["stacks", "--python"]).out();
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let expected = [
         "<module> (where.py:7)  [ranks 0-2]",
@@ -488,4 +499,113 @@ fn the_address_of_a_launch_does_not_show_the_jobs_name() {
     assert!(!sockets.contains(job), "all users can read the name");
     drop(running.stdin());
     running.finish().expect(0);
+}
+
+/// A launcher of another user that attacks who asks it, and the time in which it must be given up.
+const ATTACK: &str = include_str!("hostile_launcher.py");
+const SILENCE_LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn hostile_launcher_cannot_harm_who_inspects_its_job() {
+    let Some(user) = as_user() else {
+        return;
+    };
+    let place = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.path(), open.clone()).unwrap();
+    let python = place.path().join("wireup");
+    std::fs::copy("/usr/bin/python3", &python).unwrap();
+    std::fs::set_permissions(&python, open).unwrap();
+    std::fs::write(place.path().join("run"), ATTACK).unwrap();
+    let script = "cd \"$0\" && exec ./wireup run";
+    let words = ["sh", "-c", script, place.path().to_str().unwrap()];
+    let attacker = Run::command(user.iter().copied().chain(words)).start();
+    attacker.wait_for(Output::Stdout, "ready");
+    let processes = attacker.processes();
+    let named = |name: &str| {
+        let one = processes.iter().find(|one| one.name == name);
+        one.unwrap_or_else(|| panic!("no {name}: {processes:?}"))
+            .pid
+    };
+    let (launcher, rank) = (named("wireup").to_string(), named("sleep"));
+    let inspect = |words: &[&str]| {
+        let run = Run::command([wireup()]).more([words[0], &launcher]);
+        run.more(&words[1..]).deadline(SILENCE_LIMIT)
+    };
+    let silent = inspect(&["core"]).start();
+    let plain = |text: &str| {
+        let escape = |c: char| c.is_control() && c != '\n';
+        assert!(!text.contains(escape), "{text:?}");
+        assert!(!text.lines().any(|line| line == "wireup: forged"), "{text}");
+    };
+    let table = inspect(&["ps", "--proctable"]).run().expect(0);
+    plain(&table.out());
+    assert!(
+        table.out().contains(r"\x1b[2J\u{9b}2J\nwireup: forged"),
+        "{table:?}"
+    );
+    let json = inspect(&["ps", "--proctable", "--json"]).run().expect(0);
+    plain(&json.out());
+    let records: Value = serde_json::from_str(&json.out()).unwrap();
+    assert_eq!(records[0]["host"], "\u{1b}[2J\u{9b}2J\nwireup: forged");
+    let refused = inspect(&["stacks"]).run().expect(1);
+    refused.expect_one_line(&["wireup: forged"]);
+    plain(&refused.err());
+    let flood = inspect(&["top"]).run().expect(1);
+    flood.expect_one_line(&["exceeds 16 MiB"]);
+    let other = inspect(&["debug", "--print"]).run().expect(1);
+    other.expect_one_line(&["pid 1, which is not a process of the job"]);
+    let own = inspect(&["debug", "--print", "--ranks", "0"])
+        .run()
+        .expect(0);
+    plain(&own.out());
+    let gdb = format!("-p {rank}");
+    for word in ["setpriv --reuid=54321 --regid=54321 ", "script -qec ", &gdb] {
+        assert!(own.out().contains(word), "{own:?}");
+    }
+    let silent = silent.finish().expect(1);
+    silent.expect_one_line(&["did not take the request within 10 s", &launcher]);
+    attacker.signal(Signal::TERM);
+    attacker.finish().expect(0);
+}
+
+#[test]
+fn stopped_launcher_is_named_at_once() {
+    let running = Run::ranks(1, ["sh", "-c", "echo ready; exec sleep 1000"]).start();
+    running.wait_for(Output::Stdout, "ready");
+    running.signal(Signal::STOP);
+    let pid = running.pid();
+    eventually("the launcher is stopped", || {
+        let mut processes = running.processes().into_iter();
+        processes.find(|one| one.pid == pid && one.state == 'T')
+    });
+    let outcome = about(&running, &["ps", "--proctable"]).run().expect(1);
+    running.signal(Signal::CONT);
+    outcome.expect_one_line(&["is stopped", &format!("kill -CONT {pid}")]);
+    end(running);
+}
+
+#[test]
+fn stacks_shows_progress_while_gdb_is_slow() {
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    if !has("gdb") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let gdb = place.path().join("gdb");
+    let script = "#!/bin/sh\nsleep 6\nPATH=${PATH#*:} exec gdb \"$@\"\n";
+    std::fs::write(&gdb, script).unwrap();
+    std::fs::set_permissions(&gdb, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let run = Run::ranks(1, [hang.to_str().unwrap(), "0"]);
+    let run = run.env("PATH", format!("{}:{path}", place.path().display()));
+    let running = run.deadline(PATIENCE).start();
+    running.wait_for(Output::Stdout, "hang rank=0");
+    let outcome = about(&running, &["stacks"]).run().expect(0);
+    let progress = "wireup: 0 of 1 ranks inspected after 5 s\n";
+    assert!(outcome.err().starts_with(progress), "{outcome:?}");
+    assert!(outcome.out().contains("elsewhere"), "{outcome:?}");
+    end(running);
 }

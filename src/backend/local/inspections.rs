@@ -3,7 +3,7 @@
 //! It is a child like any other of this process: its output and its end are waited for by the loop, and it is
 //! ended when it takes too long or when the job ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::{LocalBackend, raw};
 use crate::backend::inspection::{
-    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
+    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look, Stack,
 };
 use crate::backend::message::FromBackend;
 use crate::sys::poll::{Source, Token};
@@ -32,9 +32,11 @@ const SCRIPT: &str = include_str!("look_at_ranks.py");
 /// The descriptor on which it prints what it finds.
 const LINES_FD: i32 = 3;
 
-/// How long gdb may take, and for each rank besides.
-const LIMIT: Duration = Duration::from_secs(60);
-const LIMIT_PER_RANK: Duration = Duration::from_secs(2);
+/// Time for the start of gdb and the first rank, on a busy machine.
+const LIMIT_OF_FIRST: Duration = Duration::from_secs(60);
+
+/// Time for each further rank.
+const LIMIT_OF_RANK: Duration = Duration::from_secs(30);
 
 /// After that it is asked to let go, and then killed.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -47,13 +49,54 @@ const OUTPUT_MAX: usize = 32 * 1024 * 1024;
 struct Gdb {
     child: Child,
     lines: OwnedFd,
+    /// A line that has not ended.
     printed: Vec<u8>,
-    /// The ranks that it inspects, and whether each was stopped before.
-    ranks: Vec<(GlobalRank, i32, bool)>,
+    /// Bytes that it has printed.
+    size: usize,
+    /// The ranks that it inspects and has not reported, in its order, and whether each was stopped before.
+    ranks: VecDeque<(GlobalRank, i32, bool)>,
     purpose: Purpose,
     /// When it is asked to end, and then killed.
     until: Duration,
+    /// The limit that `until` follows from.
+    limit: Duration,
     asked: bool,
+}
+
+impl Gdb {
+    /// Results of the lines that have ended. Each gives it time for the next rank.
+    fn take_findings(&mut self, now: Duration) -> Vec<InspectedRank> {
+        let Some(end) = self.printed.iter().rposition(|byte| *byte == b'\n') else {
+            return Vec::new();
+        };
+        let rest = self.printed.split_off(end + 1);
+        let lines = std::mem::replace(&mut self.printed, rest);
+        let lines = lines.split(|byte| *byte == b'\n');
+        let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        let mut findings = Vec::new();
+        for line in lines {
+            let at = self
+                .ranks
+                .iter()
+                .position(|(rank, _, _)| rank.0 == line.rank);
+            let Some((rank, _, _)) = at.and_then(|at| self.ranks.remove(at)) else {
+                continue;
+            };
+            let result = self.purpose.found(match line.error {
+                Some(text) => Err(InspectionError::Gdb(text)),
+                None => Ok(Stack {
+                    frames: line.found,
+                    note: line.note,
+                }),
+            });
+            findings.push(InspectedRank { rank, result });
+            if !self.asked {
+                self.limit = LIMIT_OF_RANK;
+                self.until = now + self.limit;
+            }
+        }
+        findings
+    }
 }
 
 /// What a gdb is started for.
@@ -61,6 +104,7 @@ struct Gdb {
 enum Purpose {
     Stacks {
         python: bool,
+        path: Option<String>,
     },
     /// Cores are written into this directory.
     Cores(PathBuf),
@@ -76,8 +120,8 @@ impl Purpose {
     /// As the script names it.
     fn word(&self) -> &'static str {
         match self {
-            Self::Stacks { python: false } => "stacks",
-            Self::Stacks { python: true } => "python",
+            Self::Stacks { python: false, .. } => "stacks",
+            Self::Stacks { python: true, .. } => "python",
             Self::Cores(_) => "core",
             Self::Dump { .. } => "dump",
         }
@@ -99,19 +143,24 @@ impl Purpose {
         }
     }
 
+    /// `PATH` of the caller.
+    fn path(&self) -> Option<&OsStr> {
+        match self {
+            Self::Stacks { path, .. } => path.as_deref().map(OsStr::new),
+            Self::Cores(_) | Self::Dump { .. } => None,
+        }
+    }
+
     /// What was found in a rank by a line of the script.
-    fn found(
-        &self,
-        line: Result<Vec<String>, InspectionError>,
-    ) -> Result<Inspected, InspectionError> {
+    fn found(&self, line: Result<Stack, InspectionError>) -> Result<Inspected, InspectionError> {
         match self {
             Self::Stacks { .. } => line.map(Inspected::Stack),
             Self::Cores(_) => {
-                line.map(|mut files| Inspected::Core(files.pop().unwrap_or_default()))
+                line.map(|mut line| Inspected::Core(line.frames.pop().unwrap_or_default()))
             }
             Self::Dump { text, .. } => Ok(Inspected::Dump(Dump {
                 text: text.clone(),
-                frames: line.unwrap_or_default(),
+                frames: line.map(|line| line.frames).unwrap_or_default(),
             })),
         }
     }
@@ -134,48 +183,68 @@ struct Line {
     #[serde(default)]
     found: Vec<String>,
     error: Option<String>,
+    note: Option<String>,
 }
 
-/// Where gdb is: by the variable of this process, or where systems have it.
-fn find_gdb(path: Option<&OsStr>) -> Option<PathBuf> {
+/// Where debuggers are looked for: in the `PATH` of this process, then in that of the caller, then where systems have
+/// them.
+fn search_path(caller: Option<&OsStr>) -> OsString {
+    let own = std::env::var_os("PATH");
+    let named = own.as_deref().into_iter().chain(caller);
+    let mut directories: Vec<PathBuf> = Vec::new();
     let usual = ["/usr/local/bin", "/usr/bin"].map(PathBuf::from);
-    let named = path.map(|path| std::env::split_paths(path).collect());
-    let directories: Vec<PathBuf> = named.unwrap_or_default();
-    let mut files = directories.iter().chain(&usual).map(|dir| dir.join("gdb"));
+    // A directory that depends on where a process is would be another one here.
+    let named = named.flat_map(std::env::split_paths);
+    for directory in named.filter(|dir| dir.is_absolute()).chain(usual) {
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    std::env::join_paths(directories).unwrap_or_default()
+}
+
+/// Where gdb is.
+fn find_gdb(path: &OsStr) -> Option<PathBuf> {
+    let mut files = std::env::split_paths(path).map(|dir| dir.join("gdb"));
     files.find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
 impl LocalBackend {
-    /// Looks into ranks. [`FromBackend::Inspected`] follows, once.
+    /// Looks into ranks. [`FromBackend::Inspected`] follows, until one is the last.
     pub(super) fn inspect(&mut self, inspection: Inspection) {
         let ticket = inspection.ticket;
         let purpose = match inspection.look {
-            Look::Stacks { python } => Purpose::Stacks { python },
+            Look::Stacks { python, path } => Purpose::Stacks { python, path },
             Look::Core(directory) => Purpose::Cores(directory),
             Look::Dump => return self.inspect_dump(ticket, &inspection.ranks),
             Look::Usage => {
                 let findings = self.usage_of(&self.running(&inspection.ranks));
-                return self.tell_found(ticket, findings);
+                return self.tell_found(ticket, findings, true);
             }
         };
         let running = self.running(&inspection.ranks);
-        let path = std::env::var_os("PATH");
+        self.inspect_running(ticket, &running, purpose);
+    }
+
+    /// Looks into these processes, and reports all of them if gdb cannot be started.
+    fn inspect_running(&mut self, ticket: u32, running: &[(GlobalRank, i32)], purpose: Purpose) {
         if running.is_empty() {
-            return self.tell_found(ticket, Vec::new());
+            return self.tell_found(ticket, Vec::new(), true);
         }
-        let started = match find_gdb(path.as_deref()) {
-            Some(gdb) => self.start_gdb(gdb, path, &running, ticket, purpose),
+        let path = search_path(purpose.path());
+        let started = match find_gdb(&path) {
+            Some(gdb) => self.start_gdb(gdb, path, running, ticket, purpose),
             None => Err(InspectionError::NotInstalled),
         };
         let Err(failure) = started else {
             return;
         };
-        let nothing = |(rank, _)| InspectedRank {
-            rank,
+        let nothing = |(rank, _): &(GlobalRank, i32)| InspectedRank {
+            rank: *rank,
             result: Err(failure.clone()),
         };
-        let findings = running.into_iter().map(nothing).collect();
-        self.tell_found(ticket, findings);
+        let findings = running.iter().map(nothing).collect();
+        self.tell_found(ticket, findings, true);
     }
 
     /// Looks into the dump of a rank, if there is one here.
@@ -183,10 +252,10 @@ impl LocalBackend {
         let mut ranks = ranks.iter();
         let found = ranks.find_map(|rank| Some((*rank, self.dump_of(*rank)?)));
         let Some((rank, (dump, program))) = found else {
-            return self.tell_found(ticket, Vec::new());
+            return self.tell_found(ticket, Vec::new(), true);
         };
-        let path = std::env::var_os("PATH");
-        if let (Some(file), Some(gdb)) = (dump.file, find_gdb(path.as_deref())) {
+        let path = search_path(None);
+        if let (Some(file), Some(gdb)) = (dump.file, find_gdb(&path)) {
             let purpose = Purpose::Dump {
                 file,
                 program,
@@ -201,13 +270,13 @@ impl LocalBackend {
             text: dump.text,
             frames: Vec::new(),
         }));
-        self.tell_found(ticket, vec![InspectedRank { rank, result }]);
+        self.tell_found(ticket, vec![InspectedRank { rank, result }], true);
     }
 
     fn start_gdb(
         &mut self,
         gdb: PathBuf,
-        path: Option<OsString>,
+        path: OsString,
         running: &[(GlobalRank, i32)],
         ticket: u32,
         purpose: Purpose,
@@ -219,7 +288,7 @@ impl LocalBackend {
     fn spawn_gdb(
         &mut self,
         gdb: PathBuf,
-        path: Option<OsString>,
+        path: OsString,
         running: &[(GlobalRank, i32)],
         ticket: u32,
         purpose: Purpose,
@@ -228,7 +297,7 @@ impl LocalBackend {
         let ranks: Vec<String> = ranks.collect();
         let home = std::env::var_os("HOME");
         let variables: [(&str, Option<OsString>); 9] = [
-            ("PATH", path),
+            ("PATH", Some(path)),
             ("HOME", home),
             ("LC_ALL", Some("C.UTF-8".into())),
             ("WIREUP_LOOK", Some(purpose.word().into())),
@@ -274,15 +343,16 @@ impl LocalBackend {
         let ranks = running
             .iter()
             .map(|(rank, pid)| (*rank, *pid, stopped(*pid)));
-        let limit = LIMIT + LIMIT_PER_RANK * u32::try_from(running.len()).unwrap_or(u32::MAX);
         self.owned.insert(raw(child.pid));
         let gdb = Gdb {
             child,
             lines,
             printed: Vec::new(),
+            size: 0,
             ranks: ranks.collect(),
             purpose,
-            until: self.now() + limit,
+            until: self.now() + LIMIT_OF_FIRST,
+            limit: LIMIT_OF_FIRST,
             asked: false,
         };
         self.inspections.0.insert(ticket, gdb);
@@ -295,6 +365,7 @@ impl LocalBackend {
 
     /// Reads what a gdb has found. Its end is that of the pipe.
     pub(super) fn read_inspection(&mut self, ticket: u32) {
+        let now = self.now();
         let Some(gdb) = self.inspections.0.get_mut(&ticket) else {
             return;
         };
@@ -303,14 +374,45 @@ impl LocalBackend {
             Ok(0) => true,
             Ok(count) => {
                 gdb.printed.extend_from_slice(&buffer[..count]);
-                gdb.printed.len() > OUTPUT_MAX
+                gdb.size += count;
+                gdb.size > OUTPUT_MAX
             }
             Err(Errno::AGAIN | Errno::INTR) => false,
             Err(_) => true,
         };
-        if ended && let Some(gdb) = self.end_gdb(ticket) {
-            self.tell_found(ticket, findings(&gdb));
+        let findings = gdb.take_findings(now);
+        if !findings.is_empty() {
+            self.tell_found(ticket, findings, false);
         }
+        if ended {
+            self.finish_gdb(ticket);
+        }
+    }
+
+    /// Ends a gdb, and reports the ranks that it has not. If it took too long for one of them, another gdb inspects those
+    /// behind that.
+    fn finish_gdb(&mut self, ticket: u32) {
+        let Some(mut gdb) = self.end_gdb(ticket) else {
+            return;
+        };
+        let unread = |gdb: &Gdb, rank, error| InspectedRank {
+            rank,
+            result: gdb.purpose.found(Err(error)),
+        };
+        if gdb.asked
+            && let Some((rank, _, _)) = gdb.ranks.pop_front()
+        {
+            let late = InspectionError::Timeout(gdb.limit.as_secs());
+            let late = vec![unread(&gdb, rank, late)];
+            let ranks = gdb.ranks.iter().map(|(rank, _, _)| *rank);
+            let rest = self.running(&ranks.collect::<Vec<_>>());
+            self.tell_found(ticket, late, false);
+            return self.inspect_running(ticket, &rest, gdb.purpose);
+        }
+        let ranks = gdb.ranks.iter();
+        let rest = ranks.map(|(rank, _, _)| unread(&gdb, *rank, InspectionError::NotReached));
+        let rest = rest.collect();
+        self.tell_found(ticket, rest, true);
     }
 
     /// Ends those that take too long.
@@ -329,9 +431,7 @@ impl LocalBackend {
             })
             .collect();
         for ticket in late {
-            if let Some(gdb) = self.end_gdb(ticket) {
-                self.tell_found(ticket, findings(&gdb));
-            }
+            self.finish_gdb(ticket);
         }
     }
 
@@ -360,33 +460,13 @@ impl LocalBackend {
         Some(gdb)
     }
 
-    fn tell_found(&mut self, ticket: u32, findings: Vec<InspectedRank>) {
+    fn tell_found(&mut self, ticket: u32, findings: Vec<InspectedRank>, is_last: bool) {
         let node = self.part.nodes(self.jobs.nodes()).next();
         self.tell(FromBackend::Inspected {
             node: node.unwrap_or(NodeId(0)),
             ticket,
             findings,
+            is_last,
         });
     }
-}
-
-/// What a gdb that has ended had found.
-fn findings(gdb: &Gdb) -> Vec<InspectedRank> {
-    let lines = gdb.printed.split(|byte| *byte == b'\n');
-    let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-    let mut printed: BTreeMap<u32, Line> = lines.map(|line| (line.rank, line)).collect();
-    let ranks = gdb.ranks.iter().map(|(rank, _, _)| {
-        let line = match printed.remove(&rank.0) {
-            None => Err(InspectionError::NotReached),
-            Some(Line {
-                error: Some(text), ..
-            }) => Err(InspectionError::Gdb(text)),
-            Some(line) => Ok(line.found),
-        };
-        InspectedRank {
-            rank: *rank,
-            result: gdb.purpose.found(line),
-        }
-    });
-    ranks.collect()
 }

@@ -1,8 +1,9 @@
 # Runs in gdb. Looks at processes one after another and prints a line of JSON for each: attaches, does
 # what is asked for and lets go.
 #
-# WIREUP_LOOK is "stacks", "python", "core" or "dump", WIREUP_RANKS a list of RANK:PID with commas between them, and
-# WIREUP_PLACE where cores go, or the file of the dump, whose program is WIREUP_PROGRAM.
+# WIREUP_LOOK is "stacks", "python" (only frames of Python, where there are some), "core" or "dump", WIREUP_RANKS a list
+# of RANK:PID with commas between them, and WIREUP_PLACE where cores go, or the file of the dump, whose program is
+# WIREUP_PROGRAM.
 
 import json
 import os
@@ -43,20 +44,35 @@ def stack():
     return frames[::-1]
 
 
+def runs_python(pid):
+    """Whether a process has an interpreter of Python in it."""
+    try:
+        if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
+            return True
+        with open(f"/proc/{pid}/maps", errors="replace") as maps:
+            return any("/libpython" in line for line in maps)
+    except OSError:
+        return False
+
+
 def python_stack(pid):
-    """The Python frames of a process, if it has any and py-spy is there."""
+    """The Python frames of a process by py-spy, or why there are none."""
     spy = shutil.which("py-spy")
     if spy is None:
-        return None
+        return None, "py-spy not found in PATH; install it there (pip install py-spy)"
     words = [spy, "dump", "--json", "--nonblocking", "--pid", str(pid)]
-    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+    try:
+        done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=10)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, f"py-spy: {error}"[:WORDS_MAX]
     if done.returncode != 0:
-        return None
+        text = done.stderr.decode(errors="replace").strip()
+        return None, f"py-spy: {text.splitlines()[-1] if text else done.returncode}"[:WORDS_MAX]
     threads = json.loads(done.stdout)
     threads.sort(key=lambda thread: thread.get("os_thread_id") != pid)
     frames = threads[0]["frames"][:FRAMES_MAX] if threads else []
     words = [f"{f['name']} ({f['short_filename']}:{f['line']})"[:WORDS_MAX] for f in frames]
-    return words[::-1] or None
+    return words[::-1] or None, None if words else "py-spy found none"
 
 
 def python_stack_of_gdb():
@@ -75,6 +91,14 @@ def python_stack_of_gdb():
             frames.append(f"{name} ({os.path.basename(file.strip(chr(34)))}:{number})")
     # "most recent call first"
     return frames[::-1] or None
+
+
+def called_by_python(frames):
+    """The frames inside the innermost function of Python."""
+    for index in reversed(range(len(frames))):
+        if frames[index].startswith(("_PyEval_EvalFrame", "PyEval_EvalFrame")):
+            return frames[index + 1 :]
+    return []
 
 
 def dump(rank, pid):
@@ -103,17 +127,23 @@ def stack_of_dump():
 
 
 def look(what, rank, pid):
+    """What is found in a process, and why that is not what was asked for."""
     if what == "dump":
-        return stack_of_dump()
-    if what == "python":
-        frames = python_stack(pid)
-        if frames is not None:
-            return frames
+        return stack_of_dump(), None
+    python, frames, note = what != "core" and runs_python(pid), None, None
+    if python:
+        frames, note = python_stack(pid)
+    if frames is not None and what == "python":
+        return frames, None
     gdb.execute(f"attach {pid}", to_string=True)
     try:
         if what == "core":
-            return dump(rank, pid)
-        return (python_stack_of_gdb() if what == "python" else None) or stack()
+            return dump(rank, pid), None
+        if python and frames is None:
+            frames = python_stack_of_gdb()
+        if frames is None:
+            return stack(), note and f"no frames of Python: {note}"
+        return frames + (called_by_python(stack()) if what == "stacks" else []), None
     finally:
         gdb.execute("detach", to_string=True)
 
@@ -129,7 +159,7 @@ def main():
         rank, pid = word.split(":")
         said = {"rank": int(rank)}
         try:
-            said["found"] = look(os.environ["WIREUP_LOOK"], rank, int(pid))
+            said["found"], said["note"] = look(os.environ["WIREUP_LOOK"], rank, int(pid))
         except Exception as error:
             said["error"] = str(error).strip().splitlines()[-1] if str(error) else repr(error)
         os.write(LINES, json.dumps(said).encode() + b"\n")

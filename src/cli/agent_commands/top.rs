@@ -11,10 +11,10 @@ use clap::Args;
 use self::view::{Order, RankRow, Sample, SortKey};
 use crate::cli::ps::{found, width};
 use crate::cli::table;
-use crate::control::requests::message::{JobQuery, ProcessRecord, Wish};
+use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::Job;
-use crate::jobs::ask::{AskError, ask};
+use crate::jobs::ask::{AskError, Quiet, ask};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -33,7 +33,7 @@ Keys:
 Columns:
   S is the state of the process as ps shows it. CPU% and OUT/s are of the time since the last table. TIME, CPU% and MEMORY are
   sums over a rank's process and all below it. OUT/s is what it prints, - where that does not pass through wireup. WAITS IN is
-  the fence that it waits in; PMI the last that it did there. Hosts are asked only while this command runs.
+  the PMI fence that it waits in, - if none: waits inside MPI are not known, `wireup stacks` shows them; PMI the last that it did there. Hosts are asked only while this command runs.
 
 Exit status:
   0    it was shown; the job may have ended meanwhile
@@ -125,8 +125,7 @@ impl Watch {
     /// # Errors
     /// If its launcher does not answer.
     pub fn sample(&self) -> Result<Option<Sample>, RunFailure> {
-        let wish = Wish::Usage;
-        let answer = ask(&self.job, &JobQuery { wish, ranks: None });
+        let answer = ask(&self.job, Wish::Usage, None, &mut Quiet);
         let records = match answer {
             Ok(records) => records,
             Err(AskError::Ended) => return Ok(None),

@@ -4,10 +4,11 @@ use std::io::Write as _;
 
 use super::{choose, scope};
 use crate::cli::table;
-use crate::control::requests::message::{JobQuery, ProcessRecord, Wish};
+use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
-use crate::jobs::ask::ask;
+use crate::jobs::ask::{Quiet, Watcher, ask};
 use crate::jobs::{self, Job};
+use crate::report::printable;
 use wireup_core::job::rank_set::RankSet;
 
 /// The job that a word means.
@@ -30,9 +31,10 @@ pub(in crate::cli) fn asked(
     job: &str,
     ranks: Option<RankSet>,
     wish: Wish,
+    watcher: &mut dyn Watcher,
 ) -> Result<Vec<ProcessRecord>, RunFailure> {
     let found = found(job)?;
-    ask(&found, &JobQuery { wish, ranks })
+    ask(&found, wish, ranks, watcher)
         .map_err(|error| RunFailure::job(format!("job {job}: {error}")))
 }
 
@@ -45,10 +47,9 @@ pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFail
         let text = "--proctable shows one job; name one";
         return Err(RunFailure::request(text.to_owned()));
     };
-    let records = asked(job, None, Wish::Table)?;
+    let records = asked(job, None, Wish::Table, &mut Quiet)?;
     let text = match json {
-        true => serde_json::to_string_pretty(&records)
-            .map_err(|error| RunFailure::system("JSON", error))?,
+        true => printable::json(&records).map_err(|error| RunFailure::system("JSON", error))?,
         false => {
             let head = ["RANK", "HOST", "PID", "STATE", "EXECUTABLE"];
             let rows: Vec<Vec<String>> = records.iter().map(row).collect();

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::{node_of, state_of};
 use crate::jobs::{self, Job};
+use crate::report::printable;
 
 /// A job as scripts see it.
 #[derive(Serialize)]
@@ -135,7 +136,7 @@ pub(super) fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -
             ranks: job.ranks.iter().map(rank_record).collect(),
         })
         .collect();
-    let mut text = serde_json::to_string_pretty(&records).expect("text and numbers only");
+    let mut text = printable::json(&records).expect("text and numbers only");
     text.push('\n');
     text
 }

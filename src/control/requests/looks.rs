@@ -45,6 +45,8 @@ struct Open {
     awaited: BTreeSet<NodeId>,
     ranks: Vec<GlobalRank>,
     found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
+    /// Those that the caller has got already.
+    sent: BTreeSet<GlobalRank>,
     until: Duration,
 }
 
@@ -108,9 +110,15 @@ impl Controller {
             awaited,
             ranks: ranks.clone(),
             found: BTreeMap::new(),
+            sent: BTreeSet::new(),
             until: self.now() + limit,
         };
         self.requests.looks.open.insert(ticket, open);
+        if let Asker::Caller(number) = asker
+            && self.takes_progress(number)
+        {
+            self.send_progress(number, &JobAnswer::Taken(ranks.len()));
+        }
         if ranks.is_empty() {
             return self.looked(ticket);
         }
@@ -121,21 +129,48 @@ impl Controller {
         }));
     }
 
-    /// A host has answered.
+    /// A host has reported some of its ranks.
     pub(in crate::control) fn inspected(
         &mut self,
         node: NodeId,
         ticket: u32,
         findings: Vec<InspectedRank>,
+        is_last: bool,
     ) {
         let Some(open) = self.requests.looks.open.get_mut(&ticket) else {
             return;
         };
+        let ranks: Vec<GlobalRank> = findings.iter().map(|one| one.rank).collect();
         let found = findings.into_iter().map(|one| (one.rank, one.result));
         open.found.extend(found);
-        open.awaited.remove(&node);
+        if is_last {
+            open.awaited.remove(&node);
+        }
         if open.awaited.is_empty() {
             self.looked(ticket);
+        } else if let Asker::Caller(number) = open.asker {
+            self.send_found(ticket, number, &ranks);
+        }
+    }
+
+    /// Sends a caller what was found in these ranks while others are inspected.
+    fn send_found(&mut self, ticket: u32, number: u32, ranks: &[GlobalRank]) {
+        if !self.takes_progress(number) {
+            return;
+        }
+        let Some(open) = self.requests.looks.open.get_mut(&ticket) else {
+            return;
+        };
+        let found = ranks
+            .iter()
+            .filter_map(|rank| Some((*rank, open.found.remove(rank)?)));
+        let found: Vec<_> = found.collect();
+        open.sent.extend(found.iter().map(|(rank, _)| *rank));
+        let records = found.into_iter();
+        let records = records.map(|(rank, found)| self.record_of(rank).with(found));
+        let records: Vec<ProcessRecord> = records.collect();
+        if !records.is_empty() {
+            self.send_progress(number, &JobAnswer::Found(records));
         }
     }
 
@@ -178,7 +213,8 @@ impl Controller {
     }
 
     fn records_of(&self, mut open: Open) -> Vec<ProcessRecord> {
-        let records = open.ranks.iter().map(|rank| {
+        let ranks = open.ranks.iter().filter(|rank| !open.sent.contains(rank));
+        let records = ranks.map(|rank| {
             let silent = Err(InspectionError::HostSilent);
             let found = open.found.remove(rank).unwrap_or(silent);
             self.record_of(*rank).with(found)
@@ -203,7 +239,10 @@ impl Controller {
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self) {
         if self.plan.spec.debug.stacks {
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks { python: false };
+            let look = Look::Stacks {
+                python: false,
+                path: None,
+            };
             self.look_into(Asker::LateFence, ranks, look, LIMIT);
         }
     }
@@ -217,7 +256,10 @@ impl Controller {
         if !std::mem::replace(&mut self.requests.looks.failure_seen, true) {
             self.requests.looks.failure = Some(cause.clone());
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks { python: false };
+            let look = Look::Stacks {
+                python: false,
+                path: None,
+            };
             self.look_into(Asker::FailedFence, ranks, look, LIMIT_AT_END);
             return true;
         }
@@ -234,7 +276,10 @@ impl Controller {
             && !std::mem::replace(&mut self.requests.looks.timeout_seen, true)
         {
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks { python: false };
+            let look = Look::Stacks {
+                python: false,
+                path: None,
+            };
             self.look_into(Asker::Timeout, ranks, look, LIMIT_AT_END);
         }
         self.requests.looks.hold_timeout()

@@ -1,4 +1,4 @@
-//! What is asked of a running launch, and the answer: one line of JSON each.
+//! Request to a running launch, and the answers: one line of JSON each.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::inspection::{Dump, Inspected, InspectionError, RankUsage};
+use crate::backend::inspection::{Dump, Inspected, InspectionError, RankUsage, Stack};
 use crate::report::stacks::SeenStack;
 use wireup_core::job::ids::{JobNumber, Rank};
 use wireup_core::job::rank_set::RankSet;
@@ -22,8 +22,11 @@ pub(crate) enum Wish {
     Table,
     /// Stacks of those that run.
     Stacks {
-        /// Those of Python, where a rank has one.
+        /// Only the frames of Python, where a rank has some.
         python: bool,
+        /// `PATH` of the caller, for debuggers that the launcher's does not have.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
     },
     /// Cores of those that run.
     Core {
@@ -40,6 +43,9 @@ pub(crate) struct JobQuery {
     pub(crate) wish: Wish,
     /// Ranks of the first job; all processes when absent.
     pub(crate) ranks: Option<RankSet>,
+    /// Whether the caller takes [`JobAnswer::Taken`] and [`JobAnswer::Found`].
+    #[serde(default)]
+    pub(crate) progress: bool,
 }
 
 /// One process of the launch.
@@ -62,6 +68,9 @@ pub(crate) struct ProcessRecord {
     /// Why there is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// Why the frames are not those of Python.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
     /// What it uses of its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Box<RankUsage>>,
@@ -72,9 +81,11 @@ impl ProcessRecord {
     pub(crate) fn with(self, found: Result<Inspected, InspectionError>) -> Self {
         let mut known = self;
         match found {
-            Ok(Inspected::Stack(frames) | Inspected::Dump(Dump { frames, .. })) => {
+            Ok(Inspected::Stack(Stack { frames, note })) => {
                 known.found = Some(frames);
+                known.note = note;
             }
+            Ok(Inspected::Dump(Dump { frames, .. })) => known.found = Some(frames),
             Ok(Inspected::Core(file)) => known.found = Some(vec![file]),
             Ok(Inspected::Usage(usage)) => known.usage = Some(usage),
             Err(error) => known.error = Some(error.to_string()),
@@ -100,7 +111,11 @@ impl ProcessRecord {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JobAnswer {
-    /// What was asked for, by rank.
+    /// The launcher has taken the request, for this number of ranks.
+    Taken(usize),
+    /// Ranks that were inspected, before the others.
+    Found(Vec<ProcessRecord>),
+    /// What was asked for, by rank, without those of [`Found`](Self::Found); the last line.
     Processes(Vec<ProcessRecord>),
     /// Why there is no answer.
     Refused(String),

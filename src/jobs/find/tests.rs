@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::names::LauncherProcess;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 
@@ -75,6 +76,10 @@ fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label:
             node: node.map(NodeId),
             hosts: vec!["alpha".into(), "beta".into()],
             ranks: RankMap::from_runs(runs),
+            launcher: Some(LauncherProcess {
+                host: "login".into(),
+                pid: 7,
+            }),
         },
     }))
 }
@@ -376,6 +381,9 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
     let jobs = with(&[(60, 1)]);
     assert_eq!(shown(&jobs)[0].2, [(2, 63), (3, 64)]);
     assert_eq!(jobs[0].elsewhere(), [("alpha".into(), vec![0, 1])]);
+    assert_eq!(jobs[0].host_of_launcher(), None);
+    let jobs = of([agent(59), step(60, 59, OUTER, 1)]);
+    assert_eq!(jobs[0].host_of_launcher(), Some("login"));
 }
 
 #[test]

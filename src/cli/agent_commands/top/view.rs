@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::cli::table::{bytes, time};
+use crate::report::printable::printable;
 
 /// What the ranks of a job did and used at a time.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -137,9 +138,13 @@ pub fn title(now: &Sample) -> String {
         spawned => format!(" + {spawned} spawned"),
     };
     let plural = if hosts.len() == 1 { "" } else { "s" };
-    let waiting = now.ranks.iter().filter(|rank| rank.fence.is_some()).count();
+    // Only what goes through the server of PMI is seen.
+    let waiting = match now.ranks.iter().filter(|rank| rank.fence.is_some()).count() {
+        0 => "none is known to wait in a fence; waits inside MPI are not seen, wireup stacks shows them".to_owned(),
+        waiting => format!("{waiting} wait in a fence"),
+    };
     format!(
-        "{}: {run}{of}{spawned} ranks run on {} host{plural}, {waiting} wait in a fence",
+        "{}: {run}{of}{spawned} ranks run on {} host{plural}, {waiting}",
         now.job,
         hosts.len()
     )
@@ -159,12 +164,12 @@ pub fn ranks(
                 0 => rank.rank.to_string(),
                 job => format!("{job}:{}", rank.rank),
             },
-            plain(&rank.host),
+            printable(&rank.host).into_owned(),
             rank.pid
                 .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             match rank.state {
                 '\0' => "?".to_owned(),
-                state => plain(&state.to_string()),
+                state => printable(&state.to_string()).into_owned(),
             },
             percent(figures.cpu),
             time(rank.cpu),
@@ -172,11 +177,11 @@ pub fn ranks(
             rate(figures.output),
             match &rank.fence {
                 Some((fence, waiting)) => {
-                    format!("{}, {:.1} s", plain(fence), waiting.as_secs_f64())
+                    format!("{}, {:.1} s", printable(fence), waiting.as_secs_f64())
                 }
                 None => "-".to_owned(),
             },
-            plain(&rank.did),
+            printable(&rank.did).into_owned(),
         ];
         (figures, cells)
     });
@@ -214,7 +219,7 @@ pub fn hosts(
     }
     let rows = hosts.into_values().map(|(sum, ranks, cpu, waiting)| {
         let cells = vec![
-            plain(&sum.host),
+            printable(&sum.host).into_owned(),
             ranks.to_string(),
             percent(sum.cpu),
             time(cpu),
@@ -294,13 +299,6 @@ fn percent(hundredths: Option<f64>) -> String {
 
 fn rate(per_second: Option<f64>) -> String {
     per_second.map_or_else(|| "-".to_owned(), |value| bytes(value as u64))
-}
-
-/// Texts of other hosts, without what a terminal would obey.
-fn plain(text: &str) -> String {
-    text.chars()
-        .map(|char| if char.is_control() { '?' } else { char })
-        .collect()
 }
 
 #[cfg(test)]
@@ -389,13 +387,15 @@ mod tests {
             title,
             "wireup-1: 4 of 4 ranks run on 2 hosts, 1 wait in a fence"
         );
+        let title = super::title(&before);
+        assert!(title.ends_with("hosts, none is known to wait in a fence; waits inside MPI are not seen, wireup stacks shows them"), "{title}");
     }
 
     #[test]
-    fn texts_of_hosts_cannot_command_a_terminal() {
+    fn top_escapes_texts_of_hosts() {
         let mut now = samples().1;
         now.ranks[0].did = "\u{1b}]0;x\u{7}\n".into();
         let (_, rows) = ranks(None, &now, Order::by(SortKey::Rank));
-        assert_eq!(rows[0][9], "?]0;x??");
+        assert_eq!(rows[0][9], r"\x1b]0;x\x07\n");
     }
 }

@@ -1,0 +1,99 @@
+//! Foreign texts for terminals: names of programs and files, and what another user's launcher sends; no I/O.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// Whether a terminal would obey a character, or begin a line with it, or show others in another order by it.
+fn is_unprintable(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The text in one line, with escapes in place of characters that a terminal would obey.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for char in text.chars() {
+        match char {
+            '\n' => shown.push_str(r"\n"),
+            '\t' => shown.push_str(r"\t"),
+            '\r' => shown.push_str(r"\r"),
+            char if is_unprintable(char) => {
+                let _ = match u32::from(char) {
+                    code @ 0..0x80 => write!(shown, r"\x{code:02x}"),
+                    code => write!(shown, r"\u{{{code:x}}}"),
+                };
+            }
+            char => shown.push(char),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Lines for a terminal, each of them printable, with an end of line behind each.
+pub fn lines<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&printable(line.as_ref()));
+        text.push('\n');
+    }
+    text
+}
+
+/// A value as JSON of several lines, in which no character disturbs a terminal.
+///
+/// # Errors
+/// If the value has no form in JSON.
+pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    // Rule: strings of JSON have escapes in place of U+0000 to U+001F; other control characters may stand in them as
+    // they are. Source: RFC 8259, section 7.
+    let obeyed = |char: char| char != '\n' && is_unprintable(char);
+    if !text.contains(obeyed) {
+        return Ok(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for char in text.chars() {
+        match obeyed(char) {
+            true => {
+                let _ = write!(shown, r"\u{:04x}", u32::from(char));
+            }
+            false => shown.push(char),
+        }
+    }
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_escapes_what_terminals_obey() {
+        for (text, shown) in [
+            ("./a.out -x", "./a.out -x"),
+            ("é \\ '", "é \\ '"),
+            ("a\nwireup: b", r"a\nwireup: b"),
+            ("\u{1b}]0;x\u{7}\r\t\u{7f}", r"\x1b]0;x\x07\r\t\x7f"),
+            ("\u{9b}2J\u{202e}x\u{2028}", r"\u{9b}2J\u{202e}x\u{2028}"),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+        assert_eq!(lines(["a\n", "b"]), "a\\n\nb\n");
+    }
+
+    #[test]
+    fn json_is_printable_with_equal_value() {
+        let value = ["\u{9b}2J", "\u{1b}\u{7f}\n", "\u{202e}é"];
+        let text = json(&value).unwrap();
+        assert!(
+            !text.contains(|char| char != '\n' && is_unprintable(char)),
+            "{text:?}"
+        );
+        assert_eq!(serde_json::from_str::<[String; 3]>(&text).unwrap(), value);
+    }
+}
