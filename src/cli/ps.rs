@@ -30,9 +30,9 @@ Examples:
 
 Jobs:
   A job is named by the beginning of its name or by the pid of its launcher. RANKS are those that
-  live on this machine and all, behind a + those that were spawned; with -l they are JOB:RANK. Of a
-  job on several hosts this machine has the launcher, nodes with their ranks, or both; HERE says
-  what.
+  live and all, behind a + those that were spawned; with -l they are JOB:RANK. Of a job on several
+  hosts this machine has the launcher, nodes with their ranks, or both; HERE says what, and RANKS are
+  those that live here, those that were given to this machine, and all.
 
 Exit status:
   0    what was asked for was shown
@@ -208,12 +208,23 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
     table::render(&head, &rows, width())
 }
 
-/// Running ranks of all ranks, and those of spawned jobs.
+/// Running ranks of the ranks here, and those of spawned jobs; behind them all ranks, if some are on other hosts.
 fn ranks_of(job: &Job, size: &str) -> String {
     let first = job.first_ranks().count();
-    match job.ranks.len() - first {
-        0 => format!("{first}/{size}"),
-        spawned => format!("{first}/{size}+{spawned}"),
+    let spawned = match job.ranks.len() - first {
+        0 => String::new(),
+        spawned => format!("+{spawned}"),
+    };
+    match &job.placement {
+        Some(_) => {
+            let given: usize = job
+                .steps
+                .iter()
+                .map(|step| job.ranks_of(step).count())
+                .sum();
+            format!("{first}/{given}{spawned} of {size}")
+        }
+        None => format!("{first}/{size}{spawned}"),
     }
 }
 

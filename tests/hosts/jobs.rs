@@ -128,15 +128,20 @@ fn each_host_shows_its_part_to_the_user_and_to_root() {
             0,
             ALICE,
             &[][..],
-            ["1/3", "node[01-02]", "launcher, node01: 0"],
+            ["1/1 of 3", "node[01-02]", "launcher, node01: 0"],
         ),
-        (1, ALICE, &[], ["2/3", "node[01-02]", "node02: 1-2"]),
-        (1, 0, &["--all-users"], ["alice", "2/3", "node02: 1-2"]),
+        (1, ALICE, &[], ["2/2 of 3", "node[01-02]", "node02: 1-2"]),
+        (1, 0, &["--all-users"], ["alice", "2/2 of 3", "node02: 1-2"]),
     ] {
         let table = table(host, user, options);
         assert_eq!(table.lines().count(), 2, "{table}");
         assert!(words.iter().all(|word| table.contains(word)), "{table}");
     }
+    let step = job(&cluster, 1, "running")["part"]["nodes"][0]["pid"].to_string();
+    let stacks = of(ALICE, wireup(&cluster, 1, &["stacks", &step]))
+        .run()
+        .expect(1);
+    stacks.expect_one_line(&["its launcher is on node01"]);
     let ranks = table(1, ALICE, &["-l"]);
     assert_eq!(ranks.lines().count(), 3, "{ranks}");
     assert_eq!(ranks.matches(" node02 ").count(), 2, "{ranks}");
@@ -283,7 +288,8 @@ fn ranks_are_signalled_where_they_are() {
         &["SIGUSR1 sent to its launcher"],
     );
     running.wait_for_many(Output::Stdout, "heard", 5);
-    let said = "SIGUSR1 sent to 2 ranks; rank 0 is on node01";
+    let said = "SIGUSR1 sent to 2 ranks; rank 0 is on node01: signal them there, or all ranks on node03, the host of its \
+                launcher";
     kill(&cluster, 1, &["-s", "USR1", name], 1, &[said]);
     let output = running.wait_for_many(Output::Stdout, "heard", 7);
     assert_eq!(heard(&output), [1, 3, 3]);
