@@ -114,6 +114,38 @@ static void take_body(struct in *in, const struct type *type, void *at)
     }
 }
 
+/* Leading letters and following digits of a host name that the form `pmix[…]` of libpmix 4 can hold: 50 bytes with the
+ * end, and an int. */
+#define PREFIX_MAX 49
+#define DIGITS_MAX 9
+
+/* Whether libpmix 4 can compress a list of host names. It overflows its stack with a longer prefix, and writes another
+ * name for a larger number. */
+static bool is_compressible(const char *list)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    for (;;) {
+        const size_t prefix = strspn(list, letters);
+        if (prefix > PREFIX_MAX || strspn(list + prefix, "0123456789") > DIGITS_MAX) {
+            return false;
+        }
+        list = strchr(list, ',');
+        if (list == NULL) {
+            return true;
+        }
+        list++;
+    }
+}
+
+/* Generates the map of nodes: by libpmix if it can, else in the form that every release since 4.2 reads. */
+static pmix_status_t generate_node_map(const char *list, char **regex)
+{
+    if (is_compressible(list)) {
+        return PMIx_generate_regex(list, regex);
+    }
+    return asprintf(regex, "raw:%s", list) < 0 ? PMIX_ERR_NOMEM : PMIX_SUCCESS;
+}
+
 /* Generates a map from a plain list. libpmix's form may contain NUL bytes and knows its own
  * length, so the value is made by libpmix too. */
 static void take_map(struct in *in, uint8_t tag, pmix_value_t *value)
@@ -124,7 +156,7 @@ static void take_map(struct in *in, uint8_t tag, pmix_value_t *value)
         return;
     }
     pmix_status_t rc =
-        tag == WIREUP_TAG_NODE_LIST ? PMIx_generate_regex(list, &regex) : PMIx_generate_ppn(list, &regex);
+        tag == WIREUP_TAG_NODE_LIST ? generate_node_map(list, &regex) : PMIx_generate_ppn(list, &regex);
     if (rc == PMIX_SUCCESS) {
         rc = PMIx_Value_load(value, regex, PMIX_REGEX);
     }

@@ -64,6 +64,38 @@ static void maps_are_generated_and_foreign_types_left_out(void)
     free(bytes);
 }
 
+/* The map that the shim makes of host names. */
+static void check_node_map(const char *names, const char *map)
+{
+    struct out o;
+    out_init(&o);
+    put_count(&o, 1);
+    put_text(&o, PMIX_NODE_MAP);
+    put_u32(&o, 0);
+    put_u8(&o, WIREUP_TAG_NODE_LIST);
+    put_text(&o, names);
+    size_t len;
+    uint8_t *frame = out_finish(&o, 1, 1, &len);
+    wireup_infos_t *list;
+    CHECK(wireup_infos_decode(frame + WIREUP_HEADER_LEN, len - WIREUP_HEADER_LEN, &list) == PMIX_SUCCESS);
+    const pmix_value_t *value = &wireup_infos_items(list)[0].value;
+    CHECK(value->type == PMIX_REGEX && strcmp(value->data.bo.bytes, map) == 0);
+    wireup_infos_free(list);
+    free(frame);
+}
+
+#define LETTERS_49 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvw"
+
+static void host_names_that_libpmix_cannot_compress_stay_plain(void)
+{
+    check_node_map("n1," LETTERS_49 "1,a123456789b", "N[n1," LETTERS_49 "1,a123456789b]");
+    check_node_map("a-" LETTERS_49 "x", "N[a-" LETTERS_49 "x]");
+    check_node_map("n1," LETTERS_49 "x", "raw:n1," LETTERS_49 "x");
+    check_node_map(LETTERS_49 "x1,n1", "raw:" LETTERS_49 "x1,n1");
+    check_node_map("a1234567890,n1", "raw:a1234567890,n1");
+    check_node_map("n1,222222222222", "raw:n1,222222222222");
+}
+
 static void every_truncation_is_refused(void)
 {
     size_t len;
@@ -271,6 +303,7 @@ void test_wire(void)
     rust_and_c_write_the_same_bytes();
     what_rust_wrote_survives_decoding();
     maps_are_generated_and_foreign_types_left_out();
+    host_names_that_libpmix_cannot_compress_stay_plain();
     every_truncation_is_refused();
     names_over_their_limits_are_refused();
     mutated_lists_do_no_harm();
