@@ -57,8 +57,11 @@ impl Server {
         // SAFETY: the module is static and larger than any version's; the infos live until the
         // call returned, and libpmix copies them.
         let status = unsafe {
-            let (major, minor) = self.libraries.version.release();
-            let module = self.libraries.shim.wireup_module(major, minor);
+            let version = self.libraries.version;
+            let module = self
+                .libraries
+                .shim
+                .wireup_module(version.major.into(), version.minor.into());
             self.libraries
                 .pmix
                 .PMIx_server_init(module, infos.items(), infos.count())

@@ -34,21 +34,20 @@ mod loaded {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
     use pmix_sys::pmix::LibPmix;
     use pmix_sys::shim::Shim;
+    use wireup::inspect::libpmix::{MINIMUM, Version, vulnerable};
     use wireup_core::pmix::control::StartupStage;
     use wireup_core::pmix::wire::SHIM_ABI;
 
     use crate::Fatal;
-    use crate::version::Version;
 
     /// libpmix and the shim, opened for the rest of the process.
-    #[derive(Clone, Copy)]
     pub(crate) struct Libraries {
         pub(crate) pmix: &'static LibPmix,
         pub(crate) shim: &'static Shim,
         /// What libpmix calls itself.
         pub(crate) name: &'static CStr,
         pub(crate) version: Version,
-        pub(crate) warning: Option<&'static str>,
+        pub(crate) warning: Option<String>,
     }
 
     impl Libraries {
@@ -105,7 +104,7 @@ mod loaded {
     }
 
     /// What a libpmix calls itself, the version in that, and a warning if there is one.
-    type Known = (&'static CStr, Version, Option<&'static str>);
+    type Known = (&'static CStr, Version, Option<String>);
 
     fn known(path: &Path, library: &Library) -> Result<Known, Fatal> {
         type GetVersion = unsafe extern "C" fn() -> *const std::ffi::c_char;
@@ -121,13 +120,17 @@ mod loaded {
         }
         // SAFETY: a terminated string in the library, which stays open.
         let text: &'static CStr = unsafe { CStr::from_ptr(text) };
-        let version = Version::parse(&text.to_string_lossy());
+        let bytes = text.to_bytes();
+        let number = bytes.iter().position(u8::is_ascii_digit);
+        let version = number.and_then(|start| Version::parse(&bytes[start..]));
         let version =
             version.ok_or_else(|| fatal(&format!("has no version number in {text:?}")))?;
-        let warning = version
-            .judge()
-            .map_err(|reason| fatal(&format!("version {reason}")))?;
-        Ok((text, version, warning))
+        if version < MINIMUM {
+            return Err(fatal(&format!(
+                "version {version} is too old, {MINIMUM} or later is needed"
+            )));
+        }
+        Ok((text, version, vulnerable(path, version)))
     }
 
     fn check_abi(path: &Path, library: &Library) -> Result<(), Fatal> {

@@ -52,7 +52,6 @@ mod replies;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: the shim's link")]
 mod serve;
-mod version;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls back")]
 mod waiter;

@@ -53,7 +53,7 @@ enum Flow {
 impl Host {
     /// Starts the upcall link and sends `HELLO`; the PMIx server itself starts on request.
     pub(crate) fn start(
-        libraries: Libraries,
+        mut libraries: Libraries,
         upcall_fd: i32,
         replies: Arc<Replies>,
     ) -> Result<Self, Fatal> {
@@ -78,9 +78,7 @@ impl Host {
         links::guard(libraries.shim)?;
         let version = libraries.name.to_string_lossy();
         info!(libpmix = %version, "loaded");
-        let warnings = libraries
-            .warning
-            .map(|warning| format!("{version} {warning}").into());
+        let warnings = libraries.warning.take().map(Text::from);
         replies.notice(&SidecarNotice::Hello(Hello {
             libpmix: Text::new(libraries.name.to_bytes()),
             warnings: warnings.into_iter().collect(),

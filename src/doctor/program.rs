@@ -89,7 +89,9 @@ fn pmix(detected: Option<&Detected>, loader: &Loader) -> Pmix {
         Ok(choice) => Pmix {
             library: Some(choice.path.display().to_string()),
             version: choice.version.map(|version| version.to_string()),
-            vulnerable: choice.version.and_then(libpmix::Version::vulnerable),
+            vulnerable: choice
+                .version
+                .and_then(|version| libpmix::vulnerable(&choice.path, version)),
             problem: installed.err().map(|failure| failure.to_string()),
         },
     }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::inspect::Detected;
 use crate::inspect::elf::{self, ElfError, Machine};
 use crate::inspect::ldso::{Loader, SearchStep};
+use crate::inspect::symbols;
 
 /// The environment variable that names a libpmix.
 pub const VARIABLE: &str = "WIREUP_LIBPMIX";
@@ -64,22 +65,31 @@ impl Version {
         };
         Some(Self::new(number(false)?, number(false)?, number(true)?))
     }
+}
 
-    /// A warning, if this release is older than the fix of CVE-2023-41915 (a race that gives
-    /// away files when a server runs as root). Distributions may have back-ported the fix.
-    pub fn vulnerable(self) -> Option<String> {
-        let fixed = if self.major < 5 {
-            Self::new(4, 2, 6)
-        } else {
-            Self::new(5, 0, 1)
-        };
-        (self < fixed).then(|| {
-            format!(
-                "OpenPMIx {self} is older than {fixed}, the fix of CVE-2023-41915, unless your \
-                 distribution repaired it; prefer a newer one ({FLAG} or {VARIABLE})"
-            )
-        })
+/// Returns a warning if a libpmix has the fault CVE-2023-41915: its server, run as root, changes the owner of files
+/// through symbolic links (`chown`).
+///
+/// Distributions repair older releases without a new number: a library that takes only `lchown` from the C library is
+/// repaired. Where neither is known, as of a build with plugins, the release decides.
+pub fn vulnerable(path: &Path, version: Version) -> Option<String> {
+    let fixed = if version.major < 5 {
+        Version::new(4, 2, 6)
+    } else {
+        Version::new(5, 0, 1)
+    };
+    if version >= fixed
+        || matches!(
+            symbols::imports(path, ["chown", "lchown"]),
+            Ok([false, true])
+        )
+    {
+        return None;
     }
+    Some(format!(
+        "OpenPMIx {version} is older than {fixed}, the fix of CVE-2023-41915, unless your \
+         distribution repaired it; prefer a newer one ({FLAG} or {VARIABLE})"
+    ))
 }
 
 impl fmt::Display for Version {

@@ -1,14 +1,15 @@
 //! Symbols and versions that an ELF file offers and needs.
 
+use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use object::Endianness;
 use object::elf::{self, FileHeader32, FileHeader64};
-use object::read::StringTable;
 use object::read::elf::{Dyn as _, FileHeader, Sym as _};
+use object::read::{ReadCache, StringTable};
 
-use super::elf::{ElfError, open_regular};
+use super::elf::{Class, ElfError, class, open_regular};
 use wireup_core::container::host_mpi::Symbols;
 
 /// No larger library is read; the largest MPI has 100 MB.
@@ -91,6 +92,42 @@ fn collect<H: FileHeader<Endian = Endianness>>(data: &[u8]) -> Result<Symbols, E
             {
                 found.soname = Some(text(&strings, offset)?);
             }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether an ELF file takes each of these functions from another library.
+///
+/// # Errors
+/// [`ElfError`]
+pub(crate) fn imports<const COUNT: usize>(
+    path: &Path,
+    names: [&str; COUNT],
+) -> Result<[bool; COUNT], ElfError> {
+    let data = ReadCache::new(open_regular(path)?);
+    match class(&data)? {
+        Class::Narrow => imported::<FileHeader32<Endianness>, COUNT>(&data, names),
+        Class::Wide => imported::<FileHeader64<Endianness>, COUNT>(&data, names),
+    }
+}
+
+fn imported<H: FileHeader<Endian = Endianness>, const COUNT: usize>(
+    data: &ReadCache<File>,
+    names: [&str; COUNT],
+) -> Result<[bool; COUNT], ElfError> {
+    let damaged = |_| ElfError::Damaged("sections");
+    let header = H::parse(data).map_err(damaged)?;
+    let endian = header.endian().map_err(damaged)?;
+    let sections = header.sections(endian, data).map_err(damaged)?;
+    let table = sections
+        .symbols(endian, data, elf::SHT_DYNSYM)
+        .map_err(damaged)?;
+    let mut found = [false; COUNT];
+    for symbol in table.iter().filter(|symbol| symbol.is_undefined(endian)) {
+        let name = table.symbol_name(endian, symbol).map_err(damaged)?;
+        for (found, wanted) in found.iter_mut().zip(names) {
+            *found |= name == wanted.as_bytes();
         }
     }
     Ok(found)

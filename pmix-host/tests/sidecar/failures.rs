@@ -105,15 +105,13 @@ fn each_unusable_shim_gives_one_line_that_names_it() {
 }
 
 #[test]
-fn hello_names_the_version_and_warns_about_a_vulnerable_one() {
+fn hello_names_version_without_warning_of_repaired_fault() {
     let mut node = Node::start("solo", &system_libpmix());
     let hello = node.hello();
     let version = hello.libpmix.to_string();
     assert!(version.starts_with("OpenPMIx "), "{version}");
-    if version.contains(" 4.2.2") {
-        assert_eq!(hello.warnings.len(), 1);
-        assert!(hello.warnings[0].to_string().contains("CVE-2023-41915"));
-    }
+    // Debian 12 has repaired its 4.2.2 without a new number.
+    assert!(hello.warnings.is_empty(), "{:?}", hello.warnings);
     node.finalize();
 }
 
