@@ -5,6 +5,8 @@ pub mod access;
 pub mod accounts;
 pub mod cgroup;
 pub mod channel;
+#[allow(unsafe_code, reason = "close_range(2)")]
+pub mod close_range;
 pub mod core_dump;
 pub mod descriptors;
 pub mod device_files;

@@ -40,6 +40,7 @@ use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
 use crate::backend::rendezvous;
 use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
+use crate::sys::close_range;
 use crate::sys::descriptors::FIRST_FREE;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spec::GRACE;
@@ -253,9 +254,9 @@ fn watch(
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         // The reader of the launcher's output must not wait for the guard, so everything but the
         // pipe is closed; so is whatever the launcher inherited.
-        let keep = pipe.as_raw_fd();
-        libc::syscall(libc::SYS_close_range, 0, keep - 1, 0);
-        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+        let keep = pipe.as_raw_fd().unsigned_abs();
+        close_range::close(0, keep - 1);
+        close_range::close(keep + 1, libc::c_uint::MAX);
     }
     let ear = Ear {
         socket: pipe,
@@ -326,7 +327,7 @@ fn execute_rendezvous(listener: BorrowedFd<'_>) {
         }
         libc::dup2(listener, rendezvous::LISTENER);
         let above = rendezvous::LISTENER.unsigned_abs() + 1;
-        libc::syscall(libc::SYS_close_range, above, libc::c_uint::MAX, 0);
+        close_range::close(above, libc::c_uint::MAX);
         let own = c"/proc/self/exe";
         libc::execve(own.as_ptr(), argv.as_ptr(), envp.as_ptr());
         libc::_exit(127)

@@ -11,10 +11,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::inspect::elf::{self, Elf, ElfError};
+use crate::sys::access;
 
 mod binfmt;
 mod error;
@@ -205,7 +206,7 @@ fn executable(path: &Path) -> Result<(), ExecRefusal> {
         rustix::fs::FileType::Directory => return Err(ExecRefusal::Directory),
         _ => return Err(ExecRefusal::Special),
     }
-    accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).map_err(ExecRefusal::Denied)
+    access::check(path, Access::EXEC_OK).map_err(ExecRefusal::Denied)
 }
 
 fn search(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, ProgramError> {

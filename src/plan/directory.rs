@@ -6,10 +6,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::Access;
 
 use crate::failure::RequestError;
 use crate::sys::remove_dir::remove_all;
+use crate::sys::access;
 use wireup_core::job::ids::{JobNumber, NodeId, Nspace, Rank};
 
 /// A directory that only the job's user can enter; removed with all it holds.
@@ -112,13 +113,8 @@ impl JobDirectory {
     /// As `create`.
     pub fn check(path: &Path) -> Result<(), DirectoryError> {
         let parent = path.parent().unwrap_or(path);
-        accessat(
-            CWD,
-            parent,
-            Access::WRITE_OK | Access::EXEC_OK,
-            AtFlags::EACCESS,
-        )
-        .map_err(|errno| DirectoryError::of(path, errno))
+        access::check(parent, Access::WRITE_OK | Access::EXEC_OK)
+            .map_err(|errno| DirectoryError::of(path, errno))
     }
 
     /// Makes the directory of a node's server alone.

@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{Timespec, poll};
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, open, statfs};
+use rustix::fs::{Access, Mode, OFlags, open, statfs};
+
+use crate::sys::access;
 
 /// Where version 2 of the interface is mounted: alone, or beside version 1.
 const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -35,7 +37,7 @@ const REMOVE_PAUSE: Timespec = Timespec {
 /// The place of a group called `name` below this process's own; `None` where it may make none.
 pub fn place(name: &str) -> Option<PathBuf> {
     let own = own()?;
-    let may = |path: &Path, what| accessat(CWD, path, what, AtFlags::EACCESS).is_ok();
+    let may = |path: &Path, what| access::check(path, what).is_ok();
     // To put a process into a group takes the right to take it out of that above.
     let movable = may(&own.join("cgroup.procs"), Access::WRITE_OK);
     (movable && may(&own, Access::WRITE_OK)).then(|| own.join(name))

@@ -20,6 +20,7 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::sys::close_range;
 use crate::sys::mounts::View;
 
 mod child;
@@ -227,7 +228,9 @@ impl Spawner {
             .chain(mount_ns)
             .chain(root);
         let highest = sources.chain(others).chain(group).max();
-        let (copy_below, files) = match (command.crowded, highest) {
+        // What a child cannot separate at once it must not share.
+        let shares = command.crowded && close_range::is_available();
+        let (copy_below, files) = match (shares, highest) {
             (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
             _ => (0, 0),
         };

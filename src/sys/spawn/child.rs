@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::{SpawnStage, stop};
-use crate::sys::out_of_memory;
+use crate::sys::{close_range, out_of_memory};
 
 /// State shared with the child while the parent's thread sleeps.
 pub(super) struct Shared {
@@ -151,15 +151,9 @@ unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
         if shared.terminal {
             check(libc::ioctl(0, libc::TIOCSCTTY, 0), SpawnStage::Terminal)?;
         }
-        // Inherited descriptors of the parent must not leak into the program. The number
-        // of the system call is the same on all architectures; libc may lack the wrapper.
+        // Inherited descriptors of the parent must not leak into the program.
         check(
-            libc::syscall(
-                libc::SYS_close_range,
-                shared.close_from,
-                libc::c_uint::MAX,
-                libc::CLOSE_RANGE_CLOEXEC,
-            ) as c_int,
+            close_range::close_on_exec(shared.close_from.unsigned_abs()),
             SpawnStage::Descriptors,
         )?;
         if shared.umask >= 0 {

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::LINK;
 use crate::user::User;
+use wireup::sys::close_range;
 use wireup::sys::privileges::{UserChange, give_up};
 
 /// So long may it take until the program is executed: a file system may be slow.
@@ -203,8 +204,10 @@ fn prepare(plan: &Plan<'_>) -> Result<(), (SetupStep, c_int)> {
         // Nothing else of the agent may reach the user, the agent's key least of all. And at once:
         // while this process has copies of another start's pipes, that one would wait for it.
         let close = |from: RawFd, to: libc::c_uint| {
-            let result = libc::syscall(libc::SYS_close_range, from, to, 0);
-            check(result as c_int, SetupStep::Descriptors)
+            check(
+                close_range::close(from.unsigned_abs(), to),
+                SetupStep::Descriptors,
+            )
         };
         close(LINK + 1, plan.exec_report as libc::c_uint - 1)?;
         close(plan.exec_report + 1, libc::c_uint::MAX)?;

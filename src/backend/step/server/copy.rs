@@ -15,8 +15,8 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use crate::failure::RunFailure;
 use crate::plan::Variable;
 use crate::sys::fd_passing::DESCRIPTORS_MAX;
-use crate::sys::out_of_memory;
 use crate::sys::privileges::give_up;
+use crate::sys::{close_range, out_of_memory};
 use wireup_core::link::decode;
 use wireup_core::link::launcher::{COMMAND, JOB};
 use wireup_core::link::steps::{Account, FoundAccount};
@@ -141,7 +141,7 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
     let first = moved.len() as libc::c_uint;
     drop(moved);
     // SAFETY: closes what nothing refers to any more.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } {
+    match unsafe { close_range::close(first, libc::c_uint::MAX) } {
         0 => Ok(()),
         _ => Err(wrong()),
     }
