@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, c_char};
 use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::foreign::{self, CProc, Call, Infos, c_string, check};
 use crate::libs::Libraries;
@@ -66,7 +68,9 @@ impl Server {
                 .pmix
                 .PMIx_server_init(module, infos.items(), infos.count())
         };
-        check(status, "PMIx_server_init failed")?;
+        if let Err(failed) = check(status, "PMIx_server_init failed") {
+            return Err(explained(failed));
+        }
         self.running = true;
         // SAFETY: the server runs, and this is its main thread.
         let status = unsafe { self.libraries.shim.wireup_watch_alerts() };
@@ -326,6 +330,39 @@ fn topology(infos: &[u8]) -> Option<PathBuf> {
         return None;
     };
     Some(Path::new(OsStr::from_bytes(dir.as_bytes())).join("hwloc.sm"))
+}
+
+/// How long a connection over the loopback may take: packets that are dropped have no answer.
+const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Adds the cause of a failed start, where one can be seen from here, and what to do.
+fn explained(mut failed: ControlRefusal) -> ControlRefusal {
+    let connected = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| TcpStream::connect_timeout(&listener.local_addr()?, LOOPBACK_TIMEOUT));
+    if let Err(error) = connected {
+        let text = format!(
+            ": no connection over the loopback: {error}; run `ip link set lo up`, or permit 127.0.0.1 in the firewall"
+        );
+        failed.text.push_str(&text);
+        return failed;
+    }
+    let set = std::env::vars_os().filter(|(name, value)| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b"PMIX_MCA_")
+            && !wireup::plan::rank_env::is_sidecar_default(name, value.as_bytes())
+    });
+    let mut set: Vec<String> = set
+        .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+        .collect();
+    set.sort();
+    if !set.is_empty() {
+        let text = format!(
+            ": {} in the environment may be the cause; unset it, or see what the server prints with -vv",
+            set.join(" ")
+        );
+        failed.text.push_str(&text);
+    }
+    failed
 }
 
 pub(crate) fn refusal(status: Status, text: impl Into<String>) -> ControlRefusal {

@@ -21,7 +21,7 @@ mod settings;
 mod sidecar;
 mod slurm;
 
-pub use sidecar::{of_directed_sidecar, of_sidecar};
+pub use sidecar::{is_sidecar_default, of_directed_sidecar, of_sidecar};
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {

@@ -267,9 +267,12 @@ impl NodeCore {
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
-                let text = format!(
-                    "{refusal}; see what it prints with -vv, or try another libpmix (--libpmix)"
-                );
+                // A known cause has its own remedy.
+                let remedy = match refusal.text.contains("; ") {
+                    true => "",
+                    false => "; see what it prints with -vv, or try another libpmix (--libpmix)",
+                };
+                let text = format!("{refusal}{remedy}");
                 self.sidecar_broken(text, now, actions);
             }
             ControlReply::DirectModex(result) => {

@@ -51,6 +51,13 @@ fn components() -> &'static str {
 /// server and ranks share. Measured: docs/shim.md#where-data-is-kept.
 const ASKED_FOR: (&str, &str) = ("PMIX_MCA_gds", "hash");
 
+/// Whether a variable of the sidecar is a setting of ours for libpmix.
+pub fn is_sidecar_default(name: &[u8], value: &[u8]) -> bool {
+    let ours = DEFAULTS.iter().chain([&ASKED_FOR]);
+    ours.into_iter()
+        .any(|(ours, setting)| name == ours.as_bytes() && value == setting.as_bytes())
+}
+
 /// The largest job for which requests are faster than shared memory, with this release of libpmix.
 fn small(version: Option<libpmix::Version>) -> u32 {
     match version {
