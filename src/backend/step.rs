@@ -117,7 +117,8 @@ fn show_name() -> Result<(), RunFailure> {
 fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     ignore_file_size_signal();
     let ignored = ignored_at_start();
-    descriptors::reserve_low().map_err(|errno| RunFailure::system("out of descriptors", errno))?;
+    descriptors::reserve_low()
+        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
     let mut surroundings = Surroundings::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
     let token = Token::new(Source::Link, 0);

@@ -30,7 +30,7 @@ const PIECE: usize = 32 << 10;
 pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
     let own = |error: io::Error| RunFailure::system("cannot start the job's keeper", error);
     let job = JobNames::default().fresh()?;
-    descriptors::reserve_low().map_err(|errno| own(errno.into()))?;
+    descriptors::reserve_low().map_err(|error| own(error.into()))?;
     let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
     let (stdin, stderr) = (io::stdin(), io::stderr());
     let streams = [stdin.as_fd(), theirs.as_fd(), stderr.as_fd()];

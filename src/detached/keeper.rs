@@ -59,7 +59,8 @@ pub fn keep(args: &[OsString]) -> Result<u8, RunFailure> {
     let job = given_name().ok_or_else(|| RunFailure::request(NotByRun))?;
     // `wireup run --detach` ends before this process, and waits until it is notified.
     let _ = set_parent_process_death_signal(None);
-    descriptors::reserve_low().map_err(|errno| own("cannot open /dev/null")(errno.into()))?;
+    descriptors::reserve_low()
+        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
     let listener = listener(&job)
         .map_err(|errno| RunFailure::system("cannot listen for `wireup attach`", errno))?;
     let keeper = Keeper::start(args, &job, listener);

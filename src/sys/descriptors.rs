@@ -4,7 +4,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 /// Lowest descriptor number a source in [`Command::descriptors`](crate::sys::spawn::ChildCommand) may have
 /// unless it is its own target; [`reserve_low`] keeps everything opened later above it.
@@ -21,15 +21,36 @@ const KEPT_FROM: RawFd = 512;
 /// Places that [`make_room`] makes at least; the table then takes 8 KiB.
 const ROOM_AT_LEAST: u64 = 1024;
 
+/// Why the low descriptor numbers cannot be occupied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReserveError {
+    /// The process has no descriptor left.
+    #[error("no more descriptors ({0}); raise the hard limit (ulimit -Hn)")]
+    Descriptors(Errno),
+    /// The device file is missing or of another kind, as in a bare container or chroot.
+    #[error("cannot open /dev/null: {0}; make it (mknod -m 666 /dev/null c 1 3), or mount /dev")]
+    Null(Errno),
+}
+
+impl From<ReserveError> for std::io::Error {
+    fn from(error: ReserveError) -> Self {
+        Self::other(error)
+    }
+}
+
 /// Occupies the descriptor numbers below [`FIRST_FREE`] that are unused, so that no descriptor
 /// opened later collides with a number given to a child. Call once, before opening anything.
 ///
 /// # Errors
-/// When `/dev/null` cannot be opened or duplicated.
-pub fn reserve_low() -> rustix::io::Result<()> {
-    let mut fd = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+/// [`ReserveError`]
+pub fn reserve_low() -> Result<(), ReserveError> {
+    let opened = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let mut fd = opened.map_err(|errno| match errno {
+        Errno::MFILE | Errno::NFILE => ReserveError::Descriptors(errno),
+        _ => ReserveError::Null(errno),
+    })?;
     while fd.as_raw_fd() < FIRST_FREE {
-        let next = fcntl_dupfd_cloexec(&fd, 0)?;
+        let next = fcntl_dupfd_cloexec(&fd, 0).map_err(ReserveError::Descriptors)?;
         // Kept open for the life of the process; close-on-exec keeps it out of children.
         std::mem::forget(std::mem::replace(&mut fd, next));
     }

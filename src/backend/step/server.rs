@@ -96,7 +96,8 @@ fn broken(error: impl Into<io::Error>) -> RunFailure {
 /// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
 pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     let socket = take_link()?;
-    descriptors::reserve_low().map_err(|errno| RunFailure::system("out of descriptors", errno))?;
+    descriptors::reserve_low()
+        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
     // Every step asks for these, and what does not change is known then: where the system's limits
     // are, and what the processor can do, which is slow in a virtual machine.
     Slots::detect().quota();

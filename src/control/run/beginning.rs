@@ -29,12 +29,8 @@ impl Beginning {
     pub fn new(guarded: bool, name: Option<Nspace>) -> Result<Self, RunFailure> {
         ignore_file_size_signal();
         let ignored = ignored_at_start();
-        descriptors::reserve_low().map_err(|errno| {
-            RunFailure::system(
-                "out of descriptors, raise the hard limit (ulimit -Hn)",
-                errno,
-            )
-        })?;
+        descriptors::reserve_low()
+            .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
         let surroundings = Surroundings::take(ignored);
         let nspace = name.map_or_else(|| JobNames::default().fresh(), Ok)?;
         let guard = guarded.then(|| guard_of(&nspace)).transpose()?;
