@@ -46,7 +46,7 @@ impl Plan {
 }
 
 /// The MPI library that a program would load, by its name.
-fn mpi_library(detected: &Detected) -> Option<(String, std::path::PathBuf)> {
+pub(super) fn mpi_library(detected: &Detected) -> Option<(String, std::path::PathBuf)> {
     let found = match &detected.why {
         Why::Library(found, _) => found.path.as_ref(),
         _ => None,

@@ -125,7 +125,8 @@ impl Plan {
             warnings.push(text.to_owned());
         }
         if spec.interface.pmi != PmiChoice::None {
-            warnings.extend(offer::two_mpis(&apps));
+            let warning = offer::two_mpis(&apps);
+            warnings.extend(warning.or_else(|| offer::two_mpi_libraries(&apps)));
         }
         let mut offer = match spec.ending.restartable {
             true => offer::for_restarts(&spec, &apps)?,

@@ -6,7 +6,8 @@ use super::{App, Plan};
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::{Loader, System};
 use crate::inspect::sidecar_files::{self, HostParts};
-use crate::inspect::{Detected, Family, Wants, Why, inspect, libpmix};
+use crate::inspect::{Detected, Family, Wants, Why, build_id, inspect, libpmix};
+use crate::plan::builds::mpi_library;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::openmpi;
 use crate::plan::reasons::{Offer, OfferWhy};
@@ -98,6 +99,35 @@ pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
          cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
          or a run for each"
     ))
+}
+
+/// The warning for a job whose programs load different libraries of one MPI, such as MPICH 4 and 5: what their ranks
+/// exchange at the start has another form in each.
+pub(super) fn two_mpi_libraries(apps: &[App]) -> Option<String> {
+    let mut loaded = apps.iter().filter_map(|app| match &app.detected.why {
+        Why::Library(_, Family::Mpich | Family::OpenMpi) => {
+            let (name, library) = mpi_library(&app.detected)?;
+            // Not a library of its Fortran or C++ interface alone.
+            let is_whole = matches!(name.split('.').next(), Some("libmpi" | "libmpich"));
+            is_whole.then(|| (app.detected.program.display(), library))
+        }
+        _ => None,
+    });
+    let (first, library) = loaded.next()?;
+    let (other, other_library) = loaded.find(|(_, other)| is_other_build(&library, other))?;
+    Some(format!(
+        "{first} loads {} and {other} loads {}: ranks of two MPI libraries may not understand each other and wait \
+         for ever; use one library for all programs, or a run for each",
+        library.display(),
+        other_library.display()
+    ))
+}
+
+/// Whether two files are different builds; those without a build id are if their paths differ.
+fn is_other_build(one: &Path, other: &Path) -> bool {
+    let [one, other] = [one, other].map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
+    let ids = || build_id::of(&one).zip(build_id::of(&other));
+    one != other && ids().is_none_or(|(one, other)| one != other)
 }
 
 impl Plan {
