@@ -83,7 +83,7 @@ impl Plan {
         if let Some(socket) = &spec.interface.allocator {
             check_allocator(socket)?;
         }
-        let inheritance = Inheritance::here(across)?;
+        let inheritance = Inheritance::here(across, &spec.apps)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
         let by_parts = binding::ranks_by_parts(&spec)?;

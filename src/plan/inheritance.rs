@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::RunFailure;
 use crate::plan::environment::{self, Variable};
+use crate::sys::accounts;
 use wireup_core::job::octets;
+use wireup_core::job::spec::AppSpec;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -30,20 +32,32 @@ pub struct Inheritance {
 impl Inheritance {
     /// Of this process; for ranks of other machines if it is to `travel`.
     ///
+    /// A current directory that was removed is not needed if all `apps` name theirs: that of the first is then the
+    /// launch's.
+    ///
     /// # Errors
     /// [`RunFailure`] if there is no working directory, or no `/proc` with the mask.
-    pub fn here(travel: bool) -> Result<Self, RunFailure> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| RunFailure::system("the current directory cannot be used", error))?;
+    pub fn here(travel: bool, apps: &[AppSpec]) -> Result<Self, RunFailure> {
+        let named = || {
+            let mut all = apps.iter().map(|app| app.wdir.as_ref());
+            let is_absolute = |dir: Option<&PathBuf>| dir.is_some_and(|dir| dir.is_absolute());
+            let first = all.next()?.filter(|dir| dir.is_absolute())?;
+            all.all(is_absolute).then(|| first.clone())
+        };
+        let cwd = std::env::current_dir().or_else(|error| named().ok_or(error));
+        let cwd = cwd.map_err(|error| {
+            RunFailure::system(
+                "the current directory cannot be used (name another with --wdir)",
+                error,
+            )
+        })?;
         let umask = match travel {
             true => Some(umask().map_err(|error| RunFailure::system("/proc/self/status", error))?),
             false => None,
         };
-        Ok(Self {
-            vars: std::env::vars_os().collect(),
-            cwd,
-            umask,
-        })
+        let mut vars: Vec<Variable> = std::env::vars_os().collect();
+        vars.extend(home_without_account(&vars));
+        Ok(Self { vars, cwd, umask })
     }
 
     /// The value of a variable.
@@ -84,6 +98,7 @@ impl Inheritance {
             .filter(|(name, _)| !self.vars.iter().any(|(given, _)| given == name))
             .collect();
         self.vars.extend(known);
+        self.vars.extend(home_without_account(&self.vars));
         self
     }
 
@@ -95,6 +110,15 @@ impl Inheritance {
             }
         }
     }
+}
+
+/// A home directory for a user without one: libpmix and Open MPI crash if there is neither `HOME` nor an entry for the
+/// user in the account database, as in a container with any user number. The root directory, as containers have it.
+fn home_without_account(vars: &[Variable]) -> Option<Variable> {
+    let is_given = vars.iter().any(|(name, _)| name == "HOME");
+    let uid = rustix::process::getuid().as_raw();
+    let is_missing = !is_given && !matches!(accounts::by_uid(uid), Ok(Some(_)));
+    is_missing.then(|| ("HOME".into(), "/".into()))
 }
 
 /// The mask of this process, which no system call returns without setting another. Source: proc(5).
