@@ -60,6 +60,7 @@ use crate::sys::syslog::Syslog;
 use wireup_core::job::builds::Build;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::log::Channel;
+use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::outcome::PmiState;
 use wireup_core::logged::Logged;
 use wireup_core::record::{FenceObserver, JobState};
@@ -94,6 +95,8 @@ pub(crate) struct Controller {
     pub(crate) hosts_ready: bool,
     /// The builds of programs and MPI libraries, until they are compared.
     builds: BTreeMap<NodeId, Vec<Build>>,
+    /// Addresses of the nodes, until a shared one is named.
+    networks: BTreeMap<NodeId, NodeNetwork>,
     /// By node: the libpmix that its sidecar has loaded.
     pub(crate) loaded: Vec<Option<Loaded>>,
     /// The start of every rank has been reported.
@@ -184,6 +187,7 @@ impl Controller {
             lives: vec![RankLife::default(); size as usize],
             hosts_ready: false,
             builds: BTreeMap::new(),
+            networks: BTreeMap::new(),
             loaded: vec![None; nodes],
             all_reported: false,
             report_start: || {},

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use facts::HostFacts;
 use ping_pong::Pair;
 
-pub use checks::CHECKS;
+pub use checks::network::INTERFACE_VARIABLES;
+pub use checks::{CHECKS, KEEP_TO_NETWORK};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]

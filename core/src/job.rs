@@ -15,6 +15,7 @@ pub mod launch_token;
 pub mod limit;
 pub mod log;
 pub mod name_backend;
+pub mod node_network;
 pub mod octets;
 pub mod outcome;
 pub mod patience;

@@ -25,6 +25,7 @@ pub(crate) fn admits<T: Placed>(jobs: &Roster<T>, node: NodeId, told: &FromBacke
         FromBackend::Node { node: of, said } => *of == node && known.said(node, said),
         FromBackend::SidecarLoaded { node: of, .. }
         | FromBackend::Builds { node: of, .. }
+        | FromBackend::Network { node: of, .. }
         | FromBackend::Reached { node: of, .. }
         | FromBackend::Fences { node: of, .. }
         | FromBackend::SidecarLostLate { node: of, .. } => *of == node,

@@ -10,6 +10,7 @@ pub(crate) use wireup_core::fleet::NodeRefusal;
 use wireup_core::job::builds::Build;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
 use wireup_core::job::spawn::SpawnFailure;
@@ -34,6 +35,8 @@ pub(crate) enum FromBackend {
     },
     /// The builds of what the ranks of a node load; before [`Ready`](Self::Ready).
     Builds { node: NodeId, builds: Vec<Build> },
+    /// The addresses of a node of several; before [`Ready`](Self::Ready).
+    Network { node: NodeId, network: NodeNetwork },
     /// Every sidecar here is ready: ranks may be started.
     Ready,
     /// The same of one host of several that the launch began with, to the controller.

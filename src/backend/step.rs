@@ -39,6 +39,7 @@ use crate::log;
 use crate::plan::{Plan, Variable};
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
+use crate::sys::interfaces;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
 use crate::sys::process_state::Surroundings;
@@ -168,10 +169,11 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.ranks.nodes());
             let builds = plan.builds(Some(node));
-            let untold = match builds.is_empty() {
-                true => Vec::new(),
-                false => vec![FromBackend::Builds { node, builds }],
-            };
+            let builds = (!builds.is_empty()).then_some(FromBackend::Builds { node, builds });
+            let several = plan.job.ranks.nodes() > 1;
+            let network = several.then(interfaces::network).flatten();
+            let network = network.map(|network| FromBackend::Network { node, network });
+            let untold = builds.into_iter().chain(network).collect();
             let mut step = Step {
                 local,
                 link,

@@ -46,6 +46,9 @@ impl Controller {
             FromBackend::Builds { node, builds } => {
                 self.builds.insert(node, builds);
             }
+            FromBackend::Network { node, network } => {
+                self.networks.insert(node, network);
+            }
             FromBackend::Ready => self.hosts_ready = true,
             FromBackend::NodeReady { node } => {
                 let plan = Arc::clone(&self.plan);
@@ -209,6 +212,7 @@ impl Controller {
                 if !std::mem::replace(&mut self.late_told, true) {
                     let text = missing_ranks::note(&self.jobs, &late, &|rank| self.pid_of(rank));
                     self.warn(&text);
+                    self.name_shared_address();
                     self.show_stacks_of_late_fence();
                 }
             }

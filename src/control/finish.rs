@@ -179,7 +179,11 @@ fn tell_failures(controller: &mut Controller) {
         }
     }
     let line = failure_line(controller, controller.supervisor.cause());
+    let is_failed = line.is_some();
     tell_of_slurm(controller, line);
+    if is_failed {
+        controller.name_shared_address();
+    }
 }
 
 /// Tells what has ended the job: in an allocation, what Slurm says comes first.

@@ -3,7 +3,14 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
+
+use crate::sys::procfs;
+use wireup_core::job::node_network::{NodeNetwork, is_link_local};
+
+/// Addresses of a host that are compared with those of others.
+const NETWORK_MAX: usize = 32;
 
 /// An address of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +77,21 @@ unsafe fn address(from: *const libc::sockaddr) -> Option<IpAddr> {
         }
         _ => None,
     }
+}
+
+/// Addresses of this host that others may have too; `None` if the system does not tell them. There are no more than
+/// [`NETWORK_MAX`].
+pub fn network() -> Option<NodeNetwork> {
+    let namespace = std::fs::metadata("/proc/self/ns/net").ok()?;
+    let addresses = addresses().ok()?.into_iter();
+    let addresses = addresses.filter(|at| at.up && !at.loopback && !is_link_local(&at.ip));
+    Some(NodeNetwork {
+        stack: format!("{} {}", procfs::boot_id().ok()?, namespace.ino()),
+        addresses: addresses
+            .map(|at| (at.interface, at.ip))
+            .take(NETWORK_MAX)
+            .collect(),
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 mod across;
 mod limits;
 mod machine;
-mod network;
+pub(super) mod network;
 mod software;
 #[cfg(test)]
 mod tests;
@@ -32,6 +32,10 @@ const fn all(name: &'static str, reads: &'static str, remedy: &'static str, judg
 
 type One = fn(&super::HostFacts, &super::Needs) -> Option<super::Seen>;
 type All = fn(&[super::Host], usize) -> Option<super::Seen>;
+
+/// Remedy for interfaces that lead to no other host.
+pub const KEEP_TO_NETWORK: &str = "keep MPI to the network between the hosts: -x OMPI_MCA_btl_tcp_if_include=DEV, \
+    -x FI_TCP_IFACE=DEV, -x MPIR_CVAR_NETWORK_IFACE=DEV, -x UCX_NET_DEVICES=DEV";
 
 /// Every check, in the order in which findings are shown.
 #[rustfmt::skip]
@@ -64,11 +68,9 @@ pub const CHECKS: &[Check] = &[
     all("mtu", "MTUs of interfaces in one network on different hosts",
         "give the interfaces of one network the same MTU (ip link set DEV mtu N)", across::mtu),
     all("same-address", "addresses that several hosts have, bridges of containers left out",
-        "keep MPI to the network between the hosts: -x OMPI_MCA_btl_tcp_if_include=DEV, -x FI_TCP_IFACE=DEV, \
-         -x MPIR_CVAR_NETWORK_IFACE=DEV, -x UCX_NET_DEVICES=DEV", across::same_address),
+        KEEP_TO_NETWORK, across::same_address),
     one("interfaces", "interfaces of bridges for containers and virtual machines",
-        "keep MPI to the network between the hosts: -x OMPI_MCA_btl_tcp_if_include=DEV, -x FI_TCP_IFACE=DEV, \
-         -x MPIR_CVAR_NETWORK_IFACE=DEV, -x UCX_NET_DEVICES=DEV", network::interfaces),
+        KEEP_TO_NETWORK, network::interfaces),
     one("interface-variables", "variables that choose an MPI's network interface, against the interfaces of the host",
         "name an interface that the host has, or unset the variable", network::interface_variables),
     one("own-name", "addresses of the host's own name",

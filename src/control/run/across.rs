@@ -14,8 +14,10 @@ use crate::report::failures::by_node;
 use crate::report::status::{Status, Target};
 use crate::sys::process_state::Surroundings;
 use crate::sys::signals::Signals;
+use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
 use wireup_core::job::builds::{Build, SameBuild, others};
-use wireup_core::job::ids::NodeId;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::node_network::shared_address;
 use wireup_core::job::outcome::Cause;
 
 /// Everything that can be refused before other hosts are asked.
@@ -76,6 +78,37 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
         controller.tell(&failure.to_string());
     }
     Err(last)
+}
+
+impl Controller {
+    /// Names an address that several hosts have, as bridges of containers do: an MPI that uses it fails or waits. Once,
+    /// and not for programs without MPI, or if the user has chosen the interface.
+    pub(in crate::control) fn name_shared_address(&mut self) {
+        let networks = std::mem::take(&mut self.networks);
+        let mut variables = self.plan.apps.iter().flat_map(|app| &app.env);
+        let is_chosen = variables.any(|(name, _)| {
+            let name = name.to_str();
+            INTERFACE_VARIABLES
+                .iter()
+                .any(|chosen| name == Some(*chosen))
+        });
+        let mut ranks = (0..self.jobs.size()).map(GlobalRank);
+        if is_chosen || networks.len() < 2 || !ranks.any(|rank| self.pmi_state(rank).contacted) {
+            return;
+        }
+        let name = |node: NodeId| self.plan.node_names.get(node.index()).cloned();
+        let named = networks.into_iter();
+        let named = named.filter_map(|(node, network)| Some((name(node)?, network)));
+        let Some(shared) = shared_address(&named.collect::<Vec<_>>()) else {
+            return;
+        };
+        let [first, second] = shared.hosts;
+        self.warn(&format!(
+            "{} of {} is an address of {first} and of {second}: ranks of an MPI that uses it do not reach each \
+             other; {KEEP_TO_NETWORK}",
+            shared.address, shared.interface
+        ));
+    }
 }
 
 /// Names the hosts that have other builds of a program or its MPI library, unless the launch ends already.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::doctor::facts::{HostFacts, Interface};
 use crate::doctor::ping_pong::Pair;
 use crate::doctor::{Host, Seen};
+use crate::job::node_network::is_link_local;
 
 /// Seconds of difference that neither certificates nor build tools notice.
 const CLOCKS: f64 = 1.0;
@@ -200,7 +201,7 @@ pub(super) fn same_address(hosts: &[Host], own: usize) -> Option<Seen> {
         let interfaces =
             interfaces.filter(|it| it.up && !it.loopback && !super::network::is_bridge(&it.name));
         let all = interfaces.flat_map(|it| it.addresses.iter().map(|at| (*at, it.name.clone())));
-        all.filter(|(at, _)| !is_local(at)).collect()
+        all.filter(|(at, _)| !is_link_local(at)).collect()
     };
     let others = hosts
         .iter()
@@ -213,14 +214,6 @@ pub(super) fn same_address(hosts: &[Host], own: usize) -> Option<Seen> {
         .into_iter()
         .find(|(at, _)| others.contains(at))?;
     Seen::problem(format!("{at} of {name} is an address of other hosts too"))
-}
-
-/// Addresses that every host may have.
-fn is_local(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
-    }
 }
 
 pub(super) fn program_build(hosts: &[Host], own: usize) -> Option<Seen> {

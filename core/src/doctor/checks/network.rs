@@ -12,7 +12,7 @@ const BRIDGES: [&str; 10] = [
 
 /// Variables whose value is a list of interfaces, or of networks. Sources: Open MPI's, MPICH's, libfabric's and UCX's
 /// documentation.
-const VARIABLES: [&str; 7] = [
+pub const INTERFACE_VARIABLES: [&str; 7] = [
     "OMPI_MCA_btl_tcp_if_include",
     "OMPI_MCA_oob_tcp_if_include",
     "PMIX_MCA_ptl_tcp_if_include",
@@ -48,7 +48,7 @@ pub(super) fn interface_variables(host: &HostFacts, _: &Needs) -> Option<Seen> {
         let is_other = word.contains(['/', ':']) || word == "all";
         is_other || host.network.interfaces.iter().any(|it| it.name == word)
     };
-    let wrong = VARIABLES.iter().find_map(|name| {
+    let wrong = INTERFACE_VARIABLES.iter().find_map(|name| {
         let value = host.variables.get(*name)?;
         let wrong = value.split(',').find(|word| !known(word.trim()))?;
         Some((name, wrong.to_owned()))
