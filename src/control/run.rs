@@ -349,14 +349,23 @@ fn namespaces(plan: &Plan) -> Option<NodeNamespaces> {
     if plan.job.ranks.nodes() == 1 {
         return None;
     }
+    let tell = |text: &str| {
+        info!("{text}");
+        if plan.spec.verbose > 0 {
+            eprintln!("wireup: {text}");
+        }
+    };
     match NodeNamespaces::create(&plan.node_names) {
-        Ok(namespaces) => Some(namespaces),
-        Err(error) => {
-            let text = format!("virtual nodes share this machine's name: {error}");
-            info!("{text}");
-            if plan.spec.verbose > 0 {
-                eprintln!("wireup: {text}");
+        Ok(namespaces) => {
+            if let Err(error) = namespaces.hosts() {
+                tell(&format!(
+                    "virtual nodes cannot resolve their names: no /etc/hosts of their own: {error}"
+                ));
             }
+            Some(namespaces)
+        }
+        Err(error) => {
+            tell(&format!("virtual nodes share this machine's name: {error}"));
             None
         }
     }

@@ -96,6 +96,11 @@ impl View {
         })
     }
 
+    /// Of the process that opened these: its mount namespace and its root directory.
+    pub fn new(namespace: OwnedFd, root: OwnedFd) -> Self {
+        Self { namespace, root }
+    }
+
     /// What a process joins, and the directory that it then makes its root.
     pub fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         (self.namespace.as_fd(), self.root.as_fd())

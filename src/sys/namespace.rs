@@ -1,25 +1,36 @@
-//! Namespaces that give every virtual node its own host name.
+//! Namespaces that give every virtual node its own host name, which all of them resolve.
 //!
 //! A short-lived child makes one UTS namespace per node, inside a user namespace when the caller
-//! may not make them otherwise, and passes the descriptors over a socket; a namespace exists as
-//! long as a descriptor to it. All nodes share one user namespace, since MPI libraries read each
+//! may not make them otherwise, and a mount namespace for all with an `/etc/hosts` that has the
+//! names. It passes the descriptors over a socket; a namespace exists as long as a descriptor to
+//! it. All nodes share one user namespace, since MPI libraries read each
 //! other's memory only within one.
 
+use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
 use std::{fs, io};
 
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use rustix::system::sethostname;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::sys::fd_passing;
+use crate::sys::mounts::View;
 use crate::sys::spawn::Namespaces;
+
+/// Where names are looked up first.
+const HOSTS: &str = "/etc/hosts";
 
 /// The namespaces of all virtual nodes of a run.
 #[derive(Debug)]
 pub struct NodeNamespaces {
     user: Option<OwnedFd>,
+    /// Mounts with the nodes' `/etc/hosts`, or why there are none.
+    hosts: Result<Arc<View>, String>,
     uts: Vec<OwnedFd>,
 }
 
@@ -56,6 +67,11 @@ impl NodeNamespaces {
         result
     }
 
+    /// The mounts in which the nodes' names are in `/etc/hosts`, or why there are none.
+    pub fn hosts(&self) -> Result<&Arc<View>, &str> {
+        self.hosts.as_ref().map_err(String::as_str)
+    }
+
     /// What a process of node number `index` joins.
     pub fn of_node(&self, index: usize) -> Namespaces<'_> {
         Namespaces {
@@ -70,8 +86,9 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     unsafe { unshare_unsafe(flags) }
 }
 
-/// In the child: first message `u` or `-` (with the user namespace or nothing), then one UTS
-/// namespace per message.
+/// In the child: first message `u` or `-` (with the user namespace or nothing), second message `m`
+/// with the mount namespace and its root, or the reason why there is none; then one UTS namespace
+/// per message.
 fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
     let mut unshared = unshare(UnshareFlags::NEWUTS);
     if unshared.is_err() {
@@ -89,6 +106,10 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
         fd_passing::send(to, b"-", &[])?;
     }
     unshared.map_err(|errno| io::Error::other(format!("UTS namespace: {errno}")))?;
+    match add_to_hosts(names) {
+        Ok([namespace, root]) => fd_passing::send(to, b"m", &[namespace.as_fd(), root.as_fd()])?,
+        Err(error) => fd_passing::send(to, error.to_string().as_bytes(), &[])?,
+    }
     for (index, name) in names.iter().enumerate() {
         if index > 0 {
             unshare(UnshareFlags::NEWUTS)?;
@@ -100,29 +121,68 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives this process mounts of its own, in which `/etc/hosts` has these names of the loopback too, and returns their
+/// namespace and root. The file is in no directory any more.
+fn add_to_hosts(names: &[String]) -> io::Result<[OwnedFd; 2]> {
+    let mut text = fs::read(HOSTS)?;
+    if !text.ends_with(b"\n") {
+        text.push(b'\n');
+    }
+    for name in names {
+        text.extend(format!("127.0.0.1 {name}\n").into_bytes());
+    }
+    unshare(UnshareFlags::NEWNS)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
+    )?;
+    let path = std::env::temp_dir().join(format!("wireup-hosts-{}", std::process::id()));
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
+    let mounted = file
+        .set_permissions(fs::Permissions::from_mode(0o644))
+        .and_then(|()| file.write_all(&text))
+        .and_then(|()| Ok(mount_bind(&path, HOSTS)?));
+    fs::remove_file(&path)?;
+    mounted?;
+    let namespace = fs::File::open("/proc/self/ns/mnt")?;
+    Ok([namespace.into(), fs::File::open("/")?.into()])
+}
+
 fn receive(from: BorrowedFd<'_>, nodes: usize) -> io::Result<NodeNamespaces> {
-    let (kind, user) = receive_one(from)?;
+    let (kind, mut user) = receive_one(from)?;
     if kind != b"u" && kind != b"-" {
         return Err(io::Error::other(
             String::from_utf8_lossy(&kind).into_owned(),
         ));
     }
+    let (text, mut mounts) = receive_one(from)?;
+    let hosts = match (mounts.pop(), mounts.pop()) {
+        (Some(root), Some(namespace)) => Ok(Arc::new(View::new(namespace, root))),
+        _ => Err(String::from_utf8_lossy(&text).into_owned()),
+    };
     let mut uts = Vec::with_capacity(nodes);
     while uts.len() < nodes {
-        match receive_one(from)? {
-            (_, Some(fd)) => uts.push(fd),
-            (text, None) => {
+        let (text, mut namespace) = receive_one(from)?;
+        match namespace.pop() {
+            Some(fd) => uts.push(fd),
+            None => {
                 return Err(io::Error::other(
                     String::from_utf8_lossy(&text).into_owned(),
                 ));
             }
         }
     }
-    Ok(NodeNamespaces { user, uts })
+    Ok(NodeNamespaces {
+        user: user.pop(),
+        hosts,
+        uts,
+    })
 }
 
-fn receive_one(from: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+fn receive_one(from: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let early = || io::Error::other("the helper that makes namespaces ended early");
-    let (text, mut descriptors) = fd_passing::receive(from)?.ok_or_else(early)?;
-    Ok((text, descriptors.pop()))
+    fd_passing::receive(from)?.ok_or_else(early)
 }

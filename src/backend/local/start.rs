@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -299,16 +300,27 @@ impl LocalBackend {
         let tmpdir = rank_env::tmpdir(Path::new("/"));
         let all = env.iter().chain(node_env.iter().flatten());
         let own = rank_env::names(all.chain(&rank_env).chain(&tmpdir));
-        let apps = (0..)
+        let inside = plan.inside.as_ref().map(|inside| Arc::clone(&inside.view));
+        let hosts = || self.namespaces.as_ref()?.hosts().ok().map(Arc::clone);
+        let view = inside.or_else(hosts);
+        let mut apps = (0..)
             .map(AppNum)
             .take(plan.apps.len())
             .map(|app| app_start(plan, app, &own, surroundings.nofile))
             .collect::<Result<Vec<_>, _>>()?;
+        if view.is_some() {
+            // Who joins other mounts is at their root.
+            let here = CString::new(plan.inheritance.cwd.as_os_str().as_bytes());
+            let here = here.map_err(|error| RunFailure::system("the current directory", error))?;
+            for app in &mut apps {
+                app.cwd.get_or_insert_with(|| here.clone());
+            }
+        }
         Ok(Arc::new(StartShared {
             apps,
             env,
             node_env,
-            view: plan.inside.as_ref().map(|inside| Arc::clone(&inside.view)),
+            view,
             namespaces: self.namespaces.clone(),
             group: self.group.clone(),
             oom_score: out_of_memory::rank_score(),
