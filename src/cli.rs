@@ -51,8 +51,8 @@ use crate::backend::{rendezvous, step};
 use crate::detached;
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::AGENT;
-use crate::sys::limits;
 use crate::report::printable;
+use crate::sys::limits;
 use wireup_core::job::outcome::EXIT_WIREUP;
 
 const EXAMPLES: &str = "\

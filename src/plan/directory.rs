@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use crate::failure::RequestError;
-use crate::sys::remove_dir::remove_all;
 use crate::sys::access;
+use crate::sys::remove_dir::remove_all;
 use wireup_core::job::ids::{JobNumber, NodeId, Nspace, Rank};
 
 /// A directory that only the job's user can enter; removed with all it holds.
