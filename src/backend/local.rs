@@ -163,6 +163,8 @@ pub(crate) struct LocalBackend {
     /// Where this process runs; for jobs that come later.
     surroundings: Surroundings,
     ready_told: bool,
+    /// Whether the warning about a directory that a rank does not see was printed.
+    hidden_directory_warned: bool,
     /// Nodes that the cores know could not join.
     absent: BTreeSet<NodeId>,
     lookout: Lookout,
@@ -253,6 +255,7 @@ impl LocalBackend {
             strangers: parts.surroundings.children.clone(),
             surroundings: parts.surroundings.clone(),
             ready_told: false,
+            hidden_directory_warned: false,
             absent: BTreeSet::new(),
             lookout: Lookout::default(),
             inspections: Inspections::default(),

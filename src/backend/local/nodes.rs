@@ -1,5 +1,10 @@
 //! The nodes here: what happens is handed to their cores, and what these order is done.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
 use tracing::Span;
 
 use super::{LocalBackend, RankSlot, raw};
@@ -216,6 +221,7 @@ impl LocalBackend {
             Report::RankConnected { rank } => {
                 let dialect = self.node(node).core.pmi_dialect(rank);
                 if let Some(rank) = self.rank_at(node, rank) {
+                    self.warn_of_hidden_directory(node, rank);
                     self.tell_of(rank, FromBackend::Connected { rank, dialect });
                 }
             }
@@ -226,6 +232,40 @@ impl LocalBackend {
             }
             Report::Failed(cause) => self.happened(first_failure::Event::Failed(cause)),
         }
+    }
+
+    /// Warns, once, if a rank does not see the directory of its PMIx server: it is in a mount namespace of its own.
+    fn warn_of_hidden_directory(&mut self, node: NodeId, rank: GlobalRank) {
+        let index = self.part.index(node);
+        let directories = self.jobs.first().directories.get(index);
+        let (Some(directories), RankSlot::Running { child, .. }) = (directories, self.slot(rank))
+        else {
+            return;
+        };
+        if self.hidden_directory_warned || self.nodes[index].sidecar.is_none() {
+            return;
+        }
+        let server = &directories.server;
+        let root = PathBuf::from(format!("/proc/{}/root", raw(child.pid)));
+        let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+        let seen = identity(&root.join(server.strip_prefix("/").unwrap_or(server)));
+        let is_hidden = match (identity(server), seen) {
+            (Ok(own), Ok(seen)) => own != seen,
+            // A process that has ended meanwhile has no root.
+            (Ok(_), Err(error)) => error.kind() == ErrorKind::NotFound && identity(&root).is_ok(),
+            _ => false,
+        };
+        if !is_hidden {
+            return;
+        }
+        self.hidden_directory_warned = true;
+        let (_, local) = self.jobs.identity(rank);
+        let text = format!(
+            "warning: rank {local} is in a mount namespace without {}, where the PMIx server describes the machine; Open \
+             MPI 5 crashes in MPI_Init without it: mount this directory there, or put it elsewhere by TMPDIR",
+            server.display()
+        );
+        self.tell(FromBackend::Tell { text });
     }
 
     /// A message of a node to the launcher; some are handled here.
