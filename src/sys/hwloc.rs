@@ -31,6 +31,9 @@ const OS_DEVICE: c_int = 16;
 /// `HWLOC_API_VERSION` of the first release whose functions all exist, 2.1, and of the first that may differ.
 const VERSIONS: std::ops::Range<c_uint> = 0x0002_0100..0x0003_0000;
 
+/// Names a file that describes a host in place of this one; `-` is standard input.
+const DESCRIPTION: &str = "HWLOC_XMLFILE";
+
 /// Why the topology is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum HwlocError {
@@ -40,6 +43,10 @@ pub enum HwlocError {
     Library(String),
     #[error("{path} is of the hwloc API {found:#x}; it must be 2.1 or later, and not 3")]
     Version { path: String, found: c_uint },
+    #[error(
+        "cannot read HWLOC_XMLFILE {path}: {error}; name an existing file, or unset the variable"
+    )]
+    NoDescription { path: String, error: std::io::Error },
     #[error("hwloc cannot describe this host ({0})")]
     Discovery(&'static str),
 }
@@ -78,6 +85,13 @@ struct Hwloc {
 /// # Errors
 /// [`HwlocError`] with the remedy.
 pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, HwlocError> {
+    // hwloc describes this host instead of a file that it cannot read.
+    if let Some(path) = std::env::var_os(DESCRIPTION).filter(|path| !path.is_empty() && path != "-")
+        && let Err(error) = std::fs::File::open(&path)
+    {
+        let path = path.display().to_string();
+        return Err(HwlocError::NoDescription { path, error });
+    }
     let hwloc = Hwloc::open(beside)?;
     let mut topology: Topology = ptr::null_mut();
     // SAFETY: the version of the library was checked, so the functions have these signatures. `init` stores a topology,

@@ -190,13 +190,15 @@ impl Life {
     fn on_created(&mut self, answer: &Answer, now: Duration) -> Order {
         match answer {
             Answer::Status(200..=299, body) => match created(body, &mut self.credential) {
-                Some(id) => {
+                Ok(id) => {
                     // With one answer for one request, there is one service.
                     self.uncertain = self.unanswered;
                     self.services.push(id);
                     self.go_on(State::Authorizing)
                 }
-                None => self.fail("its answer about the new service is not understood".into()),
+                Err(invalid) => self.fail(format!(
+                    "its answer about the new service is not understood: {invalid}"
+                )),
             },
             Answer::Status(code, body) if is_final(*code) => {
                 self.uncertain = self.unanswered;
@@ -245,13 +247,13 @@ impl Life {
     fn on_authorized(&mut self, answer: &Answer, now: Duration) -> Order {
         match answer {
             Answer::Status(200, body) => match authorized(body, &mut self.credential) {
-                Some(()) => {
+                Ok(()) => {
                     self.state = State::Ready;
                     self.waited()
                 }
-                None => {
-                    self.fail("its answer about the key is not understood, or names no VNI".into())
-                }
+                Err(invalid) => self.fail(format!(
+                    "its answer about the key is not understood: {invalid}"
+                )),
             },
             Answer::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body)),
             other => self.again(State::Authorizing, other, now),

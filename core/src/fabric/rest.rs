@@ -14,7 +14,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
 use super::credential::{Credential, HostPart, LIST_MAX, key, traffic};
@@ -152,111 +154,149 @@ impl Wanted {
     }
 }
 
+/// A field of an answer that cannot be used. Its value is not shown: it may be a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{field} must be {expected}")]
+pub struct InvalidField {
+    field: &'static str,
+    expected: &'static str,
+}
+
 /// Part of an answer about one service.
-#[derive(Deserialize)]
-struct Told {
-    id: Option<TextOrNumber>,
-    name: Option<String>,
-    vni: Option<u16>,
-    vnis: Option<Vec<u16>>,
-    svc_id: Option<u32>,
-    svc_ids: Option<Vec<u32>>,
-    traffic_classes: Option<String>,
-    devices: Option<Vec<String>>,
-    auth_key: Option<Zeroizing<String>>,
-    hosts: Option<BTreeMap<String, ToldHost>>,
-}
-
-#[derive(Deserialize)]
-struct ToldHost {
-    devices: Option<Vec<String>>,
-    svc_id: Option<u32>,
-    svc_ids: Option<Vec<u32>>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum TextOrNumber {
-    Text(String),
-    Number(u64),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ToldList {
-    Plain(Vec<Told>),
-    Inside { services: Vec<Told> },
-}
+struct Told(Map<String, Value>);
 
 impl Told {
-    fn id(&self) -> Option<ServiceId> {
-        let text = match self.id.as_ref()? {
-            TextOrNumber::Text(text) => text.clone(),
-            TextOrNumber::Number(number) => number.to_string(),
+    fn parse(body: &[u8]) -> Result<Self, InvalidField> {
+        serde_json::from_slice(body)
+            .map(Self)
+            .map_err(|_| invalid("the answer", "a JSON object"))
+    }
+
+    /// Takes a field out; `null` is none.
+    fn take<T: DeserializeOwned>(
+        &mut self,
+        field: &'static str,
+        expected: &'static str,
+    ) -> Result<Option<T>, InvalidField> {
+        let value = self.0.remove(field).unwrap_or_default();
+        serde_json::from_value(value).map_err(|_| invalid(field, expected))
+    }
+
+    fn id(&mut self) -> Result<ServiceId, InvalidField> {
+        let expected = "a string of 1 to 128 letters, digits and -_.: or an unsigned integer";
+        let text = match self.0.remove("id") {
+            Some(Value::String(text)) => Some(text),
+            Some(Value::Number(number)) => number.as_u64().map(|number| number.to_string()),
+            _ => None,
         };
-        text.try_into().ok()
+        let id = text.and_then(|text| text.try_into().ok());
+        id.ok_or_else(|| invalid("id", expected))
     }
 
     /// Adds what it says to a credential.
-    fn add_to(self, credential: &mut Credential) -> Option<()> {
-        if let Some(vnis) = self.vnis.or_else(|| self.vni.map(|vni| vec![vni])) {
-            credential.vnis = limited(vnis)?;
+    fn add_to(mut self, credential: &mut Credential) -> Result<(), InvalidField> {
+        // First, so that it is overwritten if another field is refused.
+        let expected = "a string of hexadecimal digits";
+        if let Some(text) = self
+            .take::<String>("auth_key", expected)?
+            .map(Zeroizing::new)
+        {
+            credential.key = key(&text).map_err(|_| invalid("auth_key", expected))?;
         }
-        if let Some(services) = self.svc_ids.or_else(|| self.svc_id.map(|id| vec![id])) {
-            credential.services = limited(services)?;
+        let vni = self.take("vni", "an integer from 0 to 65535")?;
+        if let Some(vnis) = self.list("vnis", "a list of integers from 0 to 65535", vni)? {
+            credential.vnis = vnis;
         }
-        if let Some(classes) = self.traffic_classes {
-            credential.traffic = Some(traffic(&classes)?);
+        if let Some(services) = self.services()? {
+            credential.services = services;
         }
-        if let Some(devices) = self.devices {
-            credential.devices = limited(devices)?;
+        let expected = "a string of traffic classes";
+        if let Some(classes) = self.take::<String>("traffic_classes", expected)? {
+            let classes = traffic(&classes);
+            credential.traffic = Some(classes.ok_or_else(|| invalid("traffic_classes", expected))?);
         }
-        if let Some(text) = self.auth_key {
-            credential.key = key(&text).ok()?;
+        if let Some(devices) = self.devices()? {
+            credential.devices = devices;
         }
-        for (host, told) in self.hosts.into_iter().flatten() {
+        let expected = "an object with an object for each host";
+        let hosts: Option<BTreeMap<String, Map<String, Value>>> = self.take("hosts", expected)?;
+        for (host, told) in hosts.into_iter().flatten() {
+            let mut told = Self(told);
             let part = HostPart {
-                devices: limited(told.devices.unwrap_or_default())?,
-                services: limited(
-                    told.svc_ids
-                        .unwrap_or_else(|| told.svc_id.into_iter().collect()),
-                )?,
+                devices: told.devices()?.unwrap_or_default(),
+                services: told.services()?.unwrap_or_default(),
             };
             credential.hosts.insert(host, part);
         }
-        Some(())
+        Ok(())
+    }
+
+    fn services(&mut self) -> Result<Option<Vec<u32>>, InvalidField> {
+        let one = self.take("svc_id", "an integer from 0 to 4294967295")?;
+        self.list("svc_ids", "a list of integers from 0 to 4294967295", one)
+    }
+
+    fn devices(&mut self) -> Result<Option<Vec<String>>, InvalidField> {
+        self.list("devices", "a list of strings", None)
+    }
+
+    /// Takes a list out, or makes one of the `single` value that may be there in its place.
+    fn list<T: DeserializeOwned>(
+        &mut self,
+        field: &'static str,
+        expected: &'static str,
+        single: Option<T>,
+    ) -> Result<Option<Vec<T>>, InvalidField> {
+        let list: Option<Vec<T>> = self.take(field, expected)?;
+        match list.or_else(|| single.map(|one| vec![one])) {
+            Some(list) if list.len() > LIST_MAX => Err(invalid(field, "a shorter list")),
+            list => Ok(list),
+        }
     }
 }
 
-fn limited<T>(list: Vec<T>) -> Option<Vec<T>> {
-    (list.len() <= LIST_MAX).then_some(list)
+fn invalid(field: &'static str, expected: &'static str) -> InvalidField {
+    InvalidField { field, expected }
 }
 
 /// The service of an answer to a request to create one, which adds to the credential.
-pub fn created(body: &[u8], credential: &mut Credential) -> Option<ServiceId> {
-    let told: Told = serde_json::from_slice(body).ok()?;
+///
+/// # Errors
+/// [`InvalidField`]
+pub fn created(body: &[u8], credential: &mut Credential) -> Result<ServiceId, InvalidField> {
+    let mut told = Told::parse(body)?;
     let id = told.id()?;
     told.add_to(credential)?;
-    Some(id)
+    Ok(id)
 }
 
 /// Adds the answer about a key to a credential, which must be complete then.
-pub fn authorized(body: &[u8], credential: &mut Credential) -> Option<()> {
-    let told: Told = serde_json::from_slice(body).ok()?;
-    told.add_to(credential)?;
-    (!credential.vnis.is_empty()).then_some(())
+///
+/// # Errors
+/// [`InvalidField`]
+pub fn authorized(body: &[u8], credential: &mut Credential) -> Result<(), InvalidField> {
+    Told::parse(body)?.add_to(credential)?;
+    match credential.vnis.is_empty() {
+        true => Err(invalid("vni or vnis", "in this answer or the one before")),
+        false => Ok(()),
+    }
 }
 
 /// The services with this name in an answer to a list.
 pub fn listed(body: &[u8], name: &str) -> Option<Vec<(ServiceId, Credential)>> {
-    let list: ToldList = serde_json::from_slice(body).ok()?;
-    let (ToldList::Plain(told) | ToldList::Inside { services: told }) = list;
+    let list: Value = serde_json::from_slice(body).ok()?;
+    let list = match list {
+        Value::Object(mut inside) => inside.remove("services")?,
+        list => list,
+    };
+    let told: Vec<Map<String, Value>> = serde_json::from_value(list).ok()?;
     let ours = told.into_iter();
-    let ours = ours.filter(|told| told.name.as_deref() == Some(name));
+    let ours = ours.filter(|told| told.get("name").and_then(Value::as_str) == Some(name));
     ours.map(|told| {
+        let mut told = Told(told);
         let mut credential = Credential::default();
-        let id = told.id()?;
-        told.add_to(&mut credential)?;
+        let id = told.id().ok()?;
+        told.add_to(&mut credential).ok()?;
         Some((id, credential))
     })
     .collect()

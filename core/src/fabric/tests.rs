@@ -285,20 +285,15 @@ fn what_was_never_sent_is_not_looked_for() {
 fn answers_are_read_as_far_as_they_can_be_used() {
     let mut credential = Credential::default();
     let body = br#"{"id": "a/b", "vni": 7}"#;
-    assert_eq!(created(body, &mut credential), None, "no path of ours");
+    assert!(created(body, &mut credential).is_err(), "no path of ours");
     let body = br#"{"id": 4, "vnis": [7, 8], "svc_ids": [1, 2], "traffic_classes": "0xa"}"#;
     assert_eq!(created(body, &mut credential).unwrap().as_str(), "4");
     let body = br#"{"auth_key": "AB", "hosts": {"n1": {"devices": ["cxi1"], "svc_id": 9}}}"#;
     authorized(body, &mut credential).unwrap();
     assert_eq!(credential.key, Secret::new(&[0xab]));
     assert_eq!(credential.hosts["n1"].services, [9]);
-    assert_eq!(
-        authorized(b"{}", &mut Credential::default()),
-        None,
-        "no VNI"
-    );
     let body = br#"{"auth_key": "zz", "vni": 1}"#;
-    assert_eq!(authorized(body, &mut Credential::default()), None);
+    assert!(authorized(body, &mut Credential::default()).is_err());
     let body = br#"{"services": [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}, {"id": 3}]}"#;
     assert_eq!(listed(body, "y").unwrap().len(), 1);
 }
@@ -411,4 +406,42 @@ proptest! {
             prop_assert_eq!(leak, None);
         }
     }
+}
+
+#[test]
+fn refused_answer_names_field_without_value() {
+    for (body, field) in [
+        ("[]", "the answer must be a JSON object"),
+        (r#"{"id": -7}"#, "id must be a string of 1 to 128 "),
+        (
+            r#"{"id": 1, "vni": "7001"}"#,
+            "vni must be an integer from 0 to 65535",
+        ),
+        (
+            r#"{"id": 1, "vnis": [70010]}"#,
+            "vnis must be a list of integers from 0 to 65535",
+        ),
+        (
+            r#"{"id": 1, "svc_ids": "7001"}"#,
+            "svc_ids must be a list of integers",
+        ),
+        (
+            r#"{"id": 1, "auth_key": 7001}"#,
+            "auth_key must be a string of hexadecimal digits",
+        ),
+        (
+            r#"{"id": 1, "hosts": {"n1": {"devices": [7001]}}}"#,
+            "devices must be a list of strings",
+        ),
+    ] {
+        let refused = created(body.as_bytes(), &mut Credential::default());
+        let text = refused.unwrap_err().to_string();
+        assert!(text.starts_with(field), "{text}");
+        assert!(!text.contains("7001"), "{text}");
+    }
+    let refused = authorized(b"{}", &mut Credential::default()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "vni or vnis must be in this answer or the one before"
+    );
 }
