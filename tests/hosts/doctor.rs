@@ -128,6 +128,20 @@ fn faults_of_the_network_are_found_between_the_hosts_that_have_them() {
         on(&cluster, host, bridge);
     }
     look().expect("interfaces", "node02,node03", "docker0");
+    // A launch that fails names it, unless the user has chosen the interface.
+    if let Some(mpi) = mpi("mpich5") {
+        let shared = "172.17.0.1 of docker0 is an address of node02 and of node03: ";
+        for (options, count) in [(&[][..], 1), (&["-x", "FI_TCP_IFACE=eth0"][..], 0)] {
+            let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2"]);
+            let run = run.more(options).more([mpi.program("exitcode")]);
+            let said = run.more(["1", "finalized", "3"]).run().expect(3).err();
+            let lines = said.lines().filter(|line| line.contains(shared));
+            assert_eq!(lines.count(), count, "{options:?}: {said}");
+        }
+        let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2"]);
+        let said = run.more([mpi.program("hello")]).run().expect(0).err();
+        assert!(!said.contains(shared), "{said}");
+    }
     for host in [1, 2] {
         on(
             &cluster,

@@ -202,6 +202,33 @@ fn programs_of_both_families_in_one_job_are_offered_both_with_a_warning() {
 }
 
 #[test]
+fn programs_of_different_libraries_of_one_mpi_are_warned_of() {
+    for (one, other) in [("mpich4", "mpich5"), ("openmpi4", "openmpi5")] {
+        let (Some(one), Some(other)) = (mpi(one), mpi(other)) else {
+            return;
+        };
+        let dry = |first: &Mpi, second: &Mpi| {
+            let words = ["--dry-run", "-n", "1"].map(PathBuf::from).into_iter();
+            let words = words.chain([first.program("hello")]);
+            let words = words.chain([":", "-n", "1"].map(PathBuf::from));
+            let outcome = Run::new(words.chain([second.program("hello")])).run();
+            outcome.expect(0)
+        };
+        assert_eq!(dry(&one, &one).err(), "");
+        let warned = dry(&one, &other);
+        let words = [
+            "warning: ",
+            "ranks of two MPI libraries may not understand each other",
+        ];
+        let line = warned.expect_one_line(&words);
+        for mpi in [&one, &other] {
+            let program = mpi.program("hello").display().to_string();
+            assert!(line.contains(&program), "{line}");
+        }
+    }
+}
+
+#[test]
 fn files_that_cannot_go_along_are_warned_of() {
     let words = ["--dry-run", "--preload-files", "a,b", "true"];
     let outcome = Run::new(words).run().expect(0);

@@ -163,6 +163,11 @@ fn hosts_that_cannot_bind_so_refuse_in_one_line() {
         .env("HWLOC_XMLFILE", machine("numa4"))
         .run()
         .expect_one_line(&["another host's topology", "--dry-run"]);
+    Run::new(["-n", "1", "--bind-to", "core", "true"])
+        .env("HWLOC_XMLFILE", machine("none"))
+        .run()
+        .expect(125)
+        .expect_one_line(&["cannot read HWLOC_XMLFILE /", "/none.xml: No such file"]);
 }
 
 /// A machine that hwloc has described.

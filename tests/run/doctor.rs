@@ -327,6 +327,13 @@ const FAULTS: &[Fault] = &[
         &[],
     ),
     (
+        "libpmix-cve",
+        "OpenPMIx 4.2.2 is older than 4.2.6",
+        "echo 'const char v[]=\"OpenPMIx 4.2.2\";int chown(const char*,int,int);int f(void){return chown(v,0,0);}' >p.c; \
+        cc -shared -fPIC -o p.so p.c; export WIREUP_LIBPMIX=$PWD/p.so",
+        &[],
+    ),
+    (
         "nproc",
         "10 processes and threads of this user",
         as_user!("prlimit --nproc=10"),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Outcome, Run, mpi, pmix, skip};
+use crate::common::{Outcome, Run, mpi, number, pmix, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -147,4 +147,94 @@ fn a_directory_that_cannot_be_made_is_refused_and_no_guard_is_left() {
         "set TMPDIR",
     ];
     expect_refusal(outcome, &words);
+}
+
+#[test]
+fn failed_pmix_server_names_variable_of_user() {
+    if pmix("pmix4").is_none() {
+        return;
+    }
+    let run = Run::ranks(1, ["--pmi", "pmix", "true"]).env("PMIX_MCA_psec", "munge");
+    let words = [
+        "PMIx_server_init failed",
+        ": PMIX_MCA_psec=munge in the environment may be the cause",
+    ];
+    let outcome = run.run().expect(125);
+    let line = outcome.expect_one_line(&words);
+    assert!(!line.contains("PMIX_MCA_gds"), "not ours: {line}");
+}
+
+/// Puts a command into namespaces after a line of a shell; `None`, and the test is ignored, where that is not permitted.
+#[track_caller]
+fn separated(run: Run, options: &[&str], line: &str) -> Option<Run> {
+    let script = format!("{line} && exec \"$@\"");
+    let mut words = vec!["unshare"];
+    words.extend(options);
+    words.extend(["sh", "-c", &script, "sh"]);
+    let possible = Command::new(words[0])
+        .args(&words[1..])
+        .arg("true")
+        .output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        skip("namespaces of its own: needs root");
+        return None;
+    }
+    Some(run.under(words))
+}
+
+#[test]
+fn failed_pmix_server_names_loopback_that_is_down() {
+    if pmix("pmix4").is_none() {
+        return;
+    }
+    let run = Run::ranks(1, ["--pmi", "pmix", "true"]);
+    let Some(run) = separated(run, &["--net"], ":") else {
+        return;
+    };
+    let outcome = run.run().expect(125);
+    let line = outcome.expect_one_line(&["no connection over the loopback: ", "ip link set lo up"]);
+    assert!(!line.contains("try another libpmix"), "{line}");
+}
+
+#[test]
+fn missing_null_device_is_named() {
+    let line = "mount -t tmpfs t /dev";
+    let Some(run) = separated(Run::ranks(1, ["true"]), &["--mount"], line) else {
+        return;
+    };
+    let outcome = run.run().expect(125);
+    let line = outcome.expect_one_line(&["cannot open /dev/null: No such file or directory"]);
+    assert!(!line.contains("ulimit"), "{line}");
+}
+
+#[test]
+fn rank_without_directory_of_pmix_server_is_named() {
+    let Some(mpi) = mpi("openmpi4") else { return };
+    let script = "mount -t tmpfs t \"$PMIX_SYSTEM_TMPDIR\" && exec \"$0\"";
+    let words = ["--pmi", "pmix", "unshare", "--mount", "sh", "-c", script];
+    let run = Run::ranks(2, words).more([mpi.program("hello")]);
+    let Some(run) = separated(run, &["--mount"], ":") else {
+        return;
+    };
+    let outcome = run.run().expect(0);
+    let words = ["is in a mount namespace without /", "TMPDIR"];
+    let told = outcome.err();
+    let lines = told
+        .lines()
+        .filter(|line| words.iter().all(|word| line.contains(word)));
+    assert_eq!(lines.count(), 1, "{told}");
+}
+
+#[test]
+fn open_mpi_runs_on_hosts_with_names_libpmix_cannot_compress() {
+    let Some(mpi) = mpi("openmpi4") else { return };
+    for name in [&*"a".repeat(63), "a12345678901"] {
+        let run = mpi.run(2, &[], "split_shared", &[]);
+        let Some(run) = separated(run, &["--uts"], &format!("hostname {name}")) else {
+            return;
+        };
+        for line in run.run().expect_success().by_rank("split_shared", 2) {
+            assert_eq!(number(&line, "local_size"), 2, "{line}");
+        }
+    }
 }

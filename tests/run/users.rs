@@ -119,6 +119,18 @@ fn as_user_without_namespaces() -> Option<Vec<&'static str>> {
 }
 
 #[test]
+fn open_mpi_runs_for_user_without_account_or_home() {
+    let Some(mut user) = as_user() else { return };
+    let here = Reachable::new();
+    user.extend(["env", "-u", "HOME"]);
+    for name in ["openmpi4", "openmpi5"] {
+        let Some(mpi) = mpi(name) else { continue };
+        let run = here.run(&mpi, 2, &[], "hello").under(&user);
+        run.run().expect_success().by_rank("hello", 2);
+    }
+}
+
+#[test]
 fn every_mpi_runs_for_an_ordinary_user() {
     let Some(user) = as_user() else { return };
     let here = Reachable::new();

@@ -325,3 +325,22 @@ fn names_of_nodes_belong_to_their_ranks_and_not_to_the_machine() {
     assert_eq!(outcome.sorted_lines(), expected);
     assert_ne!(node_name(), node(0));
 }
+
+#[test]
+fn virtual_nodes_resolve_names_of_all_nodes() {
+    let machine = std::fs::read_to_string("/etc/hosts").unwrap();
+    let script = "getent ahostsv4 \"$0\" \"$1\" $(uname -n) | grep STREAM; pwd";
+    let names = [node(0), node(1)];
+    let words = ["--virtual-nodes", "2", "--pmi", "none", "sh", "-c", script];
+    let outcome = Run::ranks(2, words).more(&names).run();
+    let outcome = outcome.expect_quiet_success();
+    let own = |name: &String| format!("127.0.0.1       STREAM {name}");
+    let here = outcome.dir().canonicalize().unwrap();
+    let mut expected: Vec<String> = names.iter().map(own).collect();
+    expected.extend(expected.clone());
+    expected.extend(names.iter().map(own));
+    expected.extend([here.display().to_string(), here.display().to_string()]);
+    expected.sort();
+    assert_eq!(outcome.sorted_lines(), expected);
+    assert_eq!(std::fs::read_to_string("/etc/hosts").unwrap(), machine);
+}

@@ -168,8 +168,15 @@ fn a_working_directory_that_cannot_be_entered_is_refused() {
 
 #[test]
 fn a_current_directory_that_is_gone_is_told() {
-    let run = Run::ranks(2, ["true"]).after_shell("mkdir gone; cd gone; rmdir ../gone;");
-    run.run()
-        .expect(125)
-        .expect_one_line(&["the current directory cannot be used"]);
+    let run = |words: &[&str]| {
+        let run = Run::ranks(1, words.iter().copied());
+        run.after_shell("mkdir gone; cd gone; rmdir ../gone;").run()
+    };
+    for words in [&["true"][..], &["--wdir", "sub", "true"]] {
+        run(words)
+            .expect(125)
+            .expect_one_line(&["the current directory cannot be used", "--wdir"]);
+    }
+    let outcome = run(&["--wdir", "/tmp", "pwd"]).expect_quiet_success();
+    assert_eq!(outcome.out(), "/tmp\n");
 }
