@@ -378,25 +378,42 @@ fn a_host_that_is_lost_leaves_no_service() {
 
 #[test]
 fn an_agent_revokes_what_a_dead_launch_has_left() {
-    let Some((cluster, manager)) = site(2) else {
+    let Some(cluster) = Cluster::new(2) else {
         return;
     };
+    for host in 0..2 {
+        add_devices(&cluster, host, &["cxi0"]);
+    }
+    let manager = Manager::start(&cluster, 1, Some("geheim77"));
+    let token = cluster.dir().join("token");
+    fs::write(&token, "geheim77\n").unwrap();
+    let token = format!("--fabric-token={}", token.display());
     // On one machine: no other host watches.
-    let running = waiting(&cluster, &manager, &["-n", "4", "--oversubscribe"]);
+    let running = waiting(&cluster, &manager, &["-n", "4", "--oversubscribe", &token]);
     let all = cluster.host(0).processes().into_iter();
     let keeper = all.filter(|process| process.words.contains("fabric-keeper"));
     keeper.for_each(|process| process.signal(Signal::KILL));
     running.signal(Signal::KILL);
     running.finish();
     assert_eq!((manager.services(), has_records(&cluster)), (1, true));
-    cluster.kill_agent(0);
+    // Of a process that was killed before it asked for anything, and one that is no record.
     let records = records(&cluster);
+    let unreadable = records.join("unreadable.json");
+    fs::write(records.join("empty.json"), "").unwrap();
+    fs::write(&unreadable, "{\"version\":2}").unwrap();
+    cluster.kill_agent(0);
     let variable = ("WIREUP_FABRIC_RECORDS", records.to_str().unwrap());
     cluster.start_agent_with(0, &[], &[variable]);
     manager.expect_revoked();
-    eventually("there is no record", || {
-        (!has_records(&cluster)).then_some(())
+    eventually("the unreadable record is left and reported", || {
+        let left = fs::read_dir(&records).unwrap().count();
+        let line = format!(
+            "which may not be revoked: {}: it has version 2",
+            unreadable.display()
+        );
+        (left == 1 && cluster.log(0).contains(&line)).then_some(())
     });
+    fs::remove_file(unreadable).unwrap();
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use wireup_core::fabric::record::{Record, VERSION};
+use wireup::failure::AnyError;
+use wireup_core::fabric::record::{Record, RecordError};
 
 /// Names another directory for them.
 pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";
@@ -18,8 +19,8 @@ pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";
 /// Where they are of a process of root's.
 const OF_ROOT: &str = "/var/lib/wireup/fabric";
 
-/// Most bytes of one.
-const MOST: u64 = 64 * 1024;
+/// Most bytes of one: a command of the site may have as many as the system takes for an argument.
+const MOST: u64 = 1024 * 1024;
 
 /// One that this process works on.
 #[derive(Debug)]
@@ -54,11 +55,15 @@ impl Kept {
             .mode(0o700)
             .create(&directory)?;
         let path = directory.join(format!("{name}.json"));
-        let file = open(&path, true)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Self {
-            file: Some((file, path)),
-        })
+        loop {
+            let file = open(&path, true)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // Another process may have taken the empty file for one that was left behind.
+            if is_at(&file, &path) {
+                let file = Some((file, path));
+                return Ok(Self { file });
+            }
+        }
     }
 
     /// None on disk.
@@ -77,13 +82,30 @@ impl Kept {
         file.sync_data()
     }
 
+    /// What another process has left; nothing if that was killed before it asked for a credential, or the record cannot be
+    /// read, which is reported.
     pub(super) fn read(&mut self) -> Option<Record> {
-        let (file, _) = self.file.as_mut()?;
+        let (file, path) = self.file.as_mut()?;
         let mut text = Vec::new();
-        file.rewind().ok()?;
-        file.take(MOST).read_to_end(&mut text).ok()?;
-        let record: Record = serde_json::from_slice(&text).ok()?;
-        (record.version == VERSION).then_some(record)
+        let read = file
+            .rewind()
+            .and_then(|()| file.take(MOST).read_to_end(&mut text));
+        let record = match read {
+            Ok(0) => {
+                self.remove();
+                return None;
+            }
+            Ok(_) => Record::read(&text).map_err(RecordError::into),
+            Err(error) => Err(AnyError::from(error)),
+        };
+        let unread = |error: &AnyError| {
+            eprintln!(
+                "wireup: cannot read the record of a fabric credential, which may not be revoked: {}: {error}; \
+                 revoke the credential at the fabric manager, then remove the file",
+                path.display()
+            );
+        };
+        record.inspect_err(unread).ok()
     }
 
     /// Nothing is left to do.
@@ -119,9 +141,12 @@ fn take(path: &Path) -> Option<Kept> {
     }
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     // It may have been removed by the process that had the lock.
-    let there = fs::symlink_metadata(path).ok()?;
-    let here = file.metadata().ok()?;
-    (there.ino() == here.ino() && there.dev() == here.dev()).then(|| Kept {
+    is_at(&file, path).then(|| Kept {
         file: Some((file, path.to_owned())),
     })
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let found = fs::symlink_metadata(path).ok().zip(file.metadata().ok());
+    found.is_some_and(|(there, here)| there.ino() == here.ino() && there.dev() == here.dev())
 }

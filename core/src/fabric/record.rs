@@ -22,3 +22,35 @@ pub struct Record {
     /// There may be others, whose answer was lost.
     pub uncertain: bool,
 }
+
+/// Why a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("it has version {0}, and this wireup reads version {VERSION}")]
+    Version(u32),
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+}
+
+impl Record {
+    /// Reads the record that a text begins with: a process that was killed may have left the end of a longer one behind it.
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub fn read(text: &[u8]) -> Result<Self, RecordError> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let Versioned { version } = first(text)?;
+        match version {
+            VERSION => Ok(first(text)?),
+            _ => Err(RecordError::Version(version)),
+        }
+    }
+}
+
+/// The value that a text begins with.
+fn first<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, serde_json::Error> {
+    T::deserialize(&mut serde_json::Deserializer::from_slice(text))
+}

@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use super::credential::{Credential, CredentialError, DeviceError, HostPart, KEY};
 use super::life::{CREATE_LIMIT, Life, Order, REVOKE_LIMIT};
+use super::record::{Record, VERSION};
 use super::rest::{Answer, Request, ServiceId, Wanted, authorized, created, listed};
 use super::secret::Secret;
 use crate::job::spec::{FabricSource, FabricSpec};
@@ -444,4 +445,64 @@ fn refused_answer_names_field_without_value() {
         refused.to_string(),
         "vni or vnis must be in this answer or the one before"
     );
+}
+
+#[test]
+fn records_of_every_shape_are_read_back() {
+    let files = [None, Some("/etc/token"), Some("/etc/t\u{fc}r \"1\"")];
+    let sources = [
+        FabricSource::Service("https://fm:8080/api".into()),
+        FabricSource::Command("/opt/site/cxi --quiet".into()),
+    ];
+    let services = [vec![], vec!["7"], vec!["1", "a-b.c:d_2"]];
+    for source in sources {
+        for (token, authorities) in files.iter().flat_map(|a| files.iter().map(move |b| (a, b))) {
+            for services in &services {
+                let ids = services
+                    .iter()
+                    .map(|id| ServiceId::try_from((*id).to_owned()).unwrap());
+                let record = Record {
+                    version: VERSION,
+                    name: "wireup-7".into(),
+                    spec: FabricSpec {
+                        source: source.clone(),
+                        token: token.map(Into::into),
+                        authorities: authorities.map(Into::into),
+                    },
+                    services: ids.collect(),
+                    uncertain: services.is_empty(),
+                };
+                let text = serde_json::to_vec(&record).unwrap();
+                assert_eq!(Record::read(&text).unwrap(), record);
+                // Cut off by a shorter one that was written over it.
+                let rest = [&text[..], b"\"]}"].concat();
+                assert_eq!(Record::read(&rest).unwrap(), record);
+            }
+        }
+    }
+}
+
+#[test]
+fn records_of_earlier_release_are_read() {
+    let read = |token: &str| {
+        let text = format!(
+            r#"{{"version":1,"name":"wireup-7","spec":{{"source":{{"Service":"http://fm"}},"token":{token},"authorities":null}},"services":["7"],"uncertain":false}}"#
+        );
+        Record::read(text.as_bytes()).unwrap().spec.token
+    };
+    assert_eq!(read("null"), None);
+    let token = Some("/etc/token".into());
+    assert_eq!(read("[47,101,116,99,47,116,111,107,101,110]"), token);
+    assert_eq!(read(r#""/etc/token""#), token);
+}
+
+#[test]
+fn records_that_cannot_be_read_say_why() {
+    let why = |text: &str| Record::read(text.as_bytes()).unwrap_err().to_string();
+    assert_eq!(
+        why(r#"{"version":2,"lease":7}"#),
+        "it has version 2, and this wireup reads version 1"
+    );
+    assert!(why("{").contains("EOF"), "{}", why("{"));
+    assert!(why(r#"{"version":1}"#).contains("missing field"));
 }

@@ -1,5 +1,8 @@
 //! Byte strings in messages, for serde's `with`: written as a whole instead of byte by byte, and
 //! with every byte that the system allows in a path or word.
+//!
+//! Rule: JSON has no byte strings. Paths and words are texts there if they are UTF-8, and arrays of numbers otherwise, as
+//! all other bytes are; both are read.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -43,13 +46,21 @@ pub fn deserialize<'de, T: Octets, D: Deserializer<'de>>(from: D) -> Result<T, D
     T::read(from)
 }
 
+/// Writes a path or word.
+fn write_word<S: Serializer>(word: &OsStr, to: S) -> Result<S::Ok, S::Error> {
+    match word.to_str() {
+        Some(text) if to.is_human_readable() => to.serialize_str(text),
+        _ => to.serialize_bytes(word.as_bytes()),
+    }
+}
+
 macro_rules! octets {
-    ($($type:ty: |$value:ident| $as_bytes:expr, |$bytes:ident| $from_bytes:expr;)+) => {
+    ($($type:ty: |$value:ident, $to:ident| $write:expr, |$bytes:ident| $from_bytes:expr;)+) => {
         $(
             impl Octets for $type {
-                fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                fn write<S: Serializer>(&self, $to: S) -> Result<S::Ok, S::Error> {
                     let $value = self;
-                    to.serialize_bytes($as_bytes)
+                    $write
                 }
 
                 fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -61,10 +72,10 @@ macro_rules! octets {
 }
 
 octets! {
-    Vec<u8>: |value| value, |bytes| bytes.to_vec();
-    Arc<[u8]>: |value| value, |bytes| Arc::from(bytes);
-    OsString: |value| value.as_bytes(), |bytes| OsStr::from_bytes(bytes).to_owned();
-    PathBuf: |value| value.as_os_str().as_bytes(), |bytes| OsString::from_vec(bytes.to_vec()).into();
+    Vec<u8>: |value, to| to.serialize_bytes(value), |bytes| bytes.to_vec();
+    Arc<[u8]>: |value, to| to.serialize_bytes(value), |bytes| Arc::from(bytes);
+    OsString: |value, to| write_word(value, to), |bytes| OsStr::from_bytes(bytes).to_owned();
+    PathBuf: |value, to| write_word(value.as_os_str(), to), |bytes| OsString::from_vec(bytes.to_vec()).into();
 }
 
 /// Reads bytes and makes something of them where they are.
@@ -80,7 +91,7 @@ pub fn read<'de, T, E: fmt::Display, D: Deserializer<'de>>(
 
 struct Take<F>(F);
 
-impl<T, R: fmt::Display, F: FnOnce(&[u8]) -> Result<T, R>> Visitor<'_> for Take<F> {
+impl<'de, T, R: fmt::Display, F: FnOnce(&[u8]) -> Result<T, R>> Visitor<'de> for Take<F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,6 +100,14 @@ impl<T, R: fmt::Display, F: FnOnce(&[u8]) -> Result<T, R>> Visitor<'_> for Take<
 
     fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<T, E> {
         (self.0)(bytes).map_err(E::custom)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<T, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = list.next_element()? {
+            bytes.push(byte);
+        }
+        self.visit_bytes(&bytes)
     }
 }
 
@@ -182,5 +201,55 @@ impl<'de, T: Octets> Visitor<'de> for List<T> {
             taken.push(item);
         }
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{decode, encode};
+
+    #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+    struct All {
+        #[serde(with = "super")]
+        path: Option<PathBuf>,
+        #[serde(with = "super")]
+        words: Vec<OsString>,
+        #[serde(with = "super")]
+        pairs: Vec<(OsString, OsString)>,
+        #[serde(with = "super")]
+        bytes: Vec<u8>,
+        #[serde(with = "super")]
+        result: Result<Arc<[u8]>, String>,
+    }
+
+    #[test]
+    fn octets_survive_every_format() {
+        for word in [&b"/etc/a \"b\"\n\xc3\xa9"[..], b"/tmp/\xff\x00", b""] {
+            let word = OsStr::from_bytes(word).to_owned();
+            for (path, result) in [
+                (None, Err("none".to_owned())),
+                (Some(word.clone().into()), Ok(Arc::from(word.as_bytes()))),
+            ] {
+                let all = All {
+                    path,
+                    words: vec![word.clone(), OsString::new()],
+                    pairs: vec![(word.clone(), word.clone())],
+                    bytes: word.as_bytes().to_vec(),
+                    result,
+                };
+                assert_eq!(decode::<All>(&encode(&all)).unwrap(), all);
+                let text = serde_json::to_string(&all).unwrap();
+                assert_eq!(serde_json::from_str::<All>(&text).unwrap(), all, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn octets_refuse_lists_of_other_than_bytes() {
+        for text in ["[256]", "[-1]", "[\"a\"]", "7", "null"] {
+            let read = serde_json::from_str::<Owned<PathBuf>>(text);
+            assert!(read.is_err(), "{text}");
+        }
     }
 }
