@@ -133,6 +133,11 @@ impl Group {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Moves this process into the group; one that cannot be entered is done without.
+    pub fn enter(&self) {
+        let _ = fs::write(self.path.join("cgroup.procs"), "0");
+    }
 }
 
 impl AsFd for Group {

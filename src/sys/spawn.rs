@@ -264,6 +264,7 @@ impl Spawner {
             group: -1,
             oom_score: command.oom_score.map_or(ptr::null(), CStr::as_ptr),
             stopped: command.stopped,
+            begun: false,
             failed_step: SpawnStage::Clone,
             failed_errno: 0,
         };
@@ -273,16 +274,23 @@ impl Spawner {
         // resumes (CLONE_VFORK); clone takes its aligned top since it grows down. `child_main`
         // gets a pointer to `shared`, which outlives it for the same reason, touches only what
         // it points to, and never returns into our frames. CLONE_PIDFD stores one int through
-        // the parent-tid argument.
+        // the parent-tid argument, a descriptor that no other code owns.
         let pid = unsafe {
             let argument = ptr::from_mut(&mut shared).cast::<c_void>();
             let stack = self.stack.as_mut_ptr().cast::<u8>();
             let made = group.and_then(|group| {
                 into_group::clone(flags, (stack, CHILD_STACK), (argument, &mut pidfd), group)
             });
-            // A group that cannot be entered is done without.
+            let made = made.filter(|_| {
+                let begun = ptr::read_volatile(&shared.begun);
+                if !begun {
+                    let _ = wait(&OwnedFd::from_raw_fd(pidfd));
+                }
+                begun
+            });
+            // The child enters the group by itself, and does without one that cannot be entered.
             made.unwrap_or_else(|| {
-                shared.group = group.filter(|_| !into_group::SUPPORTED).unwrap_or(-1);
+                shared.group = group.unwrap_or(-1);
                 let top = stack.add(CHILD_STACK);
                 libc::clone(
                     child_main,

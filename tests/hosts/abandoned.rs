@@ -1,12 +1,14 @@
 //! An agent killed, alone and with all that could clean up after its launches: nothing of these stays, and the next agent serves.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 
 use rustix::process::Signal;
 use wireup_lab::Process;
 
 use crate::cluster::{ALICE, Cluster, is_helper};
-use crate::common::{Output, Running, eventually};
+use crate::common::{Output, Running, eventually, skip};
 use crate::failures::expect_cause;
 use crate::users::of;
 
@@ -209,4 +211,47 @@ fn what_a_helper_left_that_ends_after_the_next_agent_has_started_is_ended() {
         helpers.iter().for_each(|one| one.signal(Signal::KILL));
         cluster.expect_clean(1);
     }
+}
+
+#[test]
+fn steps_live_in_group_that_was_killed_before() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let tops = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+    let is_top = |top: &&Path| top.join("cgroup.controllers").exists();
+    let moved = [&helpers(&cluster, 1)[..], &[cluster.agent(1)]].concat();
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", moved[0].pid)).unwrap();
+    let own = text.lines().find_map(|line| line.strip_prefix("0::/"));
+    let top = tops
+        .into_iter()
+        .find(is_top)
+        .zip(own)
+        .map(|(top, own)| top.join(own));
+    let name = format!("killed-{}", std::process::id());
+    let group = top.as_ref().map(|top| top.join(&name));
+    let killed = group.as_ref().is_some_and(|group| {
+        fs::create_dir(group).is_ok() && fs::write(group.join("cgroup.kill"), "1").is_ok()
+    });
+    let (Some(top), Some(group), true) = (top, group, killed) else {
+        return skip("a killed control group: this machine lets us make none");
+    };
+    let launch = || {
+        let show = "echo $WIREUP_HOST $(grep ^0:: /proc/self/cgroup)";
+        let outcome = cluster.run(0, TWO).more(["sh", "-c", show]).run();
+        outcome.expect(0).out()
+    };
+    for place in [&group, &top] {
+        for process in &moved {
+            fs::write(place.join("cgroup.procs"), process.pid.to_string()).unwrap();
+        }
+        let out = launch();
+        let here = out.lines().find(|line| line.starts_with("node02 "));
+        assert!(
+            here.is_some_and(|line| line.contains("/wireup-step-")),
+            "{out}"
+        );
+        assert_eq!(here.unwrap().contains(&name), *place == group, "{out}");
+    }
+    eventually("the group is empty", || fs::remove_dir(&group).ok());
 }

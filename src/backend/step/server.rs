@@ -23,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
@@ -39,6 +40,7 @@ use crate::plan::slots::Slots;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
+use crate::sys::spawn::{ExitStatus, wait};
 use wireup_core::link::steps::{HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
@@ -116,6 +118,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     cleanup_record::collect_of_all_users(None);
     let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
     let mut groups = Groups::new();
+    let mut maker = GroupMaker::default();
     loop {
         server.wait(&mut groups)?;
         let Some((body, descriptors)) = receive(&server.socket).map_err(broken)? else {
@@ -148,7 +151,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
             Part::Step { .. } => groups.make(),
             Part::Launcher(..) => None,
         };
-        match fork(group.as_ref()) {
+        match maker.fork(group.as_ref()) {
             Ok(Side::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
             Err(error) => server.answer(&failed(&error), &[])?,
             Ok(Side::Copy) => {
@@ -349,24 +352,86 @@ impl Server {
     }
 }
 
-/// Goes on in a copy as well, in the group if there is one and it can be entered.
+/// Makes copies of this process in groups.
+#[derive(Default)]
+struct GroupMaker {
+    /// The group of this process, and whether a copy can be made in one below it: the kernel may kill such a copy before it
+    /// begins (see `sys::spawn::into_group`), and a copy that is the agent's child cannot be waited for here.
+    tried: Option<(PathBuf, bool)>,
+}
+
+impl GroupMaker {
+    /// Goes on in a copy as well, in the group if there is one and it can be entered.
+    fn fork(&mut self, group: Option<&Group>) -> io::Result<Side> {
+        let direct = group.filter(|group| self.can_make_in(group));
+        let side = fork(direct)?;
+        if let (Side::Copy, None, Some(group)) = (&side, direct, group) {
+            group.enter();
+        }
+        Ok(side)
+    }
+
+    fn can_make_in(&mut self, group: &Group) -> bool {
+        let own = group.path().parent().unwrap_or(group.path());
+        match &self.tried {
+            Some((tried, can)) if tried == own => *can,
+            _ => {
+                let can = try_in(group);
+                self.tried = Some((own.to_owned(), can));
+                can
+            }
+        }
+    }
+}
+
+/// Whether a copy that is made in a group lives.
+fn try_in(group: &Group) -> bool {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: the copy calls one function, which ends it.
+    match unsafe { clone_into(group, libc::CLONE_PIDFD, libc::SIGCHLD, &mut pidfd) } {
+        // SAFETY: as above.
+        0 => unsafe { libc::_exit(0) },
+        1.. => {
+            // SAFETY: the kernel has just opened it for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            wait(&pidfd) == Ok(ExitStatus::Code(0))
+        }
+        _ => false,
+    }
+}
+
+/// Makes a copy of this process in a group; the result is that of the system call.
+///
+/// # Safety
+/// The process has one thread, or its copy calls only what may be called there.
+unsafe fn clone_into(
+    group: &Group,
+    flags: libc::c_int,
+    exit_signal: libc::c_int,
+    pidfd: &mut libc::c_int,
+) -> libc::c_long {
+    // SAFETY: these are numbers and null pointers.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags as u64 | INTO_GROUP;
+    arguments.exit_signal = exit_signal as u64;
+    arguments.pidfd = std::ptr::from_mut(pidfd) as usize as u64;
+    arguments.cgroup = group.as_fd().as_raw_fd() as u64;
+    // SAFETY: the caller's promise. No stack is given, so the copy continues with its own; the kernel writes the pidfd
+    // before the call returns.
+    unsafe {
+        let size = size_of::<libc::clone_args>();
+        libc::syscall(libc::SYS_clone3, std::ptr::from_mut(&mut arguments), size)
+    }
+}
+
+/// Goes on in a copy as well, which is a child of this process's parent, in the group if there is one and it can be entered.
 fn fork(group: Option<&Group>) -> io::Result<Side> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD;
-    // SAFETY: these are numbers and null pointers.
-    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.pidfd = std::ptr::from_mut(&mut pidfd) as usize as u64;
-    if let Some(group) = group {
-        arguments.flags = flags as u64 | INTO_GROUP;
-        arguments.cgroup = group.as_fd().as_raw_fd() as u64;
-    }
-    // SAFETY: the process has one thread, so its copy may run any code. No stack is given, so the
-    // copy continues with its own; the kernel writes the pidfd before the call returns.
+    // SAFETY: the process has one thread, so its copy may run any code, with its own stack; the kernel writes the pidfd
+    // before the call returns.
     let pid = unsafe {
-        let into = group.map(|_| {
-            let size = size_of::<libc::clone_args>();
-            libc::syscall(libc::SYS_clone3, std::ptr::from_mut(&mut arguments), size)
-        });
+        let into = group.map(|group| clone_into(group, flags, 0, &mut pidfd));
         match into {
             Some(pid) if pid >= 0 => pid,
             _ => {

@@ -43,6 +43,8 @@ pub(super) struct Shared {
     pub(super) group: RawFd,
     pub(super) oom_score: *const c_char,
     pub(super) stopped: bool,
+    /// The child has begun: it was not killed before.
+    pub(super) begun: bool,
     pub(super) failed_step: SpawnStage,
     pub(super) failed_errno: c_int,
 }
@@ -54,6 +56,7 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // same time; the calls below are bare system calls.
     unsafe {
         let shared = &mut *argument.cast::<Shared>();
+        ptr::write_volatile(&mut shared.begun, true);
         let step = match prepare(shared) {
             Err(step) => step,
             Ok(()) => {

@@ -2,8 +2,12 @@
 //! stack of one's own.
 //!
 //! Elsewhere than here the child enters the group by itself, which takes the system more time.
+//!
+//! Rule: Linux since 6.14 kills a process that is made in a group before it begins, if the group of its maker was ended by
+//! `cgroup.kill` at any time before the maker came there: it compares how many times each of the two groups was killed.
+//! A process that enters the group by itself lives. Seen with Linux 6.18.
 
-pub(super) use imp::{SUPPORTED, clone};
+pub(super) use imp::clone;
 
 #[cfg(target_arch = "x86_64")]
 mod imp {
@@ -13,9 +17,6 @@ mod imp {
     use std::ptr;
 
     use super::super::child::child_main;
-
-    /// Whether [`clone`] does anything.
-    pub(in super::super) const SUPPORTED: bool = true;
 
     /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
     const INTO_GROUP: u64 = 0x2_0000_0000;
@@ -93,9 +94,6 @@ mod imp {
 mod imp {
     use std::ffi::{c_int, c_void};
     use std::os::fd::RawFd;
-
-    /// Whether [`clone`] does anything.
-    pub(in super::super) const SUPPORTED: bool = false;
 
     /// Makes nothing.
     ///

@@ -171,6 +171,24 @@ fn a_user_to_whom_a_group_is_delegated_leaves_nothing_either() {
     });
 }
 
+#[test]
+fn launch_runs_in_group_that_was_killed_before() {
+    let Some(delegated) = Delegated::to("root") else {
+        return;
+    };
+    let session = delegated.session();
+    if std::fs::write(session.join("cgroup.kill"), "1").is_err() {
+        return skip("a killed control group: this kernel has no cgroup.kill");
+    }
+    let join = format!("echo $$ >{}/cgroup.procs;", session.display());
+    let outcome = Run::ranks(2, ["sh", "-c", TELL_GROUP])
+        .after_shell(&join)
+        .run();
+    let outcome = outcome.expect(0);
+    let own = format!("{}/wireup-", session.file_name().unwrap().display());
+    assert_eq!(outcome.out().matches(&own).count(), 2, "{outcome:?}");
+}
+
 /// Kills a launcher whose ranks have children that only the control group connects with the launch. These
 /// sleep for a time that begins with `seconds`, by which they are known.
 fn expect_lonely_children_end(seconds: u32, run: impl FnOnce(&str) -> Run) {
