@@ -50,7 +50,6 @@ fn manifests_fit_the_published_schemas() {
         command.output().unwrap()
     };
     let names = [
-        "base/service.yaml",
         "indexed-job/indexed-job.yaml",
         "jobset/jobset.yaml",
         "daemonset/daemonset.yaml",
@@ -60,19 +59,22 @@ fn manifests_fit_the_published_schemas() {
     for name in names {
         let (dir, file) = name.split_once('/').unwrap();
         let list = fs::read_to_string(manifest(dir).join("kustomization.yaml")).unwrap();
-        assert!(list.contains(&format!("  - {file}\n")), "{list}");
+        for file in [file, "names.yaml"] {
+            assert!(list.contains(&format!("  - {file}\n")), "{list}");
+        }
     }
     // What is wrong is seen.
     let dir = tempfile::tempdir().unwrap();
     for (name, right, wrong) in [
+        (names[0], "completions: 3", "completion: 3"),
+        (names[0], "drop: [ALL]", "drop: []"),
+        (names[0], "resources:", "resource:"),
+        (names[1], "maxRestarts: 0", "maxRestarts: none"),
+        (names[1], "operator: All", "operator: Some"),
+        (names[1], "replicas: 1", "replica: 1"),
+        (names[1], "enableDNSHostnames", "enableDnsHostnames"),
         (names[1], "completions: 3", "completion: 3"),
         (names[1], "drop: [ALL]", "drop: []"),
-        (names[2], "maxRestarts: 0", "maxRestarts: none"),
-        (names[2], "operator: All", "operator: Some"),
-        (names[2], "replicas: 1", "replica: 1"),
-        (names[2], "enableDNSHostnames", "enableDnsHostnames"),
-        (names[2], "completions: 3", "completion: 3"),
-        (names[2], "drop: [ALL]", "drop: []"),
     ] {
         let text = fs::read_to_string(manifest(name)).unwrap();
         assert!(text.contains(right), "{name}: {right}");
@@ -90,6 +92,8 @@ struct Pods {
     net: String,
     /// The names of the pods that are played.
     names: Vec<String>,
+    /// The controllers that made them: their pods and their service, as `tests/kubernetes/pods.py` shows them.
+    made: Vec<serde_json::Value>,
     server: Option<Child>,
     /// One network of containers at a time: they share the names of bridges.
     _one: MutexGuard<'static, ()>,
@@ -150,6 +154,7 @@ impl Pods {
             python,
             net: format!("10.98.{}", std::process::id() % 250),
             names: Vec::new(),
+            made: Vec::new(),
             server: None,
             _one: ONE.lock().unwrap_or_else(PoisonError::into_inner),
         };
@@ -212,6 +217,7 @@ impl Pods {
         for name in [
             "wireup",
             "wireup-agent",
+            "wireup-impi",
             "wireup-pmix-host",
             "libwireup-pmix-host.so",
         ] {
@@ -283,20 +289,32 @@ impl Pods {
     /// The pods of a manifest with these variables, with the addresses 10, 11 and so on of the network.
     #[track_caller]
     fn play(&mut self, name: &str, variables: &[&str]) {
+        self.play_as("", name, variables);
+    }
+
+    /// Those of the same manifest with a prefix before its names, beside those that are there.
+    #[track_caller]
+    fn play_as(&mut self, prefix: &str, name: &str, variables: &[&str]) {
         let gateway = format!("{}.1", self.net);
         // A launcher and three workers, or three pods.
         let count = if name.starts_with("jobset") { 4 } else { 3 };
-        let addresses: Vec<String> = (0..count).map(|pod| self.address(pod)).collect();
+        let first = self.names.len();
+        let addresses: Vec<String> = (first..first + count)
+            .map(|pod| self.address(pod))
+            .collect();
         let mut command = Command::new(&self.python);
         command.arg(repository().join("tests/kubernetes/pods.py"));
-        command.arg(manifest(name)).arg(IMAGE);
+        command.arg(manifest(name)).args([prefix, IMAGE]);
         command
             .arg(self.path("authority"))
             .args([&gateway, "pods.test", &addresses.join(",")]);
         let output = command.args(variables).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
-        let names = String::from_utf8(output.stderr).unwrap();
-        self.names = names.lines().map(str::to_owned).collect();
+        let made: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        let names = made["pods"].as_array().unwrap().iter();
+        self.names
+            .extend(names.map(|pod| pod["name"].as_str().unwrap().to_owned()));
+        self.made.push(made);
         let file = self.path("pods.yaml");
         fs::write(&file, output.stdout).unwrap();
         let mut words = vec!["kube", "play", "--network", "pods"];
@@ -309,7 +327,8 @@ impl Pods {
         format!("{}.{}", self.net, 10 + pod)
     }
 
-    /// Has DNS know the pods, by the names that their service gives them.
+    /// Has DNS know the pods that each service selects, by the names that it gives them: a pod of this subdomain has its host
+    /// name there.
     fn publish(&mut self, name_of: impl Fn(&Self, usize) -> String) {
         let mut command = Command::new("/usr/sbin/dnsmasq");
         command.args([
@@ -325,12 +344,26 @@ impl Pods {
         ]);
         command.args(["--pid-file=", "--log-facility=-"]);
         command.arg(format!("--listen-address={}.1", self.net));
-        for pod in 0..self.names.len() {
-            let name = format!("{}.wireup.pods.test", name_of(self, pod));
-            command.arg(format!("--host-record={name},{}", self.address(pod)));
-            command.arg(format!(
-                "--srv-host=_wireup._tcp.wireup.pods.test,{name},7437"
-            ));
+        let pods = self
+            .made
+            .iter()
+            .flat_map(|made| made["pods"].as_array().unwrap());
+        for (index, pod) in pods.enumerate() {
+            for made in &self.made {
+                let mut selector = made["selector"].as_object().unwrap().iter();
+                if !selector.all(|(name, value)| pod["labels"][name] == *value) {
+                    continue;
+                }
+                let service = made["service"].as_str().unwrap();
+                let host = match pod["subdomain"] == service {
+                    true => name_of(self, index),
+                    false => self.dashed(index),
+                };
+                let name = format!("{host}.{service}.pods.test");
+                command.arg(format!("--host-record={name},{}", self.address(index)));
+                let service = format!("_wireup._tcp.{service}.pods.test");
+                command.arg(format!("--srv-host={service},{name},7437"));
+            }
         }
         command.stderr(Stdio::null());
         self.server = Some(command.spawn().unwrap());
@@ -341,6 +374,11 @@ impl Pods {
         self.publish(|pods, pod| pods.names[pod].clone());
     }
 
+    /// As CoreDNS calls pods without a host name.
+    fn dashed(&self, pod: usize) -> String {
+        self.address(pod).replace('.', "-")
+    }
+
     fn agent(&self, pod: usize) -> String {
         format!("{}-agent", self.names[pod])
     }
@@ -349,9 +387,9 @@ impl Pods {
         text(&self.podman(&["logs", &self.agent(pod)]).output().unwrap())
     }
 
-    /// The exit code of the launcher's pod.
-    fn code(&self) -> String {
-        said(&mut self.podman(&["wait", &self.agent(0)]))
+    /// The exit code of a launcher's pod.
+    fn code(&self, pod: usize) -> String {
+        said(&mut self.podman(&["wait", &self.agent(pod)]))
             .trim()
             .to_owned()
     }
@@ -363,6 +401,8 @@ impl Pods {
         }
         let _ = self.podman(&["pod", "rm", "-fa"]).output();
         let _ = self.podman(&["volume", "rm", "-fa"]).output();
+        self.names.clear();
+        self.made.clear();
     }
 }
 
@@ -376,7 +416,12 @@ impl Drop for Pods {
 #[test(long)]
 fn pods_run_a_launch_and_a_lost_one_ends_it() {
     let Some(mut pods) = Pods::new() else { return };
-    pods.play(INDEXED_JOB, &["SLOTS=2", "PROGRAM=pmi_wireup"]);
+    // Two jobs in one namespace.
+    for prefix in ["", "second-"] {
+        pods.play_as(prefix, INDEXED_JOB, &["SLOTS=2", "PROGRAM=pmi_wireup"]);
+    }
+    let help = ["exec", &pods.agent(1), "wireup-impi", "--help"];
+    said(&mut pods.podman(&help));
     // As the probes of the pods.
     let probe = ["exec", &pods.agent(1), "wireup", "ps", "--nodes"];
     eventually("the agent is ready", || {
@@ -395,20 +440,21 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
     }
     eventually("the launcher waits", || {
         pods.log(0)
-            .contains("dns:wireup:2: 0 of 3 hosts; waits")
+            .contains("dns:mpi:2: 0 of 3 hosts; waits")
             .then_some(())
     });
     pods.publish_hosts();
-    let code = pods.code();
-    let log = pods.log(0);
-    assert_eq!(code, "0", "{log}");
-    assert_eq!(log.matches("size=6").count(), 6, "{log}");
-    for pod in [1, 2] {
-        let log = pods.log(pod);
-        assert!(
-            log.contains(&format!("begins as node {pod} of 3, brought by mpi-0")),
-            "{log}"
-        );
+    for (first, launcher) in [(0, "mpi-0"), (3, "second-mpi-0")] {
+        let code = pods.code(first);
+        let log = pods.log(first);
+        assert_eq!(code, "0", "{log}");
+        assert_eq!(log.matches("size=6").count(), 6, "{log}");
+        for node in [1, 2] {
+            let log = pods.log(first + node);
+            let brought = format!("begins as node {node} of 3, brought by {launcher}");
+            assert!(log.contains(&brought), "{log}");
+            assert_eq!(log.matches("begins as node").count(), 1, "{log}");
+        }
     }
     pods.clear();
 
@@ -420,7 +466,7 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
         text(&output).contains("sleep 1000").then_some(())
     });
     said(&mut pods.podman(&["kill", "--signal", "KILL", &pods.agent(2)]));
-    let code = pods.code();
+    let code = pods.code(0);
     let log = pods.log(0);
     assert_ne!(code, "0", "{log}");
     assert!(log.contains("\nwireup: host mpi-2: "), "{log}");
@@ -439,7 +485,7 @@ fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("jobset/jobset.yaml", &["SLOTS=2", "PROGRAM=pmi_wireup"]);
     pods.publish_hosts();
-    let code = pods.code();
+    let code = pods.code(0);
     let log = pods.log(0);
     assert_eq!(code, "0", "{log}");
     assert_eq!(log.matches("size=8").count(), 8, "{log}");
@@ -454,8 +500,7 @@ fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
 fn the_pods_of_a_daemonset_serve_many_launches() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("daemonset/daemonset.yaml", &[]);
-    // As CoreDNS calls pods without a host name.
-    pods.publish(|pods, pod| pods.address(pod).replace('.', "-"));
+    pods.publish(Pods::dashed);
     let launch = |words: &[&str]| {
         let agent = pods.agent(0);
         let words = [&["exec", &agent, "wireup", "run", "--hosts"], words].concat();
