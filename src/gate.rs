@@ -211,7 +211,13 @@ impl StandIn {
                 .map_err(|error| RunFailure::system("cannot wait", error))?;
             while let Some(signal) = self.signals.pending() {
                 match signal {
-                    Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => {
+                    Signal::TERM
+                    | Signal::INT
+                    | Signal::HUP
+                    | Signal::QUIT
+                    | Signal::ABORT
+                    | Signal::ALARM
+                    | Signal::XCPU => {
                         self.notices.send("cmd=abort reason=the_job_ends");
                         return Ok(128u8.wrapping_add(signal.as_raw() as u8));
                     }

@@ -12,6 +12,8 @@
 //! Rule: the authority's key is on no command line, in no environment and in no file: it is sent to the agents'
 //! standard input. All of them belong to the same user and the same launch, so none gains by it.
 //! Rule: an agent's standard input stays open as long as the launch. Its end ends the agent.
+//! Rule: a batch system may send a signal that is for ranks to any of these processes; none of them ends by it, and an
+//! agent passes it on to the ranks of its host.
 
 mod authority;
 #[allow(unsafe_code, reason = "a descriptor that the launcher passes")]
@@ -19,10 +21,15 @@ pub mod entry;
 pub mod node;
 pub mod task_manager;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::runtime::Handle;
+use tokio::signal::{self, unix::SignalKind};
+use tokio::time::{sleep, timeout};
 
 use crate::budget::Budgets;
 use crate::daemon::settings;
@@ -35,6 +42,7 @@ use crate::tls::{Heartbeat, Tls};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
 use wireup::failure::RunFailure;
+use wireup::sys::signals::FOR_RANKS;
 use wireup::sys::{descriptors, procfs};
 
 /// What an agent prints when it is ready: this word, its host and its port.
@@ -59,6 +67,39 @@ fn run<F: Future<Output = Result<(), RunFailure>>>(
     network.shutdown_background();
     main.shutdown_background();
     served.map(|()| 0)
+}
+
+/// How long a signal that is for ranks waits before it is passed on. A batch system may signal all processes of a job one
+/// after the other: a step knows by then that its ranks have got the signal without it.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// The signals for ranks that this process gets. As long as there is one of these, none ends the process.
+struct RankSignals(Vec<(Signal, signal::unix::Signal)>);
+
+impl RankSignals {
+    fn new() -> Result<Self, RunFailure> {
+        let receive = |kind: Signal| {
+            let received = signal::unix::signal(SignalKind::from_raw(kind.as_raw()))?;
+            Ok((kind, received))
+        };
+        let all: io::Result<_> = FOR_RANKS.into_iter().map(receive).collect();
+        all.map(Self)
+            .map_err(|error| RunFailure::system("cannot receive signals", error))
+    }
+
+    /// Passes each on after this time, several of the same within it once.
+    fn pass(self, settle: Duration, to: impl Fn(Signal) + Clone + Send + 'static) {
+        for (kind, mut received) in self.0 {
+            let to = to.clone();
+            tokio::spawn(async move {
+                while received.recv().await.is_some() {
+                    sleep(settle).await;
+                    let _ = timeout(Duration::ZERO, received.recv()).await;
+                    to(kind);
+                }
+            });
+        }
+    }
 }
 
 /// An agent for one launch of this process's user.

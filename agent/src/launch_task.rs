@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::stream::{self, AbortHandle, BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt};
 use prost::bytes::Bytes;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{info, warn};
 
@@ -157,9 +158,21 @@ pub async fn run_launch(
     };
     let abort = async {
         if let Some(step) = step {
+            let mut signals = agent.registry.step_signals();
+            let passed = async {
+                loop {
+                    match signals.recv().await {
+                        Ok(signal) => drop(step.signal(signal)),
+                        // More of them at once than are kept.
+                        Err(RecvError::Lagged(_)) => {}
+                        Err(RecvError::Closed) => std::future::pending().await,
+                    }
+                }
+            };
             tokio::select! {
                 () = aborted => {}
                 () = agent.registry.steps_end() => {}
+                () = passed => {}
             }
             while !step.end() {
                 sleep(STARTING).await;

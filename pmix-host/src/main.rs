@@ -65,6 +65,7 @@ use std::sync::Arc;
 use replies::Replies;
 
 use wireup::log;
+use wireup::sys::signals;
 use wireup_core::pmix::control::{Failed, SidecarNotice, StartupStage};
 
 const USAGE: &str =
@@ -161,6 +162,7 @@ impl Args {
 }
 
 fn main() -> ExitCode {
+    signals::block_for_ranks();
     if let Some(filter) = std::env::var_os(log::VARIABLE) {
         // The launcher has checked it.
         let _ = log::start(&filter.to_string_lossy());

@@ -28,6 +28,7 @@ use self::private::Hidden;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Ready, Source, Token};
+use crate::sys::signals;
 use crate::sys::spawn::{ChildCommand, Spawner};
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::clock::Moment;
@@ -196,6 +197,7 @@ pub fn serve() -> rustix::io::Result<()> {
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
     let flags = rustix::fs::fcntl_getfl(&listener)?;
     rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
+    signals::block_for_ranks();
     // A process without its name is one all the same.
     let _ = rustix::thread::set_name(wireup_core::rendezvous::PROCESS_NAME);
     let poll = Poll::new()?;

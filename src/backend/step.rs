@@ -12,6 +12,7 @@ mod bring;
 mod groups;
 mod input;
 mod orders;
+mod rank_signals;
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
 mod server;
 
@@ -21,13 +22,14 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, getppid};
 use rustix::thread::set_name;
 use tracing::info_span;
 
 use self::begin::{Begun, begin, make_backend, take_link};
 use self::bring::bring;
 use self::input::Feeds;
+use self::rank_signals::{RankSignals, SignalPath};
 use crate::backend::Backend;
 use crate::backend::fabric::Watch;
 use crate::backend::job_label::{JobLabel, JobStage};
@@ -75,6 +77,7 @@ struct Step {
     local: LocalBackend,
     link: LinkEnd,
     signals: Signals,
+    rank_signals: RankSignals,
     surroundings: Surroundings,
     plan: Arc<Plan>,
     label: JobLabel,
@@ -178,6 +181,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 local,
                 link,
                 signals,
+                rank_signals: RankSignals::default(),
                 surroundings,
                 children: tree.first_children(node).collect(),
                 plan,
@@ -290,16 +294,29 @@ impl Step {
     }
 
     fn take_signals(&mut self) {
-        while let Some(signal) = self.signals.pending() {
+        while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
                 Signal::CHILD => self.local.reap_orphans(),
-                Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT => {
+                Signal::TERM => {
                     self.fail(format!("its step was ended by {}", name(signal)));
                     self.orphaned("");
                 }
-                // The launcher decides which signals ranks get.
-                _ => {}
+                other => {
+                    let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
+                    let path = match sender.map(|(pid, _)| pid) == agent {
+                        true => SignalPath::Agent,
+                        false => SignalPath::Direct,
+                    };
+                    self.pass_signal(other.as_raw(), path);
+                }
             }
+        }
+    }
+
+    /// Sends a signal to the ranks, unless they have got it another way.
+    fn pass_signal(&mut self, signal: i32, path: SignalPath) {
+        if self.rank_signals.must_pass(signal, path, self.now()) {
+            self.local.order(ToBackend::Signal(signal));
         }
     }
 

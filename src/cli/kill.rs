@@ -33,9 +33,9 @@ Jobs:
 
 Signals:
   SIGTERM makes the launcher end its ranks: they get it too, and SIGKILL after the grace time. It passes
-  on INT, TERM, QUIT, HUP, USR1, USR2, TSTP and CONT; other signals go to the ranks' process groups
-  directly. TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job whose launcher is
-  gone is ended the same way, and its files are removed.
+  on INT, TERM, QUIT, HUP, USR1, USR2, TSTP, CONT, ALRM, ABRT, URG and XCPU; other signals go to the
+  ranks' process groups directly. TERM, HUP, QUIT and KILL wait until nothing of the job is left. A job
+  whose launcher is gone is ended the same way, and its files are removed.
 
 Several hosts:
   On the launcher's machine a job is ended everywhere. On another one of its hosts TERM, HUP, QUIT and

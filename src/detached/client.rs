@@ -274,12 +274,10 @@ impl Client {
         while let Some(signal) = self.signals.pending() {
             match signal {
                 Signal::HUP | Signal::QUIT => return true,
-                Signal::INT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
-                    self.connection.queue(&ToKeeper::Signal(signal.as_raw()));
-                }
                 // Stops this process alone, as any other that is in front of a job.
                 Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
-                _ => {}
+                Signal::CONT | Signal::CHILD => {}
+                other => self.connection.queue(&ToKeeper::Signal(other.as_raw())),
             }
         }
         false

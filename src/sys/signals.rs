@@ -14,18 +14,25 @@ use std::ptr;
 
 use rustix::process::Signal;
 
-/// Everything that is passed on to ranks or steers the launcher.
-const TAKEN: [Signal; 9] = [
+/// Signals that users and batch systems send to a job for its ranks. SIGTERM is none of them: it ends the launch.
+pub const FOR_RANKS: [Signal; 11] = [
     Signal::INT,
-    Signal::TERM,
     Signal::QUIT,
     Signal::HUP,
     Signal::USR1,
     Signal::USR2,
     Signal::TSTP,
     Signal::CONT,
-    Signal::CHILD,
+    Signal::ALARM,
+    Signal::ABORT,
+    Signal::URG,
+    Signal::XCPU,
 ];
+
+/// Everything that is passed on to ranks or steers the launcher.
+fn taken() -> impl Iterator<Item = Signal> {
+    FOR_RANKS.into_iter().chain([Signal::TERM, Signal::CHILD])
+}
 
 /// Every signal with a name of its own, as `kill -l` lists them.
 const NAMES: [(&str, Signal); 31] = [
@@ -84,7 +91,7 @@ pub fn name(signal: Signal) -> String {
 
 /// Whether the launcher handles a signal, unless it was ignored at the start.
 pub fn is_taken(signal: i32) -> bool {
-    TAKEN.iter().any(|taken| taken.as_raw() == signal)
+    taken().any(|taken| taken.as_raw() == signal)
 }
 
 /// Makes a write beyond the limit of file sizes an error instead of the end of this process.
@@ -133,7 +140,7 @@ impl Signals {
         let wanted =
             |signal: &Signal| *signal == Signal::CHILD || !ignored.contains(&signal.as_raw());
         let resizes = resizes.then_some(Signal::WINCH);
-        let set = set(TAKEN.into_iter().chain(resizes).filter(wanted));
+        let set = set(taken().chain(resizes).filter(wanted));
         mask(libc::SIG_BLOCK, &set)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: reads the set; the descriptor is new and no other code has it.
@@ -173,6 +180,18 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Keeps signals for ranks from this process: a batch system may send them to every process of a job. Call before the
+/// first thread starts.
+pub fn block_for_ranks() {
+    // Fails only for an invalid argument.
+    let _ = mask(libc::SIG_BLOCK, &set(FOR_RANKS));
+}
+
+/// Undoes [`block_for_ranks`] before another program is executed.
+pub fn unblock_for_ranks() {
+    let _ = mask(libc::SIG_UNBLOCK, &set(FOR_RANKS));
 }
 
 /// Lets a terminal read in the background stop the calling thread's process, as it would without

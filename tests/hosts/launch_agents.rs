@@ -123,6 +123,25 @@ const STAND_INS: [(&str, &str); 4] = [
     ),
 ];
 
+/// Prints the signals that it gets. SIGTERM ends it.
+pub(crate) const SIGNALLED: &str = "
+import os, signal
+def got(number, _): print(os.environ['WIREUP_HOST'], 'got', number, flush=True)
+for number in 1, 2, 6, 10, 12, 14, 24: signal.signal(number, got)
+print('up', flush=True)
+while True: signal.pause()";
+
+/// Signals the agents that a launch has started, as the batch system does with processes that it has started.
+fn signal_agents(cluster: &Cluster, signal: Signal) {
+    for host in cluster.lab().hosts() {
+        let is_agent =
+            |name: &str, words: &str| name == "wireup-agent" && words.contains("for-launch");
+        let agents = host.processes().into_iter();
+        let agents = agents.filter(|process| is_agent(&process.name, &process.words));
+        agents.for_each(|agent| agent.signal(signal));
+    }
+}
+
 #[test]
 fn jobs_of_other_batch_systems_are_used_without_options() {
     let Some(cluster) = Cluster::new(4) else {
@@ -171,13 +190,26 @@ fn jobs_of_other_batch_systems_are_used_without_options() {
             };
             let outcome = run(&["hostname"]).run().expect(0);
             assert_eq!(outcome.sorted_lines(), expected, "{engine}: {outcome:?}");
-            let some = ["--hosts", "node04,node02:1", "-n", "2", "hostname"];
-            let outcome = run(&some).run().expect(0);
-            assert_eq!(
-                outcome.sorted_lines(),
-                ["node02", "node04"],
-                "{engine}: {outcome:?}"
-            );
+            let some = ["--hosts", "node04,node02:1", "-n", "2"];
+            let running = run(&some).more(["python3", "-c", SIGNALLED]).start();
+            running.wait_for_many(Output::Stdout, "up", 2);
+            for signal in [Signal::USR1, Signal::HUP] {
+                signal_agents(&cluster, signal);
+                let line = format!("got {}\n", signal.as_raw());
+                running.wait_for_many(Output::Stdout, &line, 2);
+            }
+            running.signal(Signal::TERM);
+            let outcome = running.finish();
+            for host in ["node02", "node04"] {
+                for signal in [1, 10] {
+                    let line = format!("{host} got {signal}\n");
+                    assert_eq!(
+                        outcome.out().matches(&line).count(),
+                        1,
+                        "{engine}: {outcome:?}"
+                    );
+                }
+            }
             let outcome = run(&["--hosts", "node01", "hostname"]).run();
             assert_ne!(outcome.code, 0, "{outcome:?}");
             outcome.expect_one_line(&["node01 is no node", engine, "node[02-04]"]);

@@ -11,6 +11,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::common::{Mpi, Outcome, Output, field};
+use crate::launch_agents::SIGNALLED;
 use crate::slurm_cluster::{Slurm, With};
 
 /// One test for each MPI.
@@ -155,6 +156,47 @@ fn an_allocation_is_used_without_options() {
     .unwrap();
     let out = batch("-N 1 -n 2");
     assert!(!out.contains("wireup-agent") && out.contains("sh"), "{out}");
+}
+
+#[test]
+fn batch_signals_reach_ranks_once() {
+    let Some(slurm) = Slurm::new(2) else {
+        return;
+    };
+    expect_signals(&slurm, "-N 2 -n 2");
+}
+
+/// Slurm sends a job signals, and its ranks, one on each of two nodes, get each once.
+fn expect_signals(slurm: &Slurm, options: &str) {
+    let options = format!("{options} -J signalled");
+    let running = slurm.salloc(&options).more(["python3", "-c", SIGNALLED]);
+    let running = running.start();
+    running.wait_for_many(Output::Stdout, "up", 2);
+    let id = slurm.job("signalled");
+    let signals = [
+        ("USR1", 10),
+        ("USR2", 12),
+        ("HUP", 1),
+        ("INT", 2),
+        ("ALRM", 14),
+    ];
+    for (name, number) in signals {
+        slurm.ask(&["scancel", &format!("--signal={name}"), &id]);
+        running.wait_for_many(Output::Stdout, &format!("got {number}\n"), 2);
+    }
+    slurm.ask(&["scancel", &id]);
+    let outcome = running.finish();
+    outcome.expect_one_line(&["it was cancelled"]);
+    for host in ["node01", "node02"] {
+        for (name, number) in signals {
+            let line = format!("{host} got {number}\n");
+            assert_eq!(
+                outcome.out().matches(&line).count(),
+                1,
+                "{name}: {outcome:?}"
+            );
+        }
+    }
 }
 
 /// Ranks that do not end by themselves.

@@ -15,6 +15,7 @@ use super::records::Kept;
 use super::{Manager, drive, finish, sweep};
 use wireup::backend::fabric::{FromKeeper, ToKeeper, read_message, write_message};
 use wireup::failure::{AnyError, RunFailure};
+use wireup::sys::signals;
 use wireup_core::fabric::life::{Life, Order};
 use wireup_core::fabric::record::Record;
 use wireup_core::fabric::rest::Wanted;
@@ -39,6 +40,7 @@ pub fn main() -> Result<u8, RunFailure> {
     // A key is in this process: its memory is in no core dump, and no other process of the user looks into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| failed(errno.into()))?;
     let _ = setsid();
+    signals::block_for_ranks();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::authority::Bundle;
-use super::{READY, agent, run};
+use super::{READY, RankSignals, agent, run};
 use crate::launch_agents::{Known, LaunchAgents};
 use crate::local;
 use wireup::backend::launch_agents::LINK;
@@ -57,15 +57,11 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
         .map_err(|error| RunFailure::system("cannot read the launch", io::Error::other(error)))?;
     run(async |network| {
         let failed = |error| RunFailure::system("cannot serve the launch", error);
-        // The launcher decides on them, and ends the launch.
-        let mut ignored = Vec::new();
-        for kind in [
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-        ] {
-            ignored.push(signal(kind).map_err(failed)?);
-        }
+        // The launcher gets them too, and ends the launch.
+        let ignored = (
+            RankSignals::new()?,
+            signal(SignalKind::terminate()).map_err(failed)?,
+        );
         let link = std::os::unix::net::UnixStream::from(link);
         link.set_nonblocking(true).map_err(failed)?;
         let link = UnixStream::from_std(link).map_err(failed)?;

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::authority::Bundle;
-use super::{READY, agent, run};
+use super::{READY, RankSignals, SETTLE, agent, run};
 use crate::daemon::settings::host_name;
 use crate::peer::MESSAGE_MAX;
 use crate::peer_service::PeerService;
@@ -34,6 +34,7 @@ const SLURM_NAME: &str = "SLURMD_NODENAME";
 /// One line.
 pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
     run(async |network| {
+        let rank_signals = RankSignals::new()?;
         let mut input = BufReader::new(io::stdin());
         let bundle = Bundle::read(&mut input)
             .map_err(|error| RunFailure::system("cannot read the launch's authority", error))?;
@@ -45,14 +46,14 @@ pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
             while input.read(&mut rest).is_ok_and(|length| length > 0) {}
             drop(ended);
         });
-        serve(&bundle, name, input_ended, network).await
+        serve(&bundle, name, (input_ended, rank_signals), network).await
     })
 }
 
 async fn serve(
     bundle: &Bundle,
     name: String,
-    input_ended: oneshot::Receiver<()>,
+    (input_ended, rank_signals): (oneshot::Receiver<()>, RankSignals),
     network: Handle,
 ) -> Result<(), RunFailure> {
     let failed = |error| RunFailure::system("cannot serve", error);
@@ -67,6 +68,8 @@ async fn serve(
     listener.set_nonblocking(true).map_err(failed)?;
     let port = listener.local_addr().map_err(failed)?.port();
     let agent = agent(name.clone(), tls.clone(), None, network.clone())?;
+    let registry = agent.registry.clone();
+    rank_signals.pass(SETTLE, move |signal| registry.signal_steps(signal));
     let service =
         PeerServer::new(PeerService(agent.clone())).max_decoding_message_size(MESSAGE_MAX);
     let refusals = agent.refusals.clone();

@@ -25,6 +25,7 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, kill_process};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -33,7 +34,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use self::tls::{Caller, Task};
-use super::run;
+use super::{RankSignals, run};
 use crate::daemon::settings::host_name;
 use wireup::failure::{RequestError, RunFailure};
 pub use wireup::plan::engines::TASK_CALLER as CALLER;
@@ -92,6 +93,8 @@ pub fn caller(words: Vec<String>) -> Result<u8, RunFailure> {
     };
     let cookie = cookie()?;
     run(async |_| {
+        // The launcher has them from the job's session too.
+        let _ignored = RankSignals::new()?;
         let caller = Caller::new().map_err(failed)?;
         let listener = match TcpListener::bind("[::]:0").await {
             Ok(listener) => listener,
@@ -173,6 +176,7 @@ pub fn task(words: Vec<String>) -> Result<u8, RunFailure> {
     };
     let cookie = cookie()?;
     run(async |_| {
+        let rank_signals = RankSignals::new()?;
         let task = Task::new(fingerprint).map_err(failed)?;
         let caller = task.connect(address, &cookie).await.map_err(failed)?;
         let mut child = Command::new(program)
@@ -181,6 +185,12 @@ pub fn task(words: Vec<String>) -> Result<u8, RunFailure> {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| RunFailure::system(program.clone(), error))?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.and_then(Pid::from_raw);
+        rank_signals.pass(Duration::ZERO, move |signal| {
+            // A command that has ended and is not collected yet needs none.
+            let _ = pid.map(|pid| kill_process(pid, signal));
+        });
         if let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) {
             let (from, to) = split(caller);
             let input = tokio::spawn(carry(from, stdin));

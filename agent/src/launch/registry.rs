@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Notify;
+use rustix::process::Signal;
+use tokio::sync::{Notify, broadcast};
 
 use super::opening::Token;
 use super::router::TreePosition;
@@ -59,13 +60,29 @@ struct Launches {
     ending: bool,
 }
 
+/// Signals for steps that are kept until these have got them.
+const SIGNALS_MAX: usize = 16;
+
 /// The launches of an agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Registry {
     budgets: Arc<Budgets>,
     launches: Mutex<Launches>,
     /// Told whenever a launch ends and when draining begins.
     changed: Notify,
+    /// For the ranks of all launches.
+    signals: broadcast::Sender<Signal>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            budgets: Arc::default(),
+            launches: Mutex::default(),
+            changed: Notify::new(),
+            signals: broadcast::Sender::new(SIGNALS_MAX),
+        }
+    }
 }
 
 /// A place in a launch that is taken; given up when this is dropped.
@@ -218,6 +235,17 @@ impl Registry {
             }
             changed.await;
         }
+    }
+
+    /// Sends a signal to the steps that run, for their ranks.
+    pub fn signal_steps(&self, signal: Signal) {
+        // Without steps it is for no rank.
+        let _ = self.signals.send(signal);
+    }
+
+    /// The signals that are sent to steps from now on.
+    pub fn step_signals(&self) -> broadcast::Receiver<Signal> {
+        self.signals.subscribe()
     }
 
     /// Waits until draining has begun and no launch is left.

@@ -115,7 +115,8 @@ impl StepProcess {
         self.signal(Signal::KILL);
     }
 
-    fn signal(&self, signal: Signal) -> bool {
+    /// Sends it a signal. False if it has not been started yet.
+    pub fn signal(&self, signal: Signal) -> bool {
         let known = self.0.fd.get();
         if let Some((fd, signal_handle)) = known {
             signal_handle.signal(fd.get_ref(), signal);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::rank_signals::SignalPath;
 use super::{Messages, Step, say};
 use crate::backend::job_label::JobStage;
 use crate::backend::link_message::Carried;
@@ -83,6 +84,9 @@ impl Step {
                 if self.duty.begin() {
                     self.local.order(ToBackend::Skip);
                 }
+            }
+            Carried::Order(ToBackend::Signal(signal)) => {
+                self.pass_signal(signal, SignalPath::Launcher);
             }
             Carried::Order(order) => {
                 if matches!(order, ToBackend::Finish { .. }) {

@@ -40,6 +40,7 @@ use crate::plan::slots::Slots;
 use crate::sys::cgroup::Group;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
+use crate::sys::signals;
 use crate::sys::spawn::{ExitStatus, wait};
 use wireup_core::link::steps::{HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
@@ -98,6 +99,7 @@ fn broken(error: impl Into<io::Error>) -> RunFailure {
 /// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
 pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     let socket = take_link()?;
+    signals::block_for_ranks();
     descriptors::reserve_low()
         .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
     // Every step asks for these, and what does not change is known then: where the system's limits

@@ -42,6 +42,8 @@ fn ranks_have_what_their_job_has() {
     };
     jobs_of_two_users_share_nodes_and_no_cpus(&slurm);
     a_rank_that_takes_more_memory_than_its_job_has_is_killed(&slurm);
+    // Slurm signals the agents alone.
+    super::expect_signals(&slurm, "-N 2 -n 2 --mem=200");
     ranks_are_bound_within_the_cpus_of_their_job(&slurm);
     ranks_are_bound_within_the_binding_of_their_step(&slurm);
 }

@@ -16,7 +16,7 @@ use crate::failure::RunFailure;
 use crate::plan::Variable;
 use crate::sys::fd_passing::DESCRIPTORS_MAX;
 use crate::sys::privileges::give_up;
-use crate::sys::{close_range, out_of_memory};
+use crate::sys::{close_range, out_of_memory, signals};
 use wireup_core::link::decode;
 use wireup_core::link::launcher::{COMMAND, JOB};
 use wireup_core::link::steps::{Account, FoundAccount};
@@ -110,6 +110,7 @@ pub(super) fn become_launcher(
         all.chain([ptr::null()]).collect()
     };
     let (argv, envp) = (pointers(&launcher.words), pointers(&launcher.variables));
+    signals::unblock_for_ranks();
     // SAFETY: texts that end, in lists that end, all of which live longer than the call. What this program
     // ignores is not to be ignored by another.
     unsafe {
