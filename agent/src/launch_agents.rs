@@ -1,8 +1,13 @@
 //! The agents that a launch has for itself: where they listen, as they report it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+use std::process::Stdio;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use tokio::net::lookup_host;
+use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -11,6 +16,10 @@ use wireup_core::link::control::LaunchMember;
 
 /// How long the agents may take to start.
 pub const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long the name of a host may take to be resolved, and the batch system to show addresses.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is known of the agents.
 #[derive(Debug, Default)]
@@ -23,7 +32,11 @@ pub struct Known {
 
 /// The agents of one launch.
 #[derive(Clone, Debug)]
-pub struct LaunchAgents(pub watch::Receiver<Known>);
+pub struct LaunchAgents {
+    pub known: watch::Receiver<Known>,
+    /// As in [`AgentStarter`](wireup_core::job::spec::AgentStarter).
+    pub addresses: Vec<String>,
+}
 
 /// Why the agents cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +56,7 @@ impl LaunchAgents {
     /// # Errors
     /// [`AgentStartError`] with the hosts that are not ready.
     pub async fn reach(&self, members: &mut [LaunchMember]) -> Result<(), AgentStartError> {
-        let mut known = self.0.clone();
+        let mut known = self.known.clone();
         let missing = |known: &Known| {
             let names = members.iter().map(|member| &member.name);
             let missing = names.filter(|name| !known.ports.contains_key(*name));
@@ -52,19 +65,90 @@ impl LaunchAgents {
         let decided = |known: &Known| known.ended.is_some() || missing(known).is_empty();
         let waited = timeout(START_LIMIT, known.wait_for(decided)).await;
         drop(waited);
-        let known = self.0.borrow();
-        let hosts = compress(missing(&known));
-        match &known.ended {
-            _ if hosts.is_empty() => {}
-            Some(why) => {
-                let why = why.clone();
-                return Err(AgentStartError::Ended { why, hosts });
+        let ports = {
+            let known = self.known.borrow();
+            let hosts = compress(missing(&known));
+            match &known.ended {
+                _ if hosts.is_empty() => known.ports.clone(),
+                Some(why) => {
+                    let why = why.clone();
+                    return Err(AgentStartError::Ended { why, hosts });
+                }
+                None => return Err(AgentStartError::Late(hosts)),
             }
-            None => return Err(AgentStartError::Late(hosts)),
-        }
+        };
+        let addresses = match self.addresses.is_empty() {
+            true => BTreeMap::new(),
+            false => {
+                let names = members.iter().map(|member| member.name.clone());
+                self.find_addresses(names.collect()).await
+            }
+        };
         for member in members {
-            member.address = format!("{}:{}", member.name, known.ports[&member.name]);
+            let host = addresses.get(&member.name).unwrap_or(&member.name);
+            let port = ports[&member.name];
+            member.address = match host.parse::<Ipv6Addr>() {
+                Ok(address) => format!("[{address}]:{port}"),
+                Err(_) => format!("{host}:{port}"),
+            };
         }
         Ok(())
+    }
+
+    /// The addresses that the batch system has of hosts whose names cannot be resolved. A host that it does not know either
+    /// keeps its name, which the failure to connect shows.
+    async fn find_addresses(&self, names: Vec<String>) -> BTreeMap<String, String> {
+        let resolve = |name: String| async move {
+            let found = timeout(RESOLVE_LIMIT, lookup_host((&*name, 0))).await;
+            let is_known = found.is_ok_and(|found| found.is_ok_and(|mut all| all.next().is_some()));
+            (!is_known).then_some(name)
+        };
+        let unknown: BTreeSet<String> = join_all(names.into_iter().map(resolve))
+            .await
+            .into_iter()
+            .flatten()
+            .collect();
+        let [program, arguments @ ..] = &self.addresses[..] else {
+            return BTreeMap::new();
+        };
+        if unknown.is_empty() {
+            return BTreeMap::new();
+        }
+        let mut command = Command::new(program);
+        command.args(arguments).arg(compress(&unknown));
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        match timeout(ADDRESSES_LIMIT, command.output()).await {
+            Ok(Ok(output)) => node_addresses(&String::from_utf8_lossy(&output.stdout)),
+            Ok(Err(_)) | Err(_) => BTreeMap::new(),
+        }
+    }
+}
+
+/// The addresses of hosts by name, as `scontrol --oneliner show node` has them.
+fn node_addresses(text: &str) -> BTreeMap<String, String> {
+    let addresses = text.lines().filter_map(|line| {
+        let value = |name: &str| {
+            let mut words = line.split_ascii_whitespace();
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        Some((
+            value("NodeName=")?.to_owned(),
+            value("NodeAddr=")?.to_owned(),
+        ))
+    });
+    addresses.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_addresses_match_names_of_lines() {
+        let text = "NodeName=c1 Arch=x86_64 CPUTot=4 NodeAddr=10.0.0.1 NodeHostName=n1 Port=0 OS=Linux 6.1 #1\n\
+            NodeName=c2 NodeAddr=fd00::2\nNode c3 not found\n";
+        let expected = [("c1", "10.0.0.1"), ("c2", "fd00::2")];
+        let expected = expected.map(|(name, address)| (name.to_owned(), address.to_owned()));
+        assert_eq!(node_addresses(text), BTreeMap::from(expected));
     }
 }

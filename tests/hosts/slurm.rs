@@ -199,6 +199,16 @@ fn expect_signals(slurm: &Slurm, options: &str) {
     }
 }
 
+#[test]
+fn launch_reaches_slurm_nodes_by_node_addr() {
+    let Some(slurm) = Slurm::with(2, With::Addresses) else {
+        return;
+    };
+    let names = ["sh", "-c", "echo $WIREUP_RANK $WIREUP_HOST $(hostname)"];
+    let outcome = slurm.salloc("-N 2 -n 2").more(names).run().expect(0);
+    assert_eq!(outcome.sorted_lines(), ["0 c01 node01", "1 c02 node02"]);
+}
+
 /// Ranks that do not end by themselves.
 const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 1000"];
 

@@ -43,6 +43,8 @@ pub(crate) enum With {
     Groups,
     /// Steps that get credentials of Slingshot ([`CREDENTIALS`]).
     Slingshot,
+    /// Nodes with names that Slurm alone knows, c01 and so on.
+    Addresses,
 }
 
 /// What gives variables to the tasks of steps, and not to scripts of jobs, as Slurm's `switch/hpe_slingshot` does: other
@@ -67,8 +69,12 @@ fn configuration(count: usize, dir: &Path, with: With) -> String {
     let dir = dir.display();
     let (mut cpus, mut tracking, mut tasks, mut resources) = (4, "linuxproc", "none", "CR_CPU");
     let mut further = "";
+    let mut nodes = format!("node[01-{count:02}]");
     match with {
         With::Nothing => {}
+        With::Addresses => {
+            nodes = format!("c[01-{count:02}] NodeHostname={nodes} NodeAddr={nodes}");
+        }
         With::Accounting => {
             further = "AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=node01
@@ -103,7 +109,7 @@ SlurmdLogFile={dir}/slurmd-%n.log
 SlurmdParameters=config_overrides
 SlurmdTimeout=10
 KillWait=3
-{further}NodeName=node[01-{count:02}] CPUs={cpus} RealMemory=1000
+{further}NodeName={nodes} CPUs={cpus} RealMemory=1000
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 "
     )
@@ -164,7 +170,7 @@ impl Slurm {
         let conf = dir.path().join("slurm.conf");
         fs::write(&conf, configuration(count, dir.path(), with)).unwrap();
         match with {
-            With::Nothing => {}
+            With::Nothing | With::Addresses => {}
             With::Slingshot => {
                 let script = dir.path().join("credentials");
                 fs::write(&script, CREDENTIALS).unwrap();

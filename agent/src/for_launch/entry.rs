@@ -70,7 +70,11 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
         let own = format!("launcher-{}", std::process::id());
         let (known, agents) = watch::channel(Known::default());
         let tls = bundle.credentials(&own)?;
-        let agent = agent(own, tls, Some(LaunchAgents(agents)), network)?;
+        let agents = LaunchAgents {
+            known: agents,
+            addresses: starter.addresses.clone(),
+        };
+        let agent = agent(own, tls, Some(agents), network)?;
         let mut commands = start(&starter, bundle.text(), Arc::new(known));
         local::serve_one(agent, link, uid).await;
         for command in &mut commands {

@@ -216,13 +216,17 @@ fn container() -> BoxedStrategy<ContainerSpec> {
 
 fn starter() -> BoxedStrategy<AgentStarter> {
     let words = || vec("[a-z{}-]{0,9}", 0..4);
-    ("[a-z]{1,9}", words(), vec(words(), 0..3), words())
-        .prop_map(|(name, command, parts, without)| AgentStarter {
-            name,
-            command,
-            parts,
-            without,
-        })
+    let lists = [(); 3].map(|()| words());
+    ("[a-z]{1,9}", lists, vec(words(), 0..3))
+        .prop_map(
+            |(name, [command, without, addresses], parts)| AgentStarter {
+                name,
+                command,
+                parts,
+                without,
+                addresses,
+            },
+        )
         .boxed()
 }
 

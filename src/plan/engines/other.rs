@@ -127,6 +127,7 @@ pub(super) fn find(
             .collect(),
         parts: names,
         without: Vec::new(),
+        addresses: Vec::new(),
     };
     Ok(Some(Allocation {
         engine: engine.name,

@@ -29,6 +29,9 @@ const SRUN: [&str; 13] = [
     "--quiet",
 ];
 
+/// Shows nodes with their addresses: a node's name need not be one that a resolver knows (`NodeAddr` in slurm.conf).
+const ADDRESSES: [&str; 4] = ["scontrol", "--oneliner", "show", "node"];
+
 /// Variables with which a job's script was started that `srun` takes for options of the step.
 const WITHOUT: [&str; 9] = [
     "SLURM_CPUS_PER_TASK",
@@ -93,6 +96,7 @@ pub(super) fn find(
         command,
         parts,
         without: WITHOUT.map(str::to_owned).to_vec(),
+        addresses: ADDRESSES.map(str::to_owned).to_vec(),
     };
     Ok(Some(Allocation {
         engine: NAME,

@@ -53,6 +53,9 @@ pub struct AgentStarter {
     pub parts: Vec<Vec<String>>,
     /// Variables that the command must not have.
     pub without: Vec<String>,
+    /// The command that prints the addresses of hosts, whose list is added to it, for those with a name that only the
+    /// batch system knows; empty if there is none. A line of its output has the words `NodeName=NAME NodeAddr=ADDRESS`.
+    pub addresses: Vec<String>,
 }
 
 impl AgentStarter {
@@ -67,6 +70,7 @@ impl AgentStarter {
                 false => vec![hosts],
             },
             without: Vec::new(),
+            addresses: Vec::new(),
         }
     }
 
