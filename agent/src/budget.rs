@@ -43,6 +43,7 @@ pub struct BudgetAccount {
     places: AtomicUsize,
     dials: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
 }
 
 /// A budget that is used up.
@@ -114,6 +115,7 @@ impl BudgetAccount {
             places: AtomicUsize::new(0),
             dials: Arc::new(Semaphore::new(DIALS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            turn: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -176,6 +178,11 @@ impl BudgetAccount {
     /// Waits until a connection may be made.
     pub async fn dial(&self) -> OwnedSemaphorePermit {
         permit(&self.dials).await
+    }
+
+    /// Waits until a large request may be decoded: one of a user at a time, so that users are served in turn.
+    pub async fn turn(&self) -> OwnedSemaphorePermit {
+        permit(&self.turn).await
     }
 
     /// Waits until a name may be looked up.

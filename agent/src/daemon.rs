@@ -24,6 +24,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
@@ -153,6 +154,8 @@ async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunF
     // Not before: a thread would keep root's rights.
     let network = work::network()
         .map_err(|error| RunFailure::system("cannot make a thread for the network", error))?;
+    let requests = work::requests()
+        .map_err(|error| RunFailure::system("cannot make a thread for requests", error))?;
     let ready = Ready {
         settings,
         signals,
@@ -164,13 +167,14 @@ async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunF
         steps,
         served,
     };
-    let served = serve(ready, network.handle()).await;
+    let served = serve(ready, network.handle(), requests.handle()).await;
     // A running look-up is not waited for.
     network.shutdown_background();
+    requests.shutdown_background();
     served
 }
 
-async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
+async fn serve(ready: Ready, network: &Handle, requests: &Handle) -> Result<(), RunFailure> {
     let Ready {
         settings,
         mut signals,
@@ -204,6 +208,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
         refusals: Arc::default(),
         counters: Arc::default(),
         served,
+        frames: Handle::current(),
     });
     info!(
         "wireup {PROGRAM_VERSION} serves node {}: {bound} (for others {}), {}",
@@ -218,7 +223,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     let (tls, refusals, work) = (
         settings.tls.clone(),
         agent.refusals.clone(),
-        Handle::current(),
+        requests.clone(),
     );
     let remote = tls::server(settings.heartbeat, refusals.clone(), work)
         .add_routes(routes.clone())
@@ -241,13 +246,13 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
             ReceiverStream::new(local_incoming),
             drained(agent.registry.clone(), left.clone()),
         );
-    let remote = async {
-        remote
+    let local = requests.spawn(async move { local.await.map_err(io::Error::other) });
+    let ended = |served: JoinHandle<io::Result<()>>| async move {
+        served
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)))
     };
-    let local = async { local.await.map_err(io::Error::other) };
-    let mut serving = pin!(async { tokio::try_join!(remote, local) });
+    let mut serving = pin!(async { tokio::try_join!(ended(remote), ended(local)) });
     let failed = |error| RunFailure::system("cannot serve", error);
     let registered = settings.register.map(|(register, etcd)| {
         let own = Registration {
@@ -279,6 +284,7 @@ async fn serve(ready: Ready, network: &Handle) -> Result<(), RunFailure> {
     notify(front.as_mut(), READY).await;
     let launchers = local::serve(
         agent.clone(),
+        requests.clone(),
         socket,
         local_callers,
         is_left(left.clone()),

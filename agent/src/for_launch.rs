@@ -128,5 +128,6 @@ fn agent(
         refusals: Arc::default(),
         counters: Arc::default(),
         served: Served::Only(rustix::process::geteuid().as_raw()),
+        frames: Handle::current(),
     }))
 }

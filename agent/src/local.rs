@@ -22,6 +22,7 @@ use prost::bytes::Bytes;
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
@@ -61,10 +62,12 @@ const QUESTION: usize = 512;
 /// How long to wait when the system has no descriptor or memory for a connection.
 const RELIEF: Duration = Duration::from_millis(100);
 
-/// Serves launchers for as long as this is polled, and passes on the others. When `leave` is ready the socket is closed, and
-/// `closed` dropped; this returns when those have ended that were accepted before.
+/// Serves launchers for as long as this is polled, and passes on the others; requests are read on the runtime `requests`.
+/// When `leave` is ready the socket is closed, and `closed` dropped; this returns when those have ended that were accepted
+/// before.
 pub async fn serve(
     agent: Arc<Agent>,
+    requests: Handle,
     socket: Socket,
     clients: Clients,
     leave: impl Future<Output = ()>,
@@ -109,7 +112,7 @@ pub async fn serve(
             clients.clone(),
         );
         let accepted = accepted.clone();
-        tokio::spawn(async move {
+        requests.spawn(async move {
             caller.await;
             drop(accepted);
         });
@@ -146,6 +149,7 @@ async fn caller(
         0 => connection.as_fd().try_clone_to_owned().ok(),
         _ => None,
     };
+    let frames = agent.frames.clone();
     let account = agent.budgets.of(uid);
     let (mut reader, mut writer) = link(connection, &account);
     if agent.launch_agents.is_some() {
@@ -157,7 +161,11 @@ async fn caller(
     let refusal = match slot {
         Some(slot) => match wanted(&agent, &slot, &mut reader, &account, uid).await {
             Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer, root) {
-                Ok(launch) => return launch.await,
+                Ok(launch) => {
+                    // A panic there was reported where it was.
+                    let _ = frames.spawn(launch).await;
+                    return;
+                }
                 Err(back) => {
                     let reason;
                     (reason, writer) = *back;
@@ -165,7 +173,9 @@ async fn caller(
                 }
             },
             Ok(Some(Wanted::NameServer(name))) => {
-                return name_client::meet(agent, (uid, name), reader, writer).await;
+                let meeting = name_client::meet(agent, (uid, name), reader, writer);
+                let _ = frames.spawn(meeting).await;
+                return;
             }
             Ok(Some(Wanted::Nodes(members, _held))) => {
                 let nodes = tokio::select! {
@@ -282,6 +292,7 @@ async fn wanted(
     let Some((request, held)) = request else {
         return Ok(None);
     };
+    let turn = account.turn().await;
     let decoded = decode::<ToAgent>(&request);
     // Nothing else has a version, and nothing else is a first message.
     if !matches!(decoded, Ok(ToAgent::Grow { .. })) {
@@ -292,7 +303,7 @@ async fn wanted(
         }
     }
     let request = decoded.map_err(|_| Refusal::Unreadable)?;
-    drop(held);
+    drop((held, turn));
     let user = agent.user(uid).await?;
     match request {
         ToAgent::Open {
@@ -305,6 +316,7 @@ async fn wanted(
             if let Some(agents) = &agent.launch_agents {
                 agents.reach(&mut spread.members).await?;
             }
+            let _turn = account.turn().await;
             let opening =
                 Opening::of_launcher((launch, scheduled), uid, spread, description, account)?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))

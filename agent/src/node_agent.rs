@@ -19,6 +19,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::start::LauncherStartError;
+use self::turn::Turn;
 use crate::proto::v1;
 use crate::proto::v1::node_agent_server::NodeAgent;
 use crate::scheduled::caller::Caller;
@@ -38,6 +39,7 @@ mod serve;
 mod signal;
 pub mod start;
 mod streams;
+mod turn;
 
 pub use serve::routes;
 
@@ -76,11 +78,11 @@ impl NodeAgent for Service {
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
         let agent = Arc::clone(&self.agent);
+        let turn = asked.extensions().get::<Turn>().cloned();
+        let asked = asked.into_inner();
         // A separate task: a caller that disconnects meanwhile leaves no half-started launch.
         let starting =
-            tokio::spawn(
-                async move { launch_processes(&agent, &caller, asked.into_inner()).await },
-            );
+            tokio::spawn(async move { launch_processes(&agent, &caller, asked, turn).await });
         let started = starting.await;
         started
             .unwrap_or_else(|error| Err(Status::internal(error.to_string())))
@@ -237,11 +239,14 @@ async fn launch_processes(
     agent: &Agent,
     caller: &Caller,
     asked: v1::LaunchProcessesRequest,
+    turn: Option<Turn>,
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
     let bytes = REGISTERED * asked.encoded_len();
     let request = request::LaunchRequest::check(asked, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    // What follows may wait for a directory service.
+    drop(turn);
     let user = user(agent, caller.runs_as(&request, agent.own())?).await?;
     let uid = user.uid;
     let held = agent.budgets.of(uid).take(bytes);

@@ -169,7 +169,8 @@ impl PeerService {
             )
             .boxed(),
         };
-        tokio::spawn(run_launch(agent.clone(), opening, user, place, above, seat));
+        let launch = run_launch(agent.clone(), opening, user, place, above, seat);
+        agent.frames.spawn(launch);
         Ok(Response::new(queued.map(Ok).boxed()))
     }
 }
@@ -246,6 +247,7 @@ async fn opening(
         };
         let account = Arc::clone(held.account());
         held.set(0);
+        let _turn = account.turn().await;
         let opening = Opening::of_parent(hello, account.keep(bytes), &account)
             .map_err(|error| invalid(&error))?;
         return Ok((opening, NodeId(hello.node)));

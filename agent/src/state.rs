@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use crate::PROGRAM_VERSION;
@@ -59,6 +60,8 @@ pub struct Agent {
     pub refusals: Arc<Refusals>,
     pub counters: Arc<Counters>,
     pub served: Served,
+    /// The thread that moves the frames of launches, and works on no other request.
+    pub frames: Handle,
 }
 
 impl Agent {

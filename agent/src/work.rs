@@ -1,7 +1,8 @@
-//! Two threads: one for the network, one for users' requests.
+//! Three threads: one for the network, one for users' requests, one for the frames of launches.
 //!
 //! The network's thread accepts connections, makes them, encrypts, and shows the other sides that
-//! this agent lives. The other thread executes requests, so that no user delays the network thread.
+//! this agent lives. The requests' thread decodes, checks and executes requests, so that no user's request delays the
+//! network or a running launch.
 
 use std::io;
 use std::pin::Pin;
@@ -14,6 +15,9 @@ use tower::{Layer, Service};
 /// Threads that look up names of hosts. One user has [a part of them](crate::budget::LOOKUPS).
 const LOOKUPS: usize = 512;
 
+/// Threads that look up accounts and start launchers for requests.
+const ACCOUNTS: usize = 8;
+
 /// The network's thread.
 ///
 /// # Errors
@@ -23,6 +27,19 @@ pub fn network() -> io::Result<Runtime> {
         .worker_threads(1)
         .max_blocking_threads(LOOKUPS)
         .thread_name("network")
+        .enable_all()
+        .build()
+}
+
+/// The thread of users' requests.
+///
+/// # Errors
+/// When the system refuses one.
+pub fn requests() -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(ACCOUNTS)
+        .thread_name("requests")
         .enable_all()
         .build()
 }

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -163,6 +164,38 @@ def stopped():
         quietly(lambda: os.kill(pid, signal.SIGKILL))
     while list(steps()):
         time.sleep(0.05)
+
+
+def grpc(method, message):
+    """The status of a call, by curl: it has no other message."""
+    prefixed = b"\0" + struct.pack(">I", len(message)) + message
+    words = ["curl", "-s", "-o", "/dev/null", "-D", "-", "--http2-prior-knowledge", "--data-binary", "@-"]
+    words += ["--unix-socket", "/run/wireup/agent.sock", "-H", "content-type: application/grpc", "-H", "te: trailers"]
+    words += [f"http://localhost/wireup.v1.NodeAgent/{method}"]
+    return subprocess.run(words, input=prefixed, stdout=subprocess.PIPE, check=False).stdout.decode()
+
+
+def programs():
+    # Each program is x with one rank: seven bytes.
+    count = 500_000
+    job = b"\x0a\x05\x0a\x01x\x18\x01" * count
+    large = b"\x28" + varint(count) + b"\x38" + varint(count) + b"\x6a" + varint(len(job)) + job
+    slowest = []
+
+    def query():
+        began = time.monotonic()
+        grpc("Query", b"")
+        slowest.append(time.monotonic() - began)
+
+    def ask(n):
+        if n == 0:
+            for _ in range(5):
+                query()
+        elif "500000 programs" in grpc("LaunchProcesses", b"\x0a\x03l%02d" % n + large).replace("%20", " "):
+            print("refused", flush=True)
+
+    together(17, ask)
+    print(f"slowest {max(slowest):.3f}", flush=True)
 
 
 globals()[ATTACK]()

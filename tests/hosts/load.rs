@@ -40,7 +40,14 @@ fn attack(cluster: &Cluster, what: &str) -> Option<Outcome> {
     })?;
     let outcome = outcome.expect("the attack was made").expect(0);
     assert!(outcome.out().ends_with("done\n"), "{outcome:?}");
-    seen.undisturbed(LIMITS);
+    seen.undisturbed(match what {
+        // They are refused before memory is taken for what is in them.
+        "programs" => Limits {
+            memory: 256,
+            ..LIMITS
+        },
+        _ => LIMITS,
+    });
     assert_eq!(lines(cluster, "speaks link version"), 0);
     Some(outcome)
 }
@@ -88,6 +95,21 @@ fn messages_that_never_end_are_refused_when_their_user_has_nothing_left() {
     );
     let refusal = format!("user id {MALLORY} holds 1024 MiB of this agent");
     assert!(lines(&cluster, &refusal) > 0);
+}
+
+#[test]
+fn launch_requests_of_half_a_million_programs_delay_no_query() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let Some(outcome) = attack(&cluster, "programs") else {
+        return;
+    };
+    let text = outcome.out();
+    assert_eq!(text.matches("refused").count(), 16, "{text}");
+    let slowest = text.lines().find_map(|line| line.strip_prefix("slowest "));
+    let seconds: f64 = slowest.unwrap().parse().unwrap();
+    assert!(seconds < 15.0, "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::Service;
+use super::turn::InTurn;
 use crate::launch::registry::Registry;
 use crate::proto::DESCRIPTORS;
 use crate::proto::v1::node_agent_server::NodeAgentServer;
@@ -26,7 +27,8 @@ pub async fn routes(agent: Arc<Agent>) -> Routes {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("descriptions made by the compiler of the files");
-    Routes::new(NodeAgentServer::new(Service::new(agent)))
+    let service = NodeAgentServer::new(Service::new(agent.clone()));
+    Routes::new(InTurn::new(service, agent))
         .add_service(health_service)
         .add_service(reflection)
 }

@@ -58,6 +58,7 @@ pub async fn start(
     held: Held,
 ) -> Result<(Arc<Launch>, i32), LauncherStartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
+    let turn = held.account().turn().await;
     let job = request.job(&home, socket);
     let passed_on = PASSED_ON
         .iter()
@@ -77,6 +78,7 @@ pub async fn start(
     let (told, orders) = mpsc::unbounded_channel();
     let uid = user.uid;
     let described = in_memory(&describe(&job))?;
+    drop(turn);
     // It is a fork, which takes its time.
     let starting = spawn_blocking(move || {
         let launcher = user::spawn::steps::LauncherSpec {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use prost::Message;
 use prost::bytes::Bytes;
 
 use crate::proto::v1;
@@ -23,6 +24,10 @@ pub use layout::NodeLayout;
 const ID_MAX: usize = 64;
 /// Longest name of an allocation, in bytes.
 const ALLOCATION_MAX: usize = 256;
+/// Most programs of a launch.
+const APPS_MAX: usize = 4096;
+/// Most names of variables that all programs have together: each program has those of the launch.
+const NAMES_MAX: usize = 1 << 20;
 /// Longest key of a fabric's service, in bytes.
 const KEY_MAX: usize = 256;
 
@@ -118,6 +123,7 @@ impl LaunchRequest {
             return Err(RequestError::Allocation(allocation.len()));
         }
         let job = asked.job.unwrap_or_default();
+        check_apps(job.apps.len())?;
         let place = NodeLayout::check(
             layout::Asked {
                 peers: asked.peers,
@@ -137,6 +143,10 @@ impl LaunchRequest {
             }
             false => return Err(RequestError::TwoPrograms),
         };
+        let variables = (programs.len(), asked.env.len());
+        if variables.0.saturating_mul(variables.1) > NAMES_MAX {
+            return Err(RequestError::Names(variables.0, variables.1));
+        }
         let env = asked.env.into_iter().map(|(name, value)| v1::EnvVar {
             name: name.into(),
             value: value.into(),
@@ -145,7 +155,7 @@ impl LaunchRequest {
             id: asked.launch_id,
             allocation,
             programs,
-            env: variables(env)?,
+            env: self::variables(env)?,
             cxi: asked.cxi_credentials.map(cxi).transpose()?,
             pmi: pmi(asked.pmi_mode)?,
             run_as: asked.run_as,
@@ -166,6 +176,36 @@ impl LaunchRequest {
             },
             place,
         })
+    }
+}
+
+/// A request whose programs are not decoded.
+#[derive(Clone, PartialEq, Message)]
+struct EncodedRequest {
+    #[prost(message, optional, tag = "13")]
+    job: Option<EncodedJob>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EncodedJob {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    apps: Vec<Bytes>,
+}
+
+/// Refuses an encoded request with too many programs, before memory is taken for them.
+///
+/// # Errors
+/// [`RequestError::Apps`].
+pub fn check_encoded(message: Bytes) -> Result<(), RequestError> {
+    // An invalid one is refused when it is decoded.
+    let job = EncodedRequest::decode(message).unwrap_or_default().job;
+    check_apps(job.map_or(0, |job| job.apps.len()))
+}
+
+fn check_apps(apps: usize) -> Result<(), RequestError> {
+    match apps > APPS_MAX {
+        true => Err(RequestError::Apps(apps)),
+        false => Ok(()),
     }
 }
 

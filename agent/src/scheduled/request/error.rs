@@ -19,6 +19,14 @@ pub enum RequestError {
     /// Nothing to run.
     #[error("no program: set entrypoint, or program in each of job.apps")]
     NoProgram,
+    #[error("job.apps has {0} programs: use at most 4096, or several launches")]
+    Apps(usize),
+    /// Programs times variables of the launch.
+    #[error(
+        "{0} programs in job.apps with {1} variables in env: use fewer variables, or env of the programs that need \
+         them; programs times variables may be at most 1048576"
+    )]
+    Names(usize, usize),
     /// Both ways to name programs.
     #[error("both entrypoint or args and job.apps are set: use one of them")]
     TwoPrograms,

@@ -51,6 +51,44 @@ fn refused(asked: LaunchProcessesRequest) -> String {
 }
 
 #[test]
+fn launch_request_with_too_many_programs_is_refused() {
+    let apps = |count: usize| {
+        let app = App {
+            program: "a".into(),
+            ranks: 1,
+            ..Default::default()
+        };
+        LaunchProcessesRequest {
+            entrypoint: String::new(),
+            tasks_per_node: count as u32,
+            world_size: count as u32,
+            job: Some(JobSpec {
+                apps: vec![app; count],
+                ..Default::default()
+            }),
+            ..alone()
+        }
+    };
+    let encoded = |request: &LaunchProcessesRequest| check_encoded(request.encode_to_vec().into());
+    let mut most = apps(4096);
+    assert_eq!(encoded(&most), Ok(()));
+    assert_eq!(check(most.clone()).unwrap().programs.len(), 4096);
+    let more = apps(4097);
+    assert_eq!(encoded(&more), Err(RequestError::Apps(4097)));
+    let expected = "job.apps has 4097 programs: use at most 4096, or several launches";
+    assert_eq!(refused(more), expected);
+    // Two parts of a message are one; nothing else is refused here.
+    let halves = [apps(4096).encode_to_vec(), apps(1).encode_to_vec()].concat();
+    assert_eq!(check_encoded(halves.into()), Err(RequestError::Apps(4097)));
+    assert_eq!(check_encoded(Bytes::from_static(b"\xff")), Ok(()));
+    let name = |number| (format!("V{number}"), String::new());
+    most.env = (0..257).map(name).collect();
+    assert!(refused(most.clone()).starts_with("4096 programs in job.apps with 257 variables"));
+    most.env.pop_first();
+    assert!(check(most).is_ok());
+}
+
+#[test]
 fn what_the_plain_fields_say_is_a_whole_launch() {
     let request = check(alone()).unwrap();
     assert_eq!(request.pmi, PmiChoice::Pmi2);
