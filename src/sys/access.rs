@@ -1,11 +1,54 @@
-//! What this process may do with a file, without trying.
+//! What this process may do with a file, without trying, and which files of settings it follows.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
+
+/// Owner of files whose owner has no number in this user namespace. Source: `DEFAULT_OVERFLOWUID` in the kernel.
+const UNMAPPED: u32 = 65534;
+
+/// Reads a file of settings that not every user can write.
+///
+/// # Errors
+/// The system's, and that every user could have written it.
+pub fn read_settings(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let found = file.metadata()?;
+    if found.is_file() && found.mode() & 0o002 != 0 {
+        return Err(io::Error::other(
+            "every user may write it; use chmod o-w after a look at its contents",
+        ));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The same of a file that only root or this process's user owns.
+///
+/// # Errors
+/// As [`read_settings`], and that another user owns it.
+pub fn read_own_settings(path: &Path) -> io::Result<String> {
+    let own = rustix::process::geteuid().as_raw();
+    let owner = File::open(path)?.metadata()?.uid();
+    match [0, own].contains(&owner) || owner == UNMAPPED && !has_all_users() {
+        true => read_settings(path),
+        false => Err(io::Error::other(format!(
+            "it belongs to user id {owner}, and neither to root nor to user id {own}; use chown after a look at its \
+             contents"
+        ))),
+    }
+}
+
+/// Whether every user of the system has a number in this user namespace. Source: user_namespaces(7).
+fn has_all_users() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_ascii_whitespace().nth(2) == Some("4294967295")
+}
 
 /// Whether this process has these permissions for a file, by its effective ids.
 ///
@@ -76,6 +119,35 @@ pub fn is_program(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_others_can_write_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        let mode = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&file, mode).unwrap();
+        };
+        mode(0o664);
+        assert_eq!(read_settings(&file).unwrap(), "x");
+        assert_eq!(read_own_settings(&file).unwrap(), "x");
+        mode(0o646);
+        let refused = read_settings(&file).unwrap_err().to_string();
+        assert!(refused.starts_with("every user may write it"), "{refused}");
+        assert!(read_own_settings(&file).is_err());
+        assert_eq!(read_settings(Path::new("/dev/null")).unwrap(), "");
+        if rustix::process::geteuid().is_root() && has_all_users() {
+            mode(0o644);
+            std::os::unix::fs::chown(&file, Some(4711), None).unwrap();
+            assert_eq!(read_settings(&file).unwrap(), "x");
+            let refused = read_own_settings(&file).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("it belongs to user id 4711"),
+                "{refused}"
+            );
+        }
+    }
 
     #[test]
     fn what_could_not_be_written_is_known_without_trying() {

@@ -1,6 +1,7 @@
 //! Defaults files: which count, in which order, and what is said when they are wrong.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::common::{Outcome, Run};
@@ -180,4 +181,13 @@ fn details_name_the_files_that_count() {
         outcome.err().contains("site.toml: label, pmi\n"),
         "{outcome:?}"
     );
+}
+
+#[test]
+fn defaults_that_every_user_can_write_are_refused() {
+    let run = with_files("label = true\n", "", ["-n", "1", "true"]);
+    let mode = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(run.dir().join("site.toml"), mode).unwrap();
+    let outcome = run.run().expect(125);
+    outcome.expect_one_line(&["site.toml", "every user may write it"]);
 }

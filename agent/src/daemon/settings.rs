@@ -21,6 +21,7 @@ use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::tls::{CredentialsError, Heartbeat, Tls};
 use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat, OnStop};
+use wireup::sys::access::read_own_settings;
 use wireup::sys::accounts;
 use wireup_core::job::hosts::registered::Registered;
 use wireup_core::job::hosts::{self, HostList, Problem};
@@ -151,7 +152,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         None => (default_directory("agent.toml", "--config")?, false),
     };
     let wrong = |what: String| SettingsError::Config(path.clone(), what);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match read_own_settings(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !asked => return Ok(args),
         Err(error) => return Err(wrong(error.to_string())),

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
+use crate::sys::access::read_settings;
 
 /// The site's file, unless [`SITE_VARIABLE`] names another.
 const SITE: &str = "/etc/wireup.toml";
@@ -58,7 +59,7 @@ impl FileLocation {
             path: self.path.clone(),
             error,
         };
-        match std::fs::read_to_string(&self.path) {
+        match read_settings(&self.path) {
             Ok(text) => Ok(Some(text)),
             Err(error) if is_absent(&self.path, &error) => match self.named_by {
                 None => Ok(None),
