@@ -1,15 +1,16 @@
 //! Serves what an agent counts to Prometheus: over HTTP on a loopback address, elsewhere over TLS to who shows a
 //! certificate of the agents' authority.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tracing::{info, warn};
@@ -20,8 +21,8 @@ use crate::state::Agent;
 use crate::tls::Tls;
 use wireup_core::metrics::{Exposition, HttpAnswer, Kind, REQUEST_MAX, answer};
 
-/// Who may be served at a time. More wait in the kernel.
-const CALLERS: usize = 16;
+/// Connections at a time. One more ends an older one, so that no user can hold all.
+const CALLERS: usize = 64;
 
 /// How long a request and its answer may take, the handshake included.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -41,11 +42,9 @@ pub async fn serve(agent: Arc<Agent>, listener: TcpListener, tls: Arc<Tls>) {
         let scheme = if open { "http" } else { "https" };
         info!("serves metrics at {scheme}://{address}/metrics");
     }
-    let places = Arc::new(Semaphore::new(CALLERS));
+    // Oldest first.
+    let mut callers: Vec<(IpAddr, AbortHandle)> = Vec::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else {
-            return;
-        };
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -54,15 +53,32 @@ pub async fn serve(agent: Arc<Agent>, listener: TcpListener, tls: Arc<Tls>) {
                 continue;
             }
         };
+        callers.retain(|(_, task)| !task.is_finished());
+        if callers.len() >= CALLERS {
+            let addresses: Vec<IpAddr> = callers.iter().map(|(address, _)| *address).collect();
+            callers.remove(displaced(&addresses)).1.abort();
+        }
         let (agent, tls) = (agent.clone(), tls.clone());
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let served = timeout(LIMIT, serve_one(&agent, stream, (!open).then_some(&*tls)));
             if let Ok(Err(error)) = served.await {
                 refused(&agent.refusals, from, &error);
             }
-            drop(place);
         });
+        callers.push((from.ip(), task.abort_handle()));
     }
+}
+
+/// Index of the connection that gives way to another: the oldest one of the address that has the most. One that asks is
+/// answered at once, so the oldest one is silent.
+fn displaced(callers: &[IpAddr]) -> usize {
+    let mut counts: BTreeMap<&IpAddr, usize> = BTreeMap::new();
+    for address in callers {
+        *counts.entry(address).or_default() += 1;
+    }
+    let most = counts.values().copied().max().unwrap_or(0);
+    let oldest = callers.iter().position(|address| counts[address] == most);
+    oldest.unwrap_or(0)
 }
 
 fn refused(refusals: &Refusals, from: SocketAddr, error: &io::Error) {
@@ -192,4 +208,17 @@ fn text(agent: &Agent) -> String {
     out.family(fences, Kind::Histogram, help)
         .histogram(fences, &[], &counters.fences());
     out.into_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_connection_of_busiest_address_gives_way() {
+        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let callers = [1, 2, 3, 2, 1, 2].map(address);
+        assert_eq!(displaced(&callers), 1);
+        assert_eq!(displaced(&callers[..1]), 0);
+    }
 }

@@ -112,7 +112,22 @@ impl Controller {
 
     fn accept_callers(&mut self, metrics: bool) {
         while let Some(socket) = self.accept(metrics) {
+            if metrics {
+                self.make_place_for_metrics();
+            }
             self.add_caller(socket, metrics);
+        }
+    }
+
+    /// Ends the oldest connection that reads metrics if they are too many: any user may connect, and say nothing.
+    fn make_place_for_metrics(&mut self) {
+        let readers = self.requests.callers.iter();
+        let mut readers = readers.filter(|(_, caller)| caller.metrics);
+        let oldest = readers.next().map(|(number, _)| *number);
+        if readers.count() + 1 >= CALLERS_MAX
+            && let Some(oldest) = oldest
+        {
+            self.forget(oldest);
         }
     }
 
@@ -131,7 +146,7 @@ impl Controller {
             // What may be read over the network of this machine is no secret of the user.
             let permitted = metrics
                 || socket_peercred(&socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
-            if permitted && !full {
+            if permitted && (metrics || !full) {
                 return Some(socket);
             }
         }
