@@ -15,16 +15,20 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
 
+use crate::backend::cleanup_record;
 use crate::failure::{RequestError, RunFailure};
-use crate::sys::unix_socket::connect_within;
+use crate::sys::unix_socket::connect_from;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::socket;
+use wireup_core::link::socket::{self, LAUNCHER_END};
 
 /// How long an agent may take to accept a connection.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The same where others wait meanwhile.
 const SHORT_LIMIT: Duration = Duration::from_secs(1);
+
+/// The name of the own end, if it has one, and how long the agent may take to accept.
+type Connecting<'a> = (Option<&'a SocketAddrUnix>, Duration);
 
 /// Why a path is skipped.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +73,26 @@ pub fn find(
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, RunFailure> {
-    look(given, user, runtime, ACCEPT_LIMIT).map_err(|tried| NoneServes { tried }.into())
+    look(given, user, runtime, (None, ACCEPT_LIMIT)).map_err(|tried| NoneServes { tried }.into())
+}
+
+/// Connects to the agent that [`find`] finds, for a launch.
+///
+/// # Errors
+/// As [`find`].
+pub(crate) fn find_for_launch(
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+) -> Result<OwnedFd, RunFailure> {
+    let name = || {
+        let number = cleanup_record::number()?;
+        let name = [LAUNCHER_END, format!("{number:016x}").as_bytes()].concat();
+        SocketAddrUnix::new_abstract_name(&name)
+    };
+    let own = name().map_err(|errno| RunFailure::system("cannot name a socket", errno))?;
+    look(given, user, runtime, (Some(&own), ACCEPT_LIMIT))
+        .map_err(|tried| NoneServes { tried }.into())
 }
 
 /// The agent that [`find`] finds, if there is one that does not keep others waiting.
@@ -78,22 +101,22 @@ pub(crate) fn try_find(
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Option<OwnedFd> {
-    look(given, user, runtime, SHORT_LIMIT).ok()
+    look(given, user, runtime, (None, SHORT_LIMIT)).ok()
 }
 
 fn look(
     given: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
-    limit: Duration,
+    how: Connecting<'_>,
 ) -> Result<OwnedFd, Vec<NoAgent>> {
     if let Some(path) = given {
-        return connect_to(path, limit).map_err(|failure| vec![failure]);
+        return connect_to(path, how).map_err(|failure| vec![failure]);
     }
     let mut failures = Vec::new();
     for path in &socket::candidates(user, runtime) {
         let connected = is_private(path, user)
-            .and_then(|()| connect_to(path, limit))
+            .and_then(|()| connect_to(path, how))
             .and_then(|socket| known(socket, path, user));
         match connected {
             Ok(socket) => return Ok(socket),
@@ -145,11 +168,12 @@ fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent>
 /// # Errors
 /// In words, with the path.
 pub(crate) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
-    connect_to(path, SHORT_LIMIT).and_then(|socket| known(socket, path, user))
+    connect_to(path, (None, SHORT_LIMIT)).and_then(|socket| known(socket, path, user))
 }
 
-fn connect_to(path: &Path, limit: Duration) -> Result<OwnedFd, NoAgent> {
-    let connected = SocketAddrUnix::new(path).and_then(|address| connect_within(&address, limit));
+fn connect_to(path: &Path, (own, limit): Connecting<'_>) -> Result<OwnedFd, NoAgent> {
+    let address = SocketAddrUnix::new(path);
+    let connected = address.and_then(|address| connect_from(own, &address, limit));
     connected.map_err(|errno| {
         let path = path.display().to_string();
         match errno {

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
+};
 
 /// Interval between attempts while the listen queue is full.
 const NAP: Timespec = Timespec {
@@ -18,8 +20,23 @@ const NAP: Timespec = Timespec {
 /// # Errors
 /// The system's; `ETIMEDOUT` if the listen queue stayed full, since no process accepts.
 pub fn connect_within(address: &SocketAddrUnix, limit: Duration) -> rustix::io::Result<OwnedFd> {
+    connect_from(None, address, limit)
+}
+
+/// The same, from an end that has this address.
+///
+/// # Errors
+/// As [`connect_within`].
+pub fn connect_from(
+    own: Option<&SocketAddrUnix>,
+    address: &SocketAddrUnix,
+    limit: Duration,
+) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    if let Some(own) = own {
+        bind(&socket, own)?;
+    }
     let start = Instant::now();
     loop {
         match connect(&socket, address) {

@@ -8,6 +8,10 @@ use crate::job::ids::UserId;
 /// The socket of the agent that serves every user of a node.
 pub const OF_SYSTEM: &str = "/run/wireup/agent.sock";
 
+/// Beginning of the abstract name of a launcher's end of its connection. The helper of an agent without root's rights
+/// starts root's steps for such connections only: other commands of root connect as well.
+pub const LAUNCHER_END: &[u8] = b"wireup-launcher-";
+
 /// Where an agent that runs as `user` listens; `runtime` is its `XDG_RUNTIME_DIR`.
 ///
 /// The owner of directory and socket is not checked: in `/tmp` another user may have been first. An

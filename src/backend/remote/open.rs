@@ -10,7 +10,7 @@ use super::staging::Sending;
 use crate::backend::job_label::JobLabel;
 use crate::backend::launch_agents;
 use crate::backend::link_message::Description;
-use crate::backend::local_agent::find;
+use crate::backend::local_agent::find_for_launch;
 use crate::failure::RunFailure;
 use crate::plan::{Plan, StagedFiles};
 use crate::sys::local_link::LinkEnd;
@@ -40,7 +40,7 @@ impl RemoteBackend {
                 let (socket, entry) = launch_agents::start(starter)?;
                 (socket, Some(entry))
             }
-            None => (find(given, plan.job.user, runtime)?, None),
+            None => (find_for_launch(given, plan.job.user, runtime)?, None),
         };
         let own = |errno| RunFailure::system("cannot wait for events", errno);
         let poll = Poll::new().map_err(own)?;

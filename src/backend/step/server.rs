@@ -16,7 +16,7 @@ mod copy;
 #[allow(unsafe_code, reason = "an ioctl that rustix lacks")]
 mod rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -86,6 +86,8 @@ struct Server {
     /// Started processes that have not ended.
     made: BTreeMap<u64, OwnedFd>,
     last: u64,
+    /// Cookies of the connections that have brought a step of root.
+    used: BTreeSet<u64>,
 }
 
 fn broken(error: impl Into<io::Error>) -> RunFailure {
@@ -115,6 +117,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         separated: None,
         made: BTreeMap::new(),
         last: 0,
+        used: BTreeSet::new(),
     };
     // What others left when the machine's agent was not there to end it.
     cleanup_record::collect_of_all_users(None);
@@ -312,12 +315,12 @@ impl Server {
     }
 
     /// The process to start, if that is permitted.
-    fn make(&self, owner: ProcessOwner, wanted: &rules::WantedProcess, part: Part) -> Outcome {
+    fn make(&mut self, owner: ProcessOwner, wanted: &rules::WantedProcess, part: Part) -> Outcome {
         let becomes = match (&self.separated, owner) {
             (None, ProcessOwner::Own) => Becomes::Nobody,
             (None, ProcessOwner::Numbers(account)) => Becomes::Known(account),
             (Some((rules, accounts)), ProcessOwner::User { uid, gid }) => {
-                if let Err(reason) = rules::check(rules, uid, wanted) {
+                if let Err(reason) = rules::check(rules, uid, wanted, &mut self.used) {
                     return Outcome::refused(reason.to_string());
                 }
                 let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);

@@ -1,18 +1,21 @@
 //! Rules of the helper for an agent that has given up its rights: for which users it starts
 //! processes.
 //!
-//! Rule: a launch of root needs a connection from root to the agent's socket. The connection proves
-//! it, if it was accepted on that very socket: a client's end shows the listener, which would be
+//! Rule: a launch of root needs a connection from a launcher of root to the agent's socket, one for each step. The connection
+//! proves it, if it was accepted on that very socket: a client's end shows the listener, which would be
 //! root as well. Source: unix(7), `SO_PEERCRED`; `SIOCUNIXFILE` in Linux's `net/unix/af_unix.c`.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
+use rustix::net::sockopt::{socket_cookie, socket_peercred};
+use rustix::net::{SocketAddrUnix, getpeername};
 
+use wireup_core::link::socket::LAUNCHER_END;
 use wireup_core::link::steps::{Rules, SocketFile};
 
 /// The request for the file to which a socket is bound. Source: `linux/un.h`.
@@ -46,11 +49,16 @@ pub(super) enum RuleViolation {
     System { uid: u32, lowest: u32 },
 }
 
-/// Refuses users for whom no processes are started.
+/// Refuses users for whom no processes are started. `used` are the connections that have brought a step of root.
 ///
 /// # Errors
 /// [`RuleViolation`].
-pub(super) fn check(rules: &Rules, uid: u32, wanted: &WantedProcess) -> Result<(), RuleViolation> {
+pub(super) fn check(
+    rules: &Rules,
+    uid: u32,
+    wanted: &WantedProcess,
+    used: &mut BTreeSet<u64>,
+) -> Result<(), RuleViolation> {
     match (uid, wanted) {
         (0, _) if rules.root_launches => Ok(()),
         (
@@ -58,7 +66,7 @@ pub(super) fn check(rules: &Rules, uid: u32, wanted: &WantedProcess) -> Result<(
             WantedProcess::Step {
                 caller: Some(caller),
             },
-        ) => is_root_s(rules, caller).map_err(RuleViolation::NotShown),
+        ) => is_root_s(rules, caller, used).map_err(RuleViolation::NotShown),
         (0, _) => Err(RuleViolation::RootFromElsewhere),
         (uid, _) if uid == rules.agent => Err(RuleViolation::Agent(uid)),
         (uid, _) if uid < rules.lowest => Err(RuleViolation::System {
@@ -72,8 +80,8 @@ pub(super) fn check(rules: &Rules, uid: u32, wanted: &WantedProcess) -> Result<(
 const REMEDY: &str =
     "--root-launches (root-launches = true in agent.toml) allows those that other nodes bring";
 
-/// Whether it is an open connection from root to the agent.
-fn is_root_s(rules: &Rules, caller: &OwnedFd) -> io::Result<()> {
+/// Whether it is an open connection from a launcher of root to the agent, which has brought no step before.
+fn is_root_s(rules: &Rules, caller: &OwnedFd, used: &mut BTreeSet<u64>) -> io::Result<()> {
     let other = |what: &str| Err(io::Error::other(what));
     let file = bound_to(caller)?;
     if (file.dev(), file.ino()) != identity(&rules.socket) {
@@ -88,8 +96,17 @@ fn is_root_s(rules: &Rules, caller: &OwnedFd) -> io::Result<()> {
         .revents()
         .intersects(PollFlags::HUP | PollFlags::RDHUP)
     {
-        true => other("the launcher has gone"),
-        false => Ok(()),
+        true => return other("the launcher has gone"),
+        false => {}
+    }
+    let end = getpeername(caller)?.and_then(|end| SocketAddrUnix::try_from(end).ok());
+    let name = end.as_ref().and_then(SocketAddrUnix::abstract_name);
+    if !name.is_some_and(|name| name.starts_with(LAUNCHER_END)) {
+        return other("root has connected, but not for a launch");
+    }
+    match used.insert(socket_cookie(caller)?) {
+        true => Ok(()),
+        false => other("this connection has brought a launch before"),
     }
 }
 
@@ -110,8 +127,10 @@ fn bound_to(socket: &OwnedFd) -> io::Result<std::fs::Metadata> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::time::Duration;
 
     use super::*;
+    use crate::sys::unix_socket::connect_from;
 
     fn rules(socket: SocketFile) -> Rules {
         Rules {
@@ -134,8 +153,10 @@ mod tests {
     #[test]
     fn people_are_started_and_neither_the_system_s_accounts_nor_the_agent_s_nor_root() {
         let mut rules = rules(nowhere());
-        let refused =
-            |rules: &Rules, uid, wanted| check(rules, uid, &wanted).err().map(|e| e.to_string());
+        let refused = |rules: &Rules, uid, wanted| {
+            let refused = check(rules, uid, &wanted, &mut BTreeSet::new());
+            refused.err().map(|e| e.to_string())
+        };
         let step = || WantedProcess::Step { caller: None };
         for uid in [1000, 4999, 70_000] {
             assert_eq!(refused(&rules, uid, step()), None);
@@ -166,13 +187,20 @@ mod tests {
             dev: found.dev(),
             ino: found.ino(),
         });
-        let refused = |caller: UnixStream| {
+        let mut used = BTreeSet::new();
+        let mut refused = |caller: UnixStream| {
             let caller = Some(caller.into());
-            check(&rules, 0, &WantedProcess::Step { caller })
+            check(&rules, 0, &WantedProcess::Step { caller }, &mut used)
                 .err()
                 .map(|e| e.to_string())
         };
-        let client = UnixStream::connect(&path).unwrap();
+        let launcher = || {
+            let end = [LAUNCHER_END, std::process::id().to_string().as_bytes()].concat();
+            let end = SocketAddrUnix::new_abstract_name(&end).unwrap();
+            let agent = SocketAddrUnix::new(&path).unwrap();
+            connect_from(Some(&end), &agent, Duration::ZERO).unwrap()
+        };
+        let client = launcher();
         let accepted = listener.accept().unwrap().0;
         if !rustix::process::geteuid().is_root() {
             // A process that is not root does not get it either.
@@ -180,8 +208,13 @@ mod tests {
             return;
         }
         assert_eq!(refused(accepted.try_clone().unwrap()), None);
+        let why = refused(accepted.try_clone().unwrap()).unwrap();
+        assert!(why.contains("has brought a launch before"), "{why}");
+        let _query = UnixStream::connect(&path).unwrap();
+        let why = refused(listener.accept().unwrap().0).unwrap();
+        assert!(why.contains("not for a launch"), "{why}");
         // The client's own end shows the listener.
-        assert!(refused(client.try_clone().unwrap()).is_some());
+        assert!(refused(client.try_clone().unwrap().into()).is_some());
         drop(client);
         let why = refused(accepted).unwrap();
         assert!(why.contains("has gone"), "{why}");
