@@ -49,6 +49,17 @@ pub(super) fn too_late(limit: Duration) -> SpawnFailure {
     }
 }
 
+/// An `MPI_Comm_spawn` whose processes have not contacted PMI in time.
+fn not_joined_in_time(limit: Duration) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::TimedOut,
+        text: format!(
+            "no process contacted PMI or PMIx within the {} s allowed; MPI_Comm_spawn starts programs of the parent's MPI only",
+            limit.as_secs_f64()
+        ),
+    }
+}
+
 /// Why nothing is spawned any more.
 fn ending() -> SpawnFailure {
     SpawnFailure {
@@ -156,7 +167,10 @@ impl Controller {
 
     pub(super) fn begin_spawn(&mut self, wanting: Wanting, job: SpawnedJob, plan: Arc<Plan>) {
         let Wanting {
-            asker, by, limit, ..
+            asker,
+            by,
+            limit,
+            request,
         } = wanting;
         let size = plan.job.ranks.size();
         if self.wants_details() {
@@ -184,6 +198,8 @@ impl Controller {
             asker,
             by,
             limit,
+            is_started: false,
+            expects_mpi: request.expects_mpi(),
             failure: None,
         };
         if matches!(birth.by, Spawner::Tool(_)) {
@@ -261,17 +277,49 @@ impl Controller {
 
     /// The start of every rank of a spawned job has been reported.
     pub(super) fn spawn_started(&mut self, job: JobNumber) {
-        let well = |birth: &mut Birth| birth.failure.is_none();
-        let birth = self.family.births.get_mut(&job);
-        if birth.is_some_and(well)
-            && let Some(birth) = self.family.births.remove(&job)
-        {
+        if let Some(birth) = self.family.births.get_mut(&job) {
+            birth.is_started = true;
+            if birth.failure.is_none() {
+                self.show_to_debuggers(job);
+            }
+        }
+        self.confirm_spawn(job);
+        self.job_may_be_over(job);
+    }
+
+    /// Answers a spawn whose processes run; that of an MPI once one of them has made contact: its
+    /// parent then waits for them without limit.
+    pub(super) fn confirm_spawn(&mut self, job: JobNumber) {
+        let is_well = |birth: &Birth| birth.is_started && birth.failure.is_none();
+        let Some(birth) = self.family.births.get(&job).filter(|birth| is_well(birth)) else {
+            return;
+        };
+        let has_joined = |process: GlobalRank| self.lives[process.index()].connected;
+        if birth.expects_mpi && !self.jobs.processes_of(job).any(has_joined) {
+            return;
+        }
+        if let Some(birth) = self.family.births.remove(&job) {
             let plan = self.jobs.get(job).expect("it was added when it was begun");
             let name = plan.job.nspace.clone();
             self.answer_spawn(birth.asker, &birth.by, Ok(name));
-            self.show_to_debuggers(job);
         }
-        self.job_may_be_over(job);
+    }
+
+    /// Why an `MPI_Comm_spawn` fails whose processes have all ended without contact.
+    fn never_joined(&self, job: JobNumber) -> SpawnFailure {
+        let apps = self.jobs.get(job).map_or(&[][..], |plan| &plan.apps[..]);
+        let programs = apps
+            .iter()
+            .map(|app| app.program.path().display().to_string());
+        let programs: BTreeSet<String> = programs.collect();
+        let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
+        SpawnFailure {
+            kind: SpawnFailureKind::Failed,
+            text: format!(
+                "all processes of {} ended without contacting PMI or PMIx; MPI_Comm_spawn starts programs of the parent's MPI only",
+                programs.join(", ")
+            ),
+        }
     }
 
     /// Nothing more will be heard of a process.
@@ -283,15 +331,14 @@ impl Controller {
     }
 
     fn job_may_be_over(&mut self, job: JobNumber) {
-        let born = |birth: &Birth| birth.failure.is_some();
+        let born = |birth: &Birth| birth.is_started || birth.failure.is_some();
         let is_born = self.family.births.get(&job).is_none_or(born);
         if self.family.members[job.index()].remaining > 0 || !is_born {
             return;
         }
         self.family.members[job.index()].span = Span::none();
-        if let Some(birth) = self.family.births.remove(&job)
-            && let Some(failure) = birth.failure
-        {
+        if let Some(birth) = self.family.births.remove(&job) {
+            let failure = birth.failure.unwrap_or_else(|| self.never_joined(job));
             self.answer_spawn(birth.asker, &birth.by, Err(failure));
         }
         if self.supervisor.is_over() || self.supervisor.is_ending() {
@@ -346,10 +393,16 @@ impl Controller {
         let births = self.family.births.iter();
         let late: Vec<_> = births
             .filter(|(_, birth)| late(birth))
-            .filter_map(|(job, birth)| Some((*job, birth.limit?.0)))
+            .filter_map(|(job, birth)| {
+                let failure = match birth.is_started {
+                    true => not_joined_in_time,
+                    false => too_late,
+                };
+                Some((*job, failure(birth.limit?.0)))
+            })
             .collect();
-        for (job, limit) in late {
-            self.spawn_failed(job, too_late(limit));
+        for (job, failure) in late {
+            self.spawn_failed(job, failure);
         }
         if self.supervisor.is_ending() {
             self.drop_births();

@@ -163,6 +163,9 @@ impl Controller {
             }
         }
         self.rank_changed(rank, state);
+        if state == RankState::Connected {
+            self.confirm_spawn(self.jobs.identity(rank).0);
+        }
     }
 
     /// A rank came into another state.

@@ -191,6 +191,12 @@ fn forms(mpi: &Mpi) {
     let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();
     let outcome = outcome.expect(0);
     assert!(outcome.err().contains("/no/such/program"), "{outcome:?}");
+    // A program without MPI, on the other host.
+    let args = ["from=self", "bad=/bin/true", "info.host=node02"];
+    let outcome = run(&cluster, mpi, &list, 1, "spawn").more(args).run();
+    let outcome = outcome.expect(0);
+    let why = "all processes of /bin/true ended without contacting PMI";
+    assert!(outcome.err().contains(why), "{outcome:?}");
     // Where it is said.
     let args = ["info.host=node02", "info.wdir=/usr"];
     let outcome = run(&cluster, mpi, &list, 2, "spawn").more(args).run();

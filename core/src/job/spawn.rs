@@ -39,6 +39,28 @@ pub struct SpawnRequest {
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// Variable or key with which MPICH and Intel MPI pass the parent's port to spawned processes.
+const MPICH_PARENT_PORT: &str = "PARENT_ROOT_PORT_NAME";
+
+/// Variable with which Open MPI does; empty with the info key `ompi_non_mpi`.
+const OPENMPI_PARENT_PORT: &str = "OMPI_PARENT_PORT";
+
+impl SpawnRequest {
+    /// Whether this is the request of an `MPI_Comm_spawn`: the parent waits until the new processes connect to
+    /// the port that the request passes to them.
+    pub fn expects_mpi(&self) -> bool {
+        let has_port = |entry: &std::ffi::OsString| {
+            let entry = entry.as_encoded_bytes();
+            let port = |name: &str| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+            let port = port(MPICH_PARENT_PORT).or_else(|| port(OPENMPI_PARENT_PORT));
+            port.is_some_and(|port| !port.is_empty())
+        };
+        let mut keys = self.preputs.iter().map(|(key, _)| key);
+        keys.any(|key| key == MPICH_PARENT_PORT.as_bytes())
+            || self.apps.iter().flat_map(|app| &app.env).any(has_port)
+    }
+}
+
 /// One application context of a [`SpawnRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnApp {
@@ -113,3 +135,40 @@ pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfil
                             pmix.dbg.exec,pmix.dbg.init,pmix.dbg.notify,\
                             pmix.debugger,pmix.dbg.tgt,pmix.dbg.job,pmix.dbg.dpnd,pmix.dbg.dpproc,\
                             pmix.fwd.stdin,pmix.fwd.stdout,pmix.fwd.stderr,pmix.stdin,pmix.alloc.id,pmix.pset.nm";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mpi_spawn_is_recognised_by_port_of_parent() {
+        let request = |env: &[&str], preput: Option<&str>| SpawnRequest {
+            apps: vec![SpawnApp {
+                program: "p".into(),
+                args: Vec::new(),
+                env: env.iter().map(Into::into).collect(),
+                cwd: None,
+                count: 1,
+                infos: Vec::new(),
+            }],
+            infos: Vec::new(),
+            preputs: preput
+                .map(|key| (key.into(), b"port".to_vec()))
+                .into_iter()
+                .collect(),
+        };
+        for (env, preput, expected) in [
+            (&["A=1"][..], None, false),
+            (&[], Some("other"), false),
+            (&[], Some("PARENT_ROOT_PORT_NAME"), true),
+            (&["PARENT_ROOT_PORT_NAME=tag#0$"], None, true),
+            (&["A=1", "OMPI_PARENT_PORT=1.0:2"], None, true),
+            // Open MPI with the info key ompi_non_mpi.
+            (&["OMPI_PARENT_PORT="], None, false),
+            (&["OMPI_PARENT_PORTS=1"], None, false),
+        ] {
+            let request = request(env, preput);
+            assert_eq!(request.expects_mpi(), expected, "{request:?}");
+        }
+    }
+}

@@ -65,8 +65,8 @@ pub(crate) struct EndingArgs {
     #[arg(allow_negative_numbers = true)]
     fence_timeout: Option<Duration>,
 
-    /// Fail a spawn that has not started all its processes after this many seconds, and end those
-    /// that it has started
+    /// Fail a spawn that has not started all its processes after this many seconds, or an MPI_Comm_spawn
+    /// none of whose processes has contacted PMI or PMIx by then, and end those that it has started
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     spawn_timeout: Option<Duration>,

@@ -16,6 +16,10 @@ pub(super) struct Birth {
     pub(super) by: Spawner,
     /// How long that may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
+    /// Whether the start of every process has been reported.
+    pub(super) is_started: bool,
+    /// Whether the requester waits for its processes to join: it is answered when one has made contact.
+    pub(super) expects_mpi: bool,
     /// Why it is given up. The answer waits until nothing of it is left.
     pub(super) failure: Option<SpawnFailure>,
 }
