@@ -28,6 +28,7 @@ pub mod local_link;
 pub mod mount_into;
 #[allow(unsafe_code, reason = "requests to loop devices")]
 pub mod mounts;
+pub mod mpich_segment;
 #[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
 pub mod mpir;
 #[allow(unsafe_code, reason = "getnameinfo(3)")]

@@ -50,6 +50,7 @@ use crate::plan::jobs::Planned as _;
 use crate::plan::staging::Unpacked;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::channel::Channel;
+use crate::sys::mpich_segment::SegmentWatch;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::Poll;
 use crate::sys::process_state::Surroundings;
@@ -131,6 +132,8 @@ pub(crate) struct LocalBackend {
     pushed: Pushed,
     /// Decides which of the ranks' failures was first.
     failures: HostFailures,
+    /// Shared memory of an MPICH that sends its finalize when processes exit, once one has been seen.
+    segments: Option<SegmentWatch>,
     /// Ranks whose memory the kernel dumped when they were killed: their pid, and the signal.
     dumped: BTreeMap<GlobalRank, (i32, i32)>,
     /// Processes whose exit has an owner.
@@ -238,6 +241,7 @@ impl LocalBackend {
             stdin_pipes: Vec::new(),
             pushed: Pushed::default(),
             failures: HostFailures::new(parts.plan.offer.pmix),
+            segments: None,
             dumped: BTreeMap::new(),
             owned: BTreeSet::new(),
             rank_pids: BTreeSet::new(),

@@ -1,6 +1,8 @@
 /*
  * exitcode RANK HOW CODE: that rank (or `all`) ends with that code, or by that signal:
  *     finalized         after MPI_Finalize; the other ranks end with 0
+ *     finalized-quick   the same, by _exit(2), which calls no exit handlers
+ *     finalized-exec    the same, by executing a shell
  *     before-init       without MPI_Init, which the others call
  *     without-finalize  after MPI_Init and a barrier; the others wait to be killed
  *     signal            the same, by raising signal CODE
@@ -24,7 +26,7 @@ int main(int argc, char **argv)
     const char *how = argv[2];
     int code = (int)number_argument(argv[3]);
     int by_signal = strcmp(how, "signal") == 0;
-    if (!by_signal && strcmp(how, "finalized") != 0 && strcmp(how, "before-init") != 0 &&
+    if (!by_signal && strncmp(how, "finalized", 9) != 0 && strcmp(how, "before-init") != 0 &&
         strcmp(how, "without-finalize") != 0 && strcmp(how, "exit-in-finalize") != 0)
         fail(2, "exitcode: unknown way to end: %s", how);
     alarm(LAST_RESORT_SECONDS);
@@ -38,8 +40,14 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     report("exitcode rank=%d how=%s", rank, how);
     int chosen = everybody || rank == who;
-    if (strcmp(how, "finalized") == 0) {
+    if (strncmp(how, "finalized", 9) == 0) {
+        char last_words[32];
         MPI_Finalize();
+        snprintf(last_words, sizeof last_words, "exit %d", chosen ? code : 0);
+        if (strcmp(how, "finalized-quick") == 0)
+            _exit(chosen ? code : 0);
+        if (strcmp(how, "finalized-exec") == 0)
+            execl("/bin/sh", "sh", "-c", last_words, (char *)NULL);
         return chosen ? code : 0;
     }
     MPI_Barrier(MPI_COMM_WORLD);

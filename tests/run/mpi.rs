@@ -218,6 +218,13 @@ fn exit_code(mpi: &Mpi) {
         &["exited with code 5 after MPI_Finalize"],
     );
     run(2, "all", "0").expect_success();
+    // MPICH 5 sends the finalize of PMI from an exit handler.
+    for how in ["finalized-quick", "finalized-exec"] {
+        let run = |who, code| mpi.run(3, &[], "exitcode", &[who, how, code]).run();
+        run("all", "0").expect_success();
+        let words = ["rank 1 (", "exited with code 3 after MPI_Finalize"];
+        expect_failure(run("1", "3"), 3, &words);
+    }
 }
 
 fn death(mpi: &Mpi) {

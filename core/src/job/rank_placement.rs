@@ -288,6 +288,14 @@ impl RankMap {
         (text.len() <= limit).then_some(text)
     }
 
+    /// Number of a node in [`Self::process_mapping`]; `None` for a node without ranks.
+    pub fn mapped_number(&self, node: NodeId) -> Option<u32> {
+        let first = |node| self.ranks_on(node).next();
+        let own = first(node)?;
+        let before = |node: &NodeId| first(*node).is_some_and(|first| first < own);
+        Some(self.node_ids().filter(before).count() as u32)
+    }
+
     /// A node's stays; none of a node the job does not know.
     fn stays(&self, node: NodeId) -> &[Stay] {
         let end = |index: usize| self.0.ends.get(index).map(|end| *end as usize);

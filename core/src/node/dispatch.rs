@@ -21,6 +21,13 @@ impl NodeCore {
                     self.pmi_effects(job, effects, now, actions);
                 }
             }
+            Event::PmiFinalized { rank } => {
+                if let Some((job, local, pmi)) = self.pmi_of(rank) {
+                    let mut effects = Vec::new();
+                    pmi.finalized(local, &mut effects);
+                    self.pmi_effects(job, effects, now, actions);
+                }
+            }
             Event::RankStarted { rank, pid } => {
                 self.rank_started(rank, pid);
                 self.started_stopped(rank, now, actions);

@@ -43,6 +43,10 @@ pub enum Event<'a> {
         /// As read.
         bytes: &'a [u8],
     },
+    /// A rank has left `MPI_Finalize` without a finalize of PMI ([`NodeCore::sessions_beside`]).
+    ///
+    /// [`NodeCore::sessions_beside`]: crate::node::NodeCore::sessions_beside
+    PmiFinalized { rank: NodeRank },
     /// A rank's process was started.
     RankStarted { rank: NodeRank, pid: u32 },
     /// Something was read of a rank's output.

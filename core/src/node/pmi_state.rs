@@ -50,6 +50,13 @@ impl NodeCore {
         state.contacted().then(|| state.dialect())
     }
 
+    /// Number of other ranks of a rank's job on this node between init and finalize, if the rank is there and its
+    /// library sends finalize only when its process exits.
+    pub fn sessions_beside(&self, rank: NodeRank) -> Option<u32> {
+        let (local, server) = self.pmi_seen(rank)?;
+        server.sessions_beside(local)
+    }
+
     /// Whether some rank of a job is between init and finalize on this node.
     pub fn any_active(&self, job: JobNumber) -> bool {
         let Some(member) = self.jobs.get(job) else {

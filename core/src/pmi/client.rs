@@ -10,6 +10,7 @@
 //!
 //! Rule: after finalize the connection stays, and another init may follow. Source:
 //! docs/pmi-wire.md#finalize.
+//! Rule: MPICH sends finalize from an atexit handler, from version 4.2 on. Source: docs/pmi-wire.md#finalize.
 //! Rule: where ranks may restart, another process may speak for a rank at any time: it is silent
 //! again. Source: docs/pmi-wire.md#restart.
 
@@ -26,6 +27,9 @@ use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};
 use super::wire_v2;
 use crate::job::ids::{AppNum, Nspace, Rank};
+
+/// Job attribute that only an MPICH reads which sends finalize when its process exits.
+const MEMORY_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
 
 /// Where a rank is in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +90,8 @@ pub struct ClientState {
     exchanges: bool,
     /// Another process spoke for the rank before.
     restarted: bool,
+    /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
+    finalizes_at_exit: bool,
 }
 
 impl ClientState {
@@ -100,7 +106,13 @@ impl ClientState {
             met: false,
             exchanges: false,
             restarted: false,
+            finalizes_at_exit: false,
         }
+    }
+
+    /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
+    pub(super) fn finalizes_at_exit(&self) -> bool {
+        self.finalizes_at_exit
     }
 
     /// Whether another process spoke for the rank before.
@@ -231,6 +243,7 @@ impl ClientState {
     /// Remembers a request for reports.
     pub(super) fn note(&mut self, call: &Call<'_>, subject: &[u8]) {
         self.exchanges |= call.command == PmiCommand::Put;
+        self.finalizes_at_exit |= subject == MEMORY_KINDS;
         self.last.clear();
         self.last.extend_from_slice(&call.name);
         if !subject.is_empty() {

@@ -19,7 +19,7 @@ mod serve;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::client::{ClientState, Input, Open, PmiClient};
+use super::client::{ClientPhase, ClientState, Input, Open, PmiClient};
 use super::collective::Collective;
 use super::command::{Call, Dialect, PmiCommand};
 use super::connections::Connections;
@@ -192,6 +192,27 @@ impl Server {
             if dialect != input.dialect() {
                 *input = Input::of(dialect);
             }
+        }
+    }
+
+    /// Number of other local ranks between init and finalize, if this one is there and its library sends
+    /// finalize only when its process exits: the rank may have left `MPI_Finalize` already.
+    pub fn sessions_beside(&self, rank: LocalRank) -> Option<u32> {
+        let state = self.state(rank);
+        if !state.in_session() || !state.finalizes_at_exit() {
+            return None;
+        }
+        let in_session = |client: &&PmiClient| client.state.in_session() && !client.state.ended();
+        let all = self.clients.iter().filter(in_session).count() as u32;
+        Some(all.saturating_sub(1))
+    }
+
+    /// The rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
+    pub fn finalized(&mut self, rank: LocalRank, effects: &mut Vec<Effect>) {
+        let state = &mut self.client(rank).state;
+        if state.in_session() {
+            state.enter(ClientPhase::Finalized);
+            effects.push(Effect::Finalized { rank });
         }
     }
 

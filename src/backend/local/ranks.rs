@@ -14,6 +14,7 @@ use crate::report::failures;
 use crate::stdio::stdin;
 use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::core_dump::{self, CoreDump, Dumped};
+use crate::sys::mpich_segment::SegmentWatch;
 use crate::sys::poll::{Source, Token};
 use crate::sys::spawn::{self, ExitStatus};
 use crate::sys::start_ranks::{PACE, RankStartError, StartedProcess};
@@ -197,6 +198,7 @@ impl LocalBackend {
             trace!(parent: &*span, said = %buffer[..count].escape_ascii(), "PMI");
         }
         if received == Received::End {
+            self.judge_finalized(rank);
             self.happened(first_failure::Event::Closed { rank });
         }
         if let Received::Bytes(count) = received {
@@ -208,6 +210,10 @@ impl LocalBackend {
                     bytes: &buffer[..count],
                 },
             );
+            // The library makes its segment after the request by which it is recognised.
+            if self.segments.is_none() && self.node(node).core.sessions_beside(local).is_some() {
+                self.segments = SegmentWatch::start().ok();
+            }
         }
         self.buffer = buffer;
         matches!(received, Received::Bytes(_))
@@ -220,6 +226,24 @@ impl LocalBackend {
         for rank in self.part.processes(&self.jobs) {
             // Once: a rank that is alive may write for ever, and its abort is a single request.
             self.read_pmi(rank);
+        }
+    }
+
+    /// Treats a rank as finalized that has left `MPI_Finalize` without a finalize of PMI: MPICH sends that from
+    /// an atexit handler, which `_exit(2)`, `quick_exit(3)` and `execve(2)` pass over.
+    fn judge_finalized(&mut self, rank: GlobalRank) {
+        let (node, local) = self.place(rank);
+        let Some(beside) = self.node(node).core.sessions_beside(local) else {
+            return;
+        };
+        let job = &self.jobs.plan_of(rank).0.job;
+        let Some(number) = job.ranks.mapped_number(node) else {
+            return;
+        };
+        let segments = self.segments.as_mut();
+        let sessions = segments.and_then(|watch| watch.sessions(job.nspace.as_str(), number));
+        if sessions.is_some_and(|sessions| sessions <= beside) {
+            self.feed(node, Event::PmiFinalized { rank: local });
         }
     }
 
@@ -269,6 +293,8 @@ impl LocalBackend {
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.ending {
             self.hear_everybody();
         }
+        // A process that it has left behind may hold the connection.
+        self.judge_finalized(rank);
         self.happened(first_failure::Event::RankEnded { rank, end });
         self.reap_orphans();
     }

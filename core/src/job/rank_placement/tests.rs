@@ -30,6 +30,14 @@ fn process_mapping_covers_block_cyclic_and_uneven_layouts() {
 }
 
 #[test]
+fn mapped_number_matches_process_mapping() {
+    // Nodes are numbered in the order in which ranks meet them: 3, 1, 0.
+    let map = map(&[(3, 2), (1, 2), (0, 2), (2, 0)]);
+    let numbers = [3, 1, 0, 2, 9].map(|node| map.mapped_number(NodeId(node)));
+    assert_eq!(numbers, [Some(0), Some(1), Some(2), None, None]);
+}
+
+#[test]
 fn layouts_of_large_machines_fit_into_the_smallest_buffer_where_they_are_regular() {
     const NODES: u32 = 4096;
     const RANKS: u32 = 100_000;

@@ -426,3 +426,22 @@ fn a_job_that_contradicts_itself_is_not_served() {
         );
     }
 }
+
+#[test]
+fn finalize_at_exit_is_known_by_memory_kinds_request() {
+    let mut job = Job::initialized(3);
+    let [first, second] = [0, 1].map(LocalRank);
+    assert_eq!(job.server.sessions_beside(first), None, "another MPI");
+    for rank in [0, 1] {
+        let line = "cmd=get kvsname=job.0 key=PMI_mpi_memory_alloc_kinds";
+        job.reply(rank, line);
+    }
+    assert_eq!(job.server.sessions_beside(first), Some(2));
+    let mut effects = Vec::new();
+    job.server.finalized(first, &mut effects);
+    assert_eq!(effects, [Effect::Finalized { rank: first }]);
+    assert!(!job.server.state(first).in_session());
+    assert_eq!(job.server.sessions_beside(first), None, "it has finalized");
+    job.server.closed(LocalRank(2), &mut effects);
+    assert_eq!(job.server.sessions_beside(second), Some(0));
+}
