@@ -20,6 +20,7 @@ use crate::failure::AnyError;
 use crate::sys::local_link::{LinkEnd, Silent};
 use crate::sys::poll::{Ready, Source, Token};
 use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::Nspace;
 use wireup_core::job::name_backend::{NameBackend, NoBackend};
 use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
 use wireup_core::link::frame::{Address, Class};
@@ -38,6 +39,9 @@ const FAREWELL: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
+
+/// Time another launch may take to answer before that is reported.
+const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// So often a launch looks for another rendezvous when the one it found ended.
 const ATTEMPTS: u32 = 8;
@@ -91,6 +95,11 @@ pub(super) struct NameServerLink {
     /// Until when it may.
     silent_until: Option<Duration>,
     attempts: u32,
+    /// Job of another launch that has been sent something and has not answered, and when that is reported. Only with
+    /// a store for names, by which launches find each other that have no name server in common.
+    silent_peer: Option<(Nspace, Duration)>,
+    /// Whether the warning about such a job was printed.
+    silent_peer_reported: bool,
     /// That names are lost has been said.
     told: bool,
 }
@@ -101,7 +110,9 @@ impl NameServerLink {
         let store = self.store.as_ref();
         let store = store.and_then(|(store, _)| store.next_deadline());
         let links = [link, store].map(|at| at.map(|at| at.0));
-        links.into_iter().chain([self.silent_until]).flatten().min()
+        let peer = self.silent_peer.as_ref().map(|(_, at)| *at);
+        let others = [self.silent_until, peer];
+        links.into_iter().chain(others).flatten().min()
     }
 }
 
@@ -126,6 +137,14 @@ impl Controller {
                 Ok(backend) => return self.tell_store(backend, &message),
                 Err(lost) => return self.lose_rendezvous(&lost),
             }
+        }
+        if let ToRendezvous::Relay { to, .. } = &message
+            && self.name_server.store.is_some()
+            && !self.name_server.silent_peer_reported
+        {
+            let at = self.now() + PEER_PATIENCE;
+            let peer = &mut self.name_server.silent_peer;
+            peer.get_or_insert_with(|| (to.clone(), at));
         }
         if self.name_server.link.is_none()
             && let Err(lost) = self.find_rendezvous()
@@ -241,6 +260,9 @@ impl Controller {
                     self.name_server.unheard = Vec::new();
                 }
                 Ok(message) => {
+                    if let FromRendezvous::Relayed { .. } | FromRendezvous::Gone(_) = &message {
+                        self.name_server.silent_peer = None;
+                    }
                     let said = ToNode::Rendezvous(message);
                     self.backend.order(ToBackend::Node(HEAD, said));
                 }
@@ -262,8 +284,28 @@ impl Controller {
         }
     }
 
+    /// Warns of a job that was found by its name and does not answer: its launch may have another name server.
+    fn report_silent_peer(&mut self, now: Duration) {
+        let due = |(_, at): &mut (Nspace, Duration)| *at <= now;
+        let Some((job, _)) = self.name_server.silent_peer.take_if(due) else {
+            return;
+        };
+        let Some((_, store)) = &self.name_server.store else {
+            return;
+        };
+        let text = format!(
+            "no answer from job {job} of another launch for {} s: PMIx, which Open MPI connects by, needs a name server that both \
+             launches use, in addition to --names {store}; start both on one host, or set the same `names` for the agents of \
+             their hosts",
+            PEER_PATIENCE.as_secs()
+        );
+        self.name_server.silent_peer_reported = true;
+        self.warn(&text);
+    }
+
     /// A name server that does not answer is not used.
     pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
+        self.report_silent_peer(now);
         if self
             .name_server
             .silent_until
@@ -308,6 +350,7 @@ impl Controller {
         self.name_server.epoch += 1;
         self.name_server.unheard = Vec::new();
         self.name_server.silent_until = None;
+        self.name_server.silent_peer = None;
         self.name_server.attempts = 0;
         self.backend
             .order(ToBackend::Node(HEAD, ToNode::RendezvousLost));

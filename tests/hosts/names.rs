@@ -180,3 +180,23 @@ fn meet(name: &str, store: impl Fn(&Cluster) -> Option<Store>) {
         server.finish();
     }
 }
+
+#[test]
+fn connect_without_common_name_server_is_explained() {
+    let Some(mpi) = crate::common::mpi("openmpi5") else {
+        return;
+    };
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let Some(store) = files(&cluster) else { return };
+    let start =
+        |host, list, mode| launch(&cluster, (&mpi, &store), (host, list), &[], mode).start();
+    let accepts = start(0, "node01:2", "accept");
+    let connects = start(1, "node02:2", "connect");
+    for run in [accepts, connects] {
+        run.wait_for(Output::Stderr, "of another launch for 10 s: PMIx");
+        run.signal(Signal::TERM);
+        run.finish().expect(143);
+    }
+}
