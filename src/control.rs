@@ -21,6 +21,7 @@ mod signals;
 pub(crate) mod singletons;
 pub(crate) mod slurm_job;
 mod spawn;
+mod stall;
 pub(crate) mod status;
 mod supervision;
 pub(crate) mod waiting_spawns;
@@ -40,6 +41,7 @@ use rendezvous::NameServerLink;
 use requests::Requests;
 use singletons::Alone;
 use spawn::Family;
+use stall::StallWatch;
 use waiting_spawns::Crowd;
 
 use crate::backend::Backend;
@@ -134,6 +136,8 @@ pub(crate) struct Controller {
     pub(crate) memory: Option<Counter>,
     /// Looks out for ranks that never will be.
     alone: Alone,
+    /// Looks out for ranks that wait for each other.
+    stall: StallWatch,
     /// The progress line.
     progress: Progress,
     /// How far nodes have come, for the progress line.
@@ -207,6 +211,7 @@ impl Controller {
             unended: Unended::default(),
             memory: None,
             alone: Alone::new(parts.plan.apps.len()),
+            stall: StallWatch::default(),
             end_expected: false,
             progress: Progress::new(
                 parts.plan.spec.status.live && parts.streams.on_terminal(),

@@ -75,6 +75,7 @@ impl Controller {
             self.streams.next_deadline(),
             self.backend.next_deadline(),
             self.alone.next_deadline(),
+            self.stall.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
             self.name_server.next_deadline(),
@@ -103,6 +104,7 @@ impl Controller {
         self.regulate()?;
         self.check_status();
         self.look_for_singletons(now);
+        self.look_for_stalls(now);
         self.show_progress(now);
         self.give_up_rendezvous(now);
         if let Some((what, errno)) = self.streams.failure() {

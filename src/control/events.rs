@@ -116,6 +116,7 @@ impl Controller {
                 let now = self.now();
                 let speaker = self.jobs.identity(rank).into();
                 self.counters.output(stream, bytes.len());
+                self.stall.take_output(rank, stream, &bytes, now);
                 self.streams.take(stream, speaker, &bytes, now)?;
                 self.regulate()?;
             }

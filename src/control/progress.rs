@@ -72,6 +72,7 @@ impl Controller {
 
     /// All ranks have made contact: what they wait for next is a fence.
     pub(super) fn all_connected(&mut self, now: Duration) {
+        self.watch_for_stalls(now);
         if self.plan.spec.status.live && self.plan.job.ranks.size() > 1 {
             self.reached.first_fence.since = Some(now);
             self.progress.expect(now, self.patience());
@@ -256,7 +257,7 @@ impl Controller {
         })
     }
 
-    fn name_of(&self, rank: GlobalRank) -> String {
+    pub(super) fn name_of(&self, rank: GlobalRank) -> String {
         let (name, host) = (self.jobs.name_of(rank), self.jobs.host_of(rank));
         match self.lives[rank.index()].pid {
             Some(pid) => format!("{name} ({host}, pid {pid})"),

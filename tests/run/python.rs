@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Mpi, Run, field, mpi, mpi4py, number, skip};
+use rustix::process::Signal;
+
+use crate::common::{Mpi, Output, Run, field, mpi, mpi4py, number, skip};
 use crate::users::{Reachable, as_user};
 
 /// The program.
@@ -146,5 +148,31 @@ fn python_programs_run_for_an_ordinary_user() {
             .iter()
             .fold(run, |run, (name, value)| run.env(name, value));
         run.run().expect_success().by_rank("mpi4py", 2);
+    }
+}
+
+#[test]
+fn python_traceback_of_waiting_rank_is_explained() {
+    // With Open MPI too rank 1 waits in MPI_Finalize for rank 0, which waits for a message of rank 1.
+    let program =
+        "from mpi4py import MPI; c = MPI.COMM_WORLD; 1 / (1 - c.rank); c.bcast(None, root=1)";
+    let launches = ["mpich5", "openmpi5"].into_iter().filter_map(|name| {
+        let with = mpi4py(&mpi(name)?)?;
+        let words = [with.python.as_path(), Path::new("-c"), Path::new(program)];
+        let run = Run::ranks(2, [""; 0]).more(words);
+        let env = with.env.iter();
+        Some(env.fold(run, |run, (name, value)| run.env(name, value)))
+    });
+    for run in launches.map(Run::start).collect::<Vec<_>>() {
+        run.wait_for(Output::Stderr, "python -m mpi4py");
+        run.signal(Signal::TERM);
+        let outcome = run.finish().expect(143);
+        let err = outcome.err();
+        let hint = err.lines().find(|line| line.contains("python -m mpi4py"));
+        let hint = hint.unwrap_or_default();
+        let start = "wireup: warning: rank 1 (";
+        assert!(hint.starts_with(start), "{err}");
+        let words = "printed a Python traceback 10 s ago and has not ended: it may wait in MPI_Finalize for rank 0 (";
+        assert!(hint.contains(words), "{err}");
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum Asker {
     FailedFence,
     /// The launcher, of the rank whose end it reports.
     Dump,
+    /// The launcher, of ranks that may wait for each other.
+    Stall,
 }
 
 /// A look into ranks that is under way.
@@ -203,6 +205,7 @@ impl Controller {
                 self.requests.looks.dump = open.ranks.first().map(|rank| (*rank, dump));
             }
             Asker::LateFence | Asker::Timeout => self.show_stacks(open),
+            Asker::Stall => self.judge_stall(&open.ranks, open.found),
             Asker::FailedFence => {
                 self.show_stacks(open);
                 if let Some(cause) = self.requests.looks.failure.take() {
@@ -233,6 +236,11 @@ impl Controller {
     /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
     pub(in crate::control) fn look_for_dump(&mut self, rank: GlobalRank) {
         self.order_look(Asker::Dump, vec![rank], Look::Dump, LIMIT_FOR_DUMP);
+    }
+
+    /// Looks at what these ranks use and where they wait, for [`Controller::judge_stall`].
+    pub(in crate::control) fn look_for_stall(&mut self, ranks: Vec<GlobalRank>) {
+        self.look_into(Asker::Stall, ranks, Look::Usage, LIMIT_FOR_USAGE);
     }
 
     /// A fence has waited for long: shows where the ranks are, if the user wants that.
