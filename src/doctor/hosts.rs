@@ -74,10 +74,22 @@ pub fn look(
             }
         })
         .collect();
-    let mut launch = Launch::start(&list.join(","), agent, words)
-        .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
-    launch.question(&mut hosts, &reached);
-    let said = launch.end();
+    let list = list.join(",");
+    let mut ask = |user: Option<User>| {
+        let mut launch = Launch::start(&list, agent, words, user)
+            .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+        launch.question(&mut hosts, &reached);
+        Ok::<_, RunFailure>(launch.end())
+    };
+    let mut said = ask(None)?;
+    if rustix::process::geteuid().is_root() && said.contains(ROOT_LAUNCHES) {
+        let user = User::in_place_of_root();
+        let number = user.uid;
+        eprintln!(
+            "wireup: the agents refuse launches of root; the hosts are checked as user id {number}"
+        );
+        said = ask(Some(user))?;
+    }
     for number in reached {
         let host = &mut hosts[number];
         if let Err(why) = &mut host.facts
@@ -87,6 +99,30 @@ pub fn look(
         }
     }
     Ok(hosts)
+}
+
+/// Option of agents that a refusal of root's launch names.
+const ROOT_LAUNCHES: &str = "--root-launches";
+
+/// The user as whom workers run where root's launches are refused.
+#[derive(Clone, Copy)]
+struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl User {
+    /// The user who has called sudo, or else `nobody`, who has this number on every Linux.
+    fn in_place_of_root() -> Self {
+        let number = |name| std::env::var(name).ok()?.parse().ok();
+        match (number("SUDO_UID"), number("SUDO_GID")) {
+            (Some(uid @ 1..), Some(gid)) => Self { uid, gid },
+            _ => Self {
+                uid: 65_534,
+                gid: 65_534,
+            },
+        }
+    }
 }
 
 /// The launch of the workers.
@@ -100,9 +136,19 @@ struct Launch {
 }
 
 impl Launch {
-    fn start(hosts: &str, agent: Option<&OsString>, words: &[OsString]) -> io::Result<Self> {
+    fn start(
+        hosts: &str,
+        agent: Option<&OsString>,
+        words: &[OsString],
+        user: Option<User>,
+    ) -> io::Result<Self> {
         let own = std::env::current_exe()?;
         let mut command = Command::new(&own);
+        if let Some(User { uid, gid }) = user {
+            // What is root's in the environment is of no use to another user.
+            command.uid(uid).gid(gid).current_dir("/");
+            command.env_remove("XDG_RUNTIME_DIR").env_remove("TMPDIR");
+        }
         command.arg0("wireup").args([
             "run",
             "--no-config",

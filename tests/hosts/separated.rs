@@ -102,7 +102,19 @@ fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
     let outcome = cluster.run(0, TWO).more(["id", "-u"]).run();
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert_eq!(outcome.out(), "");
-    outcome.expect_one_line(&["node02", "--root-launches", "agent.toml"]);
+    outcome.expect_one_line(&["node02", "runuser -u USER", "--root-launches", "agent.toml"]);
+    // It runs as another user then.
+    let wireup = cluster.wireup().to_str().unwrap();
+    let doctor = [wireup, "doctor", "--json", "--hosts", "node01,node02"];
+    let outcome = cluster.command(0, doctor).run();
+    assert!(
+        outcome.err().contains("checked as user id 65534"),
+        "{outcome:?}"
+    );
+    let report: serde_json::Value = serde_json::from_str(&outcome.out()).unwrap();
+    for host in report["hosts"].as_array().unwrap() {
+        assert_eq!(host["problem"], serde_json::Value::Null, "{outcome:?}");
+    }
     // Accounts of the system belong to no user.
     let run = cluster.run(0, ["--hosts", "node01:1", "-n", "1", "id", "-u"]);
     let outcome = of(2, run).run();

@@ -39,7 +39,7 @@ pub(super) fn identity(socket: &SocketFile) -> (u64, u64) {
 pub(super) enum RuleViolation {
     #[error("it is not shown that root asks for a launch here: {0}; {REMEDY}")]
     NotShown(io::Error),
-    #[error("a launch of root is taken from root on this machine only; {REMEDY}")]
+    #[error("root's launches are taken from this machine only; {REMEDY}")]
     RootFromElsewhere,
     #[error("user id {0} is the agent's own")]
     Agent(u32),
@@ -77,8 +77,10 @@ pub(super) fn check(
     }
 }
 
-const REMEDY: &str =
-    "--root-launches (root-launches = true in agent.toml) allows those that other nodes bring";
+const REMEDY: &str = concat!(
+    "start it as another user (runuser -u USER -- wireup ...), or allow those of other nodes with ",
+    "--root-launches (root-launches = true in agent.toml) on every node"
+);
 
 /// Whether it is an open connection from a launcher of root to the agent, which has brought no step before.
 fn is_root_s(rules: &Rules, caller: &OwnedFd, used: &mut BTreeSet<u64>) -> io::Result<()> {
