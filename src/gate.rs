@@ -39,7 +39,7 @@ use environment::{Environment, Served, server_address};
 use interval::{Interval, Turn};
 use notices::Notices;
 use passage::Passages;
-use wireup_core::job::ids::Rank;
+use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;
 use wireup_core::pmi::gate::Proof;
 use wireup_core::pmi::succession::Succession;
@@ -156,7 +156,9 @@ impl StandIn {
                     _ => bound.to_string(),
                 });
                 let key = key.clone();
-                let entrance = Entrance::new(listener, rank, size, Proof { key, required });
+                let job = env::var("PMI_JOBID").ok();
+                let job = job.and_then(|job| Nspace::new(&job).ok());
+                let entrance = Entrance::new(listener, rank, size, job, Proof { key, required });
                 Some((entrance, Some(server)))
             }
         };

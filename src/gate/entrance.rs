@@ -9,7 +9,7 @@ use rustix::process::geteuid;
 
 use super::random;
 use crate::sys::tcp_peer::{End, other_end};
-use wireup_core::job::ids::Rank;
+use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::gate::{Gate, GateError, Proof, Verdict};
 
 /// How long a connection may take to say who it is.
@@ -69,6 +69,7 @@ pub(super) struct Entrance {
     listener: TcpListener,
     rank: Rank,
     size: u32,
+    job: Option<Nspace>,
     proof: Proof,
     waiting: Vec<Waiting>,
     /// The rank has a client.
@@ -89,11 +90,18 @@ pub(super) fn check_user(stream: &TcpStream) -> Result<End, Refusal> {
 
 impl Entrance {
     /// Takes a listener that does not block.
-    pub(super) fn new(listener: TcpListener, rank: Rank, size: u32, proof: Proof) -> Self {
+    pub(super) fn new(
+        listener: TcpListener,
+        rank: Rank,
+        size: u32,
+        job: Option<Nspace>,
+        proof: Proof,
+    ) -> Self {
         Self {
             listener,
             rank,
             size,
+            job,
             proof,
             waiting: Vec::new(),
             taken: false,
@@ -170,7 +178,13 @@ impl Entrance {
         Ok(Waiting {
             stream,
             from,
-            gate: Gate::new(self.rank, self.size, self.proof.clone(), challenge),
+            gate: Gate::new(
+                self.rank,
+                self.size,
+                self.job.clone(),
+                self.proof.clone(),
+                challenge,
+            ),
             until: now + PATIENCE,
         })
     }

@@ -171,7 +171,7 @@ static void join(void)
     }
     ask_line("cmd=response_to_init", "cmd=init pmi_version=%d pmi_subversion=%d\n", pmi2 ? 2 : 1, pmi2 ? 0 : 1);
     if (pmi2) {
-        ask_frame("cmd=fullinit;pmijobid=x;pmirank=%d;threaded=FALSE;", rank);
+        ask_frame("cmd=fullinit;pmirank=%d;threaded=FALSE;", rank);
         const char *count = field("size");
         if (count == NULL)
             WRONG("no size in: %s", reply);

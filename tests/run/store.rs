@@ -258,6 +258,38 @@ fn what_is_published_over_one_protocol_is_found_over_the_others() {
     }
 }
 
+/// A client of PMI-2 that claims another job, and publishes with limits.
+const LIMITS: &str = r#"
+    speak pmi2
+    ask "cmd=fullinit;pmijobid=other;pmirank=0;threaded=FALSE;"; echo "$reply"
+    limited() { ask "cmd=name-publish;name=$1;port=p;infokeycount=1;infokey0=NAMEPUB_$2;infoval0=$3;"; echo "$reply"; }
+    limited few REFCOUNT 1
+    for time in first second; do lookup few; echo "$time: $reply"; done
+    limited brief EXPIRE 1
+    lookup brief; echo "brief: $reply"
+    while lookup brief; [[ $reply == *rc=0* ]]; do sleep 0.05; done
+    limited never EXPIRE soon
+    ask $finalize
+"#;
+
+#[test]
+fn pmi2_name_ends_with_limits_of_its_infos() {
+    let script = [DIALECTS, LIMITS].concat();
+    let run = Run::ranks(1, ["--pmi", "pmi2", "bash", "-c", &script]);
+    let found = "cmd=name-lookup-response;rc=0;found=TRUE;value=p;port=p;";
+    let [brief, first] = ["brief", "first"].map(|time| format!("{time}: {found}"));
+    let lines = [
+        &*brief,
+        "cmd=fullinit-response;rc=3;errmsg=not the job of this connection;",
+        "cmd=name-publish-response;rc=0;",
+        "cmd=name-publish-response;rc=0;",
+        "cmd=name-publish-response;rc=3;errmsg=invalid NAMEPUB_EXPIRE;",
+        &*first,
+        "second: cmd=name-lookup-response;rc=1;found=FALSE;errmsg=service not found;",
+    ];
+    assert_eq!(run.run().expect_quiet_success().sorted_lines(), lines);
+}
+
 /// Ranks 0 and 1 publish, wait until 2 and 3 have read that, finalize and exit; those go on until
 /// neither is found any more.
 const OWNERS: &str = r#"

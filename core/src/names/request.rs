@@ -70,6 +70,25 @@ pub struct Limits {
     pub reads: Option<NonZeroU32>,
 }
 
+impl Limits {
+    /// Name of the info with the seconds after which a value goes.
+    pub const EXPIRE: &str = "NAMEPUB_EXPIRE";
+    /// Name of the info with the number of lookups with which it goes.
+    pub const REFCOUNT: &str = "NAMEPUB_REFCOUNT";
+
+    /// Limits of a value that goes after so many seconds or with so many lookups; `None` if that number of lookups is 0 or too large.
+    pub fn new(seconds: Option<u64>, reads: Option<u64>) -> Option<Self> {
+        let reads = match reads {
+            Some(reads) => Some(u32::try_from(reads).ok().and_then(NonZeroU32::new)?),
+            None => None,
+        };
+        Some(Self {
+            expires: seconds.map(Duration::from_secs),
+            reads,
+        })
+    }
+}
+
 /// A published value. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Data {

@@ -40,13 +40,14 @@ impl NodeCore {
         rank: NodeRank,
         service: Vec<u8>,
         port: Vec<u8>,
+        limits: Limits,
         now: Moment,
         actions: &mut Vec<Action>,
     ) {
         let request = NameRequest::Publish {
             range: Range::Session,
             persistence: Persistence::Proc,
-            limits: Limits::default(),
+            limits,
             values: vec![(service, Data::Text(port.into()))],
         };
         self.pmi_ask(rank, request, now, actions);
@@ -330,24 +331,24 @@ impl NodeCore {
             NameReply::Done => NameAnswer::Done,
             NameReply::Found(found) => match &found[..] {
                 [found] => NameAnswer::Port(found.data.bytes()),
-                _ => NameAnswer::Refused("service_not_found"),
+                _ => NameAnswer::Refused("service not found"),
             },
             NameReply::Partial(_)
             | NameReply::Listed(_)
-            | NameReply::Refused(NameRefusal::NotFound) => NameAnswer::Refused("service_not_found"),
+            | NameReply::Refused(NameRefusal::NotFound) => NameAnswer::Refused("service not found"),
             NameReply::Refused(NameRefusal::Duplicate(_)) => {
-                NameAnswer::Refused("already_published")
+                NameAnswer::Refused("already published")
             }
-            NameReply::Refused(NameRefusal::Keys) => NameAnswer::Refused("invalid_service"),
-            NameReply::Refused(NameRefusal::Full) => NameAnswer::Refused("too_many_names"),
+            NameReply::Refused(NameRefusal::Keys) => NameAnswer::Refused("invalid service"),
+            NameReply::Refused(NameRefusal::Full) => NameAnswer::Refused("too many names"),
             NameReply::Refused(NameRefusal::Timeout) => NameAnswer::Refused("timeout"),
-            NameReply::Refused(NameRefusal::HeadLost) => NameAnswer::Refused("head_node_lost"),
-            NameReply::Refused(NameRefusal::SharedLost) => NameAnswer::Refused("rendezvous_lost"),
+            NameReply::Refused(NameRefusal::HeadLost) => NameAnswer::Refused("head node lost"),
+            NameReply::Refused(NameRefusal::SharedLost) => NameAnswer::Refused("rendezvous lost"),
             NameReply::Refused(NameRefusal::Unavailable(_)) => {
-                NameAnswer::Refused("name_store_unavailable")
+                NameAnswer::Refused("name store unavailable")
             }
             NameReply::Refused(NameRefusal::RequesterEnded | NameRefusal::TornDown) => {
-                NameAnswer::Refused("job_ends")
+                NameAnswer::Refused("job ends")
             }
         };
         let mut effects = Vec::new();

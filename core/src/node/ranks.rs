@@ -65,8 +65,9 @@ impl NodeCore {
                     rank,
                     service,
                     port,
+                    limits,
                 } => {
-                    self.pmi_publish(at(rank), service, port, now, actions);
+                    self.pmi_publish(at(rank), service, port, limits, now, actions);
                 }
                 Effect::Lookup { rank, service } => {
                     self.pmi_lookup(at(rank), service, now, actions);

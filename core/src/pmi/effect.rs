@@ -6,6 +6,7 @@ use super::collective::Collective;
 use crate::job::ids::{LocalRank, Nspace};
 use crate::job::octets;
 use crate::job::spawn::SpawnRequest;
+use crate::names::request::Limits;
 
 /// What the caller has to do, in the order given.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +55,7 @@ pub enum Effect {
         /// Service name.
         service: Vec<u8>,
         port: Vec<u8>,
+        limits: Limits,
     },
     /// Look a name up; then `Server::name_answer`.
     Lookup {
@@ -92,7 +94,7 @@ pub enum NameAnswer<'a> {
     Done,
     /// The port looked up.
     Port(&'a [u8]),
-    /// Not done or not found, and why; blanks become `_`.
+    /// Not done or not found, and why, in words with blanks between them.
     Refused(&'a str),
 }
 

@@ -79,7 +79,8 @@ pub fn gate(data: &[u8]) {
     assert!(heard.map(|message| message.len()).sum::<usize>() <= 16 * sent.len());
     let key = AuthKey::given("key");
     let required = size & 1 == 1;
-    let mut gate = Gate::new(Rank(1), 4, Proof { key, required }, "text".to_owned());
+    let job = Nspace::new("job.0").ok();
+    let mut gate = Gate::new(Rank(1), 4, job, Proof { key, required }, "text".to_owned());
     let mut fed = 0;
     for piece in sent.chunks(usize::from(size >> 1).max(1)) {
         fed += piece.len();

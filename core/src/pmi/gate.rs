@@ -19,7 +19,7 @@ use super::request::PmiRequest;
 use super::wire_v1::{Line, ProtocolError, excerpt, number};
 use super::wire_v2::{Frame, FrameBuilder, length};
 use super::{request_v1, request_v2};
-use crate::job::ids::Rank;
+use crate::job::ids::{Nspace, Rank};
 
 /// Most bytes of a client that is not admitted: real ones send fewer than 200.
 pub const START_MAX: usize = 4096;
@@ -53,6 +53,8 @@ pub enum GateError {
     NoRank,
     #[error("it says it is rank {claimed}, and this is the port of rank {own}")]
     WrongRank { claimed: u32, own: u32 },
+    #[error("it says it is of job `{claimed}` (PMI_JOBID), and this is a port of job {own}")]
+    WrongJob { claimed: String, own: Nspace },
     #[error("it has no key, and this port admits no client without (--pmi-port-auth)")]
     ProofRequired,
     #[error("it wants to prove itself by `{0}`; known is challenge-hmac-sha256")]
@@ -101,6 +103,8 @@ enum State {
 pub struct Gate {
     rank: Rank,
     size: u32,
+    /// The rank's job; `None` if that is not known.
+    job: Option<Nspace>,
     proof: Proof,
     /// What the client is asked to sign.
     challenge: String,
@@ -110,10 +114,17 @@ pub struct Gate {
 
 impl Gate {
     /// A connection to the port of a rank. The challenge must be new for each.
-    pub fn new(rank: Rank, size: u32, proof: Proof, challenge: String) -> Self {
+    pub fn new(
+        rank: Rank,
+        size: u32,
+        job: Option<Nspace>,
+        proof: Proof,
+        challenge: String,
+    ) -> Self {
         Self {
             rank,
             size,
+            job,
             proof,
             challenge,
             received: Vec::new(),
@@ -245,6 +256,7 @@ impl Gate {
         }
         let claimed = frame.get("pmirank").or_else(|| frame.get("srcid"));
         self.check_rank(claimed)?;
+        self.check_job(request_v2::claimed_job(&frame))?;
         match frame.get("authtype").unwrap_or_default() {
             AUTH_TYPE => {
                 let challenge = FrameBuilder::command(b"auth-response")
@@ -267,6 +279,18 @@ impl Gate {
                 claimed,
                 own: self.rank.0,
             }),
+        }
+    }
+
+    fn check_job(&self, claimed: Option<&[u8]>) -> Result<(), GateError> {
+        match (claimed, &self.job) {
+            (Some(claimed), Some(own)) if claimed != own.as_str().as_bytes() => {
+                Err(GateError::WrongJob {
+                    claimed: excerpt(claimed),
+                    own: own.clone(),
+                })
+            }
+            _ => Ok(()),
         }
     }
 

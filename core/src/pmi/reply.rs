@@ -106,6 +106,8 @@ pub enum PmiRefusal<'a> {
     NotInitialized,
     /// The client takes itself for another rank than its connection belongs to.
     OtherRank,
+    /// The client takes itself for a process of another job than its connection belongs to.
+    OtherJob,
     /// Another thread of the rank is in this barrier or ring.
     AlreadyInBarrier,
     /// Another thread of the rank spawns.
@@ -121,27 +123,28 @@ pub enum PmiRefusal<'a> {
 }
 
 impl PmiRefusal<'_> {
-    /// The reason as one word of a PMI-1 message, before anything unprintable in it is replaced.
+    /// The reason, in words with blanks between them.
     pub(super) fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(match *self {
-            Self::MissingField(field) => return Cow::Owned(format!("missing_{field}")),
-            Self::BadField(field) => return Cow::Owned(format!("invalid_{field}")),
-            Self::TooLong(field) => return Cow::Owned(format!("{field}_too_long")),
-            Self::KeyNotFound => "key_not_found",
-            Self::UnknownKvsname => "unknown_kvsname",
-            Self::NotConnected => "not_connected",
-            Self::ReservedKey => "reserved_key",
-            Self::KvsFull => "kvs_full",
-            Self::UnknownCommand => "unknown_command",
-            Self::NotSupported => "not_supported",
-            Self::Version => "unsupported_version",
-            Self::NotInitialized => "not_initialized",
-            Self::OtherRank => "not_the_rank_of_this_connection",
-            Self::AlreadyInBarrier => "already_in_barrier",
-            Self::AlreadySpawning => "already_spawning",
-            Self::UnknownRank => "unknown_rank_in_group",
-            Self::RankTwice => "rank_twice_in_group",
-            Self::NotAMember => "not_a_member_of_group",
+            Self::MissingField(field) => return Cow::Owned(format!("missing {field}")),
+            Self::BadField(field) => return Cow::Owned(format!("invalid {field}")),
+            Self::TooLong(field) => return Cow::Owned(format!("{field} too long")),
+            Self::KeyNotFound => "key not found",
+            Self::UnknownKvsname => "unknown kvsname",
+            Self::NotConnected => "not connected",
+            Self::ReservedKey => "reserved key",
+            Self::KvsFull => "kvs full",
+            Self::UnknownCommand => "unknown command",
+            Self::NotSupported => "not supported",
+            Self::Version => "unsupported version",
+            Self::NotInitialized => "not initialized",
+            Self::OtherRank => "not the rank of this connection",
+            Self::OtherJob => "not the job of this connection",
+            Self::AlreadyInBarrier => "already in barrier",
+            Self::AlreadySpawning => "already spawning",
+            Self::UnknownRank => "unknown rank in group",
+            Self::RankTwice => "rank twice in group",
+            Self::NotAMember => "not a member of group",
             Self::Other("") => "failed",
             Self::Other(text) => text,
         })

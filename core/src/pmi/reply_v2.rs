@@ -71,7 +71,7 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
                 }
                 _ => refused,
             };
-            refused.text("errmsg", &why.text().replace('_', " "))
+            refused.text("errmsg", &why.text())
         }
     }
     .end()
@@ -122,6 +122,7 @@ fn code(why: PmiRefusal<'_>) -> i64 {
         | PmiRefusal::UnknownKvsname
         | PmiRefusal::NotConnected
         | PmiRefusal::OtherRank
+        | PmiRefusal::OtherJob
         | PmiRefusal::UnknownRank
         | PmiRefusal::RankTwice
         | PmiRefusal::NotAMember => ARGUMENT,

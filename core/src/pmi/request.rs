@@ -6,6 +6,7 @@ use super::collective::Group;
 use super::reply::PmiRefusal;
 use super::spawn::Spawn;
 use crate::job::ids::Rank;
+use crate::names::request::Limits;
 
 /// One request of a rank, borrowed from its message. Lengths are within [`limits`](super::limits).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +21,8 @@ pub enum PmiRequest<'a> {
     FullInit {
         /// The rank that the client claims, if it does.
         rank: Option<Rank>,
+        /// The job that the client claims to be of, if it does.
+        job: Option<&'a [u8]>,
     },
     /// Asks for the announced limits.
     Maxes,
@@ -72,6 +75,8 @@ pub enum PmiRequest<'a> {
         /// Service name; may hold blanks.
         service: &'a [u8],
         port: &'a [u8],
+        /// Only clients of PMI-2 give any.
+        limits: Limits,
     },
     /// Asks for the port of a service.
     Lookup {

@@ -9,6 +9,7 @@ use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded};
 use super::wire_v1::{Fields, Line, ProtocolError, number};
+use crate::names::request::Limits;
 
 /// Interprets one line: returns the request, or the reason for its refusal.
 ///
@@ -117,6 +118,7 @@ fn publish<'a>(
     Ok(PmiRequest::Publish {
         service: bounded(service, "service", NAME_MAX)?,
         port: bounded(port, "port", NAME_MAX)?,
+        limits: Limits::default(),
     })
 }
 

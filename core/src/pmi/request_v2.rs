@@ -2,6 +2,7 @@
 //!
 //! Rule: requests are read by key, unknown keys are passed over, an empty `jobid` means the own
 //! job. Source: docs/pmi-wire.md#pmi-2-commands.
+//! Rule: a name is published with the limits among its infos; other infos are passed over. Source: docs/pmi-wire.md#names.
 //! Rule: the exit code of an abort is in `exitcode`, or only in MPICH's words. Source:
 //! docs/pmi-wire.md#pmi-2-abort.
 
@@ -17,6 +18,7 @@ use super::wire_v1::number;
 use super::wire_v2::Frame;
 use crate::job::ids::Rank;
 use crate::kvs;
+use crate::names::request::Limits;
 
 /// Exit code of an abort without one.
 const NO_CODE: i32 = -1;
@@ -50,6 +52,7 @@ pub fn parse<'a>(
             };
             PmiRequest::FullInit {
                 rank: rank.map(Rank),
+                job: claimed_job(frame),
             }
         }
         PmiCommand::KvsName => PmiRequest::KvsName,
@@ -77,6 +80,7 @@ pub fn parse<'a>(
         PmiCommand::Publish => PmiRequest::Publish {
             service: service()?,
             port: bounded(frame.get("port"), "port", NAME_MAX)?,
+            limits: limits(frame)?,
         },
         PmiCommand::Lookup => PmiRequest::Lookup {
             service: service()?,
@@ -104,6 +108,23 @@ pub fn parse<'a>(
     })
 }
 
+/// The job that the client of a `fullinit` claims to be of, if it does.
+pub(super) fn claimed_job<'a>(frame: &'a Frame<'_>) -> Option<&'a [u8]> {
+    frame.get("pmijobid").filter(|job| !job.is_empty())
+}
+
+/// The limits among the infos of a publication. The first info of each name counts.
+fn limits(frame: &Frame<'_>) -> Result<Limits, PmiRefusal<'static>> {
+    let infos = spawn_v2::infos(frame)?;
+    let count = |name: &'static str| -> Result<Option<u64>, PmiRefusal<'static>> {
+        let info = infos.iter().find(|(key, _)| key == name.as_bytes());
+        info.map(|(_, value)| number(value.trim_ascii()).ok_or(PmiRefusal::BadField(name)))
+            .transpose()
+    };
+    Limits::new(count(Limits::EXPIRE)?, count(Limits::REFCOUNT)?)
+        .ok_or(PmiRefusal::BadField(Limits::REFCOUNT))
+}
+
 /// A value that must be there and may be empty.
 fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], PmiRefusal<'static>> {
     checked(frame.get(name).ok_or(PmiRefusal::MissingField(name))?, name)
@@ -112,7 +133,6 @@ fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], PmiRe
 fn checked<'a>(value: &'a [u8], name: &'static str) -> Result<&'a [u8], PmiRefusal<'static>> {
     match value {
         value if value.len() > VALLEN_MAX => Err(PmiRefusal::TooLong(name)),
-        value if memchr(0, value).is_some() => Err(PmiRefusal::BadField(name)),
         value => Ok(value),
     }
 }

@@ -302,7 +302,7 @@ impl Server {
                 (PmiCommand::Publish, _) => Reply::Published,
                 (PmiCommand::Unpublish, _) => Reply::Unpublished,
                 (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
-                _ => Reply::Refused(PmiRefusal::Other("service_not_found")),
+                _ => Reply::Refused(PmiRefusal::Other("service not found")),
             };
             send(rank, &call, &reply, effects);
         }

@@ -53,7 +53,7 @@ impl Spawn {
             if !(1..=KEYLEN_MAX).contains(&key.len()) {
                 return Err(PmiRefusal::TooLong("preput_key"));
             }
-            if value.len() > VALLEN_MAX || !sendable(Dialect::Pmi1, value) {
+            if value.len() > VALLEN_MAX || !sendable(Dialect::Pmi2, value) {
                 return Err(PmiRefusal::BadField("preput_val"));
             }
         }

@@ -50,6 +50,22 @@ pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
     Ok(spawn)
 }
 
+/// The infos of a request with a single list of them.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn infos(frame: &Frame<'_>) -> Result<Vec<Pair>, PmiRefusal<'static>> {
+    let mut block = Block::new();
+    for (key, value) in frame.pairs() {
+        block.entry(key).or_insert(value);
+    }
+    block_infos(&block)
+}
+
+fn block_infos(block: &Block<'_>) -> Result<Vec<Pair>, PmiRefusal<'static>> {
+    pairs(block, "infokeycount", "infokey", "infoval")
+}
+
 fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
     let nprocs = block.get(&b"maxprocs"[..]);
     let nprocs = nprocs.ok_or(PmiRefusal::MissingField("maxprocs"))?;
@@ -64,7 +80,7 @@ fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
         nprocs: number(nprocs).ok_or(PmiRefusal::BadField("maxprocs"))?,
         program: program.ok_or(PmiRefusal::MissingField("subcmd"))?,
         args: args.into(),
-        info: pairs(block, "infokeycount", "infokey", "infoval")?,
+        info: block_infos(block)?,
     })
 }
 

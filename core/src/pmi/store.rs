@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memchr::{memchr, memchr2};
+use memchr::memchr2;
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
@@ -281,9 +281,9 @@ impl Store {
 
 /// Whether a dialect can carry a text to a client: it must not be empty, nor end the message early.
 pub(super) fn sendable(dialect: Dialect, text: &[u8]) -> bool {
-    let end = match dialect {
-        Dialect::Pmi1 => memchr2(b'\n', 0, text),
-        Dialect::Pmi2 => memchr(0, text),
+    let ends_early = match dialect {
+        Dialect::Pmi1 => memchr2(b'\n', 0, text).is_some(),
+        Dialect::Pmi2 => false,
     };
-    !text.is_empty() && end.is_none()
+    !text.is_empty() && !ends_early
 }

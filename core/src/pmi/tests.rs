@@ -198,7 +198,17 @@ fn render(effect: &Effect) -> String {
             rank,
             service,
             port,
-        } => format!("E> publish {rank} <{}> <{}>", text(service), text(port)),
+            limits,
+        } => {
+            let mut line = format!("E> publish {rank} <{}> <{}>", text(service), text(port));
+            if let Some(expires) = limits.expires {
+                line += &format!(" for {expires:?}");
+            }
+            if let Some(reads) = limits.reads {
+                line += &format!(" for {reads} lookups");
+            }
+            line
+        }
         Effect::Lookup { rank, service } => format!("E> lookup {rank} <{}>", text(service)),
         Effect::Unpublish { rank, service } => format!("E> unpublish {rank} <{}>", text(service)),
         Effect::Spawn { rank, request } => {

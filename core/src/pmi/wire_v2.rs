@@ -304,16 +304,11 @@ impl FrameBuilder {
         self.field(key, if value { b"TRUE" } else { b"FALSE" })
     }
 
-    /// Appends a text for people: anything but printable ASCII, and `;`, becomes `_`.
+    /// Appends a text for people, in UTF-8: control characters become `_`.
     #[must_use]
     pub fn text(self, key: &str, text: &str) -> Self {
-        let clean = |byte: u8| match byte {
-            b';' => b'_',
-            b' '..=b'~' => byte,
-            _ => b'_',
-        };
-        let text: Vec<u8> = text.bytes().map(clean).collect();
-        self.field(key, &text)
+        let text = text.replace(char::is_control, "_");
+        self.field(key, text.as_bytes())
     }
 
     /// What [`Frame::parse`] takes.

@@ -1,8 +1,6 @@
 //! PMIx's directives and statuses as the store has them.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::job::ids::Nspace;
 use crate::job::proc::ProcRank;
@@ -25,16 +23,11 @@ const DIRECTIVES: [&str; 7] = [
     keys::WAIT,
 ];
 
-/// Seconds after which a published value goes.
-const EXPIRE: &str = "NAMEPUB_EXPIRE";
-/// The number of lookups after which it goes.
-const REFCOUNT: &str = "NAMEPUB_REFCOUNT";
-
 /// The info keys of MPICH's name-publishing interface (doc/namepub). Those that are honoured, and those that say where
 /// names are kept and as whom, which only who starts the launch decides (`--names`).
 const NAMEPUB: [&str; 7] = [
-    EXPIRE,
-    REFCOUNT,
+    Limits::EXPIRE,
+    Limits::REFCOUNT,
     "NAMEPUB_CONTACT",
     "NAMEPUB_CREDENTIAL",
     "NAMEPUB_IP",
@@ -141,14 +134,7 @@ fn limits(infos: &[Info]) -> Result<Limits, Status> {
         None => Ok(None),
         Some(value) => count(value).map(Some).ok_or(Status::ERR_BAD_PARAM),
     };
-    let reads = number(REFCOUNT)?.map(|reads| {
-        let reads = u32::try_from(reads).ok().and_then(NonZeroU32::new);
-        reads.ok_or(Status::ERR_BAD_PARAM)
-    });
-    Ok(Limits {
-        expires: number(EXPIRE)?.map(Duration::from_secs),
-        reads: reads.transpose()?,
-    })
+    Limits::new(number(Limits::EXPIRE)?, number(Limits::REFCOUNT)?).ok_or(Status::ERR_BAD_PARAM)
 }
 
 fn count(value: &Value) -> Option<u64> {

@@ -5,8 +5,12 @@ use super::*;
 const KEY: &str = "secret";
 
 fn gate(required: bool) -> Gate {
+    gate_of(None, required)
+}
+
+fn gate_of(job: Option<Nspace>, required: bool) -> Gate {
     let key = AuthKey::given(KEY);
-    Gate::new(Rank(1), 4, Proof { key, required }, "n-1".to_owned())
+    Gate::new(Rank(1), 4, job, Proof { key, required }, "n-1".to_owned())
 }
 
 /// All replies, and the last verdict.
@@ -72,6 +76,33 @@ fn pmi2_clients_are_known_by_their_fullinit_which_goes_to_the_server_with_its_ga
         let received = [INIT_2.as_bytes(), fullinit].concat();
         let greeted = true;
         assert_eq!(verdict, Verdict::Admitted { received, greeted });
+    }
+}
+
+#[test]
+fn gate_refuses_client_of_other_job() {
+    for (claimed, is_admitted) in [
+        ("pmijobid=job.1;", true),
+        ("pmijobid=;", true),
+        ("", true),
+        ("pmijobid=job.2;", false),
+    ] {
+        let fullinit = frame(&format!("cmd=fullinit;{claimed}pmirank=1;"));
+        let mut gate = gate_of(Nspace::new("job.1").ok(), false);
+        let (reply, verdict) = fed(&mut gate, &[INIT_2.as_bytes(), fullinit.as_bytes()]);
+        if is_admitted {
+            assert!(matches!(verdict, Verdict::Admitted { .. }), "{claimed}");
+            continue;
+        }
+        let reason = "it says it is of job `job.2` (PMI_JOBID), and this is a port of job job.1";
+        assert!(
+            reply.ends_with(&format!("rc=14;errmsg={reason};")),
+            "{reply}"
+        );
+        assert!(matches!(
+            verdict,
+            Verdict::Refused(GateError::WrongJob { .. })
+        ));
     }
 }
 

@@ -69,7 +69,7 @@ impl Server {
             }
             KeyAnswer::Value(pairs) if call.command == PmiCommand::GetAll => Reply::Pairs(pairs),
             KeyAnswer::NoKey if call.command == PmiCommand::GetAll => {
-                Reply::Refused(PmiRefusal::Other("its_pairs_cannot_be_read"))
+                Reply::Refused(PmiRefusal::Other("its pairs cannot be read"))
             }
             KeyAnswer::Value(value) if sendable(call.dialect, value) => Reply::Value(value),
             KeyAnswer::Value(_) | KeyAnswer::NoKey => Reply::Refused(PmiRefusal::KeyNotFound),

@@ -71,7 +71,9 @@ impl Server {
                 self.init(rank, version, effects)?;
                 return Ok(None);
             }
-            PmiRequest::FullInit { rank: stated } => self.full_init(rank, stated, effects)?,
+            PmiRequest::FullInit { rank: stated, job } => {
+                self.full_init(rank, stated, job, effects)?
+            }
             PmiRequest::Maxes => Reply::Maxes,
             PmiRequest::AppNum => Reply::AppNum(self.client(rank).appnum),
             PmiRequest::KvsName => Reply::KvsName(self.store.kvsname()),
@@ -111,12 +113,17 @@ impl Server {
             PmiRequest::NodeAttribute { key, wait } => {
                 return self.node_attribute(rank, call, key, wait);
             }
-            PmiRequest::Publish { service, port } => {
+            PmiRequest::Publish {
+                service,
+                port,
+                limits,
+            } => {
                 let (service, port) = (service.to_vec(), port.to_vec());
                 let effect = Effect::Publish {
                     rank,
                     service,
                     port,
+                    limits,
                 };
                 return Ok(self.name(rank, call, effect, effects));
             }
@@ -199,18 +206,22 @@ impl Server {
         Ok(())
     }
 
-    /// Rule: the connection identifies the rank; a client that claims another rank is refused.
+    /// Rule: the connection identifies the rank; a client that claims another rank or job is refused.
     /// Source: docs/pmi-wire.md#pmi-2-commands.
     fn full_init(
         &mut self,
         local: LocalRank,
         stated: Option<Rank>,
+        job: Option<&[u8]>,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply<'_>, PmiRefusal<'static>> {
         let size = self.barriers.size();
         let client = &mut self.clients[local.index()];
         if stated.is_some_and(|stated| stated != client.rank) {
             return Err(PmiRefusal::OtherRank);
+        }
+        if self.store.own_kvs(job).is_err() {
+            return Err(PmiRefusal::OtherJob);
         }
         if !client.state.in_session() {
             effects.push(Effect::Initialized { rank: local });

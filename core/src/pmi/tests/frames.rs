@@ -142,7 +142,7 @@ fn a_builder_leaves_out_empty_values_and_cleans_texts_for_people() {
         .end();
     assert_eq!(
         escape(&frame),
-        "    52cmd=x-response;rc=-1;port=a;;b;errmsg=two_ words___;"
+        "    53cmd=x-response;rc=-1;port=a;;b;errmsg=two;; words_\\xc3\\xa9;"
     );
 }
 

@@ -151,10 +151,83 @@ fn name_calls_of_several_threads_go_out_one_after_the_other() {
         ]
     );
     assert_eq!(
-        job.answer(0, NameAnswer::Refused("service_not_found")),
-        ["0 S>     66cmd=name-unpublish-response;thrid=3;rc=1;errmsg=service not found;"]
+        job.answer(0, NameAnswer::Refused("no service; é_1\n")),
+        ["0 S>     67cmd=name-unpublish-response;thrid=3;rc=1;errmsg=no service;; \\xc3\\xa9_1_;"]
     );
     assert_eq!(job.answer(0, NameAnswer::Done), [""; 0]);
+}
+
+#[test]
+fn pmi2_publish_has_limits_of_infos() {
+    let mut job = pmi2(1);
+    let mut publish = |infos: &[(&str, &str)]| {
+        let mut text = format!(
+            "cmd=name-publish;name=s;port=p;infokeycount={};",
+            infos.len()
+        );
+        for (at, (key, value)) in infos.iter().enumerate() {
+            text += &format!("infokey{at}={key};infoval{at}={value};");
+        }
+        let seen = job.frame(0, &text).concat();
+        job.answer(0, NameAnswer::Done);
+        seen
+    };
+    let expire = ("NAMEPUB_EXPIRE", " 5");
+    let reads = ("NAMEPUB_REFCOUNT", "2");
+    let again = ("NAMEPUB_EXPIRE", "6");
+    for (infos, limits) in [
+        (&[][..], ""),
+        (&[("NAMEPUB_USER", "me")], ""),
+        (&[expire], " for 5s"),
+        (&[reads], " for 2 lookups"),
+        (
+            &[("path", "/"), reads, expire, again],
+            " for 5s for 2 lookups",
+        ),
+    ] {
+        assert_eq!(publish(infos), format!("E> publish 0 <s> <p>{limits}"));
+    }
+    for (key, value) in [
+        ("NAMEPUB_EXPIRE", "soon"),
+        ("NAMEPUB_EXPIRE", "-1"),
+        ("NAMEPUB_REFCOUNT", "0"),
+        ("NAMEPUB_REFCOUNT", "5000000000"),
+    ] {
+        let refused = format!("cmd=name-publish-response;rc=3;errmsg=invalid {key};");
+        assert!(publish(&[(key, value)]).ends_with(&refused));
+    }
+    let missing = "cmd=name-publish;name=s;port=p;infokeycount=2;infokey0=a;infoval0=b;";
+    assert_eq!(
+        job.framed_reply(0, missing),
+        "cmd=name-publish-response;rc=3;errmsg=missing infokey;"
+    );
+}
+
+#[test]
+fn pmi2_values_hold_nul_bytes() {
+    let mut job = pmi2(2);
+    let ok = |name: &str| format!("cmd={name}-response;rc=0;");
+    assert_eq!(
+        job.framed_reply(0, "cmd=kvs-put;key=k;value=a\0;;\0;"),
+        ok("kvs-put")
+    );
+    assert_eq!(
+        job.framed_reply(1, "cmd=kvs-get;key=k;"),
+        ok("kvs-get") + "found=TRUE;value=a\\x00;;\\x00;"
+    );
+    let put = "cmd=info-putnodeattr;key=n;value=\0;";
+    assert_eq!(job.framed_reply(0, put), ok("info-putnodeattr"));
+    assert_eq!(
+        job.framed_reply(1, "cmd=info-getnodeattr;key=n;"),
+        ok("info-getnodeattr") + "found=TRUE;value=\\x00;"
+    );
+    // No line holds it.
+    job.feed(1, INIT.as_bytes());
+    job.seen.clear();
+    assert_eq!(
+        job.reply(1, "cmd=get kvsname=job.0 key=k"),
+        "cmd=get_result rc=-1 msg=key_not_found"
+    );
 }
 
 #[test]
