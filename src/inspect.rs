@@ -18,6 +18,7 @@ mod constants;
 pub(crate) mod core_file;
 mod detected;
 pub mod elf;
+pub(crate) mod group_clients;
 pub mod ldso;
 pub mod libpmix;
 mod libraries;

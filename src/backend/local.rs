@@ -44,6 +44,7 @@ use crate::backend::guard::{Guard, Leaving};
 use crate::backend::local::waiting::Lookout;
 use crate::backend::message::{FromBackend, NodeStage};
 use crate::failure::RunFailure;
+use crate::inspect::group_clients::GroupClients;
 use crate::plan::Plan;
 use crate::plan::directory::JobDirectory;
 use crate::plan::jobs::Planned as _;
@@ -173,6 +174,8 @@ pub(crate) struct LocalBackend {
     lookout: Lookout,
     /// Debuggers that look into ranks here.
     inspections: Inspections,
+    /// Which PMI clients take PMI 1.2.
+    group_clients: GroupClients,
     /// What the ranks run in.
     container: Option<Container>,
     /// The guard, once it was dismissed: the last field, since to drop it waits.
@@ -263,6 +266,7 @@ impl LocalBackend {
             absent: BTreeSet::new(),
             lookout: Lookout::default(),
             inspections: Inspections::default(),
+            group_clients: GroupClients::default(),
             container: None,
             leaving: None,
             plan: Arc::clone(parts.plan),

@@ -1,5 +1,7 @@
 //! A non-blocking stream socket with a queue for what could not be written at once.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -7,7 +9,8 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::process::Pid;
 
 use crate::sys::poll::{Interest, Poll, Token};
 
@@ -82,6 +85,20 @@ impl Channel {
                 Err(_) => return Received::End,
             }
         }
+    }
+
+    /// The process that has sent the data that the next read returns; `None` without data, or where the socket does not say.
+    /// The socket must have been made to pass credentials.
+    pub fn sender(&self) -> Option<Pid> {
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut data = [IoSliceMut::new(&mut byte)];
+        recvmsg(&self.fd, &mut data, &mut control, RecvFlags::PEEK).ok()?;
+        control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid),
+            _ => None,
+        })
     }
 
     /// Writes bytes, or queues what does not fit. A peer that is gone or takes nothing loses
@@ -222,6 +239,32 @@ mod tests {
             channel.writable(&poll);
         }
         assert!(reader.join().unwrap() == sent);
+    }
+
+    #[test]
+    fn channel_names_sender_of_next_data() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        rustix::net::sockopt::set_socket_passcred(&ours, true).unwrap();
+        let poll = Poll::new().unwrap();
+        let channel =
+            Channel::new(ours, Token::new(Source::Pmi, 0), Backlog::Holds, &poll).unwrap();
+        assert_eq!(channel.sender(), None);
+        let mut child = std::process::Command::new("echo")
+            .arg("text")
+            .stdout(theirs)
+            .spawn()
+            .unwrap();
+        child.wait().unwrap();
+        assert_eq!(channel.sender(), Some(Pid::from_child(&child)));
+        let mut buffer = Vec::with_capacity(64);
+        assert_eq!(channel.receive(&mut buffer), Received::Bytes(5));
+        assert_eq!(buffer, b"text\n");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zeroize::Zeroize as _;
@@ -399,7 +400,7 @@ fn start_one(
     })
 }
 
-/// Our end (non-blocking) and the rank's of a PMI connection.
+/// Our end (non-blocking, it names the process that sends) and the rank's of a PMI connection.
 fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
@@ -408,6 +409,7 @@ fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
         None,
     )?;
     fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+    set_socket_passcred(&ours, true)?;
     Ok((kept(ours, kept_from), theirs))
 }
 

@@ -97,6 +97,25 @@ fn wrong_groups_are_refused_with_their_tag() {
 }
 
 #[test]
+fn pmi_init_answers_version_that_client_takes() {
+    let answer =
+        |subversion| format!("cmd=response_to_init rc=0 pmi_version=1 pmi_subversion={subversion}");
+    // As the client of Flux, which takes nothing else.
+    let other = r#"ask() { printf '%s\n' "$1" >&$PMI_FD; IFS= read -r reply <&$PMI_FD; }
+        ask 'cmd=init pmi_version=1 pmi_subversion=1'; echo "$reply"; ask cmd=finalize"#;
+    let run = Run::ranks(1, ["--pmi", "pmi1", "sh", "-c", other]);
+    assert_eq!(run.run().expect_quiet_success().sorted_lines(), [answer(1)]);
+    let Some(mpi) = mpi("mpich5") else { return };
+    let hello = mpi.dir.join("hello");
+    // The client is not the process that wireup has started.
+    let shell = ["--pmi", "pmi1", "sh", "-c", "\"$0\"; exit $?"];
+    let words = shell.into_iter().chain(hello.to_str());
+    let run = Run::ranks(1, words).env("PMI_DEBUG", "1");
+    let outcome = run.run().expect(0);
+    assert!(outcome.err().contains(&answer(2)), "{outcome:?}");
+}
+
+#[test]
 fn mpich_5_makes_communicators_of_groups_in_several_threads() {
     let Some(mpi) = mpi("mpich5") else { return };
     for options in [&[][..], &["--virtual-nodes", "2"]] {

@@ -28,6 +28,11 @@ impl NodeCore {
                     self.pmi_effects(job, effects, now, actions);
                 }
             }
+            Event::PmiClient { rank, has_groups } => {
+                if let Some((_, local, pmi)) = self.pmi_of(rank) {
+                    pmi.note_client(local, has_groups);
+                }
+            }
             Event::RankStarted { rank, pid } => {
                 self.rank_started(rank, pid);
                 self.started_stopped(rank, now, actions);

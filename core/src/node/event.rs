@@ -47,6 +47,8 @@ pub enum Event<'a> {
     ///
     /// [`NodeCore::sessions_beside`]: crate::node::NodeCore::sessions_beside
     PmiFinalized { rank: NodeRank },
+    /// Another process is at the other end of a rank's PMI socket, and whether that knows group barriers.
+    PmiClient { rank: NodeRank, has_groups: bool },
     /// A rank's process was started.
     RankStarted { rank: NodeRank, pid: u32 },
     /// Something was read of a rank's output.

@@ -57,6 +57,12 @@ impl NodeCore {
         server.sessions_beside(local)
     }
 
+    /// Whether a rank is between PMI's init and finalize.
+    pub fn has_pmi_session(&self, rank: NodeRank) -> bool {
+        let seen = self.pmi_seen(rank);
+        seen.is_some_and(|(local, server)| server.state(local).in_session())
+    }
+
     /// Whether some rank of a job is between init and finalize on this node.
     pub fn any_active(&self, job: JobNumber) -> bool {
         let Some(member) = self.jobs.get(job) else {

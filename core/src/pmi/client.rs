@@ -334,6 +334,8 @@ pub(super) struct PmiClient {
     pub(super) state: ClientState,
     pub(super) rank: Rank,
     pub(super) appnum: AppNum,
+    /// It may be answered with the version of PMI-1 that has group barriers.
+    pub(super) has_groups: bool,
     pub(super) input: Input,
     /// A spawn request of which some lines arrived.
     pub(super) spawn: Option<Box<SpawnLines>>,
@@ -364,6 +366,7 @@ impl PmiClient {
             state: ClientState::new(),
             rank,
             appnum,
+            has_groups: true,
             input: Input::default(),
             spawn: None,
             names: VecDeque::new(),

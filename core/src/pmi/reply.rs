@@ -7,11 +7,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::command::Dialect;
 use crate::job::ids::{AppNum, Nspace, Rank};
 
-/// The PMI-1 version and subversion served. Subversion 2 promises group barriers.
+/// The PMI-1 version and subversion served to clients that may take it. Subversion 2 promises group barriers.
 pub const VERSION_1: (u32, u32) = (1, 2);
+
+/// The PMI-1 version and subversion served to all others.
+pub const VERSION_1_WITHOUT_GROUPS: (u32, u32) = (1, 1);
 
 /// The PMI-2 version and subversion served.
 pub const VERSION_2: (u32, u32) = (2, 0);
@@ -19,8 +21,8 @@ pub const VERSION_2: (u32, u32) = (2, 0);
 /// Replies to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
-    /// Init accepted; the connection speaks this dialect from here on.
-    Init(Dialect),
+    /// Init accepted; the connection speaks this version from here on.
+    Init((u32, u32)),
     /// PMI-2 start accepted.
     FullInit {
         rank: Rank,

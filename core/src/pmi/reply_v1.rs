@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{Call, Dialect, PmiCommand};
+use super::command::{Call, PmiCommand};
 use super::limits::{COMMAND_MAX, KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
-use super::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
+use super::reply::{PmiRefusal, Reply, VERSION_2};
 use super::wire_v1::LineBuilder;
 use crate::job::ids::Rank;
 
@@ -16,8 +16,7 @@ use crate::job::ids::Rank;
 pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
     let ok = || start(call).number("rc", 0);
     match *reply {
-        Reply::Init(Dialect::Pmi1) => with_version(ok(), VERSION_1),
-        Reply::Init(Dialect::Pmi2) => with_version(ok(), VERSION_2),
+        Reply::Init(version) => with_version(ok(), version),
         Reply::Maxes => ok()
             .number("kvsname_max", size(KVSNAME_MAX))
             .number("keylen_max", size(KEYLEN_MAX))

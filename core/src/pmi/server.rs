@@ -149,6 +149,14 @@ impl Server {
         }
     }
 
+    /// Notes whether the client behind a rank's connection knows group barriers. Matters from its next init on; a client
+    /// of which nothing was noted counts as one that does.
+    ///
+    /// Rule: clients that know them ask for PMI 1.1 like those that take nothing but 1.1. Source: docs/pmi-wire.md#versions.
+    pub fn note_client(&mut self, rank: LocalRank, has_groups: bool) {
+        self.client(rank).has_groups = has_groups;
+    }
+
     /// Takes bytes read from a rank's connection, in any pieces. Identity is the connection.
     ///
     /// Whole requests are answered at once, so the effects grow with `bytes`. A client waits for

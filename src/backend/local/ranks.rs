@@ -176,8 +176,26 @@ impl LocalBackend {
         }
     }
 
+    /// Finds out what kind of client sends the start of PMI, before that is read.
+    fn identify_pmi_client(&mut self, rank: GlobalRank) {
+        let (node, local) = self.place(rank);
+        if self.node(node).core.has_pmi_session(local) {
+            return;
+        }
+        let seat = self.part.seat(&self.jobs, rank);
+        let RankSlot::Running { pmi: Some(pmi), .. } = &self.ranks[seat] else {
+            return;
+        };
+        if let Some(pid) = pmi.sender() {
+            let has_groups = self.group_clients.contain(pid);
+            let rank = local;
+            self.feed(node, Event::PmiClient { rank, has_groups });
+        }
+    }
+
     /// Reads a rank's PMI socket once; false when nothing more is to come now.
     pub(super) fn read_pmi(&mut self, rank: GlobalRank) -> bool {
+        self.identify_pmi_client(rank);
         let mut buffer = std::mem::take(&mut self.buffer);
         let seat = self.part.seat(&self.jobs, rank);
         let RankSlot::Running { pmi, span, .. } = &mut self.ranks[seat] else {

@@ -9,7 +9,7 @@ use crate::pmi::continued::Continued;
 use crate::pmi::effect::Effect;
 use crate::pmi::limits::VALLEN_2_MAX;
 use crate::pmi::node_attributes::NodeAttributes;
-use crate::pmi::reply::{PmiRefusal, Reply, VERSION_1, VERSION_2};
+use crate::pmi::reply::{PmiRefusal, Reply, VERSION_1, VERSION_1_WITHOUT_GROUPS, VERSION_2};
 use crate::pmi::request::PmiRequest;
 use crate::pmi::wire_v1::ProtocolError;
 
@@ -190,6 +190,11 @@ impl Server {
             version if version == VERSION_2.0 => Dialect::Pmi2,
             _ => return Err(PmiRefusal::Version),
         };
+        let version = match (dialect, self.client(rank).has_groups) {
+            (Dialect::Pmi1, true) => VERSION_1,
+            (Dialect::Pmi1, false) => VERSION_1_WITHOUT_GROUPS,
+            (Dialect::Pmi2, _) => VERSION_2,
+        };
         self.client(rank).continued = Continued::default();
         let state = &mut self.client(rank).state;
         let was_in_session = state.in_session();
@@ -198,7 +203,7 @@ impl Server {
             Dialect::Pmi1 => ClientPhase::Initialized,
             Dialect::Pmi2 => ClientPhase::Greeted,
         });
-        send(rank, &Call::line(b"init"), &Reply::Init(dialect), effects);
+        send(rank, &Call::line(b"init"), &Reply::Init(version), effects);
         self.ask_for_epoch(rank, was_in_session, effects);
         if !was_in_session {
             effects.push(Effect::Initialized { rank });

@@ -18,7 +18,7 @@ pub(super) fn all() -> Vec<(String, String)> {
         .map(|(name, path)| (name, fs::read_to_string(path).unwrap()))
         .collect();
     found.sort();
-    assert!(found.len() >= 33, "transcripts are missing: {folder:?}");
+    assert!(found.len() >= 34, "transcripts are missing: {folder:?}");
     found
 }
 
@@ -59,7 +59,14 @@ fn job(text: &str) -> Job {
             .first()
             .map(|name| Nspace::new(name).unwrap()),
     };
-    Job::with(info, &map, node)
+    let local_size = map.local_size(node);
+    let mut job = Job::with(info, &map, node);
+    if header("groups") == ["no"] {
+        for rank in (0..local_size).map(LocalRank) {
+            job.server.note_client(rank, false);
+        }
+    }
+    job
 }
 
 /// `key=value` pairs between blanks as nodes contribute them.
@@ -81,7 +88,7 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
         let mut effects = Vec::new();
         match first {
             "#" | "kvsname" | "map" | "node" | "universe" | "appnum" | "attribute" | "preput"
-            | "spawner" => {}
+            | "spawner" | "groups" => {}
             "release" => {
                 assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
                 effects.extend(job.release(Ok(&entries(rest))));

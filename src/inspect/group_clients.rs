@@ -1,0 +1,146 @@
+//! Recognizes running clients of PMI-1 that know PMI 1.2, by the constants of the file that has the client: MPICH's MPI
+//! library from 5.0 on, its libpmi, or a static program.
+//!
+//! Rule: those clients ask for PMI 1.1 like all others, and use group barriers if the server answers 1.2; the client of
+//! Flux takes no answer but 1.1. Source: docs/pmi-wire.md#versions.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::process::Pid;
+
+use super::elf;
+
+/// Format of the name of the group of all ranks, without which no client names a group.
+const MARK: &[u8] = b"WORLD:%d";
+
+/// How the names of libraries begin that may have a client of PMI-1.
+const LIBRARIES: [&[u8]; 3] = [b"libmpi", b"libpmpi", b"libpmi.so"];
+
+/// Files whose result is kept.
+const KNOWN_MAX: usize = 256;
+
+/// A file as `/proc/PID/maps` identifies it: device and inode.
+type FileId<'a> = (&'a [u8], u64);
+
+/// Results by file: the processes of a job mostly have the same one.
+#[derive(Debug, Default)]
+pub(crate) struct GroupClients {
+    known: BTreeMap<(Vec<u8>, u64), bool>,
+}
+
+impl GroupClients {
+    /// Whether a process is a client that takes PMI 1.2. A process that cannot be read counts as one: a server cannot tell.
+    pub(crate) fn contain(&mut self, pid: Pid) -> bool {
+        self.find(pid).unwrap_or(true)
+    }
+
+    fn find(&mut self, pid: Pid) -> io::Result<bool> {
+        let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
+        // One that carries the bytes of a client that came over TCP, which only MPICH and its relatives do.
+        if is_same(&proc.join("exe"), Path::new("/proc/self/exe"))? {
+            return Ok(true);
+        }
+        let exe = fs::read_link(proc.join("exe"))?;
+        let maps = fs::read(proc.join("maps"))?;
+        let files: BTreeMap<FileId<'_>, &Path> = maps
+            .split(|byte| *byte == b'\n')
+            .filter_map(mapped_file)
+            .collect();
+        let libraries = files.iter().filter(|(_, path)| is_library(path));
+        let mut candidates: Vec<_> = libraries.collect();
+        if candidates.is_empty() {
+            candidates = files.iter().filter(|(_, path)| **path == exe).collect();
+        }
+        let root = proc.join("root");
+        let mut result = false;
+        for (id, path) in candidates {
+            let inside = path.strip_prefix("/").unwrap_or(path);
+            result |= self.has_mark(*id, &root.join(inside))?;
+        }
+        Ok(result)
+    }
+
+    fn has_mark(&mut self, (device, inode): FileId<'_>, path: &Path) -> io::Result<bool> {
+        let id = (device.to_vec(), inode);
+        if let Some(known) = self.known.get(&id) {
+            return Ok(*known);
+        }
+        let found = elf::find_in_constants(path, MARK, 1, |rest| (rest == b"\0").then_some(()));
+        let found = found.map_err(io::Error::other)?.is_some();
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(id, found);
+        Ok(found)
+    }
+}
+
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let id = |path: &Path| fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    Ok(id(one)? == id(other)?)
+}
+
+fn is_library(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    LIBRARIES.iter().any(|start| name.starts_with(start))
+}
+
+/// The file of a line of `/proc/PID/maps`: addresses, access, offset, device, inode, path.
+fn mapped_file(line: &[u8]) -> Option<(FileId<'_>, &Path)> {
+    let path = &line[memchr::memchr(b'/', line)?..];
+    let mut words = line.split(|byte| *byte == b' ').skip(3);
+    let device = words.next()?;
+    let inode = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+    Some(((device, inode), Path::new(OsStr::from_bytes(path))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_file_has_device_inode_and_path() {
+        let line = b"7f6a0e000000-7f6a0e100000 r--p 00000000 fe:01 1234                       /opt/a b/libmpi.so.12";
+        let path = Path::new("/opt/a b/libmpi.so.12");
+        assert_eq!(mapped_file(line), Some(((&b"fe:01"[..], 1234), path)));
+        assert!(is_library(path));
+        assert!(!is_library(Path::new("/usr/lib/libpmix.so.2")));
+        assert_eq!(
+            mapped_file(b"7ffc1000-7ffc2000 rw-p 00000000 00:00 0 [stack]"),
+            None
+        );
+    }
+
+    #[test]
+    fn own_process_takes_groups_like_unreadable_one() {
+        let mut clients = GroupClients::default();
+        assert!(clients.contain(rustix::process::getpid()));
+        // No process has this number.
+        assert!(clients.contain(Pid::from_raw(i32::MAX).unwrap()));
+    }
+
+    #[test]
+    fn process_without_client_takes_no_groups() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        // It is this program until it has executed the other one.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut clients = GroupClients::default();
+        while clients.contain(pid) && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let takes = clients.contain(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!takes);
+    }
+}
