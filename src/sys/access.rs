@@ -16,7 +16,27 @@ const UNMAPPED: u32 = 65534;
 /// # Errors
 /// The system's, and that every user could have written it.
 pub fn read_settings(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    read_unless_writable(File::open(path)?)
+}
+
+/// Reads a file of settings that only root or this process's user owns.
+///
+/// # Errors
+/// As [`read_settings`], and that another user owns it.
+pub fn read_own_settings(path: &Path) -> io::Result<String> {
+    let own = rustix::process::geteuid().as_raw();
+    let file = File::open(path)?;
+    let owner = file.metadata()?.uid();
+    match [0, own].contains(&owner) || owner == UNMAPPED && !has_all_users() {
+        true => read_unless_writable(file),
+        false => Err(io::Error::other(format!(
+            "it belongs to user id {owner}, and neither to root nor to user id {own}; use chown after a look at its \
+             contents"
+        ))),
+    }
+}
+
+fn read_unless_writable(mut file: File) -> io::Result<String> {
     let found = file.metadata()?;
     if found.is_file() && found.mode() & 0o002 != 0 {
         return Err(io::Error::other(
@@ -26,22 +46,6 @@ pub fn read_settings(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     Ok(text)
-}
-
-/// The same of a file that only root or this process's user owns.
-///
-/// # Errors
-/// As [`read_settings`], and that another user owns it.
-pub fn read_own_settings(path: &Path) -> io::Result<String> {
-    let own = rustix::process::geteuid().as_raw();
-    let owner = File::open(path)?.metadata()?.uid();
-    match [0, own].contains(&owner) || owner == UNMAPPED && !has_all_users() {
-        true => read_settings(path),
-        false => Err(io::Error::other(format!(
-            "it belongs to user id {owner}, and neither to root nor to user id {own}; use chown after a look at its \
-             contents"
-        ))),
-    }
 }
 
 /// Whether every user of the system has a number in this user namespace. Source: user_namespaces(7).

@@ -163,7 +163,10 @@ mod tests {
         let open = (0..200).map(|_| rustix::io::fcntl_dupfd_cloexec(&null, 700).unwrap());
         let mut open: Vec<_> = open.collect();
         let mut keep = false;
-        open.retain(|_| std::mem::replace(&mut keep, !keep));
+        open.retain(|_| {
+            keep = !keep;
+            !keep
+        });
         let numbers: Vec<c_int> = open.iter().map(|fd| fd.as_raw_fd()).collect();
         let (first, last) = (numbers[1], numbers[98]);
         let found = RefCell::default();
