@@ -19,6 +19,7 @@ use crate::plan::start_orders::{self, app_start, host_requests};
 use crate::plan::{Plan, rank_env};
 use crate::report::bindings;
 use crate::report::failures::NotStarted;
+use crate::sys::access;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::descriptors;
 use crate::sys::out_of_memory;
@@ -301,7 +302,11 @@ impl LocalBackend {
         let all = env.iter().chain(node_env.iter().flatten());
         let own = rank_env::names(all.chain(&rank_env).chain(&tmpdir));
         let inside = plan.inside.as_ref().map(|inside| Arc::clone(&inside.view));
+        // A directory that was only inherited may be closed to this user: it cannot be entered again.
+        let can_enter =
+            || access::check(&plan.inheritance.cwd, rustix::fs::Access::EXEC_OK).is_ok();
         let hosts = || self.namespaces.as_ref()?.hosts().ok().map(Arc::clone);
+        let hosts = || hosts().filter(|_| can_enter());
         let view = inside.or_else(hosts);
         let mut apps = (0..)
             .map(AppNum)
