@@ -91,6 +91,7 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 /// per message.
 fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
     let mut unshared = unshare(UnshareFlags::NEWUTS);
+    let is_permitted = unshared.is_ok();
     if unshared.is_err() {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         unshare(UnshareFlags::NEWUSER)
@@ -106,7 +107,14 @@ fn make(names: &[String], to: BorrowedFd<'_>) -> io::Result<()> {
         fd_passing::send(to, b"-", &[])?;
     }
     unshared.map_err(|errno| io::Error::other(format!("UTS namespace: {errno}")))?;
-    match add_to_hosts(names) {
+    // gdb reads the files of a process with other mounts by joining these, which takes rights outside of the user namespace.
+    let hosts = match is_permitted {
+        true => add_to_hosts(names),
+        false => Err(io::Error::other(
+            "an ordinary user's debuggers could not read programs of ranks with other mounts",
+        )),
+    };
+    match hosts {
         Ok([namespace, root]) => fd_passing::send(to, b"m", &[namespace.as_fd(), root.as_fd()])?,
         Err(error) => fd_passing::send(to, error.to_string().as_bytes(), &[])?,
     }
