@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use tokio_stream::Stream;
+use tonic::transport::Channel;
 use tracing::warn;
 
 use crate::budget::BudgetAccount;
 use crate::launch::Packet;
 use crate::launch::link::{Incoming, LinkReader, LinkWriter};
-use crate::launch::queue::{Queue, queue};
+use crate::launch::queue::{Queue, Resend, queue};
+use crate::peer::connection::RESTART;
 use crate::peer::error::PeerError;
 use crate::peer::packet;
 use crate::proto::v1;
+use crate::proto::v1::peer_client::PeerClient;
 use crate::rendezvous::{Scope, refused};
 use crate::state::Agent;
 use wireup_core::link::control::LaunchMember;
@@ -136,7 +139,6 @@ impl crate::peer::connection::Peers {
         ),
         PeerError,
     > {
-        let line = self.line(member, account).await?;
         let (to, queued) = queue(account);
         let hello = v1::meet_request::Message::Hello(v1::MeetHello {
             version: wireup_core::link::control::VERSION,
@@ -148,10 +150,14 @@ impl crate::peer::connection::Peers {
             message: Some(hello),
         };
         to.push(hello, 0).expect("the queue is empty");
-        let response = line.client().meet(queued).await;
-        let stream = response
-            .map_err(|status| line.failed(&status))?
-            .into_inner();
+        let sent = Resend::new(queued);
+        let meet = |mut client: PeerClient<Channel>| {
+            let attempt = sent.attempt();
+            async move { client.meet(attempt).await }
+        };
+        // While it is restarted, the next of the list would be another name server.
+        let (stream, line) = self.call(member, account, RESTART, meet).await?;
+        sent.accept();
         let said = stream.map(move |frame| match frame {
             Ok(frame) => packet(frame).map_err(|error| line.misunderstood(error)),
             Err(status) => Err(line.failed(&status)),

@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -30,13 +30,23 @@ const SHORT_LIMIT: Duration = Duration::from_secs(1);
 /// The name of the own end, if it has one, and how long the agent may take to accept.
 type Connecting<'a> = (Option<&'a SocketAddrUnix>, Duration);
 
+/// Time that an agent which is restarted may take from its end to the start of the next one.
+const RESTART: Duration = Duration::from_secs(3);
+
+/// Pause between attempts within [`RESTART`].
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// Why a path is skipped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoAgent {
     #[error("{path}: {errno}")]
     Connect { path: String, errno: Errno },
+    /// Its directory does not exist either.
     #[error("no {0}")]
     Absent(String),
+    /// Its directory exists: an agent was there.
+    #[error("no {0}")]
+    Gone(String),
     #[error("the process that listens at {path} belongs to user {user}, neither you nor root")]
     Stranger { path: String, user: u32 },
     #[error(
@@ -45,6 +55,17 @@ pub(crate) enum NoAgent {
     Silent { path: String, seconds: u64 },
     #[error("{path} may be anybody's: its directory is not yours or root's alone")]
     Directory { path: String },
+}
+
+impl NoAgent {
+    /// Whether it is what a caller sees of an agent that is restarted.
+    fn may_be_restart(&self) -> bool {
+        match self {
+            Self::Gone(_) => true,
+            Self::Connect { errno, .. } => *errno == Errno::CONNREFUSED,
+            _ => false,
+        }
+    }
 }
 
 /// No agent was found.
@@ -64,7 +85,7 @@ impl RequestError for NoneServes {}
 /// the system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
 ///
 /// The agent gets everything about the job, environment included, and must be trusted. An agent
-/// that the user names is his choice.
+/// that the user names is his choice. Where an agent was before, the next one is waited for.
 ///
 /// # Errors
 /// [`RunFailure`] with all searched paths.
@@ -73,7 +94,7 @@ pub fn find(
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, RunFailure> {
-    look(given, user, runtime, (None, ACCEPT_LIMIT)).map_err(|tried| NoneServes { tried }.into())
+    find_from(None, given, user, runtime)
 }
 
 /// Connects to the agent that [`find`] finds, for a launch.
@@ -91,8 +112,26 @@ pub(crate) fn find_for_launch(
         SocketAddrUnix::new_abstract_name(&name)
     };
     let own = name().map_err(|errno| RunFailure::system("cannot name a socket", errno))?;
-    look(given, user, runtime, (Some(&own), ACCEPT_LIMIT))
-        .map_err(|tried| NoneServes { tried }.into())
+    find_from(Some(&own), given, user, runtime)
+}
+
+fn find_from(
+    own: Option<&SocketAddrUnix>,
+    given: Option<&Path>,
+    user: UserId,
+    runtime: Option<&OsStr>,
+) -> Result<OwnedFd, RunFailure> {
+    let deadline = Instant::now() + RESTART;
+    loop {
+        match look(given, user, runtime, (own, ACCEPT_LIMIT)) {
+            Err(tried)
+                if Instant::now() < deadline && tried.iter().any(NoAgent::may_be_restart) =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            found => return found.map_err(|tried| NoneServes { tried }.into()),
+        }
+    }
 }
 
 /// The agent that [`find`] finds, if there is one that does not keep others waiting.
@@ -117,7 +156,13 @@ fn look(
     for path in &socket::candidates(user, runtime) {
         let connected = is_private(path, user)
             .and_then(|()| connect_to(path, how))
-            .and_then(|socket| known(socket, path, user));
+            .and_then(|socket| known(socket, path, user))
+            .map_err(|failure| match failure {
+                NoAgent::Absent(path) if Path::new(&path).parent().is_some_and(Path::exists) => {
+                    NoAgent::Gone(path)
+                }
+                failure => failure,
+            });
         match connected {
             Ok(socket) => return Ok(socket),
             Err(failure) => failures.push(failure),

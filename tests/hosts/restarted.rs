@@ -117,8 +117,9 @@ pub(crate) fn survive_on(cluster: &Cluster, restart: impl Fn(&Cluster, usize)) {
     let Some(jobs) = jobs(cluster) else {
         return;
     };
-    // The second time agents connect with each other that others have left their place to.
-    for host in (0..HOSTS).chain([1]) {
+    // The connection between the first two is kept by the jobs when the second restarts. The last time agents connect with
+    // each other that others have left their place to.
+    for host in [1, 0, 2, 3, 1] {
         restart(cluster, host);
         go_on(&jobs);
         launch(cluster);
@@ -155,6 +156,22 @@ fn the_main_process_of_an_agent_is_killed_and_no_job_is_lost() {
         });
         cluster.start_agent(host);
     });
+}
+
+#[test]
+fn launch_waits_for_restarted_agent() {
+    let Some(cluster) = Cluster::builder(2).options(&LEAVE).start() else {
+        return;
+    };
+    let both = ["--hosts", "node01:1,node02:1", "-n", "2", "uname", "-n"];
+    for host in [1, 0] {
+        cluster.agent(host).signal(Signal::TERM);
+        assert!(cluster.agent_ended(host).success());
+        let launch = cluster.run(0, both).start();
+        cluster.start_agent(host);
+        let outcome = launch.finish().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
+    }
 }
 
 #[test]

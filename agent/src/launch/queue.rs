@@ -3,10 +3,11 @@
 //! Senders of frames are never blocked: output is bounded end to end by credit, fences by
 //! their data. A link that takes nothing for so long that [`LINK_MAX`] bytes wait for it is given up.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -112,6 +113,91 @@ impl<T> Stream for Queued<T> {
     }
 }
 
+/// A queue's stream that can be sent from its beginning again, until one attempt is accepted.
+#[derive(Debug)]
+pub struct Resend<T>(Arc<Mutex<Sent<T>>>);
+
+/// One attempt to send a [`Resend`]. A later attempt ends it.
+#[derive(Debug)]
+pub struct Attempt<T> {
+    sent: Arc<Mutex<Sent<T>>>,
+    number: usize,
+}
+
+#[derive(Debug)]
+struct Sent<T> {
+    queued: Queued<T>,
+    /// Messages that were taken from the queue and may have to be sent again, oldest first.
+    kept: VecDeque<T>,
+    /// Number of kept messages that the current attempt has sent.
+    position: usize,
+    /// Number of attempts so far.
+    attempts: usize,
+    accepted: bool,
+}
+
+impl<T> Resend<T> {
+    /// Takes all messages of a queue.
+    pub fn new(queued: Queued<T>) -> Self {
+        Self(Arc::new(Mutex::new(Sent {
+            queued,
+            kept: VecDeque::new(),
+            position: 0,
+            attempts: 0,
+            accepted: false,
+        })))
+    }
+
+    /// Begins an attempt with the first message.
+    pub fn attempt(&self) -> Attempt<T> {
+        let mut sent = lock(&self.0);
+        sent.attempts += 1;
+        sent.position = 0;
+        Attempt {
+            number: sent.attempts,
+            sent: Arc::clone(&self.0),
+        }
+    }
+
+    /// Keeps no message any more: the current attempt was accepted.
+    pub fn accept(&self) {
+        let mut sent = lock(&self.0);
+        let position = std::mem::take(&mut sent.position);
+        sent.kept.drain(..position);
+        sent.accepted = true;
+    }
+}
+
+fn lock<T>(sent: &Mutex<Sent<T>>) -> MutexGuard<'_, Sent<T>> {
+    // Every change under the lock is one that cannot panic half-way.
+    sent.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Clone> Stream for Attempt<T> {
+    type Item = T;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let sent = &mut *lock(&self.sent);
+        if sent.attempts != self.number {
+            return Poll::Ready(None);
+        }
+        if sent.accepted {
+            return match sent.kept.pop_front() {
+                Some(message) => Poll::Ready(Some(message)),
+                None => Pin::new(&mut sent.queued).poll_next(cx),
+            };
+        }
+        if sent.position == sent.kept.len() {
+            match ready!(Pin::new(&mut sent.queued).poll_next(cx)) {
+                Some(message) => sent.kept.push_back(message),
+                None => return Poll::Ready(None),
+            }
+        }
+        sent.position += 1;
+        Poll::Ready(sent.kept.get(sent.position - 1).cloned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio_stream::StreamExt;
@@ -143,5 +229,26 @@ mod tests {
         drop(queue);
         assert_eq!(queued.next().await, Some('c'));
         assert_eq!(queued.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn attempt_sends_all_messages_until_one_is_accepted() {
+        let (queue, queued) = queue(&Budgets::default().of(1));
+        let resend = Resend::new(queued);
+        for message in ['a', 'b', 'c'] {
+            queue.push(message, 0).unwrap();
+        }
+        let mut first = resend.attempt();
+        assert_eq!(first.next().await, Some('a'));
+        assert_eq!(first.next().await, Some('b'));
+        let mut second = resend.attempt();
+        assert_eq!(first.next().await, None);
+        assert_eq!(second.next().await, Some('a'));
+        // What was kept of the first attempt is sent after the answer, too.
+        resend.accept();
+        queue.push('d', 0).unwrap();
+        drop(queue);
+        let rest: Vec<char> = second.collect().await;
+        assert_eq!(rest, ['b', 'c', 'd']);
     }
 }

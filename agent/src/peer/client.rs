@@ -6,17 +6,20 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt, stream};
 use tokio::time::timeout;
 use tokio_stream::Stream;
+use tonic::Response;
+use tonic::transport::Channel;
 
-use super::connection::{Line, Peers};
+use super::connection::{Line, Peers, RESTART};
 use super::error::{MessageError, PeerError};
 use super::packet;
 use super::reboot::LostChild;
 use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
 use crate::launch::opening::Opening;
-use crate::launch::queue::{Queue, queue};
+use crate::launch::queue::{Queue, Resend, queue};
 use crate::launch::router::{Event, Neighbour};
 use crate::proto::v1;
+use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{LaunchMember, NodeStatus, VERSION};
 use wireup_core::link::frame::BODY_MAX;
@@ -51,15 +54,16 @@ impl Peers {
         let (peers, member) = (self.clone(), opening.member(node).clone());
         let account = Arc::clone(account);
         let events = async move {
-            let joined = match peers.line(&member, &account).await {
-                Ok(line) => match line.client().join(queued).await {
-                    Ok(response) => Ok((response.into_inner(), line)),
-                    Err(status) => Err(line.failed(&status)),
-                },
-                Err(error) => Err(error),
+            let sent = Resend::new(queued);
+            let join = |mut client: PeerClient<Channel>| {
+                let attempt = sent.attempt();
+                async move { client.join(attempt).await }
             };
-            match joined {
-                Ok((stream, line)) => events(stream, node, line, peers, account).left_stream(),
+            match peers.call(&member, &account, RESTART, join).await {
+                Ok((stream, line)) => {
+                    sent.accept();
+                    events(stream, node, line, peers, account).left_stream()
+                }
                 Err(error) => {
                     let gone = Event::ChildGone {
                         child: node,
@@ -84,27 +88,25 @@ impl Peers {
             draining: false,
             problem: None,
         };
-        // That has separate limits, and may have to wait for the user's turn.
-        let line = match self.line(member, account).await {
-            Ok(line) => line,
-            Err(error) => {
-                status.problem = Some(error.to_string());
-                return status;
+        // Only the answer is limited: a connection has separate limits, and may have to wait for the user's turn.
+        let ask = |mut client: PeerClient<Channel>| async move {
+            match timeout(STATUS_TIMEOUT, client.status(request)).await {
+                Ok(answer) => answer.map(|answer| answer.map(Some)),
+                Err(_) => Ok(Response::new(None)),
             }
         };
-        match timeout(STATUS_TIMEOUT, line.client().status(request)).await {
-            Ok(Ok(answer)) => {
-                let answer = answer.into_inner();
+        match self.call(member, account, Duration::ZERO, ask).await {
+            Ok((Some(answer), _)) => {
                 status.advertised = answer.address;
                 status.version = answer.version;
                 status.launches = answer.launches;
                 status.draining = answer.draining;
             }
-            Ok(Err(failure)) => status.problem = Some(line.failed(&failure).to_string()),
-            Err(_) => {
+            Ok((None, _)) => {
                 let seconds = STATUS_TIMEOUT.as_secs();
                 status.problem = Some(format!("no answer within {seconds} s"));
             }
+            Err(error) => status.problem = Some(error.to_string()),
         }
         status
     }

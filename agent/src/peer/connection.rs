@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, stream};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
-use tokio::time::timeout;
-use tonic::Status;
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 use super::error::{MessageError, PeerError};
 use super::{MESSAGE_MAX, cause};
@@ -31,6 +31,12 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// So often is a connection made for one use, if those found are lost.
 const ATTEMPTS: usize = 3;
+
+/// Time that an agent which is restarted may take from its end to the start of the next one.
+pub(crate) const RESTART: Duration = Duration::from_secs(3);
+
+/// First and longest pause before another connection is tried within [`RESTART`]; each is twice the one before.
+const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(500)];
 
 /// So long may a look-up take.
 const LOOKUP: Duration = Duration::from_secs(15);
@@ -129,6 +135,45 @@ impl Peers {
         FoundPeer {
             missing: missing.collect(),
             _connections: found.into_iter().map(|(.., known)| known).collect(),
+        }
+    }
+
+    /// Makes a call. An agent that is restarted ends its connections, those that are kept included: a call that is lost
+    /// before it is answered is made again over another connection, which is tried for `restart`.
+    pub(crate) async fn call<T, F>(
+        &self,
+        member: &LaunchMember,
+        account: &Arc<BudgetAccount>,
+        restart: Duration,
+        call: impl Fn(PeerClient<Channel>) -> F,
+    ) -> Result<(T, Line), PeerError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let started = Instant::now();
+        let (mut losses, mut lost) = (0, None);
+        let [mut pause, longest] = PAUSES;
+        loop {
+            match self.line(member, account).await {
+                Ok(line) => match call(line.client()).await {
+                    Ok(response) => return Ok((response.into_inner(), line)),
+                    Err(status) => {
+                        let error = line.failed(&status);
+                        losses += 1;
+                        if !error.may_be_restart() || losses == ATTEMPTS {
+                            return Err(error);
+                        }
+                        lost = Some(error);
+                    }
+                },
+                Err(error) => {
+                    if !error.may_be_restart() || started.elapsed() + pause > restart {
+                        return Err(lost.unwrap_or(error));
+                    }
+                    sleep(pause).await;
+                    pause = longest.min(pause * 2);
+                }
+            }
         }
     }
 
@@ -308,7 +353,7 @@ impl Drop for Line {
         if let (false, Ok(runtime)) = (self.0.broken.load(Ordering::Relaxed), runtime) {
             let kept = self.0.clone();
             runtime.spawn(async move {
-                tokio::time::sleep(LINGER).await;
+                sleep(LINGER).await;
                 drop(kept);
             });
         }

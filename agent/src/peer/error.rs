@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::PROGRAM_VERSION;
 use crate::launch::growth::GrowthError;
 use crate::tls::ConnectError;
-use wireup_core::link::control::VERSION;
+use wireup_core::link::control::{NO_SIGN, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 /// Another agent is not there, or not any more. Users of one connection learn of the same failure.
@@ -46,6 +46,18 @@ pub enum PeerError {
     Message { name: String, error: MessageError },
     #[error("this agent ends")]
     Ends,
+}
+
+impl PeerError {
+    /// Whether it is what a caller sees of an agent that is restarted.
+    pub(super) fn may_be_restart(&self) -> bool {
+        match self {
+            Self::Unreachable { error, .. } => error.may_be_restart(),
+            Self::Unsteady { .. } => true,
+            Self::Lost { cause, .. } => cause != NO_SIGN,
+            _ => false,
+        }
+    }
 }
 
 /// A message of another agent that this one does not accept. Words that follow the sender.

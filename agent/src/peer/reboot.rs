@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
 
 use super::connection::{Line, Peers};
 use super::error::PeerError;
@@ -13,6 +14,7 @@ use crate::budget::BudgetAccount;
 use crate::launch::Returned;
 use crate::launch::router::Event;
 use crate::proto::v1;
+use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::{NO_SIGN, VERSION};
 
@@ -88,23 +90,12 @@ impl LostChild {
         if self.boot.is_empty() {
             return None;
         }
-        let asked = async {
-            let line = self
-                .peers
-                .line(self.line.member(), &self.account)
-                .await
-                .ok()?;
-            let request = v1::StatusRequest { version: VERSION };
-            match line.client().status(request).await {
-                Ok(answer) => Some(answer.into_inner().boot),
-                Err(status) => {
-                    // The next question needs another connection, if this one is of no use.
-                    let _ = line.failed(&status);
-                    None
-                }
-            }
-        };
-        let boot = timeout(within, asked).await.ok()??;
+        let request = v1::StatusRequest { version: VERSION };
+        let ask = |mut client: PeerClient<Channel>| async move { client.status(request).await };
+        let member = self.line.member();
+        let asked = self.peers.call(member, &self.account, Duration::ZERO, ask);
+        let (answer, _) = timeout(within, asked).await.ok()?.ok()?;
+        let boot = answer.boot;
         (!boot.is_empty()).then(|| boot != self.boot)
     }
 }

@@ -53,6 +53,9 @@ pub enum ConnectError {
     /// One side refuses the other.
     #[error("{0}")]
     Tls(String),
+    /// The other side ended the connection before it had accepted this one.
+    #[error("{}", words(.0))]
+    Ended(io::Error),
     /// Nothing came back.
     #[error("no answer within {} s", .0.as_secs_f64())]
     Silent(Duration),
@@ -86,6 +89,15 @@ impl ConnectError {
         Self::Address {
             address: address.to_owned(),
             error,
+        }
+    }
+
+    /// Whether it is what a caller sees of an agent that is restarted.
+    pub(crate) fn may_be_restart(&self) -> bool {
+        match self {
+            Self::Tcp { error, .. } => error.kind() == io::ErrorKind::ConnectionRefused,
+            Self::Ended(_) => true,
+            _ => false,
         }
     }
 }
@@ -179,6 +191,9 @@ async fn open(
     let connector = TlsConnector::from(tls.current().client.clone());
     let shaken = connector.connect(expected, stream).await;
     let stream = shaken.map_err(|error| {
+        if of_tls(&error).is_none() {
+            return ConnectError::Ended(error);
+        }
         let node = of_tls(&error).and_then(|error| name_of_host(error, address));
         // As in ssh's syntax.
         let hint = node.map(|node| {
@@ -195,7 +210,10 @@ async fn open(
     };
     poll_fn(|context| accepted.poll_receipt(context))
         .await
-        .map_err(|error| ConnectError::Tls(words(&error)))?;
+        .map_err(|error| match of_tls(&error) {
+            Some(_) => ConnectError::Tls(words(&error)),
+            None => ConnectError::Ended(error),
+        })?;
     Ok(accepted)
 }
 

@@ -1,6 +1,7 @@
 //! `wireup ps --nodes`: how the agents of nodes are, asked through the agent of this machine.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -42,7 +43,11 @@ pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, RunFailure>
 
 /// What this machine's agent is called, and where it can be reached; without one, the machine's own name.
 pub(crate) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)> {
-    let asked = ask(agent, Vec::new()).ok();
+    // An agent that is not there now is not waited for.
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    let socket = local_agent::try_find(agent, user, runtime.as_deref());
+    let asked = socket.and_then(|socket| ask_over(socket, Vec::new()).ok());
     match asked.and_then(|nodes| nodes.into_iter().next()) {
         Some(NodeStatus {
             name, advertised, ..
@@ -65,7 +70,10 @@ pub(crate) fn ask(
 ) -> Result<Vec<NodeStatus>, RunFailure> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    let socket = local_agent::find(agent, user, runtime.as_deref())?;
+    ask_over(local_agent::find(agent, user, runtime.as_deref())?, members)
+}
+
+fn ask_over(socket: OwnedFd, members: Vec<LaunchMember>) -> Result<Vec<NodeStatus>, RunFailure> {
     let mut socket = UnixStream::from(socket);
     // A limit that has passed is no shortage, though the system's words for both are the same.
     let failed = |error: std::io::Error| match error.kind() {
