@@ -235,7 +235,13 @@ async fn serve(ready: Ready, network: &Handle, requests: &Handle) -> Result<(), 
     let (launchers_served, launchers_gone) = oneshot::channel::<()>();
     let remote = network.spawn(async move {
         let listener = TcpListener::from_std(listener).map_err(io::Error::other)?;
-        let incoming = tls::server_incoming_until_closed(listener, tls, refusals, remote_open);
+        let incoming = tls::server_incoming_until_closed(
+            listener,
+            tls,
+            settings.heartbeat,
+            refusals,
+            remote_open,
+        );
         let served = remote.serve_with_incoming_shutdown(incoming, drained_remote);
         served.await.map_err(io::Error::other)
     });

@@ -94,8 +94,8 @@ pub(crate) fn cause(status: &Status) -> String {
         let broken = error.downcast_ref().and_then(h2::Error::get_io);
         let text = match broken.map(std::io::Error::kind) {
             Some(ErrorKind::UnexpectedEof) => "it was killed, or broke".to_owned(),
-            // This side's error for a connection that it has given up.
-            Some(ErrorKind::BrokenPipe) => NO_SIGN.to_owned(),
+            // This side's errors for a connection that it has given up.
+            Some(ErrorKind::TimedOut | ErrorKind::BrokenPipe) => NO_SIGN.to_owned(),
             _ => match error.to_string() {
                 // The same. Source: `TimedOut` in hyper.
                 text if text == "operation timed out" => NO_SIGN.to_owned(),

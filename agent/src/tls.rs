@@ -2,6 +2,7 @@
 //!
 //! - [`credentials`]: this node's certificate, read again when its files change
 //! - `life`: connections that end when the other side is revoked
+//! - `silence`: connections that end when nothing comes from the other side
 //! - [`verify`]: accepted certificates, and the texts of refusals
 //! - [`accept`]: connections from others, with their identities
 //! - [`connect`]: connections to other agents
@@ -13,6 +14,7 @@ pub mod accept;
 pub mod connect;
 pub mod credentials;
 mod life;
+mod silence;
 pub mod verify;
 
 use std::sync::Arc;
@@ -35,25 +37,26 @@ use crate::work::OnWork;
 pub struct Heartbeat {
     /// After this time without traffic the other side is probed.
     pub interval: Duration,
-    /// If it does not answer for so long, it is lost.
-    pub timeout: Duration,
+    /// If nothing comes from the other side for so long, it is lost.
+    pub limit: Duration,
     /// For so long a process of the same machine may be silent.
     pub silence: Duration,
-    /// So long may making a connection take, certificates included.
+    /// So long may a connection take until the other side answers.
     pub connect: Duration,
+    /// So long may the other side take to show its certificate and accept this side's.
+    pub handshake: Duration,
 }
 
 impl Heartbeat {
     /// The one that notices silence within a time.
     pub fn within(limit: Duration) -> Self {
-        // The asking and the noticing take a little time themselves.
-        let interval = limit * 2 / 5;
-        let timeout = limit / 2;
         Self {
-            interval,
-            timeout,
+            // A process that is stopped for less than the rest is not lost.
+            interval: limit / 5,
+            limit,
             silence: limit * 2,
             connect: CONNECT_TIMEOUT.max(limit * 3 / 5),
+            handshake: HANDSHAKE_TIMEOUT.max(limit * 2),
         }
     }
 }
@@ -74,11 +77,16 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// Streams of one connection at a time: a launch is one, and a question.
 const STREAMS: u32 = 10_000;
 
-/// Least time that making a connection may take: a slow network needs a longer heartbeat and longer connecting.
+/// Least time until the other side answers: a slow network needs a longer heartbeat and longer connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A gRPC server for [`server_incoming`], to which services are added: it finds out when the other
-/// side is silent, and logs refusals. Requests run where `work` says.
+/// Least time for certificates. The host has answered, so more is lost on the way than on a host that does not exist.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for the answer to a probe of HTTP/2: never over, since [`silence`] judges.
+const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// A gRPC server for [`server_incoming`], to which services are added: it probes the other side, and logs refusals. Requests run where `work` says.
 pub fn server(
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
@@ -86,7 +94,7 @@ pub fn server(
 ) -> Server<Stack<OnWork, Stack<LogRefusals, Identity>>> {
     Server::builder()
         .http2_keepalive_interval(Some(heartbeat.interval))
-        .http2_keepalive_timeout(Some(heartbeat.timeout))
+        .http2_keepalive_timeout(Some(NO_LIMIT))
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)

@@ -42,6 +42,17 @@ fn ranks_meet_over_pmi_and_pmix() {
     }
 }
 
+#[test]
+fn launch_starts_with_20_percent_packet_loss() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let lossy = cluster.lab().slow_down(Duration::from_millis(30), 20);
+    lossy.unwrap();
+    let run = cluster.run(0, ALL).more(["uname", "-n"]).deadline(DEADLINE);
+    assert_eq!(run.run().expect_quiet_success().out().lines().count(), 6);
+}
+
 #[test(long)]
 fn ranks_spawn_others_and_merge() {
     std::thread::scope(|scope| {

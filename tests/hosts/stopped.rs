@@ -165,6 +165,60 @@ fn ps_says_that_a_stopped_agent_does_not_answer_and_nothing_of_limits() {
     assert!(!outcome.err().contains("ulimit"), "{outcome:?}");
 }
 
+/// Lets a time pass in which the stopped processes do nothing.
+fn pass(time: Duration) {
+    let time = rustix::event::Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    rustix::event::poll(&mut [], Some(&time)).unwrap();
+}
+
+/// As a batch system does to suspend a job: not at the same moment on all hosts, so that one has asked another for a sign of
+/// life when it is stopped itself.
+#[test]
+fn launch_survives_stop_of_all_processes() {
+    let Some(cluster) = Cluster::builder(2).heartbeat("3").start() else {
+        return;
+    };
+    let Some(pmix) = pmix("pmix5") else { return };
+    let both = ["--hosts", "node01:1,node02:1", "-n", "2"];
+    let run = cluster.run(0, both).stdin_held();
+    let running = run.more([pmix.dir.join("pmix_steady")]).start();
+    running.wait_for_many(Output::Stdout, "pmix_steady rank=", 4);
+    let all = [1, 0].map(|host| cluster.host(host).processes());
+    for (processes, time) in all.iter().zip([1300, 4000]) {
+        let each = processes.iter();
+        each.for_each(|process| process.signal(Signal::STOP));
+        pass(Duration::from_millis(time));
+    }
+    let so_far = running.so_far(Output::Stdout);
+    let rounds = String::from_utf8_lossy(&so_far).matches("rank=").count();
+    for process in all.iter().rev().flatten() {
+        process.signal(Signal::CONT);
+    }
+    running.wait_for_many(Output::Stdout, "pmix_steady rank=", rounds + 4);
+    running.finish().expect_quiet_success();
+}
+
+/// Less than the heartbeat, of which a fifth may have passed since the last sign of life.
+#[test]
+fn agent_stopped_for_less_than_heartbeat_loses_no_launch() {
+    let Some(cluster) = Cluster::builder(2).heartbeat("3").start() else {
+        return;
+    };
+    let both = ["--hosts", "node01:1,node02:1", "-n", "2", "--stdin", "all"];
+    let wait = ["sh", "-c", "echo up; read line; echo $line"];
+    let mut running = cluster.run(0, both).more(wait).stdin_held().start();
+    running.wait_for_many(Output::Stdout, "up", 2);
+    cluster.agent(1).signal(Signal::STOP);
+    pass(Duration::from_millis(1900));
+    cluster.agent(1).signal(Signal::CONT);
+    std::io::Write::write_all(&mut running.stdin(), b"on\n").unwrap();
+    let outcome = running.finish().expect_quiet_success();
+    assert_eq!(outcome.out().matches("on\n").count(), 2, "{outcome:?}");
+}
+
 #[test]
 fn a_launcher_that_was_stopped_for_long_goes_on_as_if_nothing_had_been() {
     let Some(cluster) = Cluster::new(2) else {
@@ -180,11 +234,7 @@ fn a_launcher_that_was_stopped_for_long_goes_on_as_if_nothing_had_been() {
         .start();
     running.wait_for_many(Output::Stdout, "up", 2);
     running.signal(Signal::STOP);
-    let limit = rustix::event::Timespec {
-        tv_sec: SILENCE.as_secs() as i64 * 3 / 2,
-        tv_nsec: 0,
-    };
-    rustix::event::poll(&mut [], Some(&limit)).unwrap();
+    pass(SILENCE * 3 / 2);
     running.signal(Signal::CONT);
     std::io::Write::write_all(&mut running.stdin(), b"on\n").unwrap();
     let outcome = running.finish().expect_quiet_success();

@@ -102,7 +102,7 @@ impl Peers {
 
     /// So long may making a connection take.
     pub(super) fn connecting(&self) -> Duration {
-        self.heartbeat.connect
+        self.heartbeat.connect + self.heartbeat.handshake
     }
 
     /// When the certificate with which connections are made expires.
@@ -283,13 +283,13 @@ impl Peers {
         let (tls, heartbeat) = (Arc::clone(&self.tls), self.heartbeat);
         let LaunchMember { name, address } = member.clone();
         let making = self.network.spawn(async move {
-            let stream = dial(&tls, &name, &address, &found, heartbeat.connect).await?;
+            let stream = dial(&tls, &name, &address, &found, heartbeat).await?;
             let life = stream.life();
             // Its agent may have made room for the next one, which then has the address.
             let again = move || {
                 let (tls, name, address, found) =
                     (tls.clone(), name.clone(), address.clone(), found.clone());
-                async move { dial(&tls, &name, &address, &found, heartbeat.connect).await }
+                async move { dial(&tls, &name, &address, &found, heartbeat).await }
             };
             let channel = channel(stream, again, heartbeat).await?;
             Ok(Made { channel, life })

@@ -23,14 +23,12 @@ use tracing::warn;
 
 use super::credentials::Tls;
 use super::life::ConnectionLife;
-use super::verify;
+use super::silence::{Watched, within};
+use super::{Heartbeat, verify};
 use crate::identity::{Identity, IdentityError};
 use crate::origin::Peer;
 use crate::refusals::Refusals;
 use crate::stream::write_through;
-
-/// How long a client may take to show its certificate.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it may take to send its first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
@@ -47,7 +45,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A connection whose other end has shown a certificate.
 #[derive(Debug)]
 pub struct TlsConnection {
-    stream: TlsStream<TcpStream>,
+    stream: Watched<TlsStream<TcpStream>>,
     life: Arc<ConnectionLife>,
     peer: Peer,
 }
@@ -57,21 +55,23 @@ pub struct TlsConnection {
 pub fn server_incoming(
     listener: TcpListener,
     tls: Arc<Tls>,
+    heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
 ) -> ReceiverStream<io::Result<TlsConnection>> {
-    server_incoming_until_closed(listener, tls, refusals, ())
+    server_incoming_until_closed(listener, tls, heartbeat, refusals, ())
 }
 
 /// The same; `open` is dropped when the listener has been closed.
 pub fn server_incoming_until_closed(
     listener: TcpListener,
     tls: Arc<Tls>,
+    heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
     open: impl Send + 'static,
 ) -> ReceiverStream<io::Result<TlsConnection>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
-        accept_all(listener, tls, refusals, sender).await;
+        accept_all(listener, tls, heartbeat, refusals, sender).await;
         drop(open);
     });
     ReceiverStream::new(receiver)
@@ -80,6 +80,7 @@ pub fn server_incoming_until_closed(
 async fn accept_all(
     listener: TcpListener,
     tls: Arc<Tls>,
+    heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
     sender: mpsc::Sender<io::Result<TlsConnection>>,
 ) {
@@ -112,8 +113,9 @@ async fn accept_all(
         };
         let (tls, refusals, sender) = (tls.clone(), refusals.clone(), sender.clone());
         tokio::spawn(async move {
-            let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, shake(stream, address, &tls));
-            let result = handshake.await.unwrap_or_else(|_| Err(Refusal::Late));
+            let shaking = shake(stream, address, &tls, heartbeat.limit);
+            let shaken = within(heartbeat.handshake, shaking).await;
+            let result = shaken.unwrap_or(Err(Refusal::Late));
             drop((permit, place));
             match result {
                 Ok(connection) => drop(sender.send(Ok(connection)).await),
@@ -187,12 +189,13 @@ async fn shake(
     stream: TcpStream,
     address: SocketAddr,
     tls: &Tls,
+    silence: Duration,
 ) -> Result<TlsConnection, Refusal> {
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
     let here = stream.local_addr()?;
-    let speaks = tokio::time::timeout(FIRST_BYTE, stream.readable()).await;
-    speaks.map_err(|_| Refusal::Late)??;
+    let speaks = within(FIRST_BYTE, stream.readable()).await;
+    speaks.ok_or(Refusal::Late)??;
     let acceptor = TlsAcceptor::from(tls.current().server.clone());
     let stream = acceptor.accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates();
@@ -201,7 +204,7 @@ async fn shake(
     let here = canonical(here);
     Ok(TlsConnection {
         life: tls.life(certificates),
-        stream,
+        stream: Watched::new(stream, silence),
         peer: Peer {
             identity,
             address,

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -20,12 +22,16 @@ use tower::service_fn;
 use super::accept::{of_tls, words};
 use super::credentials::Tls;
 use super::life::ConnectionLife;
+use super::silence::{Watched, within};
 use super::verify::name_of_host;
-use super::{CONNECTION_WINDOW, Heartbeat, STREAM_WINDOW};
+use super::{CONNECTION_WINDOW, Heartbeat, NO_LIMIT, STREAM_WINDOW};
 use crate::stream::write_through;
 
 /// Bytes that may come from the other side before it has been heard that it accepts this one.
 const EARLY: usize = 4096;
+
+/// Connections to one address that are tried at a time.
+const TRIES: u32 = 6;
 
 /// Why there is no connection. The name and address are for the caller to add.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +113,8 @@ impl ConnectError {
 /// the channel stays broken, and silence breaks it.
 ///
 /// # Errors
-/// [`ConnectError`], after [`Heartbeat::connect`] at the latest, besides the time that the look-up takes.
+/// [`ConnectError`], after [`Heartbeat::connect`] and [`Heartbeat::handshake`] at the latest, besides the time that the
+/// look-up takes.
 pub async fn connect(
     tls: &Tls,
     name: &str,
@@ -117,7 +124,7 @@ pub async fn connect(
     let found = tokio::net::lookup_host(address).await;
     let found = found.map_err(|error| ConnectError::unknown(address, error))?;
     let found: Vec<_> = found.collect();
-    let stream = dial(tls, name, address, &found, heartbeat.connect).await?;
+    let stream = dial(tls, name, address, &found, heartbeat).await?;
     let lost = || std::future::ready(Err(io::Error::other("the connection was lost")));
     channel(stream, lost, heartbeat).await
 }
@@ -151,7 +158,7 @@ where
     // The stream encrypts, so this says http; the stream has the address.
     Endpoint::from_static("http://agent")
         .http2_keep_alive_interval(heartbeat.interval)
-        .keep_alive_timeout(heartbeat.timeout)
+        .keep_alive_timeout(NO_LIMIT)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -160,7 +167,7 @@ where
         .map_err(ConnectError::Http)
 }
 
-/// The bare connection, to the looked-up address, within that time.
+/// The bare connection, to the looked-up address.
 ///
 /// # Errors
 /// As [`connect`].
@@ -169,25 +176,29 @@ pub async fn dial(
     name: &str,
     address: &str,
     found: &[SocketAddr],
-    limit: Duration,
-) -> Result<Accepted, ConnectError> {
-    tokio::time::timeout(limit, open(tls, name, address, found, limit))
-        .await
-        .unwrap_or(Err(ConnectError::Silent(limit)))
-}
-
-async fn open(
-    tls: &Tls,
-    name: &str,
-    address: &str,
-    found: &[SocketAddr],
-    limit: Duration,
+    heartbeat: Heartbeat,
 ) -> Result<Accepted, ConnectError> {
     let expected = ServerName::try_from(name.to_owned());
     let expected = expected.map_err(|_| ConnectError::Name(name.to_owned()))?;
-    let stream = tcp(address, found, limit).await?;
+    let stream = tcp(address, found, heartbeat.connect).await?;
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
+    within(
+        heartbeat.handshake,
+        shake(tls, expected, address, stream, heartbeat.limit),
+    )
+    .await
+    .unwrap_or(Err(ConnectError::Silent(heartbeat.handshake)))
+}
+
+/// Has both sides accept each other.
+async fn shake(
+    tls: &Tls,
+    expected: ServerName<'static>,
+    address: &str,
+    stream: TcpStream,
+    silence: Duration,
+) -> Result<Accepted, ConnectError> {
     let connector = TlsConnector::from(tls.current().client.clone());
     let shaken = connector.connect(expected, stream).await;
     let stream = shaken.map_err(|error| {
@@ -203,7 +214,7 @@ async fn open(
     })?;
     let mut accepted = Accepted {
         watched: tls.life(stream.get_ref().1.peer_certificates()),
-        stream,
+        stream: Watched::new(stream, silence),
         early: Vec::new(),
         taken: 0,
         life: Arc::default(),
@@ -227,19 +238,33 @@ async fn tcp(
     let share = limit / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
     let mut last = ConnectError::unknown(address, io::ErrorKind::NotFound.into());
     for &address in found {
-        match tokio::time::timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = ConnectError::Tcp { address, error },
-            Err(_) => last = ConnectError::Silent(limit),
+        match within(share, reach(address, share / TRIES)).await {
+            Some(Ok(stream)) => return Ok(stream),
+            Some(Err(error)) => last = ConnectError::Tcp { address, error },
+            None => last = ConnectError::Silent(limit),
         }
     }
     Err(last)
 }
 
+/// Connects to an address. The kernel asks again after a second, then after two: on a network that loses packets one more
+/// connection is begun after each `interval` without an answer, and the first that is made counts.
+async fn reach(address: SocketAddr, interval: Duration) -> io::Result<TcpStream> {
+    let mut trying = FuturesUnordered::new();
+    loop {
+        trying.push(TcpStream::connect(address));
+        let waited = tokio::time::sleep(interval);
+        tokio::select! {
+            Some(made) = trying.next() => return made,
+            () = waited, if trying.len() < TRIES as usize => {}
+        }
+    }
+}
+
 /// A connection that the other side has accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    stream: TlsStream<TcpStream>,
+    stream: Watched<TlsStream<TcpStream>>,
     /// Data of the connection.
     early: Vec<u8>,
     taken: usize,
@@ -262,7 +287,7 @@ impl Accepted {
             let mut bytes = [0; 512];
             let mut buffer = ReadBuf::new(&mut bytes);
             let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
-            let receipt = self.stream.get_ref().1.tls13_tickets_received() > 0;
+            let receipt = self.stream.get_ref().get_ref().1.tls13_tickets_received() > 0;
             match read {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) if buffer.filled().is_empty() => {

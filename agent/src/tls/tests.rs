@@ -129,7 +129,7 @@ async fn serve(tls: Arc<Tls>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
-    let incoming = server_incoming(listener, tls, Arc::default());
+    let incoming = server_incoming(listener, tls, Heartbeat::default(), Arc::default());
     let serving = server(Heartbeat::default(), Arc::default(), Handle::current())
         .add_service(health)
         .serve_with_incoming(incoming);
@@ -194,7 +194,7 @@ async fn nodes_reach_each_other_and_know_who_calls() {
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let mut incoming = server_incoming(listener, one, Arc::default());
+    let mut incoming = server_incoming(listener, one, Heartbeat::default(), Arc::default());
     let (reached, accepted) = tokio::join!(
         connect(&two, "n1", &address, Heartbeat::default()),
         tokio_stream::StreamExt::next(&mut incoming)
@@ -312,8 +312,13 @@ async fn a_caller_is_told_why_it_was_not_accepted() {
         "{error}"
     );
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let error = because("n1", &silent.local_addr().unwrap().to_string()).await;
-    assert_eq!(error, "no answer within 3 s");
+    let address = silent.local_addr().unwrap().to_string();
+    let heartbeat = Heartbeat {
+        handshake: Duration::from_secs(1),
+        ..Heartbeat::default()
+    };
+    let error = connect(&caller, "n1", &address, heartbeat).await;
+    assert_eq!(error.unwrap_err().to_string(), "no answer within 1 s");
 }
 
 #[tokio::test]
