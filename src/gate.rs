@@ -16,6 +16,7 @@ pub mod environment;
 mod interval;
 mod notices;
 mod passage;
+mod refusals;
 pub mod singleton;
 
 use std::env;
@@ -39,6 +40,7 @@ use environment::{Environment, Served, server_address};
 use interval::{Interval, Turn};
 use notices::Notices;
 use passage::Passages;
+use refusals::RefusalLines;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;
 use wireup_core::pmi::gate::Proof;
@@ -122,6 +124,7 @@ struct StandIn {
     /// The client of PMI has ended.
     served: bool,
     notices: Notices,
+    refusals: RefusalLines,
 }
 
 impl StandIn {
@@ -178,6 +181,7 @@ impl StandIn {
             interval: None,
             served: false,
             notices: Notices::default(),
+            refusals: RefusalLines::default(),
         })
     }
 
@@ -240,13 +244,11 @@ impl StandIn {
     fn advance(&mut self) {
         let rank = self.rank;
         self.carry();
-        let tell = |from: SocketAddr, refusal: Refusal| {
-            eprintln!("wireup: rank {rank}: connection from {from} refused: {refusal}");
-        };
+        let mut tell = refusal_printer(rank, &mut self.refusals);
         if let Some((entrance, server)) = &mut self.pmi
             && self.interval.is_none()
         {
-            while let Some(arrival) = entrance.arrival(Instant::now(), tell) {
+            while let Some(arrival) = entrance.arrival(Instant::now(), &mut tell) {
                 match arrival {
                     Arrival::Client {
                         stream,
@@ -264,8 +266,10 @@ impl StandIn {
                         }
                     }
                     Arrival::Listener { stream, signal } => {
-                        if let Err(refusal) = self.notices.add(stream, signal) {
-                            eprintln!("wireup: rank {rank}: no notices: {refusal}");
+                        let from = stream.peer_addr();
+                        let added = self.notices.add(stream, signal);
+                        if let (Err(refusal), Ok(from)) = (added, from) {
+                            tell(from, refusal);
                         }
                     }
                 }
@@ -274,7 +278,7 @@ impl StandIn {
         self.notices.sweep();
         self.carry();
         if let Some(pmix) = &mut self.pmix {
-            pmix.advance(tell);
+            pmix.advance(refusal_printer(rank, &mut self.refusals));
         }
     }
 
@@ -333,6 +337,15 @@ impl StandIn {
         match poll(&mut ready, most.as_ref()) {
             Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Prints what is to be printed of each refusal.
+fn refusal_printer(rank: Rank, refusals: &mut RefusalLines) -> impl FnMut(SocketAddr, Refusal) {
+    move |from, refusal| {
+        for line in refusals.add(from, &refusal, Instant::now()) {
+            eprintln!("wireup: rank {rank}: {line}");
         }
     }
 }

@@ -50,6 +50,7 @@ pub mod remove_dir;
 pub mod signal_sender;
 #[allow(unsafe_code, reason = "masks and default actions of signals")]
 pub mod signals;
+mod socket_diag;
 #[allow(unsafe_code, reason = "a child between clone and exec")]
 pub mod spawn;
 pub mod start_ranks;

@@ -1,7 +1,11 @@
 //! The port of one rank: connections that have not said who they are, until one is the rank's client.
+//!
+//! Rule: a connection is read as soon as it is accepted, and the places of those that are silent are limited, by address
+//! too: a further one takes the place of the oldest. So no number of silent connections keeps out a client that speaks.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -15,7 +19,11 @@ use wireup_core::pmi::gate::{Gate, GateError, Proof, Verdict};
 /// How long a connection may take to say who it is.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections that have not, at a time.
-const WAITING_MAX: usize = 16;
+const WAITING_MAX: usize = 64;
+/// The same of one address, or of one network of IPv6.
+const WAITING_OF_ADDRESS_MAX: usize = 8;
+/// Connections accepted in one turn: others wait for their turn as well.
+const ACCEPTED_MAX: usize = 64;
 
 /// Why a connection is refused.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +32,8 @@ pub(super) enum Refusal {
     User(u32),
     #[error("the kernel does not say whose process it is")]
     Nobody,
-    #[error("{WAITING_MAX} others have not said who they are")]
-    TooMany,
+    #[error("it has not said who it is, and a newer connection needs its place")]
+    Replaced,
     #[error("it has not said who it is for {} seconds", PATIENCE.as_secs())]
     Silent,
     #[error("it ended before it said who it is")]
@@ -71,6 +79,7 @@ pub(super) struct Entrance {
     size: u32,
     job: Option<Nspace>,
     proof: Proof,
+    /// In the order in which they came.
     waiting: Vec<Waiting>,
     /// The rank has a client.
     taken: bool,
@@ -130,44 +139,93 @@ impl Entrance {
         now: Instant,
         mut tell: impl FnMut(SocketAddr, Refusal),
     ) -> Option<Arrival> {
-        while let Ok((stream, from)) = self.listener.accept() {
+        let mut arrival = None;
+        for _ in 0..ACCEPTED_MAX {
+            let Ok((stream, from)) = self.listener.accept() else {
+                break;
+            };
             // A listener of IPv6 has addresses of IPv4 in a form of its own.
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             match self.admit(stream, from, now) {
-                Ok(waiting) => self.waiting.push(waiting),
+                Ok(waiting) => {
+                    if let Some(arrival) = self.hear(waiting, now, &mut tell) {
+                        return Some(arrival);
+                    }
+                }
                 Err(refusal) => tell(from, refusal),
             }
         }
-        let mut at = 0;
-        while at < self.waiting.len() {
-            match self.waiting[at].hear(now, self.taken) {
-                Ok(Verdict::Open) => at += 1,
-                Ok(Verdict::Admitted { received, greeted }) => {
-                    self.taken = true;
-                    let stream = self.waiting.swap_remove(at).stream;
-                    return Some(Arrival::Client {
-                        stream,
-                        received,
-                        greeted,
-                    });
-                }
-                Ok(Verdict::Aside { signal }) => {
-                    let stream = self.waiting.swap_remove(at).stream;
-                    return Some(Arrival::Listener { stream, signal });
-                }
-                Ok(Verdict::Refused(error)) => {
-                    tell(self.waiting.swap_remove(at).from, error.into());
-                }
-                Err(refusal) => tell(self.waiting.swap_remove(at).from, refusal),
+        for waiting in std::mem::take(&mut self.waiting) {
+            match arrival {
+                // Read in the next turn.
+                Some(_) => self.waiting.push(waiting),
+                None => arrival = self.hear(waiting, now, &mut tell),
             }
+        }
+        arrival
+    }
+
+    /// Reads one connection; keeps it if it has not said who it is.
+    fn hear(
+        &mut self,
+        mut waiting: Waiting,
+        now: Instant,
+        mut tell: impl FnMut(SocketAddr, Refusal),
+    ) -> Option<Arrival> {
+        match waiting.hear(now, self.taken) {
+            Ok(Verdict::Open) => {
+                self.make_room(waiting.from, tell);
+                self.waiting.push(waiting);
+            }
+            Ok(Verdict::Admitted { received, greeted }) => {
+                self.taken = true;
+                return Some(Arrival::Client {
+                    stream: waiting.stream,
+                    received,
+                    greeted,
+                });
+            }
+            Ok(Verdict::Aside { signal }) => {
+                let stream = waiting.stream;
+                return Some(Arrival::Listener { stream, signal });
+            }
+            Ok(Verdict::Refused(error)) => tell(waiting.from, error.into()),
+            Err(refusal) => tell(waiting.from, refusal),
         }
         None
     }
 
-    fn admit(&self, stream: TcpStream, from: SocketAddr, now: Instant) -> Result<Waiting, Refusal> {
-        if self.waiting.len() >= WAITING_MAX {
-            return Err(Refusal::TooMany);
+    /// Drops the oldest connection of the address where that has too many, or of the address with the most where all have.
+    fn make_room(&mut self, from: SocketAddr, mut tell: impl FnMut(SocketAddr, Refusal)) {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for waiting in &self.waiting {
+            *counts.entry(network(waiting.from.ip())).or_default() += 1;
         }
+        let own = network(from.ip());
+        let crowded = if counts
+            .get(&own)
+            .is_some_and(|count| *count >= WAITING_OF_ADDRESS_MAX)
+        {
+            Some(own)
+        } else if self.waiting.len() >= WAITING_MAX {
+            counts
+                .into_iter()
+                .max_by_key(|(_, count)| *count)
+                .map(|(network, _)| network)
+        } else {
+            None
+        };
+        let oldest = crowded.and_then(|crowded| {
+            self.waiting
+                .iter()
+                .position(|waiting| network(waiting.from.ip()) == crowded)
+        });
+        if let Some(oldest) = oldest {
+            tell(self.waiting.remove(oldest).from, Refusal::Replaced);
+        }
+    }
+
+    fn admit(&self, stream: TcpStream, from: SocketAddr, now: Instant) -> Result<Waiting, Refusal> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         if from.ip().is_loopback() {
@@ -187,6 +245,17 @@ impl Entrance {
             ),
             until: now + PATIENCE,
         })
+    }
+}
+
+/// Addresses that count as one: those of a network of IPv6 may all belong to one host.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
     }
 }
 

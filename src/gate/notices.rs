@@ -31,7 +31,7 @@ impl Notices {
     ) -> Result<(), Refusal> {
         let refused = |text: String| Refusal::System(std::io::Error::other(text));
         if self.0.len() >= MOST {
-            return Err(refused(format!("{MOST} connections have them already")));
+            return Err(refused(format!("{MOST} connections get notices already")));
         }
         let unknown = |name: &[u8]| refused(format!("there is no signal {}", name.escape_ascii()));
         let signal = match signal {
@@ -100,7 +100,7 @@ mod tests {
         let (ours, theirs) = pair();
         let refusal = notices.add(ours, None).unwrap_err().to_string();
         assert!(
-            refusal.contains("16 connections have them already"),
+            refusal.contains("16 connections get notices already"),
             "{refusal}"
         );
         drop(theirs);

@@ -92,7 +92,16 @@ impl Passages {
         self.carry(&mut tell);
         while let Ok((stream, from)) = self.listener.accept() {
             match self.admit(stream, from) {
-                Ok(passage) => self.open.push(passage),
+                Ok(passage) => {
+                    // At most one has said something.
+                    let mut silent = self.open.iter().map(|passage| !passage.spoke);
+                    if self.open.len() >= MAX
+                        && let Some(oldest) = silent.position(|silent| silent)
+                    {
+                        tell(self.open.remove(oldest).from, Refusal::Replaced);
+                    }
+                    self.open.push(passage);
+                }
                 Err(refusal) => tell(from, refusal),
             }
         }
@@ -138,9 +147,6 @@ impl Passages {
     }
 
     fn admit(&self, stream: TcpStream, from: SocketAddr) -> Result<Passage, Refusal> {
-        if self.open.len() >= MAX {
-            return Err(Refusal::TooMany);
-        }
         let client = check_user(&stream)?;
         let server = TcpStream::connect(self.server)?;
         for end in [&stream, &server] {

@@ -1,5 +1,8 @@
 //! The process at the other end of a TCP connection on this machine, as the kernel names it.
 //!
+//! The kernel is asked for the one socket; where it does not answer that, its table is read, which takes as long as there are
+//! sockets.
+//!
 //! Rule: a line of `/proc/net/tcp` and `tcp6` is one socket: its own address, that of the other end, its state, … its
 //! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A connection
 //! that its process has closed has no inode, and its user says nothing. Either end of a connection over IPv4 may be a socket of
@@ -9,10 +12,15 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Pid;
 
 use crate::sys::pidfd::open_pidfd;
+use crate::sys::socket_diag;
+
+/// Whether the kernel has found a socket for this process: then one that it does not find is closed.
+static HAS_SOCKET_DIAG: AtomicBool = AtomicBool::new(false);
 
 /// One end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,11 +34,27 @@ pub struct End {
 /// # Errors
 /// When the kernel's table cannot be read.
 pub fn other_end(stream: &TcpStream) -> io::Result<Option<End>> {
-    let canonical = |address: SocketAddr| address.ip().to_canonical();
-    let (theirs, ours) = (stream.peer_addr()?, stream.local_addr()?);
+    let ends = [stream.peer_addr()?, stream.local_addr()?];
+    let [theirs, ours] = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
+    match socket_diag::find(theirs, ours) {
+        Ok((uid, inode)) => {
+            HAS_SOCKET_DIAG.store(true, Ordering::Relaxed);
+            Ok((inode != 0).then_some(End { uid, inode }))
+        }
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound
+                && HAS_SOCKET_DIAG.load(Ordering::Relaxed) =>
+        {
+            Ok(None)
+        }
+        Err(_) => find_in_tables(theirs, ours),
+    }
+}
+
+/// The same, by reading all sockets.
+fn find_in_tables(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<End>> {
     let mut found = None;
-    if let (IpAddr::V4(_), IpAddr::V4(_)) = (canonical(theirs), canonical(ours)) {
-        let [theirs, ours] = [theirs, ours].map(|end| SocketAddr::new(canonical(end), end.port()));
+    if theirs.is_ipv4() {
         found = find(&fs::read_to_string("/proc/net/tcp")?, theirs, ours);
     }
     if found.is_none() {
@@ -132,6 +156,11 @@ mod tests {
             let end = other_end(&served).unwrap().unwrap();
             assert_eq!(end.uid, rustix::process::geteuid().as_raw());
             assert!(end.is_of(std::process::id() as i32));
+            assert!(HAS_SOCKET_DIAG.load(Ordering::Relaxed), "{listens}");
+            let ends = [served.peer_addr().unwrap(), served.local_addr().unwrap()];
+            let [theirs, ours] =
+                ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
+            assert_eq!(find_in_tables(theirs, ours).unwrap(), Some(end));
             drop(client);
             assert_eq!(other_end(&served).unwrap(), None);
         }
