@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use wireup_impi_core::server::{Action, ConnectionId, Server, Settings};
+use wireup_impi_core::server::{Action, ConnectionId, Report, Server, Settings};
 
 use crate::secrets::challenge;
 use crate::stream::watch;
@@ -38,6 +38,7 @@ pub fn serve(
         next: 0,
         start: Instant::now(),
         words,
+        refusals: RefusalCount::default(),
     };
     loop {
         driver.act();
@@ -61,6 +62,46 @@ pub fn serve(
     }
 }
 
+/// Connections refused in this period: a flood of them must not fill the output.
+#[derive(Default)]
+struct RefusalCount {
+    /// Start of the period, since that of the server.
+    start: Duration,
+    count: u64,
+}
+
+impl RefusalCount {
+    /// Lines for refusals in a [`Self::PERIOD`].
+    const LINES: u64 = 20;
+    const PERIOD: Duration = Duration::from_secs(60);
+
+    /// The lines to print for a report: only those of refusals are bounded.
+    fn lines(&mut self, report: &Report, now: Duration) -> Vec<String> {
+        if !matches!(report, Report::Refused { .. }) {
+            return vec![report.to_string()];
+        }
+        let mut lines = Vec::new();
+        if now >= self.start + Self::PERIOD {
+            let hidden = self.count.saturating_sub(Self::LINES);
+            if hidden > 0 {
+                lines.push(format!("{hidden} more connections were refused"));
+            }
+            (self.start, self.count) = (now, 0);
+        }
+        self.count += 1;
+        if self.count <= Self::LINES {
+            lines.push(report.to_string());
+        }
+        if self.count == Self::LINES {
+            let (count, seconds) = (Self::LINES, Self::PERIOD.as_secs());
+            lines.push(format!(
+                "{count} connections refused within {seconds} s: further refusals are counted and not printed"
+            ));
+        }
+        lines
+    }
+}
+
 struct Driver<'a> {
     server: Server,
     links: BTreeMap<ConnectionId, Link>,
@@ -69,6 +110,7 @@ struct Driver<'a> {
     next: u64,
     start: Instant,
     words: &'a mut dyn Write,
+    refusals: RefusalCount,
 }
 
 impl Driver<'_> {
@@ -90,7 +132,11 @@ impl Driver<'_> {
                     }
                 }
                 // A reader that is gone is no reason to stop: `impirun -server 2 | head -1`.
-                Action::Report(report) => drop(writeln!(self.words, "wireup impi: {report}")),
+                Action::Report(report) => {
+                    for line in self.refusals.lines(&report, self.start.elapsed()) {
+                        drop(writeln!(self.words, "wireup impi: {line}"));
+                    }
+                }
                 Action::Ended { .. } => {}
             }
         }
@@ -148,9 +194,12 @@ impl Driver<'_> {
     ) -> io::Result<()> {
         let (stream, peer) = match listener.accept() {
             Ok(accepted) => accepted,
-            // No descriptor is left: the listener stays readable, and is not looked at before a connection has ended.
+            // No descriptor is left: the oldest that has not joined makes room. Without one the listener stays readable, and is
+            // not looked at before a connection has ended.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::MFILE) => {
-                self.limit = self.links.len().max(1);
+                if !self.server.drop_stranger() {
+                    self.limit = self.links.len().max(1);
+                }
                 return Ok(());
             }
             // Gone again.
@@ -164,7 +213,7 @@ impl Driver<'_> {
         self.links.insert(id, link);
         let now = self.now();
         self.server
-            .connected(id, peer.to_string(), challenge()?, now);
+            .connected(id, peer.to_string(), peer.ip(), challenge()?, now);
         Ok(())
     }
 

@@ -118,7 +118,7 @@ pub fn address_towards(server: &str) -> io::Result<IpAddr> {
 }
 
 /// Waits without a condition: between attempts to connect, for which there is none.
-fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     std::thread::park_timeout(time);
 }
 

@@ -35,7 +35,14 @@ pub fn server(data: &[u8]) {
     let mut now = Duration::ZERO;
     let mut closed = std::collections::BTreeSet::new();
     for id in 0..8 {
-        server.connected(ConnectionId(id), id.to_string(), [0; CHALLENGE], now);
+        let source = std::net::IpAddr::from([127, 0, 0, 1]);
+        server.connected(
+            ConnectionId(id),
+            id.to_string(),
+            source,
+            [0; CHALLENGE],
+            now,
+        );
         if id < 4 {
             server.received(
                 ConnectionId(id),

@@ -17,6 +17,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
@@ -27,8 +28,11 @@ use session::Session;
 /// As many clients as `client_mask` has bits.
 pub const MAX_CLIENTS: u32 = 32;
 
-/// Connections that have not joined a session yet; more are refused.
+/// Connections that have not joined a session yet. A further one takes the place of the oldest.
 pub const MAX_STRANGERS: usize = 128;
+
+/// The same of one address, or of one network of IPv6: as many as clients of a session.
+pub const MAX_STRANGERS_OF_SOURCE: usize = MAX_CLIENTS as usize;
 
 /// A connection, numbered by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -165,30 +169,56 @@ impl Server {
         }
     }
 
-    /// A client has connected. `challenge` is random.
+    /// A client has connected from `source`, later than those with smaller numbers. `challenge` is random.
     pub fn connected(
         &mut self,
         id: ConnectionId,
         peer: String,
+        source: IpAddr,
         challenge: [u8; CHALLENGE],
         now: Duration,
     ) {
-        let strangers = self
-            .connections
-            .values()
-            .filter(|known| known.member.is_none())
-            .count();
-        if strangers >= MAX_STRANGERS {
-            self.actions.push(Action::Report(Report::Refused {
-                peer,
-                why: Violation::TooMany,
-            }));
-            self.actions.push(Action::Close(id));
-            return;
+        let source = network(source);
+        let counts = self.strangers();
+        if counts
+            .get(&source)
+            .is_some_and(|count| *count >= MAX_STRANGERS_OF_SOURCE)
+        {
+            self.drop_stranger_of(source);
+        } else if counts.values().sum::<usize>() >= MAX_STRANGERS {
+            self.drop_stranger();
         }
         let until = now + self.settings.greeting_timeout;
         self.connections
-            .insert(id, Connection::new(peer, challenge, until));
+            .insert(id, Connection::new(peer, source, challenge, until));
+    }
+
+    /// Drops the oldest connection that has not joined, of the source with the most of them; whether there was one.
+    pub fn drop_stranger(&mut self) -> bool {
+        let most = self.strangers().into_iter().max_by_key(|(_, count)| *count);
+        most.is_some_and(|(source, _)| self.drop_stranger_of(source))
+    }
+
+    fn drop_stranger_of(&mut self, source: IpAddr) -> bool {
+        let oldest = self
+            .connections
+            .iter()
+            .find(|(_, known)| known.member.is_none() && known.source == source)
+            .map(|(id, _)| *id);
+        if let Some(oldest) = oldest {
+            self.violated(oldest, Violation::Replaced);
+        }
+        oldest.is_some()
+    }
+
+    /// Connections that have not joined, by source.
+    fn strangers(&self) -> BTreeMap<IpAddr, usize> {
+        let mut counts = BTreeMap::new();
+        let strangers = self.connections.values();
+        for stranger in strangers.filter(|known| known.member.is_none()) {
+            *counts.entry(stranger.source).or_default() += 1;
+        }
+        counts
     }
 
     /// Bytes have arrived.
@@ -420,5 +450,16 @@ impl Server {
         self.ended += 1;
         self.failed += u64::from(!success);
         self.actions.push(Action::Ended { session, success });
+    }
+}
+
+/// Addresses that count as one source: those of a network of IPv6 may all belong to one host.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+        address => address,
     }
 }

@@ -45,7 +45,7 @@ pub enum StartupError {
 fn hint(state: &str) -> &'static str {
     match state {
         "authentication" | "IMPI" => {
-            " (wrong authentication key, the rank is taken, or the server speaks TLS?)"
+            " (wrong authentication key, the rank is taken, the server speaks TLS, or it has too many connections?)"
         }
         _ => "",
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use wireup_impi_core::command::Command;
 use wireup_impi_core::packet::ProcId;
@@ -10,7 +11,15 @@ use wireup_impi_core::world::{HostOffer, Offer, World, encode};
 
 use super::invitation::Invitation;
 use super::{AgentError, Settings, environment, greeting, host_bytes};
-use crate::stream::ServerStream;
+use crate::stream::{ServerStream, pause};
+
+/// Times to wait before further tries when the server closes a connection and has sent nothing.
+const PAUSES: [Duration; 4] = [
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
 
 /// A host of a launch, as the other clients get to know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,32 +46,16 @@ impl Member {
     /// # Errors
     /// When it cannot.
     pub fn join(settings: Settings, places: &[Place]) -> Result<Self, AgentError> {
-        let server = settings.server.as_str();
-        let to_server = || AgentError::io(format!("server {server}"));
-        let mut stream = ServerStream::connect(server, settings.tls.clone()).map_err(to_server())?;
-        let mut startup = Startup::new(
-            settings.secrets.clone(),
-            settings.client,
-            offer(&settings, places),
-        );
-        let broken = |error| AgentError::Server {
-            server: server.to_owned(),
-            error,
-        };
-        let mut piece = vec![0; 64 * 1024];
-        let world = loop {
-            stream.write_all(&startup.take_out()).map_err(to_server())?;
-            let count = match stream.read(&mut piece) {
-                Ok(count) => count,
-                // A server that closes with input unread resets the connection.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-                Err(error) => return Err(to_server()(error)),
-            };
-            if count == 0 {
-                return Err(broken(StartupError::Ended(startup.phase())));
-            }
-            if let Some(world) = startup.received(&piece[..count]).map_err(broken)? {
-                break world;
+        let mut pauses = PAUSES.iter();
+        let (server, startup, world) = loop {
+            let mut answered = false;
+            match meet(&settings, places, &mut answered) {
+                // Too many others had connected.
+                Err(AgentError::Server {
+                    error: StartupError::Ended(_),
+                    ..
+                }) if !answered && let Some(time) = pauses.next() => pause(*time),
+                other => break other?,
             }
         };
         let (clients, collected) = startup.collected();
@@ -70,7 +63,7 @@ impl Member {
             values: encode(clients, collected),
             ticket: greeting::ticket().map_err(AgentError::io("random bytes"))?,
             world,
-            server: stream,
+            server,
             settings,
         })
     }
@@ -104,6 +97,51 @@ impl Member {
             eprintln!("wireup impi: warning: server {server}: {error}");
         }
     }
+}
+
+/// Talks to the server once, until all clients have joined. `answered` says whether the server sent anything.
+fn meet(
+    settings: &Settings,
+    places: &[Place],
+    answered: &mut bool,
+) -> Result<(ServerStream, Startup, World), AgentError> {
+    let server = settings.server.as_str();
+    let to_server = || AgentError::io(format!("server {server}"));
+    let mut stream = ServerStream::connect(server, settings.tls.clone()).map_err(to_server())?;
+    let mut startup = Startup::new(
+        settings.secrets.clone(),
+        settings.client,
+        offer(settings, places),
+    );
+    let broken = |error| AgentError::Server {
+        server: server.to_owned(),
+        error,
+    };
+    let mut piece = vec![0; 64 * 1024];
+    let world = loop {
+        let sent = stream.write_all(&startup.take_out());
+        let count = match sent.and_then(|()| stream.read(&mut piece)) {
+            Ok(count) => count,
+            // A server that closes with input unread resets the connection.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                ) =>
+            {
+                0
+            }
+            Err(error) => return Err(to_server()(error)),
+        };
+        if count == 0 {
+            return Err(broken(StartupError::Ended(startup.phase())));
+        }
+        *answered = true;
+        if let Some(world) = startup.received(&piece[..count]).map_err(broken)? {
+            break world;
+        }
+    };
+    Ok((stream, startup, world))
 }
 
 /// Whether the other end has not closed the connection.

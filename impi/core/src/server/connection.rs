@@ -1,5 +1,6 @@
 //! One connection: from bytes to requests, authentication included.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -17,9 +18,9 @@ const MAX_AUTH: usize = 256;
 /// What a client did that the server does not accept, or did not do.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Violation {
-    /// The connections that have not joined are too many.
-    #[error("refused: too many connections have not joined")]
-    TooMany,
+    /// It had the place of a newer connection.
+    #[error("dropped: it has not joined, and a newer connection needs its place")]
+    Replaced,
     /// AUTH must be the first command.
     #[error("the first command is not AUTH")]
     NotAuth,
@@ -110,6 +111,8 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: String,
+    /// Where it comes from, as it is counted.
+    pub(super) source: IpAddr,
     pub(super) inbox: Inbox,
     /// Its session and rank, once it has joined.
     pub(super) member: Option<(SessionId, u32)>,
@@ -121,9 +124,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(peer: String, challenge: [u8; CHALLENGE], until: Duration) -> Self {
+    pub(super) fn new(
+        peer: String,
+        source: IpAddr,
+        challenge: [u8; CHALLENGE],
+        until: Duration,
+    ) -> Self {
         Self {
             peer,
+            source,
             inbox: Inbox::default(),
             member: None,
             until: Some(until),

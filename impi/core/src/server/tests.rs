@@ -4,6 +4,7 @@ use super::*;
 use crate::command::Command;
 
 const NOW: Duration = Duration::ZERO;
+const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 fn settings(count: u32) -> Settings {
     Settings {
@@ -36,6 +37,7 @@ impl World {
             server.connected(
                 ConnectionId(id),
                 format!("client:{id}"),
+                SOURCE,
                 [7; CHALLENGE],
                 NOW,
             );
@@ -376,10 +378,51 @@ fn silent_clients_and_start_ups_are_given_up() {
 }
 
 #[test]
-fn strangers_are_bounded() {
-    let mut world = World::of(settings(2), MAX_STRANGERS as u64 + 1);
+fn new_connection_replaces_oldest_stranger_of_its_source() {
+    let mut world = World::of(settings(2), MAX_STRANGERS_OF_SOURCE as u64);
+    world.write(0, &join(0));
+    let mut next = MAX_STRANGERS_OF_SOURCE as u64;
+    let mut connect = |world: &mut World, source: IpAddr| {
+        let id = ConnectionId(next);
+        next += 1;
+        world
+            .server
+            .connected(id, String::new(), source, [7; CHALLENGE], NOW);
+        world.collect();
+        std::mem::take(&mut world.closed)
+    };
+    // A member does not count, and stays.
+    assert_eq!(connect(&mut world, SOURCE), []);
+    assert_eq!(connect(&mut world, SOURCE), [ConnectionId(1)]);
+    let said = world.reports[world.reports.len() - 1].to_string();
+    assert_eq!(
+        said,
+        "client:1: dropped: it has not joined, and a newer connection needs its place"
+    );
+    // Others fill the rest, each from an address of its own or of its network.
+    for id in 0..(MAX_STRANGERS - MAX_STRANGERS_OF_SOURCE) as u16 {
+        let source = IpAddr::from([0x2001, 0xdb8, id, 0, 0, 0, 0, id]);
+        assert_eq!(connect(&mut world, source), []);
+    }
+    let further = IpAddr::from([192, 0, 2, 1]);
+    assert_eq!(connect(&mut world, further), [ConnectionId(2)]);
+    assert!(world.server.drop_stranger());
     world.collect();
-    assert_eq!(world.closed, [ConnectionId(MAX_STRANGERS as u64)]);
+    assert_eq!(world.closed, [ConnectionId(3)]);
+}
+
+#[test]
+fn addresses_of_ipv6_network_are_one_source() {
+    let mut world = World::of(settings(2), 0);
+    for id in 0..MAX_STRANGERS_OF_SOURCE as u16 + 1 {
+        let source = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, id]);
+        let id = ConnectionId(id.into());
+        world
+            .server
+            .connected(id, String::new(), source, [7; CHALLENGE], NOW);
+    }
+    world.collect();
+    assert_eq!(world.closed, [ConnectionId(0)]);
 }
 
 /// What a reference client of rank `rank` sends: labels with values, as a map.

@@ -167,7 +167,8 @@ proptest! {
         let mut clients: Vec<Startup> = (0..).zip(&offers).map(|(rank, offer)| Startup::new(secrets.clone(), rank, offer.clone())).collect();
         let mut worlds = vec![None; clients.len()];
         for id in 0..u64::from(count) {
-            server.connected(ConnectionId(id), String::new(), [id as u8; 32], now);
+            let source = std::net::IpAddr::from([127, 0, 0, 1]);
+            server.connected(ConnectionId(id), String::new(), source, [id as u8; 32], now);
         }
         while worlds.iter().any(Option::is_none) {
             for (id, client) in clients.iter_mut().enumerate() {
