@@ -133,7 +133,7 @@ pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfil
                             pmix.preloadbin,pmix.preloadfiles,pmix.spchildsep,\
                             pmix.timeout,pmix.sp.time,pmix.notecomp,\
                             pmix.dbg.exec,pmix.dbg.init,pmix.dbg.notify,\
-                            pmix.debugger,pmix.dbg.tgt,pmix.dbg.job,pmix.dbg.dpnd,pmix.dbg.dpproc,\
+                            pmix.debugger,pmix.cospawn,pmix.dbg.tgt,pmix.dbg.job,pmix.dbg.dpnd,pmix.dbg.dpproc,\
                             pmix.fwd.stdin,pmix.fwd.stdout,pmix.fwd.stderr,pmix.stdin,pmix.alloc.id,pmix.pset.nm";
 
 #[cfg(test)]

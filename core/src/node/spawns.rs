@@ -7,7 +7,7 @@
 
 mod cospawn;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -38,15 +38,13 @@ enum Asker {
 #[derive(Debug)]
 enum Part {
     Whole,
-    /// The ranks of a co-spawn; then the daemons are requested.
-    Ranks {
+    /// A job of a co-spawn: the ranks, or one of the jobs beside them.
+    Cospawned {
         by: Spawner,
-        daemons: SpawnRequest,
-    },
-    /// The daemons of this job, which is the answer.
-    Daemons {
-        by: Spawner,
-        of: Nspace,
+        /// Jobs that have been started, that of the ranks first, which is the answer.
+        started: Vec<Nspace>,
+        /// Those that follow, in this order.
+        beside: VecDeque<SpawnRequest>,
     },
 }
 
@@ -107,13 +105,14 @@ impl NodeCore {
         request: SpawnRequest,
         actions: &mut Vec<Action>,
     ) {
-        let (request, daemons) = cospawn::divide(request);
-        let part = match daemons {
-            Some(daemons) => Part::Ranks {
+        let (request, beside) = cospawn::divide(request);
+        let part = match beside.is_empty() {
+            true => Part::Whole,
+            false => Part::Cospawned {
                 by: by.clone(),
-                daemons,
+                started: Vec::new(),
+                beside,
             },
-            None => Part::Whole,
         };
         self.ask_for_part((asker, part), by, request, actions);
     }
@@ -146,18 +145,34 @@ impl NodeCore {
             return;
         };
         match (part, result) {
-            (Part::Ranks { by, daemons }, Ok(of)) => {
-                let request = cospawn::targeting(daemons, of);
-                let part = Part::Daemons {
-                    by: by.clone(),
-                    of: of.clone(),
-                };
-                self.ask_for_part((asker, part), by, request, actions);
+            (
+                Part::Cospawned {
+                    by,
+                    mut started,
+                    mut beside,
+                },
+                Ok(job),
+            ) => {
+                started.push(job.clone());
+                let ranks = started[0].clone();
+                match beside.pop_front() {
+                    Some(request) => {
+                        let request = cospawn::targeting(request, &ranks);
+                        let part = Part::Cospawned {
+                            by: by.clone(),
+                            started,
+                            beside,
+                        };
+                        self.ask_for_part((asker, part), by, request, actions);
+                    }
+                    None => self.answer_spawn(asker, &Ok(ranks), now, actions),
+                }
             }
-            (Part::Daemons { of, .. }, Ok(_)) => self.answer_spawn(asker, &Ok(of), now, actions),
             (part, result) => {
-                if let Part::Daemons { by, of } = part {
-                    self.end_without_daemons(&by, &of, actions);
+                if let Part::Cospawned { by, started, .. } = part {
+                    for job in &started {
+                        self.end_cospawned(&by, job, actions);
+                    }
                 }
                 self.answer_spawn(asker, result, now, actions);
             }

@@ -389,6 +389,9 @@ const NOTHING_TO_DO: &[&str] = &[
     "pmix.req.client",
     "pmix.req.tool",
     "pmix.notecomp",
+    // Programs that are designated are requested by themselves.
+    "pmix.cospawn",
+    "PMIX_COSPAWN_APP",
     "PMIX_PERSONALITY",
 ];
 

@@ -1,18 +1,23 @@
-//! Spawns in which only some programs are a debugger's daemons (co-spawn): the ranks become one job, and the
-//! daemons, when that has been started, another one whose target it is.
+//! Spawns in which some programs are a debugger's daemons or jobs of their own (co-spawn): the ranks become one job; when that
+//! has been started follow the daemons, as another one whose target it is, and each other program that is so designated.
 //!
-//! Rule: daemons are not in the world of the ranks. Source: `PMIX_DEBUGGER_DAEMONS` and `PMIX_COSPAWN_APP` of the
+//! Rule: daemons and designated programs are not in the world of the ranks. Source: `PMIX_DEBUGGER_DAEMONS` and `PMIX_COSPAWN_APP` of the
 //! PMIx Standard.
+
+use std::collections::VecDeque;
 
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::Nspace;
 use crate::job::proc::PMIX_RANK_WILDCARD;
-use crate::job::spawn::{SpawnInfo, SpawnRequest, Spawner};
+use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, Spawner};
 use crate::node::NodeCore;
 use crate::node::event::{Action, FromNode};
 
 /// Declares programs to be daemons.
 const DAEMONS: [&str; 2] = ["pmix.debugger", "PMIX_DEBUGGER_DAEMONS"];
+
+/// Designates a program as a job of its own.
+const COSPAWN: [&str; 2] = ["pmix.cospawn", "PMIX_COSPAWN_APP"];
 
 /// What daemons debug.
 const TARGET: [&str; 4] = [
@@ -58,9 +63,13 @@ fn is(info: &SpawnInfo, keys: &[&str]) -> bool {
 }
 
 fn declares_daemons(infos: &[SpawnInfo]) -> bool {
+    has_set(infos, &DAEMONS)
+}
+
+fn has_set(infos: &[SpawnInfo], keys: &[&str]) -> bool {
     infos
         .iter()
-        .any(|info| is(info, &DAEMONS) && info.value != "false")
+        .any(|info| is(info, keys) && info.value != "false")
 }
 
 /// What of the attributes of daemons decides where they are holds for their whole job.
@@ -74,37 +83,61 @@ fn lift(request: &mut SpawnRequest) {
     }
 }
 
-/// Separates daemons from ranks: the request for the ranks, and that for the daemons, if a spawn has both.
-pub(super) fn divide(mut request: SpawnRequest) -> (SpawnRequest, Option<SpawnRequest>) {
-    let daemons = |infos: &[SpawnInfo]| declares_daemons(infos);
-    if daemons(&request.infos) || !request.apps.iter().any(|app| daemons(&app.infos)) {
-        return (request, None);
+/// Divides a spawn into the request for the ranks and those for the jobs beside them, in the order in which they are to be
+/// started.
+pub(super) fn divide(mut request: SpawnRequest) -> (SpawnRequest, VecDeque<SpawnRequest>) {
+    let is_beside = |app: &SpawnApp| declares_daemons(&app.infos) || has_set(&app.infos, &COSPAWN);
+    if declares_daemons(&request.infos) || !request.apps.iter().any(is_beside) {
+        return (request, VecDeque::new());
     }
-    let apps = std::mem::take(&mut request.apps);
-    let (daemons, ranks): (Vec<_>, Vec<_>) = apps.into_iter().partition(|app| daemons(&app.infos));
+    let apps = std::mem::take(&mut request.apps).into_iter();
+    let (beside, mut ranks): (Vec<_>, Vec<_>) = apps.partition(is_beside);
+    let (daemons, others): (Vec<_>, Vec<_>) = beside
+        .into_iter()
+        .partition(|app| declares_daemons(&app.infos));
+    let mut others = VecDeque::from(others);
+    for app in &mut others {
+        app.infos.retain(|info| !is(info, &COSPAWN));
+    }
+    // The first of them is the job that is the answer.
+    ranks.extend(ranks.is_empty().then(|| others.pop_front()).flatten());
     if ranks.is_empty() {
         request.apps = daemons;
         lift(&mut request);
-        return (request, None);
+        return (request, VecDeque::new());
     }
-    let mut beside = SpawnRequest {
-        apps: daemons,
-        infos: request.infos.clone(),
+    let mut infos = request.infos.clone();
+    infos.retain(|info| !is(info, &OF_RANKS) && !is(info, &TARGET));
+    let job = |apps| SpawnRequest {
+        apps,
+        infos: infos.clone(),
         preputs: Vec::new(),
     };
-    beside
-        .infos
-        .retain(|info| !is(info, &OF_RANKS) && !is(info, &TARGET));
-    lift(&mut beside);
+    let mut jobs = VecDeque::new();
+    if !daemons.is_empty() {
+        let mut daemons = job(daemons);
+        lift(&mut daemons);
+        jobs.push_back(daemons);
+    }
     request
         .infos
         .retain(|info| !is(info, &TARGET) && !is(info, &NUMBER));
+    infos.retain(|info| !is(info, &NUMBER));
+    let job = |apps| SpawnRequest {
+        apps,
+        infos: infos.clone(),
+        preputs: Vec::new(),
+    };
+    jobs.extend(others.into_iter().map(|app| job(vec![app])));
     request.apps = ranks;
-    (request, Some(beside))
+    (request, jobs)
 }
 
-/// The request for daemons of a job that has been started.
+/// The request for a job beside that of the ranks, which has been started: daemons have it for their target.
 pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest {
+    if !declares_daemons(&daemons.infos) {
+        return daemons;
+    }
     daemons.infos.retain(|info| !is(info, &TARGET));
     daemons.infos.push(SpawnInfo {
         key: TARGET[0].to_owned(),
@@ -115,13 +148,8 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
 }
 
 impl NodeCore {
-    /// The daemons of a job cannot be started: neither is there the job.
-    pub(super) fn end_without_daemons(
-        &self,
-        by: &Spawner,
-        nspace: &Nspace,
-        actions: &mut Vec<Action>,
-    ) {
+    /// A job of a co-spawn cannot be started: those that have been are ended.
+    pub(super) fn end_cospawned(&self, by: &Spawner, nspace: &Nspace, actions: &mut Vec<Action>) {
         let Some((job, _)) = self.job_named(nspace.as_str()) else {
             return;
         };
@@ -139,7 +167,6 @@ impl NodeCore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::spawn::SpawnApp;
 
     fn infos(keys: &[&str]) -> Vec<SpawnInfo> {
         let info = |key: &&str| SpawnInfo {
@@ -179,7 +206,7 @@ mod tests {
         let (ranks, daemons) = divide(whole);
         assert_eq!(ranks, request(&job, &[&["pmix.wdir"]]));
         let expected = ["pmix.timeout", "pmix.debugger", "pmix.dbg.dpnd"];
-        let daemons = daemons.unwrap();
+        let [daemons] = <[SpawnRequest; 1]>::try_from(Vec::from(daemons)).unwrap();
         assert_eq!(daemons, request(&expected, &[&["pmix.host"]]));
         let daemons = targeting(daemons, &Nspace::new("job").unwrap());
         let target = daemons.infos.last().unwrap();
@@ -190,13 +217,30 @@ mod tests {
     }
 
     #[test]
+    fn cospawn_app_is_job_of_its_own() {
+        let job = ["pmix.mapby", "pmix.dbg.dpnd", "pmix.timeout"];
+        let own = ["pmix.cospawn", "pmix.wdir"];
+        let whole = request(&job, &[&own, &[], &["pmix.debugger"], &own]);
+        let (ranks, beside) = divide(whole);
+        assert_eq!(ranks, request(&["pmix.mapby", "pmix.timeout"], &[&[]]));
+        let other = || request(&["pmix.timeout"], &[&["pmix.wdir"]]);
+        let daemons = request(&["pmix.dbg.dpnd", "pmix.timeout", "pmix.debugger"], &[&[]]);
+        assert_eq!(beside, [daemons, other(), other()]);
+        let name = Nspace::new("job").unwrap();
+        assert_eq!(targeting(other(), &name), other());
+        // Without others the first is the answer.
+        let (first, beside) = divide(request(&["pmix.timeout"], &[&own, &own]));
+        assert_eq!((first, beside), (other(), [other()].into()));
+    }
+
+    #[test]
     fn a_spawn_of_one_kind_is_one_job() {
         let plain = request(&["pmix.timeout"], &[&[], &["pmix.wdir"]]);
-        assert_eq!(divide(plain.clone()), (plain, None));
+        assert_eq!(divide(plain.clone()), (plain, [].into()));
         let whole = request(&["pmix.debugger", "pmix.dbg.dpnd"], &[&[], &[]]);
-        assert_eq!(divide(whole.clone()), (whole, None));
+        assert_eq!(divide(whole.clone()), (whole, [].into()));
         let alone = request(&["pmix.timeout"], &[&["pmix.debugger", "pmix.dbg.tgt"]]);
         let lifted = request(&["pmix.timeout", "pmix.debugger", "pmix.dbg.tgt"], &[&[]]);
-        assert_eq!(divide(alone), (lifted, None));
+        assert_eq!(divide(alone), (lifted, [].into()));
     }
 }
