@@ -16,6 +16,7 @@ pub mod authority;
 mod command;
 pub mod dates;
 mod error;
+mod push;
 pub mod revoked;
 pub mod show;
 pub mod store;

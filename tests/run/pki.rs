@@ -127,20 +127,63 @@ fn an_ordinary_users_authority_is_in_his_home_and_nobody_elses() {
     let id = USER.parse().unwrap();
     std::os::unix::fs::chown(home.path(), Some(id), Some(id)).unwrap();
     let wireup = here.wireup();
-    let run = |words: [&str; 2]| {
-        let words = std::iter::once(wireup.as_path()).chain(words.map(Path::new));
+    let run = |words: &[&str]| {
+        let words = words.iter().map(Path::new);
+        let words = [wireup.as_path(), Path::new("pki")]
+            .into_iter()
+            .chain(words);
         Run::command(words)
             .env("HOME", home.path())
             .under(["env", "-u", "XDG_CONFIG_HOME"])
             .under(&user)
             .run()
     };
-    run(["pki", "init"]).expect(0);
+    run(&["init"]).expect(0);
     let dir = home.path().join(".config/wireup/pki");
     assert_eq!(
         fs::metadata(&dir).unwrap().permissions().mode() & 0o777,
         0o700
     );
+    run(&["issue", "--name", "n[1-2]"]).expect(0);
+    run(&["issue", "--name", "s", "--role", "scheduler"]).expect(0);
+    // Each node is another home here, and has a shell.
+    let by = format!("env HOME={}/{{host}}", home.path().display());
+    for _ in 0..2 {
+        let pushed = run(&["push", "--by", &by]).expect(0).err();
+        assert_eq!(
+            pushed.matches("copied the certificate of n").count(),
+            2,
+            "{pushed}"
+        );
+    }
+    for name in ["n1", "n2"] {
+        let copy = home
+            .path()
+            .join(format!("{name}/.config/wireup/tls/{name}"));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&copy), 0o700);
+        assert_eq!(mode(&copy.join("key.pem")), 0o600);
+        let mut files: Vec<_> = fs::read_dir(&copy)
+            .unwrap()
+            .map(|it| it.unwrap().file_name())
+            .collect();
+        files.sort();
+        assert_eq!(files, ["ca.pem", "cert.pem", "key.pem"]);
+        for file in files {
+            let [from, to] =
+                [dir.join(name), copy.clone()].map(|in_dir| fs::read(in_dir.join(&file)).unwrap());
+            assert_eq!(from, to, "{file:?}");
+        }
+    }
+    let shared = home.path().join("shared");
+    run(&["push", "--hosts", "n2", "--to", shared.to_str().unwrap()]).expect(0);
+    assert!(shared.join("n2/key.pem").exists() && !shared.join("n1").exists());
+    let failed = run(&["push", "--hosts", "n1", "--by", "false {host}"]).expect(1);
+    failed.expect_one_line(&[
+        "cannot copy the certificate of n1: false n1 sh ended with exit status: 1",
+    ]);
+    let missing = run(&["push", "--hosts", "n[1-3]", "--to", "/"]).expect(125);
+    missing.expect_one_line(&["n3 has no certificate in", "wireup pki issue --name n3"]);
     // Another user's is not used, even where it could be.
     std::os::unix::fs::chown(&dir, Some(id + 1), Some(id)).unwrap();
     let refused = pki(&dir, &["issue", "--name", "n1"]).expect(125);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::authority::Validity;
+use super::push::{Destination, PushError, push};
 use super::{
     CA, CERTIFICATE, PkiError, REVOKED, dates, default_directory, init, issue, issued, load, read,
     renew, revoked, show,
@@ -17,8 +18,9 @@ use wireup_core::job::hosts;
 /// # Errors
 /// One line: the problem and the remedy.
 pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
-    let dir = match args.dir {
-        Some(dir) => dir,
+    let own = args.dir;
+    let dir = match &own {
+        Some(dir) => dir.clone(),
         None => default_directory("pki", "--dir").map_err(refused)?,
     };
     let now = SystemTime::now();
@@ -41,9 +43,16 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             }
             if role == Role::Node {
                 let root = rustix::process::geteuid().is_root();
-                eprintln!("wireup: {}", next_step(&dir, &names, root));
+                eprintln!("wireup: {}", next_step(own.as_deref(), &names, root));
             }
             Ok(0)
+        }
+        What::Push { hosts, by, to } => {
+            let destination = match &to {
+                Some(directory) => Destination::Directory(directory),
+                None => Destination::Nodes(&by),
+            };
+            push_some(&dir, &hosts, destination)
         }
         What::Renew { name, within, days } => {
             let names = expand(&name).map_err(refused)?;
@@ -64,6 +73,43 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
         }
         What::Show { files, json } => show::main(&dir, &files, json, now).map_err(refused),
     }
+}
+
+/// Copies the certificates of these nodes, or else of all.
+fn push_some(dir: &Path, lists: &[String], destination: Destination<'_>) -> Result<u8, RunFailure> {
+    let names = match lists {
+        [] => nodes(dir).map_err(refused)?,
+        lists => expand(lists).map_err(refused)?,
+    };
+    if names.is_empty() {
+        return Err(refused(PkiError::NoNodes(dir.to_owned())));
+    }
+    let root = rustix::process::geteuid().is_root();
+    let mut failed = 0;
+    let report = |name: &str, copied: Result<String, PushError>| match copied {
+        Ok(place) => eprintln!("wireup: copied the certificate of {name} to {place}"),
+        Err(error) => {
+            eprintln!("wireup: cannot copy the certificate of {name}: {error}");
+            failed += 1;
+        }
+    };
+    push(dir, &names, destination, root, report).map_err(refused)?;
+    Ok(u8::from(failed > 0))
+}
+
+/// The nodes that have certificates.
+fn nodes(dir: &Path) -> Result<Vec<String>, PkiError> {
+    let mut nodes = Vec::new();
+    for name in issued(dir)? {
+        let found = read(&dir.join(&name).join(CERTIFICATE))?;
+        if found
+            .identity
+            .is_some_and(|identity| identity.role == Role::Node)
+        {
+            nodes.push(name);
+        }
+    }
+    Ok(nodes)
 }
 
 /// Renews those that are named, or else those that expire soon.
@@ -145,20 +191,17 @@ pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     Ok(names)
 }
 
-/// What to do with the certificates of these nodes.
-pub(super) fn next_step(dir: &Path, names: &[String], root: bool) -> String {
-    let dir = dir.display();
-    let (each, name) = match names {
-        [name] => ("", name.as_str()),
-        _ => (" for each node:", "NAME"),
-    };
+/// What to do with the certificates of these nodes. `own` is the directory of the authority, if the user names it.
+pub(super) fn next_step(own: Option<&Path>, names: &[String], root: bool) -> String {
+    let dir = own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()));
+    let push = format!(
+        "next, wireup pki{dir} push --hosts '{}'",
+        hosts::compress(names)
+    );
     match root {
-        true => format!(
-            "next,{each} rsync -a --chmod=D700,F600 {dir}/{name}/ {name}:/etc/wireup/tls/, and there \
-             systemctl enable --now wireup-agent"
-        ),
+        true => format!("{push}, and there systemctl enable --now wireup-agent"),
         false => format!(
-            "next,{each} cp -rp {dir}/{name} ~/.config/wireup/tls/{name}, and there wireup agent"
+            "{push} (with --to ~/.config/wireup/tls where all share this home directory), and there wireup agent"
         ),
     }
 }

@@ -23,6 +23,8 @@ pub enum PkiError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    #[error("no node has a certificate in {}; make one (wireup pki issue --name NAME)", .0.display())]
+    NoNodes(PathBuf),
     /// Further names of several certificates.
     #[error("--address belongs to one certificate: name one node at a time")]
     Addresses,

@@ -283,17 +283,17 @@ fn names_are_given_as_in_lists_of_hosts_and_keep_their_zeros() {
 fn the_next_step_copies_the_certificates_and_starts_the_agents() {
     let step = |names: &[&str], root| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        next_step(Path::new("/p"), &names, root)
+        next_step(None, &names, root)
     };
     assert_eq!(
         step(&["n1"], true),
-        "next, rsync -a --chmod=D700,F600 /p/n1/ n1:/etc/wireup/tls/, and there \
-         systemctl enable --now wireup-agent"
+        "next, wireup pki push --hosts 'n1', and there systemctl enable --now wireup-agent"
     );
     assert_eq!(
-        step(&["n1"], false),
-        "next, cp -rp /p/n1 ~/.config/wireup/tls/n1, and there wireup agent"
+        step(&["n1", "n2"], false),
+        "next, wireup pki push --hosts 'n[1-2]' (with --to ~/.config/wireup/tls where all share this home directory), \
+         and there wireup agent"
     );
-    assert!(step(&["n1", "n2"], true).starts_with("next, for each node: rsync"));
-    assert!(step(&["n1", "n2"], true).contains(" /p/NAME/ NAME:/etc/"));
+    let named = next_step(Some(Path::new("/p")), &["n1".to_owned()], true);
+    assert!(named.contains("wireup pki --dir /p push"), "{named}");
 }

@@ -10,6 +10,7 @@ Examples:
   wireup pki issue --name 'n[01-16]'
   wireup pki issue --name n2 --address n2.example.org --address 10.0.0.2
   wireup pki issue --name slurm --role scheduler
+  wireup pki push --hosts 'n[01-16]'
   wireup pki show
   wireup pki renew
   wireup pki revoke --name n1";
@@ -19,7 +20,7 @@ Files:
   DIR/ca.pem, DIR/ca.key    the certificate authority; its key stays on this machine
   DIR/crl.pem               the certificates that were revoked, once there are any
   DIR/issued.tsv            the number, name and end of each certificate that was made
-  DIR/NAME/                 ca.pem, crl.pem, cert.pem and key.pem of NAME: copy it to NAME:/etc/wireup/tls";
+  DIR/NAME/                 ca.pem, crl.pem, cert.pem and key.pem of NAME, which `push` copies to NAME:/etc/wireup/tls";
 
 /// Arguments of `wireup pki`.
 #[derive(Debug, Args)]
@@ -72,6 +73,40 @@ Examples:
         /// How long it is valid, in days
         #[arg(long, default_value_t = 365, value_parser = days())]
         days: u32,
+    },
+    /// Copy certificates and keys to their nodes, by ssh or to directories
+    #[command(after_help = "\
+Where to:
+  /etc/wireup/tls on each node, by root; ~/.config/wireup/tls/NAME there, by other users
+
+Examples:
+  wireup pki push --hosts 'n[01-16]'
+  wireup pki push --by 'kubectl exec -i {host} --'
+  wireup pki push --to ~/.config/wireup/tls        for nodes that share this home directory
+  wireup pki push --to '/images/{host}/etc/wireup/tls'
+
+Exit status:
+  0    all were copied
+  1    some were not; a line says why
+  125  none was copied: wireup was called wrongly")]
+    Push {
+        /// Copy those of these nodes, as in `wireup run --hosts`; may be given more than once [default: all nodes that
+        /// have a certificate]
+        #[arg(long, value_name = "LIST")]
+        hosts: Vec<String>,
+
+        /// Command that executes a shell on a node, to which `sh` is added; {host} stands for the name of the node
+        #[arg(
+            long,
+            value_name = "COMMAND",
+            default_value = "ssh -o BatchMode=yes {host}"
+        )]
+        by: String,
+
+        /// Copy to this directory of this machine; {host} stands for the name of the node, and is added if it is not
+        /// there
+        #[arg(long, value_name = "DIR", conflicts_with = "by", value_hint = ValueHint::DirPath)]
+        to: Option<String>,
     },
     /// Make new certificates and keys for those that expire soon
     #[command(after_help = "\
