@@ -1,5 +1,6 @@
-//! `wireup ps`: the jobs on this machine; with `--nodes`, the agents of nodes.
+//! `wireup ps`: the jobs on this machine; with `--hosts`, those of hosts; with `--nodes`, the agents of nodes.
 
+mod hosts;
 pub(crate) mod nodes;
 mod proctable;
 mod records;
@@ -26,6 +27,7 @@ Examples:
   wireup ps -l 3f        the ranks of the job whose name begins with 3f
   wireup ps --json
   wireup ps --proctable 3f            host, pid and executable of each rank, on all hosts
+  wireup ps --hosts n[1-4]            your jobs on these hosts
   wireup ps --nodes --hosts n[1-4]    how the agents of these hosts are
 
 Jobs:
@@ -33,10 +35,12 @@ Jobs:
   live and all, behind a + those that were spawned; with -l they are JOB:RANK. Of a job on several
   hosts this machine has the launcher, nodes with their ranks, or both; HERE says what, and RANKS are
   those that live here, those that were given to this machine, and all.
+  With --hosts a line is the part of a job on one host, as `wireup ps` there shows it: a launch of this user executes
+  it on each. --all-users needs root, and agents that take root's launches (--root-launches).
 
 Exit status:
   0    what was asked for was shown
-  1    there is no such job, or a node was not reached
+  1    there is no such job, or a host was not reached
   125  wireup itself failed or was called wrongly";
 
 /// Arguments of `wireup ps`.
@@ -67,6 +71,10 @@ pub(super) struct PsArgs {
     #[arg(long, conflicts_with_all = ["jobs", "ranks", "all_users"])]
     nodes: bool,
 
+    /// Leave out the job of which this process is a rank
+    #[arg(long, hide = true)]
+    of_others: bool,
+
     #[command(flatten)]
     asked: HostsListArgs,
 }
@@ -80,14 +88,24 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
         return nodes::execute(args.asked, args.json);
     }
     if args.asked.are_given() {
-        return Err(RunFailure::request(
-            "--hosts, --hostfile and --agent need --nodes".to_owned(),
-        ));
+        if args.ranks || args.proctable || !args.jobs.is_empty() || !args.asked.has_hosts() {
+            return Err(RunFailure::request(
+                "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
+                 of them, or --nodes"
+                    .to_owned(),
+            ));
+        }
+        scope(args.all_users, false)?;
+        return hosts::execute(args.asked, args.all_users, args.json);
     }
     if args.proctable {
         return show_processes(&args.jobs, args.json);
     }
-    let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
+    let mut all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
+    if args.of_others {
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        all.retain(|job| job.ranks.iter().all(|rank| rank.process.pid != own));
+    }
     let short = name::short(&all);
     let mut chosen: Vec<usize> = (0..all.len()).collect();
     if !args.jobs.is_empty() {

@@ -142,6 +142,25 @@ fn each_host_shows_its_part_to_the_user_and_to_root() {
         .run()
         .expect(1);
     stacks.expect_one_line(&["its launcher is on node01"]);
+    // From a host that has no part.
+    let all = ["--hosts", "node01,node02,node03"];
+    for (user, options) in [(ALICE, &all[..]), (0, &[all[0], all[1], "--all-users"])] {
+        let jobs = seen_by(user, &cluster, 2, options);
+        let parts = jobs.iter();
+        let parts = parts.map(|job| json!([job["on"], job["job"], job["part"]["launcher"]]));
+        let expected = [
+            json!(["node01", name, true]),
+            json!(["node02", name, false]),
+        ];
+        assert_eq!(parts.collect::<Vec<_>>(), expected);
+    }
+    assert_eq!(seen_by(BOB, &cluster, 2, &all), [] as [Value; 0]);
+    let across = table(2, ALICE, &all);
+    assert!(
+        across.starts_with("HOST ") && across.contains("node02"),
+        "{across}"
+    );
+
     let ranks = table(1, ALICE, &["-l"]);
     assert_eq!(ranks.lines().count(), 3, "{ranks}");
     assert_eq!(ranks.matches(" node02 ").count(), 2, "{ranks}");

@@ -127,6 +127,11 @@ impl HostsListArgs {
         !self.hosts.is_empty() || self.hostfile.is_some() || self.agent.is_some()
     }
 
+    /// Whether hosts are named.
+    pub(crate) fn has_hosts(&self) -> bool {
+        !self.hosts.is_empty() || self.hostfile.is_some()
+    }
+
     /// The socket that the user names.
     pub(crate) fn agent(&self) -> Option<&Path> {
         self.agent.as_deref()

@@ -1,0 +1,202 @@
+//! `wireup ps --hosts`: the jobs of several hosts, from `wireup ps` on each, which a launch of this user executes there.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::nodes::ask;
+use super::{table, user_name, width};
+use crate::cli::options::HostsListArgs;
+use crate::failure::RunFailure;
+use wireup_core::job::hosts::HostSpec;
+use wireup_core::link::control::LaunchMember;
+
+/// Becomes wireup where it is here, or as PATH finds it there.
+const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
+  [ -x "$own" ] && exec "$own" "$@"
+done
+echo "no $0 on $(uname -n), and no wireup in PATH" >&2
+exit 127"#;
+
+/// The answer of a host that is not what `wireup ps` prints.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid answer of wireup ps on {host}: {error}")]
+struct InvalidAnswer {
+    host: String,
+    error: serde_json::Error,
+}
+
+/// Prints the jobs; exit code 1 if a host was not reached.
+///
+/// # Errors
+/// When the hosts cannot be asked.
+pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Result<u8, RunFailure> {
+    let agent = args.agent().map(Path::to_owned);
+    let hosts = args.resolve()?;
+    let members = hosts.iter().map(|host| LaunchMember {
+        name: host.name.clone(),
+        address: host.address.clone(),
+    });
+    let nodes = ask(agent.as_deref(), members.collect())?;
+    let mut reached = Vec::new();
+    for (host, node) in hosts.iter().zip(&nodes) {
+        match &node.problem {
+            None => reached.push(host),
+            Some(problem) => eprintln!("wireup: no jobs of host {}: {problem}", host.name),
+        }
+    }
+    let missed = reached.len() < hosts.len();
+    let mut records = Vec::new();
+    if !reached.is_empty() {
+        let output = launch(&reached, agent.as_deref(), all_users)
+            .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+        if !output.status.success() {
+            // The launch has printed why.
+            return Ok(output
+                .status
+                .code()
+                .and_then(|code| u8::try_from(code).ok())
+                .unwrap_or(1));
+        }
+        let output = String::from_utf8_lossy(&output.stdout);
+        records = jobs(&reached, &output)
+            .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
+    }
+    let text = match json {
+        true => format!("{:#}\n", Value::Array(records)),
+        false => job_table(&records, all_users),
+    };
+    // A reader that has seen enough is no failure.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(u8::from(missed))
+}
+
+fn launch(
+    hosts: &[&HostSpec],
+    agent: Option<&Path>,
+    all_users: bool,
+) -> std::io::Result<std::process::Output> {
+    let list: Vec<String> = hosts
+        .iter()
+        .map(|host| match host.has_own_address() {
+            true => format!("{}@{}", host.name, host.address),
+            false => host.name.clone(),
+        })
+        .collect();
+    let own = std::env::current_exe()?;
+    let mut command = Command::new(&own);
+    command
+        .arg0("wireup")
+        .args(["run", "--no-config", "--engine", "none", "--pmi", "none"]);
+    command.args([
+        "--ppn",
+        "1",
+        "--label",
+        "--wdir",
+        "/",
+        "--hosts",
+        &list.join(","),
+    ]);
+    if let Some(agent) = agent {
+        command.arg("--agent").arg(agent);
+    }
+    command.args(["sh", "-c", SCRIPT]).arg(&own);
+    command.args(["ps", "--json", "--of-others"]);
+    if all_users {
+        command.arg("--all-users");
+    }
+    command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+}
+
+/// The records in the output of all hosts, each with its host.
+fn jobs(hosts: &[&HostSpec], output: &str) -> Result<Vec<Value>, InvalidAnswer> {
+    let mut texts: BTreeMap<usize, String> = BTreeMap::new();
+    for line in output.lines() {
+        let labelled = line
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("] "));
+        if let Some((rank, text)) = labelled
+            && let Ok(rank) = rank.parse()
+        {
+            // JSON needs no line ends, and a line may have come in two parts.
+            texts.entry(rank).or_default().push_str(text);
+        }
+    }
+    let mut all = Vec::new();
+    for (rank, host) in hosts.iter().enumerate() {
+        let text = texts.remove(&rank).unwrap_or_default();
+        let records: Vec<serde_json::Map<String, Value>> =
+            serde_json::from_str(&text).map_err(|error| InvalidAnswer {
+                host: host.name.clone(),
+                error,
+            })?;
+        all.extend(records.into_iter().map(|mut record| {
+            record.insert("on".to_owned(), Value::from(host.name.as_str()));
+            Value::Object(record)
+        }));
+    }
+    Ok(all)
+}
+
+fn job_table(records: &[Value], users: bool) -> String {
+    let mut head = vec![
+        "HOST", "JOB", "PID", "STATE", "RANKS", "NODES", "ELAPSED", "COMMAND",
+    ];
+    if users {
+        head.insert(2, "USER");
+    }
+    let known = |value: &Value, unknown: &str| match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => unknown.to_owned(),
+    };
+    let mut names = BTreeMap::new();
+    let rows: Vec<Vec<String>> = records
+        .iter()
+        .map(|record| {
+            let spawned = match record["spawned_alive"].as_u64() {
+                None | Some(0) => String::new(),
+                Some(count) => format!("+{count}"),
+            };
+            let words = record["command"].as_array().into_iter().flatten();
+            let command: Vec<OsString> = words.map(|word| known(word, "").into()).collect();
+            let elapsed = record["elapsed"].as_f64().unwrap_or_default();
+            let elapsed = Duration::try_from_secs_f64(elapsed).unwrap_or_default();
+            let mut row = vec![
+                known(&record["on"], "-"),
+                known(&record["short"], "-"),
+                known(&record["pid"], "-"),
+                known(&record["state"], "?"),
+                format!(
+                    "{}/{}{spawned}",
+                    known(&record["ranks_alive"], "?"),
+                    known(&record["size"], "?")
+                ),
+                known(&record["node_count"], "?"),
+                table::time(elapsed),
+                table::words(&command),
+            ];
+            if users {
+                let uid = record["uid"]
+                    .as_u64()
+                    .and_then(|uid| u32::try_from(uid).ok());
+                let name = match uid {
+                    Some(uid) => names.entry(uid).or_insert_with(|| user_name(uid)).clone(),
+                    None => "?".to_owned(),
+                };
+                row.insert(2, name);
+            }
+            row
+        })
+        .collect();
+    table::render(&head, &rows, width())
+}
