@@ -28,7 +28,7 @@ pub use absences::{JOIN_GRACE, Waiting};
 
 use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::{Cause, EXIT_WIREUP, PmiState, RankEnd, judge};
+use crate::job::outcome::{Cause, EXIT_HOST, PmiState, RankEnd, judge};
 use crate::job::spec::{EndingSpec, OnFailure};
 use crate::record::kind_of;
 
@@ -273,7 +273,7 @@ impl Supervisor {
             return;
         }
         self.failed += 1;
-        self.tally.count(rank, EXIT_WIREUP);
+        self.tally.count(rank, EXIT_HOST);
         if let (Some(job), Some(cause)) = (unjoined, self.lost_host.clone()) {
             self.rank_left(Waiting::Session(job), cause, now);
         }

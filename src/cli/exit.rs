@@ -8,6 +8,7 @@ Exit status:
   128+N    the first failing rank was killed by signal N, or signal N ended wireup
   1        a rank left between MPI_Init and MPI_Finalize, broke its protocol, or a fence failed
   75       --on-failure requeue: a rank, host or server was lost; to be run again
+  122      a host was lost: its agent, its part of the launch, its network or the machine
   123      --strict-pmi: a program that loads an MPI did not use PMI
   124      --timeout expired
   125      wireup itself failed or was called wrongly

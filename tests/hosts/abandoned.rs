@@ -85,7 +85,7 @@ fn a_stopped_step_whose_agent_is_killed_leaves_nothing() {
         cluster.excuse(host);
         cluster.kill_agent(host);
         let outcome = running.finish();
-        assert_eq!(outcome.code, 125, "{outcome:?}");
+        assert_eq!(outcome.code, 122, "{outcome:?}");
         eventually("step, guard and ranks have ended", || {
             let all = cluster.host(host).processes().into_iter();
             let mut ranks = all.filter(|one| one.name == "sh" || one.name.starts_with("wireup-"));
@@ -159,7 +159,7 @@ fn kill_agents(options: &'static [&'static str]) {
             kill(&killed);
             let outcome = running.finish();
             let when = format!("{victims:?} killed on host {host} with {options:?}");
-            assert_eq!(outcome.code, 125, "{when}: {outcome:?}");
+            assert_eq!(outcome.code, 122, "{when}: {outcome:?}");
             expect_cause(&outcome, &[cluster.host(host).name()]);
             if main {
                 let ended = cluster.agent_ended(host);
@@ -205,7 +205,7 @@ fn what_a_helper_left_that_ends_after_the_next_agent_has_started_is_ended() {
         helpers.iter().for_each(|one| one.signal(Signal::STOP));
         cluster.excuse(1);
         kill(&[leaders(&cluster, 1), vec![agent]].concat());
-        assert_eq!(running.finish().code, 125);
+        assert_eq!(running.finish().code, 122);
         assert_eq!(cluster.agent_ended(1).signal(), Some(9));
         cluster.start_agent(1);
         helpers.iter().for_each(|one| one.signal(Signal::KILL));

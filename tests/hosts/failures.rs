@@ -57,6 +57,16 @@ impl Kind {
     }
 }
 
+impl Phase {
+    /// Exit code after the loss of a host: a launch that has not begun is refused.
+    fn loss(self) -> i32 {
+        match self {
+            Self::Launching => 125,
+            Self::Fence | Self::Running => 122,
+        }
+    }
+}
+
 /// A launch that has come to its phase.
 struct Scene {
     cluster: Cluster,
@@ -179,7 +189,7 @@ fn a_killed_step_and_the_agents_live() {
                 return;
             };
             step(&scene.cluster, 1).unwrap().signal(Signal::KILL);
-            scene.ends(125, &["node02"]);
+            scene.ends(phase.loss(), &["node02"]);
         }
     }
 }
@@ -230,7 +240,7 @@ fn a_killed_agent() {
             } = scene;
             cluster.host(2).resume().unwrap();
             let outcome = running.finish();
-            assert_eq!(outcome.code, 125, "{outcome:?}");
+            assert_eq!(outcome.code, phase.loss(), "{outcome:?}");
             expect_cause(&outcome, &[if host == 0 { "agent" } else { &name }]);
             cluster.start_agent(host);
             takes_the_next(&cluster, &program);

@@ -154,7 +154,8 @@ fn kill_each(moment: Moment) {
         let expected = match victim {
             Victim::Launcher => 137,
             Victim::Rank => code.unwrap_or(137),
-            _ => code.unwrap_or(125),
+            Victim::Sidecar => code.unwrap_or(125),
+            _ => code.unwrap_or(122),
         };
         assert_eq!(outcome.code, expected, "{when}");
         if !words.is_empty() {

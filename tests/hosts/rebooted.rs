@@ -32,7 +32,7 @@ fn lose(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
         let outcome = running.finish();
         assert_eq!(
             outcome.code,
-            if policy == "requeue" { 75 } else { 125 },
+            if policy == "requeue" { 75 } else { 122 },
             "{outcome:?}"
         );
         expect_cause(&outcome, &[cluster.host(host).name()]);
@@ -84,7 +84,7 @@ fn lose_for_long(policy: &str, way: fn(&Cluster, usize)) -> Option<String> {
     cluster.lab().heal_all().unwrap();
     running.wait_for(Output::Stderr, "its agent answers again");
     std::fs::write(over, "").unwrap();
-    let outcome = running.finish().expect(125);
+    let outcome = running.finish().expect(122);
     let next = cluster.run(0, TREE).more(["true"]);
     next.run().expect_quiet_success();
     Some(outcome.err())

@@ -48,7 +48,7 @@ fn survivors_of_a_crashed_host_meet_over_pmi_and_are_told_who_died() {
     let running = run.more(["bash", "-c", PMI, "pmi", "node02"]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     cluster.lab().crash(cluster.host(1)).unwrap();
-    let outcome = running.finish().expect(125);
+    let outcome = running.finish().expect(122);
     let word = "pmi rank";
     assert_eq!(survivors(&outcome, word), [0, 1, 4, 5], "{outcome:?}");
     let lines = outcome.sorted_lines();
@@ -78,7 +78,7 @@ fn return_of(away: impl Fn(&Cluster), back: impl Fn(&Cluster)) {
     back(&cluster);
     cluster.expect_clean(1);
     std::fs::write(over, "").unwrap();
-    let outcome = running.finish().expect(125);
+    let outcome = running.finish().expect(122);
     assert_eq!(survivors(&outcome, "pmi rank"), [0, 1, 4, 5], "{outcome:?}");
     let next = cluster.run(0, ["--hosts", "node01:1,node02:1", "-n", "2", "true"]);
     next.run().expect_quiet_success();
@@ -116,7 +116,7 @@ fn hosts_below_a_crashed_one_are_lost_with_it_and_the_others_go_on() {
     let running = run.start();
     running.wait_for_many(Output::Stdout, "ready", 3);
     cluster.lab().crash(cluster.host(1)).unwrap();
-    let outcome = running.finish().expect(125);
+    let outcome = running.finish().expect(122);
     assert_eq!(survivors(&outcome, "pmi rank"), [0, 2], "{outcome:?}");
     let err = outcome.err();
     assert!(
@@ -134,7 +134,7 @@ fn ranks_end_with_the_first_host_through_which_all_others_are_reached() {
     let running = run.more(["bash", "-c", PMI, "pmi", "node02"]).start();
     running.wait_for_many(Output::Stdout, "ready", 2);
     cluster.lab().crash(cluster.host(1)).unwrap();
-    let outcome = running.finish().expect(125);
+    let outcome = running.finish().expect(122);
     assert!(outcome.err().contains("6 of 6 ranks failed"), "{outcome:?}");
 }
 
@@ -212,7 +212,7 @@ fn the_example_in_python_goes_on_after_the_death_of_a_rank_and_the_crash_of_a_ho
 #[track_caller]
 fn expect_survivors(loss: Loss, outcome: Outcome, word: &str) {
     match loss {
-        Loss::Host => expect_shrunk(&outcome.expect(125), word, &[0, 1, 4, 5]),
+        Loss::Host => expect_shrunk(&outcome.expect(122), word, &[0, 1, 4, 5]),
         Loss::Rank => {
             let outcome = outcome.expect(137);
             let err = outcome.err();

@@ -11,6 +11,8 @@ use super::ids::{GlobalRank, NodeId};
 /// `--on-failure requeue`: a rank, host or server was lost, and the launch may succeed when it is run
 /// again; `EX_TEMPFAIL` of sysexits(3).
 pub const EXIT_REQUEUE: u8 = 75;
+/// A host was lost, or its part of the launch.
+pub const EXIT_HOST: u8 = 122;
 /// `--strict-pmi`: a program that loads an MPI did not use the offered interface.
 pub const EXIT_ALONE: u8 = 123;
 /// `--timeout` expired; the code of timeout(1).
@@ -212,9 +214,8 @@ impl Cause {
             | Self::FenceFailed { .. }
             | Self::FenceTimeout(_) => EXIT_FAILURE,
             Self::NotStarted { code, .. } => *code,
-            Self::SidecarFailed { .. } | Self::NodeFailed { .. } | Self::CutOff { .. } => {
-                EXIT_WIREUP
-            }
+            Self::NodeFailed { .. } | Self::CutOff { .. } => EXIT_HOST,
+            Self::SidecarFailed { .. } => EXIT_WIREUP,
             Self::Timeout(_) => EXIT_TIMEOUT,
             Self::Interrupted(number) | Self::EndedBy { signal: number, .. } => of_signal(*number),
             Self::OutputLost { pipe: true, .. } => of_signal(13),

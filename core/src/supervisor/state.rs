@@ -1,7 +1,7 @@
 //! What the supervisor knows of its launch.
 
 use super::{LaunchPhase, Supervisor, policy};
-use crate::job::outcome::{Cause, EXIT_REQUEUE, EXIT_WIREUP};
+use crate::job::outcome::{Cause, EXIT_HOST, EXIT_REQUEUE};
 use std::time::Duration;
 
 impl Supervisor {
@@ -89,7 +89,7 @@ impl Supervisor {
         };
         // Whatever the policy is: a job that was not seen to end has not succeeded.
         match (code, self.unseen) {
-            (0, 1..) => EXIT_WIREUP,
+            (0, 1..) => EXIT_HOST,
             _ => code,
         }
     }

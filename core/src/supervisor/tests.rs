@@ -77,7 +77,7 @@ fn a_job_not_all_of_whose_ranks_were_seen_to_end_has_not_succeeded_by_any_policy
         job.rank_ended(fine, T0, &mut orders);
         job.rank_lost(GlobalRank(1), None, T0);
         assert!(job.is_over());
-        assert_eq!(job.exit_code(), EXIT_WIREUP, "{exit}");
+        assert_eq!(job.exit_code(), EXIT_HOST, "{exit}");
     }
 }
 
@@ -354,7 +354,7 @@ fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
         let in_session = |waiting| waiting == Waiting::Session(JobNumber(0));
         job.tick(JOIN_GRACE * 2, in_session, &mut orders);
         assert!(job.is_ending());
-        assert_eq!(job.exit_code(), if by_host { EXIT_WIREUP } else { 137 });
+        assert_eq!(job.exit_code(), if by_host { EXIT_HOST } else { 137 });
     }
 }
 
