@@ -244,11 +244,11 @@ impl StandIn {
     fn advance(&mut self) {
         let rank = self.rank;
         self.carry();
-        let mut tell = refusal_printer(rank, &mut self.refusals);
         if let Some((entrance, server)) = &mut self.pmi
             && self.interval.is_none()
         {
-            while let Some(arrival) = entrance.arrival(Instant::now(), &mut tell) {
+            let mut print = refusal_printer(rank, &mut self.refusals);
+            while let Some(arrival) = entrance.arrival(Instant::now(), &mut print) {
                 match arrival {
                     Arrival::Client {
                         stream,
@@ -269,7 +269,7 @@ impl StandIn {
                         let from = stream.peer_addr();
                         let added = self.notices.add(stream, signal);
                         if let (Err(refusal), Ok(from)) = (added, from) {
-                            tell(from, refusal);
+                            print(from, refusal);
                         }
                     }
                 }

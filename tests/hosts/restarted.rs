@@ -187,7 +187,7 @@ fn an_agent_that_is_killed_behind_its_front_ends_its_launches_and_the_front_star
         let before = serving();
         cluster.serving(host).signal(Signal::KILL);
         let outcome = running.finish();
-        assert_eq!(outcome.code, 125, "{outcome:?}");
+        assert_eq!(outcome.code, 122, "{outcome:?}");
         expect_cause(&outcome, &[cluster.host(host).name()]);
         eventually("the next one serves", || (serving() > before).then_some(()));
         launch(&cluster);

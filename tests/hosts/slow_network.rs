@@ -126,7 +126,8 @@ fn fail(fault: Fault) {
         }
         Fault::Launcher => assert_eq!(outcome.code, 137, "{fault:?}: {outcome:?}"),
         _ => {
-            assert_eq!(outcome.code, 125, "{fault:?}: {outcome:?}");
+            let code = if fault == Fault::Sidecar { 125 } else { 122 };
+            assert_eq!(outcome.code, code, "{fault:?}: {outcome:?}");
             expect_cause(&outcome, &["node02"]);
         }
     }

@@ -46,7 +46,7 @@ pub const CHECKS: &[Check] = &[
     all("agent-version", "the version that each agent gives",
         "install one version of wireup on all hosts and restart the agents", across::agent_version),
     all("answer", "whether `wireup doctor` runs on each host through its agent",
-        "install wireup at the same place on all hosts, or in PATH", across::answer),
+        "correct what the launch reports; where wireup is missing, install it at the same place on all hosts, or in PATH", across::answer),
     all("wireup-version", "the version of wireup on each host",
         "install one version of wireup on all hosts", across::wireup_version),
     all("machine", "uname -m on each host",
