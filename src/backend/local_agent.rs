@@ -127,7 +127,8 @@ fn find_from(
             Err(tried)
                 if Instant::now() < deadline && tried.iter().any(NoAgent::may_be_restart) =>
             {
-                std::thread::sleep(PAUSE);
+                // A listener that appears sends no notice.
+                std::thread::park_timeout(PAUSE);
             }
             found => return found.map_err(|tried| NoneServes { tried }.into()),
         }

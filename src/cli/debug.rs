@@ -157,7 +157,7 @@ impl JobUser {
         let gid = account.as_ref().map(|account| account.gid);
         Some(Self {
             uid,
-            gid: gid.or(leader.map(|(_, gid)| gid)).unwrap_or(uid),
+            gid: gid.or_else(|| leader.map(|(_, gid)| gid)).unwrap_or(uid),
             has_groups: account.is_some(),
         })
     }

@@ -111,6 +111,9 @@ fn tree(records: &[ProcessRecord]) -> Vec<String> {
     stacks::tree(stacks)
 }
 
+/// Lines that show ranks to people.
+type Lines = fn(&[ProcessRecord]) -> Vec<String>;
+
 /// Time without an answer after which the first interim result is shown.
 const FIRST_INTERIM: Duration = Duration::from_secs(5);
 
@@ -122,11 +125,11 @@ struct Interim {
     /// Ranks in the last one.
     shown: usize,
     /// Lines for the ranks; none for JSON.
-    lines: Option<fn(&[ProcessRecord]) -> Vec<String>>,
+    lines: Option<Lines>,
 }
 
 impl Interim {
-    fn new(json: bool, lines: fn(&[ProcessRecord]) -> Vec<String>) -> Self {
+    fn new(json: bool, lines: Lines) -> Self {
         Self {
             started: Instant::now(),
             next: FIRST_INTERIM,

@@ -348,7 +348,7 @@ mod tests {
         let trickle = std::thread::spawn(move || {
             let _ = launcher.write_all(b"{\"taken\":1}\n");
             while launcher.write_all(b" ").is_ok() {
-                std::thread::sleep(LIMIT / 10);
+                std::thread::park_timeout(LIMIT / 10);
             }
         });
         let error = answer.records(&mut Quiet).unwrap_err();

@@ -67,7 +67,10 @@ impl NodeNamespaces {
         result
     }
 
-    /// The mounts in which the nodes' names are in `/etc/hosts`, or why there are none.
+    /// Returns the mounts in which the nodes' names are in `/etc/hosts`.
+    ///
+    /// # Errors
+    /// The reason why there are none.
     pub fn hosts(&self) -> Result<&Arc<View>, &str> {
         self.hosts.as_ref().map_err(String::as_str)
     }

@@ -160,7 +160,7 @@ mod tests {
     async fn silent_stream_fails_after_whole_limit() {
         let (stream, mut other) = duplex(64);
         let mut watched = Watched::new(stream, LIMIT);
-        tokio::time::sleep(LIMIT / 2).await;
+        sleep(LIMIT / 2).await;
         // Bytes begin it again.
         other.write_all(b"bytes").await.unwrap();
         let time = silence(&mut watched).await;
@@ -177,12 +177,12 @@ mod tests {
         let (stream, _other) = duplex(64);
         let mut watched = Watched::new(stream, LIMIT);
         // This thread is the whole process of the stream.
-        std::thread::sleep(2 * LIMIT);
+        std::thread::park_timeout(2 * LIMIT);
         let time = silence(&mut watched).await;
         assert!(time >= LIMIT / 2, "{time:?}");
         let stopped = async {
-            std::thread::sleep(2 * LIMIT);
-            tokio::time::sleep(LIMIT / 4).await;
+            std::thread::park_timeout(2 * LIMIT);
+            sleep(LIMIT / 4).await;
         };
         assert_eq!(within(LIMIT, stopped).await, Some(()));
         assert_eq!(within(LIMIT, std::future::pending::<()>()).await, None);

@@ -62,7 +62,7 @@ impl HostSpec {
     /// [`Problem::Number`]
     pub fn check_resolvable(&self) -> Result<(), Problem> {
         let is_number = |part: &str| {
-            let digits = part.strip_prefix("0x").or(part.strip_prefix("0X"));
+            let digits = part.strip_prefix("0x").or_else(|| part.strip_prefix("0X"));
             match digits {
                 Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
                 None => !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()),

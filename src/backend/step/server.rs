@@ -377,7 +377,7 @@ impl GroupMaker {
     }
 
     fn can_make_in(&mut self, group: &Group) -> bool {
-        let own = group.path().parent().unwrap_or(group.path());
+        let own = group.path().parent().unwrap_or_else(|| group.path());
         match &self.tried {
             Some((tried, can)) if tried == own => *can,
             _ => {

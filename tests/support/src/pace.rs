@@ -78,7 +78,8 @@ impl Pace {
             if let Some(slot) = free {
                 return Admitted { _slot: slot };
             }
-            thread::sleep(POLL);
+            // Other processes free their slots without a notice.
+            thread::park_timeout(POLL);
         }
     }
 

@@ -13,7 +13,7 @@ pub(super) fn pmi2(ranks: u32) -> Job {
 #[test]
 fn a_connection_starts_with_a_line_and_goes_on_with_frames() {
     let mut job = Job::new(2);
-    let fullinit = "51    cmd=fullinit;pmijobid=8.0;pmirank=1;threaded=FALSE;";
+    let fullinit = "53    cmd=fullinit;pmijobid=job.0;pmirank=1;threaded=FALSE;";
     job.feed(
         1,
         format!("{INIT_2}{fullinit}    14cmd=job-getid;").as_bytes(),

@@ -94,12 +94,9 @@ fn is_root_s(rules: &Rules, caller: &OwnedFd, used: &mut BTreeSet<u64>) -> io::R
     }
     let mut ready = [PollFd::new(caller, PollFlags::RDHUP)];
     poll(&mut ready, Some(&Timespec::default()))?;
-    match ready[0]
-        .revents()
-        .intersects(PollFlags::HUP | PollFlags::RDHUP)
-    {
-        true => return other("the launcher has gone"),
-        false => {}
+    let ended = PollFlags::HUP | PollFlags::RDHUP;
+    if ready[0].revents().intersects(ended) {
+        return other("the launcher has gone");
     }
     let end = getpeername(caller)?.and_then(|end| SocketAddrUnix::try_from(end).ok());
     let name = end.as_ref().and_then(SocketAddrUnix::abstract_name);
