@@ -69,7 +69,7 @@ fn run<F: Future<Output = Result<(), RunFailure>>>(
     served.map(|()| 0)
 }
 
-/// How long a signal that is for ranks waits before it is passed on. A batch system may signal all processes of a job one
+/// Time that a signal for ranks waits before it is passed on. A batch system may signal all processes of a job one
 /// after the other: a step knows by then that its ranks have got the signal without it.
 const SETTLE: Duration = Duration::from_millis(200);
 

@@ -17,7 +17,7 @@ use wireup_core::link::control::LaunchMember;
 /// How long the agents may take to start.
 pub const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long the name of a host may take to be resolved, and the batch system to show addresses.
+/// Time limit for the resolution of a host name, and for the batch system to show addresses.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
 
@@ -34,7 +34,7 @@ pub struct Known {
 #[derive(Clone, Debug)]
 pub struct LaunchAgents {
     pub known: watch::Receiver<Known>,
-    /// As in [`AgentStarter`](wireup_core::job::spec::AgentStarter).
+    /// Same as in [`AgentStarter`](wireup_core::job::spec::AgentStarter).
     pub addresses: Vec<String>,
 }
 

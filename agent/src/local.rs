@@ -63,8 +63,8 @@ const QUESTION: usize = 512;
 const RELIEF: Duration = Duration::from_millis(100);
 
 /// Serves launchers for as long as this is polled, and passes on the others; requests are read on the runtime `requests`.
-/// When `leave` is ready the socket is closed, and `closed` dropped; this returns when those have ended that were accepted
-/// before.
+/// When `leave` is ready it closes the socket and drops `closed`; it returns when the connections that were accepted before
+/// have ended.
 pub async fn serve(
     agent: Arc<Agent>,
     requests: Handle,

@@ -21,7 +21,7 @@ const ACCOUNTS: usize = 8;
 /// The network's thread.
 ///
 /// # Errors
-/// When the system refuses one.
+/// The system refuses a thread.
 pub fn network() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(1)

@@ -332,7 +332,7 @@ fn topology(infos: &[u8]) -> Option<PathBuf> {
     Some(Path::new(OsStr::from_bytes(dir.as_bytes())).join("hwloc.sm"))
 }
 
-/// How long a connection over the loopback may take: packets that are dropped have no answer.
+/// Time limit of a connection over the loopback: packets that are dropped have no answer.
 const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Adds the cause of a failed start, where one can be seen from here, and what to do.

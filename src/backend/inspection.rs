@@ -55,9 +55,9 @@ pub(crate) enum Inspected {
 /// The stack of a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Stack {
-    /// Its frames, the outermost first.
+    /// Frames of the rank, outermost first.
     pub(crate) frames: Vec<String>,
-    /// Why they are not those of Python, in a rank that runs it.
+    /// Reason why a rank that runs Python has no frames of Python here.
     pub(crate) note: Option<String>,
 }
 

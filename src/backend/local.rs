@@ -174,7 +174,7 @@ pub(crate) struct LocalBackend {
     lookout: Lookout,
     /// Debuggers that look into ranks here.
     inspections: Inspections,
-    /// Which PMI clients take PMI 1.2.
+    /// PMI clients that take PMI 1.2.
     group_clients: GroupClients,
     /// What the ranks run in.
     container: Option<Container>,

@@ -41,10 +41,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum NoAgent {
     #[error("{path}: {errno}")]
     Connect { path: String, errno: Errno },
-    /// Its directory does not exist either.
+    /// Neither the socket nor its directory exists.
     #[error("no {0}")]
     Absent(String),
-    /// Its directory exists: an agent was there.
+    /// The directory of the socket exists: an agent was there.
     #[error("no {0}")]
     Gone(String),
     #[error("the process that listens at {path} belongs to user {user}, neither you nor root")]
@@ -100,7 +100,7 @@ pub fn find(
 /// Connects to the agent that [`find`] finds, for a launch.
 ///
 /// # Errors
-/// As [`find`].
+/// Those of [`find`].
 pub(crate) fn find_for_launch(
     given: Option<&Path>,
     user: UserId,

@@ -133,13 +133,13 @@ pub(crate) enum FromBackend {
     },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, NodeRefusal)>),
-    /// What a host has found in some of its ranks: the answers to [`ToBackend::Inspect`].
+    /// Results of a host for some of its ranks, in answer to [`ToBackend::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.
         node: NodeId,
         /// Names the request.
         ticket: u32,
-        /// Of ranks that run there, each once.
+        /// Results of ranks that run there, each once.
         findings: Vec<InspectedRank>,
         /// Whether all ranks there have been reported.
         is_last: bool,

@@ -168,7 +168,7 @@ pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
     Ok(u8::from(failed))
 }
 
-/// Where a signal for all ranks reaches them.
+/// Process that passes a signal to all ranks.
 fn launcher_hint(job: &Job, ranks: Option<&[u32]>) -> String {
     match (job.host_of_launcher(), ranks) {
         (Some(host), None) => format!(", or all ranks on {host}, the host of its launcher"),

@@ -305,7 +305,7 @@ impl Controller {
         }
     }
 
-    /// Why an `MPI_Comm_spawn` fails whose processes have all ended without contact.
+    /// Returns the reason for the failure of an `MPI_Comm_spawn` whose processes have all ended without contact.
     fn never_joined(&self, job: JobNumber) -> SpawnFailure {
         let apps = self.jobs.get(job).map_or(&[][..], |plan| &plan.apps[..]);
         let programs = apps

@@ -67,13 +67,13 @@ fn is_stalled(running: usize, waiting: usize) -> bool {
     running > 1 && waiting + busy >= running
 }
 
-/// See the module.
+/// Detects ranks that wait for each other.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The last rank that printed a traceback, and when it did.
     traceback: Option<(GlobalRank, Duration)>,
     traceback_reported: bool,
-    /// When all ranks had made contact.
+    /// Time at which all ranks had made contact.
     since: Duration,
     /// Time of the next look at all ranks; `None` before contact, during a look and after the report.
     next: Option<Duration>,

@@ -54,7 +54,7 @@ pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
 /// Signals are passed on as by [`attach`].
 ///
 /// # Errors
-/// As [`attach`].
+/// Those of [`attach`].
 pub fn await_start(job: &str) -> Result<Option<u8>, RunFailure> {
     match connected(job, &ToKeeper::AwaitStart, false)?.run()? {
         ClientEnd::Started | ClientEnd::Left => Ok(None),

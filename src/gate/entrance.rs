@@ -20,7 +20,7 @@ use wireup_core::pmi::gate::{Gate, GateError, Proof, Verdict};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections that have not, at a time.
 const WAITING_MAX: usize = 64;
-/// The same of one address, or of one network of IPv6.
+/// Most of them from one address, or from one network of IPv6.
 const WAITING_OF_ADDRESS_MAX: usize = 8;
 /// Connections accepted in one turn: others wait for their turn as well.
 const ACCEPTED_MAX: usize = 64;

@@ -20,7 +20,7 @@ const WORD: usize = 8;
 
 /// The file that the dumped process executed; `None` if the core cannot be read, or is of a 32-bit process.
 ///
-/// It is the mapped file in which the program headers of the executable are.
+/// The mapped file that contains the program headers of the executable.
 pub(crate) fn program(core: &Path) -> Option<PathBuf> {
     let data = ReadCache::new(open_regular(core).ok()?);
     let Class::Wide = class(&data).ok()? else {

@@ -19,7 +19,7 @@ use super::elf;
 /// Format of the name of the group of all ranks, without which no client names a group.
 const MARK: &[u8] = b"WORLD:%d";
 
-/// How the names of libraries begin that may have a client of PMI-1.
+/// Beginnings of the names of libraries that may have a client of PMI-1.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi", b"libpmpi", b"libpmi.so"];
 
 /// Files whose result is kept.

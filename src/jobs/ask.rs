@@ -82,13 +82,13 @@ pub(crate) enum AskError {
 pub(crate) struct Progress<'a> {
     /// Ranks that are inspected.
     pub(crate) total: usize,
-    /// Those that were, in no order.
+    /// Results so far, unordered.
     pub(crate) found: &'a [ProcessRecord],
 }
 
-/// When [`Progress`] is shown.
+/// Shows [`Progress`] at its times.
 pub(crate) trait Watcher {
-    /// When the next is due; `None` for never.
+    /// Time of the next; `None` for never.
     fn due(&self) -> Option<Instant>;
     fn show(&mut self, progress: &Progress<'_>);
 }

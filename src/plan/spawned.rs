@@ -401,7 +401,7 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
 
 /// The number of ranks of each application, and the nodes of all of them in the order of ranks.
 ///
-/// Those with a choice of numbers get what the others leave: `left` processes of the launch at most.
+/// Gives applications with a choice of numbers the processes that the others leave: `left` of the launch at most.
 type Placed = (Vec<u32>, Vec<(NodeId, u32)>);
 
 fn place(

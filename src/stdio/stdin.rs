@@ -61,7 +61,7 @@ pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
 /// The thread ends with the input, with the last reader, or with the process.
 ///
 /// # Errors
-/// When the thread cannot be started.
+/// The thread cannot be started.
 pub fn start(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>) -> std::io::Result<()> {
     spawn(stdin, readers, None)
 }

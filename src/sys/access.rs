@@ -1,4 +1,4 @@
-//! What this process may do with a file, without trying, and which files of settings it follows.
+//! Permissions of this process for a file, without trying, and settings files that it may trust.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -22,7 +22,7 @@ pub fn read_settings(path: &Path) -> io::Result<String> {
 /// Reads a file of settings that only root or this process's user owns.
 ///
 /// # Errors
-/// As [`read_settings`], and that another user owns it.
+/// Those of [`read_settings`], and that another user owns it.
 pub fn read_own_settings(path: &Path) -> io::Result<String> {
     let own = rustix::process::geteuid().as_raw();
     let file = File::open(path)?;
@@ -60,7 +60,7 @@ fn has_all_users() -> bool {
 /// same in all our processes, then decide.
 ///
 /// # Errors
-/// Why it has not.
+/// The reason why it has not.
 pub fn check(path: &Path, access: Access) -> Result<(), Errno> {
     match accessat(CWD, path, access, AtFlags::EACCESS) {
         Err(Errno::PERM) => accessat(CWD, path, access, AtFlags::empty()),

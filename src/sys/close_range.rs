@@ -35,7 +35,7 @@ pub unsafe fn close(first: c_uint, last: c_uint) -> c_int {
 /// Has the descriptors from `first` on closed when a program is executed. Returns 0, or -1 and sets errno.
 ///
 /// # Safety
-/// As for a child between clone and exec: descriptors of others in this process may be meant to stay open.
+/// Like a child between clone and exec: descriptors of others in this process may be meant to stay open.
 pub unsafe fn close_on_exec(first: c_uint) -> c_int {
     // SAFETY: closes nothing now.
     unsafe {
@@ -46,7 +46,7 @@ pub unsafe fn close_on_exec(first: c_uint) -> c_int {
 }
 
 /// # Safety
-/// As [`close`].
+/// Those of [`close`].
 unsafe fn apply(first: c_uint, last: c_uint, flags: c_uint, one: impl Fn(c_int)) -> c_int {
     // SAFETY: system calls on numbers, and the calling thread's errno.
     unsafe {

@@ -21,7 +21,7 @@ const KEPT_FROM: RawFd = 512;
 /// Places that [`make_room`] makes at least; the table then takes 8 KiB.
 const ROOM_AT_LEAST: u64 = 1024;
 
-/// Why the low descriptor numbers cannot be occupied.
+/// Error: the low descriptor numbers cannot be occupied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReserveError {
     /// The process has no descriptor left.

@@ -96,7 +96,7 @@ impl View {
         })
     }
 
-    /// Of the process that opened these: its mount namespace and its root directory.
+    /// Mount namespace and root directory of the process that opened these.
     pub fn new(namespace: OwnedFd, root: OwnedFd) -> Self {
         Self { namespace, root }
     }

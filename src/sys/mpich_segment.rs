@@ -41,7 +41,7 @@ impl SegmentWatch {
     /// Starts to watch.
     ///
     /// # Errors
-    /// Those of `inotify_init1` and `inotify_add_watch`.
+    /// The errors of `inotify_init1` and `inotify_add_watch`.
     pub fn start() -> io::Result<Self> {
         Self::of_directory(Path::new(DIRECTORY))
     }

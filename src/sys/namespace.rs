@@ -22,7 +22,7 @@ use crate::sys::fd_passing;
 use crate::sys::mounts::View;
 use crate::sys::spawn::Namespaces;
 
-/// Where names are looked up first.
+/// File in which names are looked up first.
 const HOSTS: &str = "/etc/hosts";
 
 /// The namespaces of all virtual nodes of a run.

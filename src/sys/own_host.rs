@@ -13,7 +13,7 @@ pub fn is_own(name: &str) -> bool {
     })
 }
 
-/// The same for a machine with this host name.
+/// Compares with a machine that has this host name.
 fn is_name_of(own: &str, name: &str, look_up: impl Fn(&str) -> Vec<IpAddr>) -> bool {
     if let Ok(address) = name.parse() {
         return is_address(address);

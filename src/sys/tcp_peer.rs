@@ -51,7 +51,7 @@ pub fn other_end(stream: &TcpStream) -> io::Result<Option<End>> {
     }
 }
 
-/// The same, by reading all sockets.
+/// Fallback that reads all sockets.
 fn find_in_tables(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<End>> {
     let mut found = None;
     if theirs.is_ipv4() {

@@ -23,10 +23,10 @@ pub fn connect_within(address: &SocketAddrUnix, limit: Duration) -> rustix::io::
     connect_from(None, address, limit)
 }
 
-/// The same, from an end that has this address.
+/// Connects from an end that has this address.
 ///
 /// # Errors
-/// As [`connect_within`].
+/// Those of [`connect_within`].
 pub fn connect_from(
     own: Option<&SocketAddrUnix>,
     address: &SocketAddrUnix,

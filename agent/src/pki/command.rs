@@ -191,7 +191,7 @@ pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     Ok(names)
 }
 
-/// What to do with the certificates of these nodes. `own` is the directory of the authority, if the user names it.
+/// Returns the next steps for the certificates of these nodes. `own` is the directory of the authority, if the user names it.
 pub(super) fn next_step(own: Option<&Path>, names: &[String], root: bool) -> String {
     let dir = own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()));
     let push = format!(

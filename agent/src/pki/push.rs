@@ -24,7 +24,7 @@ const FILES: [(&str, u32); 4] = [
     (CA, store::PUBLIC),
 ];
 
-/// Where certificates are copied to.
+/// Destination of the certificates.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Destination<'a> {
     /// The place where a node's agent of this user looks, by a command that executes another one on the node.
@@ -33,7 +33,7 @@ pub(super) enum Destination<'a> {
     Directory(&'a str),
 }
 
-/// Why the certificate of one node was not copied.
+/// Error: the certificate of one node was not copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PushError {
     #[error("cannot execute {command}: {error}")]
@@ -123,7 +123,7 @@ fn copy(
     }
 }
 
-/// Where the agent of a node looks, in words of its shell.
+/// Directory in which the agent of a node reads them, quoted for its shell.
 fn place(name: &str, root: bool) -> String {
     match root {
         true => "/etc/wireup/tls".to_owned(),

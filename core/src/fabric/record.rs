@@ -23,7 +23,7 @@ pub struct Record {
     pub uncertain: bool,
 }
 
-/// Why a record cannot be read.
+/// Error: a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("it has version {0}, and this wireup reads version {VERSION}")]

@@ -153,7 +153,7 @@ pub enum Problem {
     /// A name that no host has.
     #[error("{word:?}: {name:?} is no host name; use letters, digits, dots and dashes")]
     Name {
-        /// As written.
+        /// Word of the list.
         word: String,
         /// The part that is wrong.
         name: String,
@@ -255,7 +255,7 @@ pub enum Problem {
     User {
         /// As written.
         word: String,
-        /// What stands behind the `@`.
+        /// Part behind the `@`.
         host: String,
     },
     /// More hosts than any launch has.

@@ -17,7 +17,7 @@ pub struct NodeNetwork {
 /// An address of several hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedAddress {
-    /// Its interface on the first of them.
+    /// Interface of the address on the first of these nodes.
     pub interface: String,
     pub address: IpAddr,
     /// The first two that have it.

@@ -12,7 +12,7 @@ const REMEDIES: [(&str, &str); 2] = [
     ("File too large", LARGER_FILES),
 ];
 
-/// What to add to a message about something that meets such a limit; nothing if it is about anything else.
+/// Returns the remedy for a message about something that meets such a limit; nothing for any other cause.
 pub fn remedy(message: &str) -> &'static str {
     let mut remedies = REMEDIES.iter();
     let known = remedies.find(|(text, _)| message.contains(text));

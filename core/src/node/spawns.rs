@@ -43,7 +43,7 @@ enum Part {
         by: Spawner,
         /// Jobs that have been started, that of the ranks first, which is the answer.
         started: Vec<Nspace>,
-        /// Those that follow, in this order.
+        /// Parts that follow, in this order.
         beside: VecDeque<SpawnRequest>,
     },
 }

@@ -334,7 +334,7 @@ pub(super) struct PmiClient {
     pub(super) state: ClientState,
     pub(super) rank: Rank,
     pub(super) appnum: AppNum,
-    /// It may be answered with the version of PMI-1 that has group barriers.
+    /// Whether the answer to init may have the version of PMI-1 with group barriers.
     pub(super) has_groups: bool,
     pub(super) input: Input,
     /// A spawn request of which some lines arrived.

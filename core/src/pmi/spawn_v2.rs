@@ -53,7 +53,7 @@ pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
 /// The infos of a request with a single list of them.
 ///
 /// # Errors
-/// As [`parse`].
+/// Those of [`parse`].
 pub(super) fn infos(frame: &Frame<'_>) -> Result<Vec<Pair>, PmiRefusal<'static>> {
     let mut block = Block::new();
     for (key, value) in frame.pairs() {

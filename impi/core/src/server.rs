@@ -31,7 +31,7 @@ pub const MAX_CLIENTS: u32 = 32;
 /// Connections that have not joined a session yet. A further one takes the place of the oldest.
 pub const MAX_STRANGERS: usize = 128;
 
-/// The same of one address, or of one network of IPv6: as many as clients of a session.
+/// Most of them from one address, or from one network of IPv6: as many as clients of a session.
 pub const MAX_STRANGERS_OF_SOURCE: usize = MAX_CLIENTS as usize;
 
 /// A connection, numbered by the caller.

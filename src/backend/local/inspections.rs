@@ -186,7 +186,7 @@ struct Line {
     note: Option<String>,
 }
 
-/// Where debuggers are looked for: in the `PATH` of this process, then in that of the caller, then where systems have
+/// Directories in which debuggers are searched: the `PATH` of this process, then in that of the caller, then where systems have
 /// them.
 fn search_path(caller: Option<&OsStr>) -> OsString {
     let own = std::env::var_os("PATH");
@@ -203,7 +203,7 @@ fn search_path(caller: Option<&OsStr>) -> OsString {
     std::env::join_paths(directories).unwrap_or_default()
 }
 
-/// Where gdb is.
+/// Path of gdb.
 fn find_gdb(path: &OsStr) -> Option<PathBuf> {
     let mut files = std::env::split_paths(path).map(|dir| dir.join("gdb"));
     files.find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())

@@ -107,7 +107,7 @@ impl Feeds {
         self.look();
     }
 
-    /// When [`Self::find_first_read`] has something to do.
+    /// Time at which [`Self::find_first_read`] has something to do.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         match self.first_read {
             FirstRead::Awaited { at, .. } if !self.feeds.is_empty() => Some(at),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::sys::signals::FOR_RANKS;
 
-/// How long after a signal the same one is taken for it when it comes in another way.
+/// Time after a signal in which the same one, arriving another way, counts as the first.
 const SAME: Duration = Duration::from_secs(1);
 
-/// How a signal comes.
+/// Way by which a signal arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SignalPath {
     /// The launcher got it.
@@ -22,7 +22,7 @@ pub(super) enum SignalPath {
     Direct,
 }
 
-/// When and how each signal came last.
+/// Time and way of the last arrival of each signal.
 #[derive(Debug, Default)]
 pub(super) struct RankSignals(BTreeMap<i32, (Duration, SignalPath)>);
 

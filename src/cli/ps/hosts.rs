@@ -35,7 +35,7 @@ struct InvalidAnswer {
 /// Prints the jobs; exit code 1 if a host was not reached.
 ///
 /// # Errors
-/// When the hosts cannot be asked.
+/// The hosts cannot be queried.
 pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Result<u8, RunFailure> {
     let agent = args.agent().map(Path::to_owned);
     let hosts = args.resolve()?;

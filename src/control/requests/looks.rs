@@ -47,7 +47,7 @@ struct Open {
     awaited: BTreeSet<NodeId>,
     ranks: Vec<GlobalRank>,
     found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
-    /// Those that the caller has got already.
+    /// Results that the caller has already.
     sent: BTreeSet<GlobalRank>,
     until: Duration,
 }

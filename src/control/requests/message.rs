@@ -68,7 +68,7 @@ pub(crate) struct ProcessRecord {
     /// Why there is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// Why the frames are not those of Python.
+    /// Reason why the frames are not those of Python.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
     /// What it uses of its host.
@@ -115,7 +115,7 @@ pub(crate) enum JobAnswer {
     Taken(usize),
     /// Ranks that were inspected, before the others.
     Found(Vec<ProcessRecord>),
-    /// What was asked for, by rank, without those of [`Found`](Self::Found); the last line.
+    /// Results by rank, without those of [`Found`](Self::Found); the last line.
     Processes(Vec<ProcessRecord>),
     /// Why there is no answer.
     Refused(String),

@@ -18,7 +18,7 @@ const MAX_AUTH: usize = 256;
 /// What a client did that the server does not accept, or did not do.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Violation {
-    /// It had the place of a newer connection.
+    /// A newer connection has taken the place of this one.
     #[error("dropped: it has not joined, and a newer connection needs its place")]
     Replaced,
     /// AUTH must be the first command.
@@ -111,7 +111,7 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: String,
-    /// Where it comes from, as it is counted.
+    /// Source of the connection, as counted.
     pub(super) source: IpAddr,
     pub(super) inbox: Inbox,
     /// Its session and rank, once it has joined.

@@ -66,7 +66,7 @@ pub(super) fn check(
             WantedProcess::Step {
                 caller: Some(caller),
             },
-        ) => is_root_s(rules, caller, used).map_err(RuleViolation::NotShown),
+        ) => is_from_root_launcher(rules, caller, used).map_err(RuleViolation::NotShown),
         (0, _) => Err(RuleViolation::RootFromElsewhere),
         (uid, _) if uid == rules.agent => Err(RuleViolation::Agent(uid)),
         (uid, _) if uid < rules.lowest => Err(RuleViolation::System {
@@ -82,8 +82,12 @@ const REMEDY: &str = concat!(
     "--root-launches (root-launches = true in agent.toml) on every node"
 );
 
-/// Whether it is an open connection from a launcher of root to the agent, which has brought no step before.
-fn is_root_s(rules: &Rules, caller: &OwnedFd, used: &mut BTreeSet<u64>) -> io::Result<()> {
+/// Whether the caller is an open connection of a root launcher to the agent that has brought no step before.
+fn is_from_root_launcher(
+    rules: &Rules,
+    caller: &OwnedFd,
+    used: &mut BTreeSet<u64>,
+) -> io::Result<()> {
     let other = |what: &str| Err(io::Error::other(what));
     let file = bound_to(caller)?;
     if (file.dev(), file.ino()) != identity(&rules.socket) {
