@@ -246,8 +246,9 @@ async fn opening(
             }
         };
         let account = Arc::clone(held.account());
-        held.set(0);
         let _turn = account.turn().await;
+        // Charged again with the opening.
+        held.set(0);
         let opening = Opening::of_parent(hello, account.keep(bytes), &account)
             .map_err(|error| invalid(&error))?;
         return Ok((opening, NodeId(hello.node)));

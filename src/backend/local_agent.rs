@@ -58,6 +58,16 @@ pub(crate) enum NoAgent {
 }
 
 impl NoAgent {
+    /// Tells a socket that is missing in an existing directory from one without a directory.
+    fn or_gone(self) -> Self {
+        match self {
+            Self::Absent(path) if Path::new(&path).parent().is_some_and(Path::exists) => {
+                Self::Gone(path)
+            }
+            other => other,
+        }
+    }
+
     /// Whether it is what a caller sees of an agent that is restarted.
     fn may_be_restart(&self) -> bool {
         match self {
@@ -151,19 +161,14 @@ fn look(
     how: Connecting<'_>,
 ) -> Result<OwnedFd, Vec<NoAgent>> {
     if let Some(path) = given {
-        return connect_to(path, how).map_err(|failure| vec![failure]);
+        return connect_to(path, how).map_err(|failure| vec![failure.or_gone()]);
     }
     let mut failures = Vec::new();
     for path in &socket::candidates(user, runtime) {
         let connected = is_private(path, user)
             .and_then(|()| connect_to(path, how))
             .and_then(|socket| known(socket, path, user))
-            .map_err(|failure| match failure {
-                NoAgent::Absent(path) if Path::new(&path).parent().is_some_and(Path::exists) => {
-                    NoAgent::Gone(path)
-                }
-                failure => failure,
-            });
+            .map_err(NoAgent::or_gone);
         match connected {
             Ok(socket) => return Ok(socket),
             Err(failure) => failures.push(failure),

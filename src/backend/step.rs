@@ -305,6 +305,8 @@ impl Step {
                     let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
                     let path = match sender.map(|(pid, _)| pid) == agent {
                         true => SignalPath::Agent,
+                        // Only a batch system, which started the agent, signals the ranks with the step.
+                        false if self.plan.spec.layout.spread.starter.is_none() => continue,
                         false => SignalPath::Direct,
                     };
                     self.pass_signal(other.as_raw(), path);

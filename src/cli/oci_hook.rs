@@ -20,6 +20,7 @@ use crate::failure::{RequestError, RunFailure};
 use crate::sys::mount_into::{mount_into, mount_open_into};
 use crate::sys::procfs;
 use wireup_core::container::hook::{self, ANNOTATION, HookError, HookPlan};
+use wireup_core::link::launcher::COMMAND;
 
 const HELP: &str = "\
 Examples:
@@ -156,7 +157,12 @@ fn open_node(plan: &HookPlan, node: &Path) -> Result<OwnedFd, Problem> {
     let open = || {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let job = openat2(CWD, job, flags, Mode::empty(), plain)?;
+        // A runtime of the user's own can open no more than the user.
+        let above = match is_roots {
+            true => plain,
+            false => ResolveFlags::NO_MAGICLINKS,
+        };
+        let job = openat2(CWD, job, flags, Mode::empty(), above)?;
         let node = openat2(&job, name, flags, Mode::empty(), plain)?;
         Ok((job, node))
     };
@@ -194,7 +200,7 @@ fn root_is_ordinary_user() -> bool {
 /// Whether the process was started by a rank of a launch of root's. A rank's processes, and those that it leaves behind, are
 /// below the launcher or step that serves it.
 fn is_of_roots_launch() -> bool {
-    const LAUNCHER: &str = "wireup";
+    const RUN: &str = "run";
     let file = |pid: &str| {
         let meta = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
         Some((meta.dev(), meta.ino()))
@@ -204,7 +210,12 @@ fn is_of_roots_launch() -> bool {
     while let Some(process) = procfs::process(pid) {
         // The name alone is any program's to choose.
         if own.is_some() && file(&pid.to_string()) == own {
-            let serves = process.name == LAUNCHER || step::NAME.to_str() == Ok(&process.name);
+            // A launcher that was called as mpiexec has another name.
+            let words = procfs::command_line(pid);
+            let launches = words
+                .get(1)
+                .is_some_and(|word| word == RUN || word == COMMAND);
+            let serves = launches || step::NAME.to_str() == Ok(&process.name);
             return serves && procfs::real_user(pid) == Some(0);
         }
         pid = process.parent;

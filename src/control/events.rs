@@ -72,7 +72,9 @@ impl Controller {
             FromBackend::AllStarted { job } => {
                 if job == JobNumber(0) {
                     self.all_reported = true;
-                    if self.lives.iter().all(|life| life.pid.is_some()) {
+                    let own = &self.lives[..self.plan.job.ranks.size() as usize];
+                    // Without one that was lost with its host where the others continue.
+                    if own.iter().all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
                         (self.report_start)();
                     }
                     self.all_started();

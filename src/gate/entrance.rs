@@ -69,6 +69,8 @@ struct Waiting {
     from: SocketAddr,
     gate: Gate,
     until: Instant,
+    /// Whether bytes have arrived.
+    has_spoken: bool,
 }
 
 /// See the module.
@@ -195,7 +197,8 @@ impl Entrance {
         None
     }
 
-    /// Drops the oldest connection of the address where that has too many, or of the address with the most where all have.
+    /// Drops the oldest connection of the address where that has too many, or of the address with the most where all have;
+    /// silent ones first.
     fn make_room(&mut self, from: SocketAddr, mut tell: impl FnMut(SocketAddr, Refusal)) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for waiting in &self.waiting {
@@ -216,9 +219,10 @@ impl Entrance {
             None
         };
         let oldest = crowded.and_then(|crowded| {
-            self.waiting
-                .iter()
-                .position(|waiting| network(waiting.from.ip()) == crowded)
+            let is_from = |waiting: &Waiting| network(waiting.from.ip()) == crowded;
+            let mut waiting = self.waiting.iter();
+            let silent = waiting.position(|waiting| is_from(waiting) && !waiting.has_spoken);
+            silent.or_else(|| self.waiting.iter().position(is_from))
         });
         if let Some(oldest) = oldest {
             tell(self.waiting.remove(oldest).from, Refusal::Replaced);
@@ -266,6 +270,7 @@ impl Waiting {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(Refusal::Ended),
                 Ok(count) => {
+                    self.has_spoken = true;
                     let passage = self.gate.receive(&buffer[..count]);
                     if taken && matches!(passage.verdict, Verdict::Admitted { .. }) {
                         return Err(Refusal::Taken);

@@ -93,6 +93,10 @@ impl Passages {
         while let Ok((stream, from)) = self.listener.accept() {
             match self.admit(stream, from) {
                 Ok(passage) => {
+                    if self.open.len() >= MAX {
+                        // What has spoken since the last turn is not silent.
+                        self.carry(&mut tell);
+                    }
                     // At most one has said something.
                     let mut silent = self.open.iter().map(|passage| !passage.spoke);
                     if self.open.len() >= MAX

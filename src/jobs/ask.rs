@@ -55,7 +55,7 @@ pub(crate) enum AskError {
          gdb -p PID with the pids of `wireup ps -l`"
     )]
     Stopped(i32),
-    #[error("its launcher (pid {pid}) did not take the request within {} s", .limit.as_secs_f64())]
+    #[error("its launcher (pid {pid}) did not take the request within {} s; it is busy, or of an earlier release of wireup", .limit.as_secs_f64())]
     NotTaken { pid: i32, limit: Duration },
     #[error("its launcher (pid {pid}) did not answer within {} s", .limit.as_secs_f64())]
     Late { pid: i32, limit: Duration },

@@ -17,9 +17,8 @@
 mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -90,11 +89,11 @@ pub fn start_untaken(
     let (taken, is_taken) = channel();
     let untaken = UntakenInput {
         stdin: stdin.try_clone()?,
-        count: Arc::default(),
+        copied: Arc::default(),
         taken,
     };
     let first = FirstCopy {
-        count: Arc::clone(&untaken.count),
+        copied: Arc::clone(&untaken.copied),
         is_taken,
     };
     spawn(stdin, readers, Some(first))?;
@@ -105,19 +104,24 @@ pub fn start_untaken(
 #[derive(Debug)]
 pub struct UntakenInput {
     stdin: OwnedFd,
-    /// Number of bytes that were copied.
-    count: Arc<AtomicUsize>,
+    /// Bytes that were copied.
+    copied: Arc<Mutex<Vec<u8>>>,
     taken: Sender<()>,
 }
 
 impl UntakenInput {
     /// Takes the bytes, and lets the thread continue.
     pub fn take(self) {
-        let mut left = self.count.load(Ordering::Acquire);
-        let mut buffer = vec![0; left];
+        let copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = vec![0; copied.len()];
+        let there = peek(self.stdin.as_fd(), &mut buffer);
+        // Another process may have taken them: what is there now is not theirs.
+        let mut left = match there.is_ok_and(|count| buffer[..count] == copied[..]) {
+            true => copied.len(),
+            false => 0,
+        };
         while left > 0 {
             let mut ready = [PollFd::new(&self.stdin, PollFlags::IN)];
-            // Another process may have taken them.
             match poll(&mut ready, Some(&Timespec::default())) {
                 Ok(1..) => {}
                 Err(Errno::INTR) => continue,
@@ -136,7 +140,7 @@ impl UntakenInput {
 
 /// Thread's end of [`UntakenInput`].
 struct FirstCopy {
-    count: Arc<AtomicUsize>,
+    copied: Arc<Mutex<Vec<u8>>>,
     is_taken: Receiver<()>,
 }
 
@@ -175,7 +179,9 @@ fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>, mut first: Opti
             && let Some(first) = first.take()
             && let Ok(count) = peek(stdin, &mut buffer)
         {
-            first.count.store(count, Ordering::Release);
+            let mut copied = first.copied.lock().unwrap_or_else(PoisonError::into_inner);
+            copied.extend_from_slice(&buffer[..count]);
+            drop(copied);
             readers.retain(|(_, pipe)| write_all(pipe, &buffer[..count]));
             if count == 0 || first.is_taken.recv().is_err() {
                 return;

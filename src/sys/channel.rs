@@ -9,7 +9,9 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send,
+};
 use rustix::process::Pid;
 
 use crate::sys::poll::{Interest, Poll, Token};
@@ -91,6 +93,11 @@ impl Channel {
     /// The socket must have been made to pass credentials.
     pub fn sender(&self) -> Option<Pid> {
         let mut byte = [0];
+        // The end of the data would have credentials too, with a process id of 0.
+        let (_, count) = recv(&self.fd, &mut byte[..], RecvFlags::PEEK).ok()?;
+        if count == 0 {
+            return None;
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut data = [IoSliceMut::new(&mut byte)];

@@ -7,8 +7,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use wireup::failure::AnyError;
 use wireup_core::fabric::record::{Record, RecordError};
@@ -21,6 +24,10 @@ const OF_ROOT: &str = "/var/lib/wireup/fabric";
 
 /// Most bytes of one: a command of the site may have as many as the system takes for an argument.
 const MOST: u64 = 1024 * 1024;
+
+/// Attempts to lock a new record, and the pause between them.
+const LOCK_ATTEMPTS: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// One that this process works on.
 #[derive(Debug)]
@@ -55,9 +62,17 @@ impl Kept {
             .mode(0o700)
             .create(&directory)?;
         let path = directory.join(format!("{name}.json"));
+        let mut attempts = 0..LOCK_ATTEMPTS;
         loop {
             let file = open(&path, true)?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // A process that looks for records removes an empty one.
+                Err(Errno::WOULDBLOCK) if attempts.next().is_some() => {
+                    thread::park_timeout(LOCK_PAUSE);
+                    continue;
+                }
+                locked => locked?,
+            }
             // Another process may have taken the empty file for one that was left behind.
             if is_at(&file, &path) {
                 let file = Some((file, path));
@@ -141,7 +156,14 @@ fn take(path: &Path) -> Option<Kept> {
     }
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     // It may have been removed by the process that had the lock.
-    is_at(&file, path).then(|| Kept {
+    if !is_at(&file, path) {
+        return None;
+    }
+    if file.metadata().ok()?.len() == 0 {
+        let _ = fs::remove_file(path);
+        return None;
+    }
+    Some(Kept {
         file: Some((file, path.to_owned())),
     })
 }

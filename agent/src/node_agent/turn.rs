@@ -96,7 +96,10 @@ where
             };
             let permit = account.turn().await;
             let is_large = bytes.len() > RETURNED;
-            let refusal = is_launch.then(|| check_encoded(message(&bytes)));
+            // A call has one message; what follows would be decoded too.
+            let message = message(&bytes);
+            let bytes = bytes.slice(..bytes.len().min(PREFIX + message.len()));
+            let refusal = is_launch.then(|| check_encoded(message));
             let answer = match refusal {
                 Some(Err(error)) => Ok(Status::invalid_argument(error.to_string()).into_http()),
                 _ => {

@@ -27,6 +27,9 @@ use wireup_core::link::frame::BODY_MAX;
 /// Timeout of an agent's state report.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time limit of a connection and that answer together; `wireup ps --nodes` waits 30 s for all.
+const STATUS_LIMIT: Duration = Duration::from_secs(20);
+
 impl Peers {
     /// Makes a node's agent take part in a launch: a queue for what goes there, and what comes from
     /// there, which ends with [`Event::ChildGone`].
@@ -95,18 +98,18 @@ impl Peers {
                 Err(_) => Ok(Response::new(None)),
             }
         };
-        match self.call(member, account, Duration::ZERO, ask).await {
-            Ok((Some(answer), _)) => {
+        let asked = self.call(member, account, Duration::ZERO, ask);
+        let late = |limit: Duration| Some(format!("no answer within {} s", limit.as_secs()));
+        match timeout(STATUS_LIMIT, asked).await {
+            Ok(Ok((Some(answer), _))) => {
                 status.advertised = answer.address;
                 status.version = answer.version;
                 status.launches = answer.launches;
                 status.draining = answer.draining;
             }
-            Ok((None, _)) => {
-                let seconds = STATUS_TIMEOUT.as_secs();
-                status.problem = Some(format!("no answer within {seconds} s"));
-            }
-            Err(error) => status.problem = Some(error.to_string()),
+            Ok(Ok((None, _))) => status.problem = late(STATUS_TIMEOUT),
+            Ok(Err(error)) => status.problem = Some(error.to_string()),
+            Err(_) => status.problem = late(STATUS_LIMIT),
         }
         status
     }

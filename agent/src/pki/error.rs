@@ -11,6 +11,9 @@ use wireup_core::job::hosts::Problem;
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
+    /// A command that is the same for every node.
+    #[error("invalid --by {0:?}: write {{host}} for the name of the node, as in 'ssh {{host}}'")]
+    NoHost(String),
     #[error("{} is there already: an authority is made once; issue certificates with `wireup pki issue`", .0.display())]
     Made(PathBuf),
     #[error("there is no authority in {}; make one (wireup pki init) or name its directory (--dir)", .0.display())]

@@ -67,6 +67,11 @@ pub(super) fn push(
     root: bool,
     mut done: impl FnMut(&str, Result<String, PushError>),
 ) -> Result<(), PkiError> {
+    if let Destination::Nodes(by) = destination
+        && !by.contains(HOST)
+    {
+        return Err(PkiError::NoHost(by.to_owned()));
+    }
     for name in names {
         check_name(name)?;
         if !dir.join(name).join(CERTIFICATE).exists() {

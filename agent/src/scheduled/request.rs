@@ -195,11 +195,11 @@ struct EncodedJob {
 /// Refuses an encoded request with too many programs, before memory is taken for them.
 ///
 /// # Errors
-/// [`RequestError::Apps`].
+/// [`RequestError::Apps`], and [`RequestError::Encoding`] for a message that cannot be decoded as a whole either.
 pub fn check_encoded(message: Bytes) -> Result<(), RequestError> {
-    // An invalid one is refused when it is decoded.
-    let job = EncodedRequest::decode(message).unwrap_or_default().job;
-    check_apps(job.map_or(0, |job| job.apps.len()))
+    let request = EncodedRequest::decode(message)
+        .map_err(|error| RequestError::Encoding(error.to_string()))?;
+    check_apps(request.job.map_or(0, |job| job.apps.len()))
 }
 
 fn check_apps(apps: usize) -> Result<(), RequestError> {

@@ -110,6 +110,11 @@ impl ClientState {
         }
     }
 
+    /// Begins a session: another program than in the session before may use the connection.
+    pub(super) fn begin_session(&mut self) {
+        self.finalizes_at_exit = false;
+    }
+
     /// Whether the library sends finalize when its process exits, not in `MPI_Finalize`.
     pub(super) fn finalizes_at_exit(&self) -> bool {
         self.finalizes_at_exit

@@ -304,10 +304,11 @@ impl FrameBuilder {
         self.field(key, if value { b"TRUE" } else { b"FALSE" })
     }
 
-    /// Appends a text for people, in UTF-8: control characters become `_`.
+    /// Appends a text for people, in UTF-8: control characters become `_`, and `; ` between its parts becomes `, `, because
+    /// MPICH 5 takes a doubled `;` for the end of the value and then reports a protocol error in place of the text.
     #[must_use]
     pub fn text(self, key: &str, text: &str) -> Self {
-        let text = text.replace(char::is_control, "_");
+        let text = text.replace("; ", ", ").replace(char::is_control, "_");
         self.field(key, text.as_bytes())
     }
 

@@ -126,7 +126,10 @@ fn meet(
             Err(error)
                 if matches!(
                     error.kind(),
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+                    io::ErrorKind::ConnectionReset
+                        | io::ErrorKind::BrokenPipe
+                        // Over TLS, the end of a connection without a notice of its end.
+                        | io::ErrorKind::UnexpectedEof
                 ) =>
             {
                 0

@@ -38,6 +38,9 @@ const LIMIT_OF_FIRST: Duration = Duration::from_secs(60);
 /// Time for each further rank.
 const LIMIT_OF_RANK: Duration = Duration::from_secs(30);
 
+/// Time for all ranks of a host: less than the launcher waits for it.
+const LIMIT_OF_HOST: Duration = Duration::from_secs(240);
+
 /// After that it is asked to let go, and then killed.
 const FAREWELL: Duration = Duration::from_secs(3);
 
@@ -61,6 +64,10 @@ struct Gdb {
     /// The limit that `until` follows from.
     limit: Duration,
     asked: bool,
+    /// Rank that it was at when it was asked to end.
+    late: Option<GlobalRank>,
+    /// Time after which no other gdb takes over the ranks behind a late one.
+    give_up: Duration,
 }
 
 impl Gdb {
@@ -223,11 +230,17 @@ impl LocalBackend {
             }
         };
         let running = self.running(&inspection.ranks);
-        self.inspect_running(ticket, &running, purpose);
+        self.inspect_running(ticket, &running, purpose, self.now() + LIMIT_OF_HOST);
     }
 
     /// Looks into these processes, and reports all of them if gdb cannot be started.
-    fn inspect_running(&mut self, ticket: u32, running: &[(GlobalRank, i32)], purpose: Purpose) {
+    fn inspect_running(
+        &mut self,
+        ticket: u32,
+        running: &[(GlobalRank, i32)],
+        purpose: Purpose,
+        give_up: Duration,
+    ) {
         if running.is_empty() {
             return self.tell_found(ticket, Vec::new(), true);
         }
@@ -237,6 +250,9 @@ impl LocalBackend {
             None => Err(InspectionError::NotInstalled),
         };
         let Err(failure) = started else {
+            if let Some(gdb) = self.inspections.0.get_mut(&ticket) {
+                gdb.give_up = give_up;
+            }
             return;
         };
         let nothing = |(rank, _): &(GlobalRank, i32)| InspectedRank {
@@ -354,6 +370,8 @@ impl LocalBackend {
             until: self.now() + LIMIT_OF_FIRST,
             limit: LIMIT_OF_FIRST,
             asked: false,
+            late: None,
+            give_up: self.now(),
         };
         self.inspections.0.insert(ticket, gdb);
         if let Err(errno) = watched {
@@ -399,15 +417,24 @@ impl LocalBackend {
             rank,
             result: gdb.purpose.found(Err(error)),
         };
-        if gdb.asked
-            && let Some((rank, _, _)) = gdb.ranks.pop_front()
-        {
-            let late = InspectionError::Timeout(gdb.limit.as_secs());
-            let late = vec![unread(&gdb, rank, late)];
-            let ranks = gdb.ranks.iter().map(|(rank, _, _)| *rank);
-            let rest = self.running(&ranks.collect::<Vec<_>>());
-            self.tell_found(ticket, late, false);
-            return self.inspect_running(ticket, &rest, gdb.purpose);
+        if gdb.asked && self.now() < gdb.give_up {
+            let mut found = Vec::new();
+            // It may have read the rank after all before it ended.
+            let is_late = gdb
+                .ranks
+                .front()
+                .is_some_and(|(rank, _, _)| Some(*rank) == gdb.late);
+            if is_late && let Some((rank, _, _)) = gdb.ranks.pop_front() {
+                let late = InspectionError::Timeout(gdb.limit.as_secs());
+                found.push(unread(&gdb, rank, late));
+            }
+            let ranks: Vec<_> = gdb.ranks.iter().map(|(rank, _, _)| *rank).collect();
+            let rest = self.running(&ranks);
+            let has_ended = |rank: &&GlobalRank| rest.iter().all(|(running, _)| running != *rank);
+            let ended = ranks.iter().filter(has_ended);
+            found.extend(ended.map(|rank| unread(&gdb, *rank, InspectionError::NotReached)));
+            self.tell_found(ticket, found, false);
+            return self.inspect_running(ticket, &rest, gdb.purpose, gdb.give_up);
         }
         let ranks = gdb.ranks.iter();
         let rest = ranks.map(|(rank, _, _)| unread(&gdb, *rank, InspectionError::NotReached));
@@ -425,6 +452,7 @@ impl LocalBackend {
                     return Some(*ticket);
                 }
                 // It lets go of the rank that it is at.
+                gdb.late = gdb.ranks.front().map(|(rank, _, _)| *rank);
                 let _ = kill_process(gdb.child.pid, Signal::TERM);
                 gdb.until = now + FAREWELL;
                 None

@@ -14,6 +14,7 @@ use super::nodes::ask;
 use super::{table, user_name, width};
 use crate::cli::options::HostsListArgs;
 use crate::failure::RunFailure;
+use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::link::control::LaunchMember;
 
@@ -48,7 +49,10 @@ pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Resul
     for (host, node) in hosts.iter().zip(&nodes) {
         match &node.problem {
             None => reached.push(host),
-            Some(problem) => eprintln!("wireup: no jobs of host {}: {problem}", host.name),
+            Some(problem) => {
+                let problem = printable::printable(problem);
+                eprintln!("wireup: no jobs of host {}: {problem}", host.name);
+            }
         }
     }
     let missed = reached.len() < hosts.len();
@@ -69,7 +73,10 @@ pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Resul
             .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
     }
     let text = match json {
-        true => format!("{:#}\n", Value::Array(records)),
+        true => {
+            let json = printable::json(&Value::Array(records));
+            json.map_err(|error| RunFailure::system("cannot show the jobs", error))? + "\n"
+        }
         false => job_table(&records, all_users),
     };
     // A reader that has seen enough is no failure.

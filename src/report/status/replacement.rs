@@ -91,8 +91,10 @@ pub(crate) fn check_replaceable(
         return Ok(());
     }
     let mut beginning = Vec::new();
-    let file = File::open(path);
-    let _ = file.and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning));
+    let Ok(file) = File::open(path) else {
+        return Ok(());
+    };
+    let _ = file.take(BEGINNING).read_to_end(&mut beginning);
     if kind.begins_with(&beginning) {
         return Ok(());
     }

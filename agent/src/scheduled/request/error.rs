@@ -21,6 +21,8 @@ pub enum RequestError {
     NoProgram,
     #[error("job.apps has {0} programs: use at most 4096, or several launches")]
     Apps(usize),
+    #[error("invalid request: {0}")]
+    Encoding(String),
     /// Programs times variables of the launch.
     #[error(
         "{0} programs in job.apps with {1} variables in env: use fewer variables, or env of the programs that need \

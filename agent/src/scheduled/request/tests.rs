@@ -74,13 +74,16 @@ fn launch_request_with_too_many_programs_is_refused() {
     assert_eq!(encoded(&most), Ok(()));
     assert_eq!(check(most.clone()).unwrap().programs.len(), 4096);
     let more = apps(4097);
+    let more_bytes = more.encode_to_vec();
     assert_eq!(encoded(&more), Err(RequestError::Apps(4097)));
     let expected = "job.apps has 4097 programs: use at most 4096, or several launches";
     assert_eq!(refused(more), expected);
-    // Two parts of a message are one; nothing else is refused here.
+    // Two parts of a message are one.
     let halves = [apps(4096).encode_to_vec(), apps(1).encode_to_vec()].concat();
     assert_eq!(check_encoded(halves.into()), Err(RequestError::Apps(4097)));
-    assert_eq!(check_encoded(Bytes::from_static(b"\xff")), Ok(()));
+    let cut = [&more_bytes[..], b"\xff"].concat();
+    let refused_encoding = check_encoded(cut.into()).unwrap_err();
+    assert!(matches!(refused_encoding, RequestError::Encoding(_)));
     let name = |number| (format!("V{number}"), String::new());
     most.env = (0..257).map(name).collect();
     assert!(refused(most.clone()).starts_with("4096 programs in job.apps with 257 variables"));

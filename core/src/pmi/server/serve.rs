@@ -198,6 +198,9 @@ impl Server {
         self.client(rank).continued = Continued::default();
         let state = &mut self.client(rank).state;
         let was_in_session = state.in_session();
+        if !was_in_session {
+            state.begin_session();
+        }
         state.speak(dialect);
         state.enter(match dialect {
             Dialect::Pmi1 => ClientPhase::Initialized,

@@ -138,11 +138,11 @@ fn a_builder_leaves_out_empty_values_and_cleans_texts_for_people() {
         .number("rc", -1)
         .field("value", b"")
         .field("port", b"a;b")
-        .text("errmsg", "two; words\n\u{e9}")
+        .text("errmsg", "two; words\n\u{e9} of a;b")
         .end();
     assert_eq!(
         escape(&frame),
-        "    53cmd=x-response;rc=-1;port=a;;b;errmsg=two;; words_\\xc3\\xa9;"
+        "    60cmd=x-response;rc=-1;port=a;;b;errmsg=two, words_\\xc3\\xa9 of a;;b;"
     );
 }
 

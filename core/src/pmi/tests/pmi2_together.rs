@@ -152,7 +152,7 @@ fn name_calls_of_several_threads_go_out_one_after_the_other() {
     );
     assert_eq!(
         job.answer(0, NameAnswer::Refused("no service; é_1\n")),
-        ["0 S>     67cmd=name-unpublish-response;thrid=3;rc=1;errmsg=no service;; \\xc3\\xa9_1_;"]
+        ["0 S>     66cmd=name-unpublish-response;thrid=3;rc=1;errmsg=no service, \\xc3\\xa9_1_;"]
     );
     assert_eq!(job.answer(0, NameAnswer::Done), [""; 0]);
 }
