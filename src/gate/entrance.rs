@@ -248,6 +248,7 @@ impl Entrance {
                 challenge,
             ),
             until: now + PATIENCE,
+            has_spoken: false,
         })
     }
 }
