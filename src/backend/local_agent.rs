@@ -76,6 +76,18 @@ impl NoAgent {
             _ => false,
         }
     }
+
+    fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent(_))
+    }
+}
+
+/// Whether one of the paths may be that of an agent that is restarted, and none is in other hands.
+fn may_be_restart(tried: &[NoAgent]) -> bool {
+    tried.iter().any(NoAgent::may_be_restart)
+        && tried
+            .iter()
+            .all(|one| one.may_be_restart() || one.is_absent())
 }
 
 /// No agent was found.
@@ -134,9 +146,7 @@ fn find_from(
     let deadline = Instant::now() + RESTART;
     loop {
         match look(given, user, runtime, (own, ACCEPT_LIMIT)) {
-            Err(tried)
-                if Instant::now() < deadline && tried.iter().any(NoAgent::may_be_restart) =>
-            {
+            Err(tried) if Instant::now() < deadline && may_be_restart(&tried) => {
                 // A listener that appears sends no notice.
                 std::thread::park_timeout(PAUSE);
             }

@@ -313,8 +313,14 @@ impl Controller {
             .map(|app| app.program.path().display().to_string());
         let programs: BTreeSet<String> = programs.collect();
         let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
+        // One that failed or was lost with its host is reported itself.
+        let has_exited = |process: GlobalRank| self.lives[process.index()].fate.is_none();
+        let kind = match self.jobs.processes_of(job).all(has_exited) {
+            true => SpawnFailureKind::Failed,
+            false => SpawnFailureKind::Ending,
+        };
         SpawnFailure {
-            kind: SpawnFailureKind::Failed,
+            kind,
             text: format!(
                 "all processes of {} ended without contacting PMI or PMIx; MPI_Comm_spawn starts programs of the parent's MPI only",
                 programs.join(", ")

@@ -184,9 +184,13 @@ impl AsFd for Signals {
 
 /// Keeps signals for ranks from this process: a batch system may send them to every process of a job. Call before the
 /// first thread starts.
+///
+/// SIGABRT stays: a library of this process that raises it must end the process.
 pub fn block_for_ranks() {
+    let signals = FOR_RANKS.into_iter();
+    let signals = signals.filter(|signal| *signal != Signal::ABORT);
     // Fails only for an invalid argument.
-    let _ = mask(libc::SIG_BLOCK, &set(FOR_RANKS));
+    let _ = mask(libc::SIG_BLOCK, &set(signals));
 }
 
 /// Undoes [`block_for_ranks`] before another program is executed.

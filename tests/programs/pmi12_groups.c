@@ -103,8 +103,15 @@ static void barrier(int thread, int kind, int group, int members, int round, con
     __atomic_add_fetch(entered, 1, __ATOMIC_SEQ_CST);
     if (name == NULL)
         ask(&barriers[thread], 0, "cmd=barrier_in\n");
-    else
-        ask(&barriers[thread], tag, "cmd=barrier_in group=%s:%d\n", name, tag);
+    else {
+        char group_name[64];
+        /* A server recognizes MPICH's library by the format of the first name. */
+        if (kind == 0)
+            snprintf(group_name, sizeof(group_name), "WORLD:%d", tag);
+        else
+            snprintf(group_name, sizeof(group_name), "%s:%d", name, tag);
+        ask(&barriers[thread], tag, "cmd=barrier_in group=%s\n", group_name);
+    }
     int seen = __atomic_load_n(entered, __ATOMIC_SEQ_CST);
     if (seen < (round + 1) * members)
         fail(1, "pmi12_groups rank=%d: barrier %s of thread %d let go with %d of %d in it", rank,

@@ -42,7 +42,10 @@ fn certificates_are_made_shown_and_renewed() {
     made.expect_one_line(&["made ", "cluster a", "valid until 2"]);
     let issued = pki(dir, &["issue", "--name", "n1", "--name", "n2"]).expect(0);
     let next = issued.err();
-    assert!(next.contains("wireup: next, for each node: "), "{next}");
+    assert!(
+        next.contains("wireup: next, ") && next.contains("push"),
+        "{next}"
+    );
     assert!(
         next.contains("wireup-agent") || next.contains("wireup agent"),
         "{next}"

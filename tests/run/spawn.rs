@@ -207,10 +207,10 @@ fn a_program_that_is_missing_fails_the_spawn_alone() {
 fn mpi_spawn_fails_when_children_end_without_mpi() {
     for stage in stages() {
         let args = ["from=self", "bad=/bin/true", "quiet=1"];
-        let outcome = stage.run(1, NODES[1], "spawn", &args).run().expect(0);
+        let outcome = stage.run(2, NODES[1], "spawn", &args).run().expect(0);
         let why = "rank 0 cannot spawn: all processes of /bin/true ended without contacting PMI";
         assert!(outcome.err().contains(why), "{outcome:?}");
-        expect_merged(&outcome, 1, 3);
+        expect_merged(&outcome, 2, 3);
     }
 }
 

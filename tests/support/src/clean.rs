@@ -64,6 +64,8 @@ impl Sandbox {
         let shm = (elsewhere.is_none() && may_mount())
             .then(|| PathBuf::from(format!("/dev/shm/wireup-test-{id}")));
         if let Some(shm) = &shm {
+            // Tests that were killed leave theirs, and process ids come again.
+            let _ = fs::remove_dir_all(shm);
             fs::create_dir(shm).unwrap();
             everybodys(shm);
         }
