@@ -314,7 +314,10 @@ impl Controller {
         let programs: BTreeSet<String> = programs.collect();
         let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
         // One that failed or was lost with its host is reported itself.
-        let has_exited = |process: GlobalRank| self.lives[process.index()].fate.is_none();
+        let has_exited = |process: GlobalRank| {
+            let life = &self.lives[process.index()];
+            life.fate.is_none() && matches!(life.end, Some((_, Some(RankEnd::Code(_)))))
+        };
         let kind = match self.jobs.processes_of(job).all(has_exited) {
             true => SpawnFailureKind::Failed,
             false => SpawnFailureKind::Ending,
