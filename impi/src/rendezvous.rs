@@ -118,31 +118,44 @@ impl Driver<'_> {
         self.start.elapsed()
     }
 
+    /// Does what the server orders, until it orders nothing more: a connection that breaks while it is written to may end
+    /// a session, which must be reported before the server ends.
     fn act(&mut self) {
-        for action in self.server.take_actions() {
-            match action {
-                Action::Send(id, bytes) => {
-                    if let Some(link) = self.links.get_mut(&id) {
-                        link.queue(&bytes);
-                    }
-                }
-                Action::Close(id) => {
-                    if let Some(link) = self.links.get_mut(&id) {
-                        link.finish();
-                    }
-                }
-                // A reader that is gone is no reason to stop: `impirun -server 2 | head -1`.
-                Action::Report(report) => {
-                    for line in self.refusals.lines(&report, self.start.elapsed()) {
-                        drop(writeln!(self.words, "wireup impi: {line}"));
-                    }
-                }
-                Action::Ended { .. } => {}
+        loop {
+            let actions = self.server.take_actions();
+            let is_last = actions.is_empty();
+            for action in actions {
+                self.execute(action);
+            }
+            let ids: Vec<ConnectionId> = self.links.keys().copied().collect();
+            for id in ids {
+                self.flush(id);
+            }
+            if is_last {
+                return;
             }
         }
-        let ids: Vec<ConnectionId> = self.links.keys().copied().collect();
-        for id in ids {
-            self.flush(id);
+    }
+
+    fn execute(&mut self, action: Action) {
+        match action {
+            Action::Send(id, bytes) => {
+                if let Some(link) = self.links.get_mut(&id) {
+                    link.queue(&bytes);
+                }
+            }
+            Action::Close(id) => {
+                if let Some(link) = self.links.get_mut(&id) {
+                    link.finish();
+                }
+            }
+            // A reader that is gone is no reason to stop: `impirun -server 2 | head -1`.
+            Action::Report(report) => {
+                for line in self.refusals.lines(&report, self.start.elapsed()) {
+                    drop(writeln!(self.words, "wireup impi: {line}"));
+                }
+            }
+            Action::Ended { .. } => {}
         }
     }
 

@@ -177,17 +177,17 @@ fn kill_agents(options: &'static [&'static str]) {
     }
 }
 
-#[test(long)]
+#[test]
 fn an_agent_ends_what_was_left_when_its_predecessor_was_killed() {
     kill_agents(&[]);
 }
 
-#[test(long)]
+#[test]
 fn an_agent_behind_its_front_ends_what_was_left_when_its_predecessor_was_killed() {
     kill_agents(&["--on-stop", "leave"]);
 }
 
-#[test(long)]
+#[test]
 fn an_agent_without_rights_ends_what_was_left_when_its_predecessor_was_killed() {
     kill_agents(&["--on-stop", "leave", "--user", "agent"]);
 }

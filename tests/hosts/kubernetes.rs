@@ -413,7 +413,7 @@ impl Drop for Pods {
     }
 }
 
-#[test(long)]
+#[test]
 fn pods_run_a_launch_and_a_lost_one_ends_it() {
     let Some(mut pods) = Pods::new() else { return };
     // Two jobs in one namespace.
@@ -480,7 +480,7 @@ fn pods_run_a_launch_and_a_lost_one_ends_it() {
     });
 }
 
-#[test(long)]
+#[test]
 fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("jobset/jobset.yaml", &["SLOTS=2", "PROGRAM=pmi_wireup"]);
@@ -496,7 +496,7 @@ fn the_pods_of_a_jobset_are_a_launcher_and_workers() {
     }
 }
 
-#[test(long)]
+#[test]
 fn the_pods_of_a_daemonset_serve_many_launches() {
     let Some(mut pods) = Pods::new() else { return };
     pods.play("daemonset/daemonset.yaml", &[]);

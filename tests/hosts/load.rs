@@ -70,7 +70,7 @@ fn questions_about_more_nodes_than_there_are_delay_nobody() {
     assert!(lines(&cluster, "names more than 16384 nodes") <= 2);
 }
 
-#[test(long)]
+#[test]
 fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
     let Some(cluster) = Cluster::new(3) else {
         return;
@@ -81,7 +81,7 @@ fn launches_of_the_largest_size_at_once_delay_nobody_and_do_not_fill_the_log() {
     assert!(lines(&cluster, "lost node") <= 4 * 10);
 }
 
-#[test(long)]
+#[test]
 fn messages_that_never_end_are_refused_when_their_user_has_nothing_left() {
     let Some(cluster) = Cluster::new(3) else {
         return;

@@ -53,7 +53,7 @@ fn launch_starts_with_20_percent_packet_loss() {
     assert_eq!(run.run().expect_quiet_success().out().lines().count(), 6);
 }
 
-#[test(long)]
+#[test]
 fn ranks_spawn_others_and_merge() {
     std::thread::scope(|scope| {
         for name in ["openmpi5", "mpich5"] {
@@ -142,7 +142,7 @@ fn fail(fault: Fault) {
     next.deadline(DEADLINE).run().expect_quiet_success();
 }
 
-#[test(long)]
+#[test]
 fn what_dies_in_a_fence_is_reported_and_nothing_is_left() {
     use Fault::{Agent, Host, Launcher, Rank, Sidecar, Step};
     for faults in [[Rank, Sidecar, Step], [Agent, Launcher, Host]] {

@@ -151,7 +151,7 @@ fn an_agent_that_is_stopped_before_it_takes_a_launch_is_named() {
     cluster.run(0, both).run().expect_quiet_success();
 }
 
-#[test(long)]
+#[test]
 fn ps_says_that_a_stopped_agent_does_not_answer_and_nothing_of_limits() {
     let Some(cluster) = Cluster::new(1) else {
         return;

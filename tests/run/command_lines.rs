@@ -208,7 +208,7 @@ fn shown(dir: &Path, line: &str, usual: &Programs) -> String {
     format!("    plan {}", parts.collect::<Vec<_>>().join(" | "))
 }
 
-#[test(long)]
+#[test]
 fn lines_of_documentation_are_planned_as_they_mean_it() {
     let dir = directory();
     let dir = dir.path();

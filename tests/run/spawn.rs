@@ -166,7 +166,7 @@ fn ranks_spawn_at_the_same_time() {
     }
 }
 
-#[test(long)]
+#[test]
 fn a_program_that_is_missing_fails_the_spawn_alone() {
     for stage in stages() {
         for nodes in NODES {
@@ -214,7 +214,7 @@ fn mpi_spawn_fails_when_children_end_without_mpi() {
     }
 }
 
-#[test(long)]
+#[test]
 fn a_childs_end_is_judged_as_any_ranks() {
     for stage in stages() {
         for nodes in NODES {
@@ -320,7 +320,7 @@ fn memory_of_sidecars(run: &Running) -> u64 {
     resident.sum()
 }
 
-#[test(long)]
+#[test]
 fn a_hundred_spawns_leave_nothing_behind() {
     for stage in stages() {
         // Of each of two ranks, at the same time.

@@ -63,20 +63,20 @@ fn passes(script: &str, option: &str) {
 }
 
 /// Those of OpenPMIx's own programs that must succeed, on one node and on two.
-#[test(long)]
+#[test]
 fn openpmixs_examples_succeed() {
     passes("tests/openpmix-examples", "--required");
 }
 
 /// PRRTE's debuggers launch, direct a launcher and attach, with daemons, on one node and on two.
-#[test(long)]
+#[test]
 fn prrtes_debuggers_succeed() {
     passes("tests/debugger-examples", "--required");
 }
 
 /// A benchmark in C, a solver in Fortran and a spawning pool in Python give the results that they give under their own
 /// launcher, on one node and, where they can run there, on two.
-#[test(long)]
+#[test]
 fn applications_give_the_same_results_as_under_their_own_launcher() {
     passes("scripts/applications", "--short");
 }
@@ -85,7 +85,7 @@ fn applications_give_the_same_results_as_under_their_own_launcher() {
 macro_rules! for_each_mpi {
     ($($name:ident)*) => {
         mod mpi4pys_tests_pass_on {
-            $(#[test(long)]
+            $(#[test]
             fn $name() {
                 super::mpi4pys_tests_pass(stringify!($name));
             })*

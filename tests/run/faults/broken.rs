@@ -84,7 +84,7 @@ fn a_server_that_breaks_the_protocol_is_given_up_at_once() {
 }
 
 /// All at once, because each has to wait for one of our limits.
-#[test(long)]
+#[test]
 fn a_hanging_server_is_given_up_within_the_limit_of_what_it_does() {
     let Some(stage) = Stage::all().into_iter().next() else {
         return;

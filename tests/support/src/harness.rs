@@ -6,16 +6,16 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use crate::executables;
-use crate::pace::Pace;
+use crate::{procfs, run};
 
 /// A test, as the attribute registers it.
 #[derive(Debug)]
@@ -23,14 +23,9 @@ pub struct Case {
     pub module: &'static str,
     pub name: &'static str,
     pub run: fn(),
-    /// It begins before those that are not.
-    pub is_long: bool,
 }
 
 inventory::collect!(Case);
-
-/// How long each test took.
-static TIMES: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
 /// What was not checked in any test, once each.
 static NOT_CHECKED: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -40,41 +35,28 @@ static REASONS: LazyLock<Mutex<HashMap<ThreadId, Vec<String>>>> = LazyLock::new(
 
 /// Runs the tests that the command line asks for: the `main` of a test executable.
 ///
-/// `WIREUP_TEST_LONGEST=N` lists the N tests that took longest. Unless `--test-threads` or `RUST_TEST_THREADS` sets
-/// the number of tests that run at once, it depends on the idle time of the processors, for all executables together.
+/// `WIREUP_TEST_TIMES=FILE` appends a line for each test to that file: executable, test, seconds, processor seconds,
+/// launches and the reasons why it or a part of it was ignored, separated by tabs. Processor seconds and launches are those of
+/// the whole process, so they belong to the test only where it runs alone, as under cargo-nextest.
 pub fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    if arguments.test_threads.is_none() {
-        let threads = std::env::var("RUST_TEST_THREADS").ok();
-        arguments.test_threads = threads.and_then(|threads| threads.parse().ok());
-    }
-    let pace = arguments
-        .test_threads
-        .is_none()
-        .then(|| Arc::new(Pace::of_this_machine(&executables().join("test-pace"))));
-    if let Some(pace) = &pace {
-        arguments.test_threads = Some(pace.most());
-    }
+    let arguments = Arguments::from_args();
     let mut cases: Vec<(String, &Case)> = inventory::iter::<Case>()
         .map(|case| (full_name(case), case))
         .collect();
-    cases.sort_unstable_by(|(one, its), (other, others)| {
-        let order = others.is_long.cmp(&its.is_long);
-        order.then_with(|| one.cmp(other))
-    });
+    cases.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     let trials = cases.into_iter().map(|(name, case)| {
-        let (run, pace) = (case.run, pace.clone());
-        Trial::ignorable_test(name.clone(), move || {
-            let _admitted = pace.as_deref().map(Pace::admit);
-            run_case(name, run)
-        })
+        let run = case.run;
+        Trial::ignorable_test(name.clone(), move || run_case(name, run))
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     for what in NOT_CHECKED.lock().unwrap().iter() {
-        println!("not checked here: {what}");
+        println!("{}", not_checked_line(what));
     }
-    print_longest();
     conclusion.exit_code()
+}
+
+fn not_checked_line(what: &str) -> String {
+    format!("not checked here: {what}")
 }
 
 /// The name by which the compiler's harness would know it.
@@ -97,15 +79,13 @@ fn run_case(name: String, run: fn()) -> Result<Completion, Failed> {
     let id = thread.thread().id();
     let ended = thread.join();
     let mut reasons = REASONS.lock().unwrap().remove(&id).unwrap_or_default();
-    TIMES.lock().unwrap().push((started.elapsed(), name));
+    reasons.sort_unstable();
+    reasons.dedup();
+    record_times(&name, started.elapsed(), &reasons);
     match ended {
         Err(panic) => Err(Failed::from(message(&*panic))),
         Ok(()) if reasons.is_empty() => Ok(Completion::Completed),
-        Ok(()) => {
-            reasons.sort_unstable();
-            reasons.dedup();
-            Ok(Completion::ignored_with(reasons.join("; ")))
-        }
+        Ok(()) => Ok(Completion::ignored_with(reasons.join("; "))),
     }
 }
 
@@ -115,16 +95,27 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without a message").to_owned()
 }
 
-fn print_longest() {
-    let count = std::env::var("WIREUP_TEST_LONGEST").ok();
-    let Some(count) = count.and_then(|count| count.parse().ok()) else {
+/// Appends the line of a test to the file that `WIREUP_TEST_TIMES` names.
+fn record_times(name: &str, elapsed: Duration, reasons: &[String]) {
+    let Some(path) = std::env::var_os("WIREUP_TEST_TIMES") else {
         return;
     };
-    let mut times = TIMES.lock().unwrap();
-    times.sort_unstable();
-    for (time, name) in times.iter().rev().take(count) {
-        println!("{:7.1} s  {name}", time.as_secs_f64());
-    }
+    let executable = std::env::current_exe().unwrap();
+    let executable = executable.file_name().unwrap().to_string_lossy();
+    let (executable, _hash) = executable.rsplit_once('-').unwrap_or((&executable, ""));
+    let not_checked = NOT_CHECKED.lock().unwrap();
+    let not_checked = not_checked.iter().map(|what| not_checked_line(what));
+    let reasons: Vec<String> = reasons.iter().cloned().chain(not_checked).collect();
+    let line = format!(
+        "{executable}\t{name}\t{:.2}\t{:.2}\t{}\t{}\n",
+        elapsed.as_secs_f64(),
+        procfs::processor_time().as_secs_f64(),
+        run::started(),
+        reasons.join("; ").replace(['\t', '\n'], " ")
+    );
+    let mut options = File::options();
+    let file = options.append(true).create(true).open(path);
+    file.unwrap().write_all(line.as_bytes()).unwrap();
 }
 
 /// Whether everything must be tested: `WIREUP_TEST_REQUIRE_ALL=1`.

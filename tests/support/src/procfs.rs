@@ -1,5 +1,6 @@
 //! Looking at processes through `/proc`, independently of wireup's own way.
 
+use std::time::Duration;
 use std::{fmt, fs};
 
 use crate::MARK;
@@ -92,4 +93,14 @@ fn memory_kib(pid: i32, what: &str) -> u64 {
 /// Number of descriptors a living process has open.
 pub fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Time that processors have spent on this process and on its descendants that have ended and been waited for.
+pub(crate) fn processor_time() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields = &stat[stat.rfind(')').unwrap() + 1..];
+    // Fields 14 to 17 of proc(5); the first one here is the third.
+    let fields = fields.split_ascii_whitespace().skip(11).take(4);
+    let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(1000 * ticks / rustix::param::clock_ticks_per_second())
 }

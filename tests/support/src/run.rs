@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -17,6 +18,14 @@ use crate::{DEADLINE, eventually, own_memory_peak_kib, pmix, wireup};
 
 /// The variable that marks every process of a run, whatever session or parent it has.
 pub const MARK: &str = "WIREUP_TEST_RUN";
+
+/// Number of runs that this process has started.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of runs that this process has started.
+pub(crate) fn started() -> u32 {
+    STARTED.load(Ordering::Relaxed)
+}
 
 /// Where a run's standard input comes from.
 #[derive(Debug)]
@@ -211,6 +220,7 @@ impl Run {
     #[track_caller]
     pub fn start(self) -> Running {
         let started = Instant::now();
+        STARTED.fetch_add(1, Ordering::Relaxed);
         let id = self.sandbox.new_run_id();
         let terminal = matches!(self.stdin, Stdin::Terminal).then(running::open_terminal);
         let mut words = self.sandbox.mount_prefix();

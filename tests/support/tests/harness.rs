@@ -6,11 +6,6 @@
 extern crate wireup_test_support;
 
 use std::process::{Command, ExitCode, Output};
-use std::sync::{LazyLock, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use wireup_test_support::Pace;
 
 /// Set where a test is to do what the harness must report.
 const EXAMPLE: &str = "WIREUP_TEST_EXAMPLE";
@@ -23,12 +18,16 @@ fn is_example() -> bool {
     std::env::var_os(EXAMPLE).is_some()
 }
 
+/// The command that runs a test of this executable as an example.
+fn example(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test]).env(EXAMPLE, "");
+    command.env_remove("WIREUP_TEST_TIMES");
+    command
+}
+
 fn run(test: &str, require_all: &str) -> (Output, String) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test])
-        .env(EXAMPLE, "")
-        // This test has a slot of the pace, and waits for that one.
-        .env("RUST_TEST_THREADS", "1")
+    let output = example(test)
         .env("WIREUP_TEST_REQUIRE_ALL", require_all)
         .output()
         .unwrap();
@@ -73,31 +72,28 @@ fn what_no_test_checked_is_said_at_the_end() {
     assert!(out.contains("\nnot checked here: the rest\n"), "{out}");
 }
 
-/// Whether one more test begins within that time; `meanwhile` happens after it.
-fn begins_within(time: Duration, pace: &Pace, meanwhile: impl FnOnce()) -> bool {
-    let (begins, begun) = mpsc::channel();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _running = pace.admit();
-            let _ = begins.send(());
-        });
-        let begun = begun.recv_timeout(time).is_ok();
-        meanwhile();
-        begun
-    })
-}
-
 #[test]
-fn pace_admits_further_test_after_exit_or_when_processors_are_idle() {
-    let directory = tempfile::tempdir().unwrap();
-    // Another executable with the same directory.
-    let [busy, other] = [(); 2].map(|()| Pace::new(directory.path(), 2, || 0.0));
-    let (one, _other) = (busy.admit(), other.admit());
-    // The scope waits for the start of the third.
-    assert!(!begins_within(Duration::from_secs(3), &busy, || drop(one)));
-    static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let directory = tempfile::tempdir().unwrap();
-    let idle = Pace::new(directory.path(), 2, || STARTED.elapsed().as_secs_f64());
-    let _all = (idle.admit(), idle.admit());
-    assert!(begins_within(Duration::from_secs(60), &idle, || ()));
+fn the_times_of_a_test_are_recorded_with_its_launches_and_reasons() {
+    let name = "the_times_of_a_test_are_recorded_with_its_launches_and_reasons";
+    if is_example() {
+        let launch = wireup_test_support::Run::command(["true"]);
+        launch.run().expect(0);
+        return wireup_test_support::skip("the rest");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let times = dir.path().join("times.tsv");
+    let mut command = example(name);
+    command.env("WIREUP_TEST_REQUIRE_ALL", "0");
+    let output = command.env("WIREUP_TEST_TIMES", &times).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let recorded = std::fs::read_to_string(times).unwrap();
+    let fields: Vec<&str> = recorded.trim_end().split('\t').collect();
+    let [executable, test, seconds, processor_seconds, launches, reasons] = fields[..] else {
+        panic!("{recorded:?}");
+    };
+    assert_eq!((executable, test), ("harness", name));
+    assert_eq!((launches, reasons), ("1", "the rest"));
+    for time in [seconds, processor_seconds] {
+        assert!(time.parse::<f64>().unwrap() >= 0.0, "{recorded:?}");
+    }
 }

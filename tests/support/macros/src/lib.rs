@@ -2,15 +2,9 @@
 
 use proc_macro::{TokenStream, TokenTree};
 
-/// Registers a test. Stands where the compiler's own `#[test]` would, also before an `async fn`. `#[test(long)]` is for one
-/// that takes half a minute or more: it begins before the others, so that it does not run alone when they have ended.
+/// Registers a test. Stands where the compiler's own `#[test]` would, also before an `async fn`.
 #[proc_macro_attribute]
-pub fn test(options: TokenStream, item: TokenStream) -> TokenStream {
-    let is_long = match options.to_string().as_str() {
-        "" => false,
-        "long" => true,
-        _ => return refused("a test is #[test] or #[test(long)]"),
-    };
+pub fn test(_options: TokenStream, item: TokenStream) -> TokenStream {
     let mut is_async = false;
     let mut name = None;
     let mut words = item.clone().into_iter();
@@ -38,7 +32,7 @@ pub fn test(options: TokenStream, item: TokenStream) -> TokenStream {
     let registration = format!(
         "::wireup_test_support::inventory::submit! {{
             ::wireup_test_support::Case {{
-                module: module_path!(), name: \"{name}\", run: {run}, is_long: {is_long},
+                module: module_path!(), name: \"{name}\", run: {run},
             }}
         }}"
     );
