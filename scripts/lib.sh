@@ -143,6 +143,14 @@ require_cargo() {
         die "cargo not found: install a current stable Rust (1.90 or newer) with rustup"
 }
 
+# Runs the tests of all executables as one queue.
+install_nextest() {
+    require_cargo
+    ! cargo nextest --version >/dev/null 2>&1 || return 0
+    step "installing cargo-nextest with cargo install"
+    cargo install --quiet --locked cargo-nextest
+}
+
 # The first interpreter that can make a virtual environment. Debian's comes first: one that lives
 # in somebody's home makes environments that other users cannot run.
 find_python() {

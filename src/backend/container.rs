@@ -63,11 +63,12 @@ pub(crate) fn enter(
 /// # Errors
 /// As [`enter`].
 pub(crate) fn attempt<T: Send>(
+    number: u64,
     image: &ImageSpec,
     cwd: &Path,
     look: impl FnOnce(&[Variable]) -> T + Send,
 ) -> Result<T, RunFailure> {
-    let job = Nspace::new(&attempted(std::process::id())).map_err(RunFailure::request)?;
+    let job = Nspace::new(&attempted(number)).map_err(RunFailure::request)?;
     let made = Container::make(image, (&job, NodeId(0)), (cwd, &[]), &mut |_, _| {})?;
     let inside = made.inside();
     let own = std::env::vars_os().filter(|(name, _)| !container::is_of_the_image(name));
@@ -77,14 +78,14 @@ pub(crate) fn attempt<T: Send>(
     looked.map_err(|error| RunFailure::system("cannot enter the container", error))
 }
 
-/// The job of a container that a process attempts to make.
-fn attempted(pid: u32) -> String {
-    format!("wireup-doctor-{pid}")
+/// The job of a container that is made for an attempt, which a random number identifies.
+fn attempted(number: u64) -> String {
+    format!("wireup-doctor-{number:016x}")
 }
 
 /// Removes what a process that was killed left of its [attempt](attempt).
-pub(crate) fn remove_attempt(pid: u32) {
-    let job = attempted(pid);
+pub(crate) fn remove_attempt(number: u64) {
+    let job = attempted(number);
     // It is mounted in the container alone, which has ended with the process.
     let _ = std::fs::remove_dir_all(image::directory(&image::name(&job, NodeId(0))));
 }

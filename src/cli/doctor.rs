@@ -77,9 +77,9 @@ pub(super) struct DoctorArgs {
     #[command(flatten)]
     image: ImageArgs,
 
-    /// Make the container here, and say what its ranks would find
-    #[arg(long, hide = true, requires = "image")]
-    container: bool,
+    /// Make a container with this number here, and say what its ranks would find
+    #[arg(long, hide = true, requires = "image", value_name = "NUMBER", value_parser = container_number)]
+    container: Option<u64>,
 
     /// Report the facts of this host to `wireup doctor` elsewhere
     #[arg(long, hide = true)]
@@ -92,6 +92,10 @@ pub(super) struct DoctorArgs {
     /// The program to look at, with its arguments
     #[arg(trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
+}
+
+fn container_number(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text, 16).map_err(|_| "expected a hexadecimal number".to_owned())
 }
 
 /// Looks at the hosts and shows what is wrong; exit code 1 if there are problems.
@@ -120,8 +124,8 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
     let cwd =
         cwd.map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
     let image = args.image.resolve()?;
-    if let Some(image) = image.as_ref().filter(|_| args.container) {
-        return super::print(image::made(image, &args.program, &cwd).as_bytes());
+    if let Some((image, number)) = image.as_ref().zip(args.container) {
+        return super::print(image::made(number, image, &args.program, &cwd).as_bytes());
     }
     let asked = Asked {
         program: args.program,

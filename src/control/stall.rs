@@ -220,6 +220,7 @@ impl Controller {
             std::process::id()
         );
         self.tell(&text);
+        self.name_shared_address();
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, program};
-use crate::backend::container;
+use crate::backend::{cleanup_record, container};
 use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::{Image, Program};
 use wireup_core::job::spec::ImageSpec;
@@ -47,9 +47,11 @@ pub(super) fn look(asked: &Asked, cwd: &Path) -> Tried {
 }
 
 fn tried(asked: &Asked, cwd: &Path) -> std::io::Result<Tried> {
+    // Another user could take a name that can be known before.
+    let number = cleanup_record::number()?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg0("wireup")
-        .args(["doctor", "--container", "--wdir"])
+        .args(["doctor", "--container", &format!("{number:016x}"), "--wdir"])
         .arg(cwd)
         .args(&asked.image_words)
         .arg("--")
@@ -64,12 +66,11 @@ fn tried(asked: &Asked, cwd: &Path) -> std::io::Result<Tried> {
         // It may have ended by itself in between.
         let _ = child.kill();
     }
-    let pid = child.id();
     let output = child.wait_with_output()?;
     if let Ok(tried) = serde_json::from_slice(&output.stdout) {
         return Ok(tried);
     }
-    container::remove_attempt(pid);
+    container::remove_attempt(number);
     Ok(Tried::failed(match ended {
         true => format!("no container was made: {}", output.status),
         false => format!("no container was made within {} s", PATIENCE.as_secs()),
@@ -77,9 +78,9 @@ fn tried(asked: &Asked, cwd: &Path) -> std::io::Result<Tried> {
 }
 
 /// What is printed by the process that tries it.
-pub fn made(image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
+pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
     let tried = if container::has_runtime(image) {
-        let made = container::attempt(image, cwd, |env| program::look_with(argv, cwd, env).0);
+        let made = container::attempt(number, image, cwd, |env| program::look_with(argv, cwd, env).0);
         match made {
             Ok(program) => Tried {
                 program,

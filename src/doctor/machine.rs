@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
+use crate::backend::cleanup_record;
 use crate::jobs::{self, State, find::UserScope};
 use crate::plan::slots::{Quota, Slots, online};
 use crate::sys::{cgroup, kernel, leftovers, procfs};
@@ -154,11 +156,12 @@ pub(super) fn directory(path: &Path) -> Directory {
         found.free_files = Some(system.f_favail).filter(|_| system.f_files > 0);
         found.no_exec = system.f_flag.contains(StatVfsMountFlags::NOEXEC);
     }
-    // Other hosts may have the same directory, and number their processes as this one does.
-    let names = rustix::system::uname();
-    let host = names.nodename().to_string_lossy().into_owned();
-    let file = path.join(format!(".wireup-doctor.{host}.{}", std::process::id()));
-    let made = File::create_new(&file).and_then(|_| fs::remove_file(&file));
+    // Other hosts may have the same directory, and other users could take a name that can be known before.
+    let made = cleanup_record::number().map_err(io::Error::from);
+    let made = made.and_then(|number| {
+        let file = path.join(format!(".wireup-doctor.{number:016x}"));
+        File::create_new(&file).and_then(|_| fs::remove_file(&file))
+    });
     found.problem = made.err().map(|error| error.to_string());
     found
 }

@@ -226,39 +226,55 @@ fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     used
 }
 
-/// Removes what Open MPI leaves in `tmp` when it is killed, in directories `ompi.HOST.UID`:
+/// Removes what Open MPI leaves in `tmp` when it is killed.
+///
+/// In directories `ompi.HOST.UID`:
 /// - `jf.0/JOB/RANK` of Open MPI 5, when it could not ask for the session directory it was given,
 ///   because its PMIx server has died. Those of other jobs cannot be distinguished from this one's,
 ///   so only directories go that are empty, owned by `uid` and made since `since`.
 /// - `pid.N` of the daemon that Open MPI 4 starts for a process that runs alone, if `N` is one of
 ///   the job's processes, `ended`.
+///
+/// In `tmp` itself: `prted.N` of PRRTE, whose daemons end without removing it when they lose the one that started them.
 pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime, ended: &BTreeSet<i32>) {
     let end = format!(".{uid}");
     let entries = fs::read_dir(tmp).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
+        if of_process(&name, DAEMON, ended) {
+            remove_of_daemon(&entry, uid, since);
+            continue;
+        }
         let name = name.as_encoded_bytes();
         if !name.starts_with(b"ompi.") || !name.ends_with(end.as_bytes()) {
             continue;
         }
         let dir = entry.path();
         let inside = fs::read_dir(&dir).into_iter().flatten().flatten();
-        for daemon in inside.filter(|entry| of_daemon(&entry.file_name(), ended)) {
-            let ours = daemon.metadata().is_ok_and(|meta| {
-                meta.is_dir() && meta.uid() == uid && made(&meta).is_some_and(|made| made >= since)
-            });
-            if ours {
-                // What cannot be removed stays.
-                let _ = fs::remove_dir_all(daemon.path());
-            }
+        for daemon in inside.filter(|entry| of_process(&entry.file_name(), "pid.", ended)) {
+            remove_of_daemon(&daemon, uid, since);
         }
         remove_empty(&dir, 3, uid, since);
     }
 }
 
-/// True for `pid.N`.
-fn of_daemon(name: &OsStr, pids: &BTreeSet<i32>) -> bool {
-    let number = name.to_str().and_then(|name| name.strip_prefix("pid."));
+/// Beginning of the names of directories of PRRTE's daemons.
+const DAEMON: &str = "prted.";
+
+/// Removes a directory that a daemon of this user has made since that time.
+fn remove_of_daemon(entry: &fs::DirEntry, uid: u32, since: SystemTime) {
+    let is_ours = entry.metadata().is_ok_and(|meta| {
+        meta.is_dir() && meta.uid() == uid && made(&meta).is_some_and(|made| made >= since)
+    });
+    if is_ours {
+        // What cannot be removed stays.
+        let _ = fs::remove_dir_all(entry.path());
+    }
+}
+
+/// Whether a name is that prefix with the number of one of these processes.
+fn of_process(name: &OsStr, prefix: &str, pids: &BTreeSet<i32>) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix(prefix));
     let number = number.and_then(|number| number.parse().ok());
     number.is_some_and(|pid: i32| pids.contains(&pid))
 }
@@ -339,6 +355,8 @@ mod tests {
             "ompi.c.1UID/jf.0/3",
             "ompi.c.1UID/pid.77",
             "ompi.d.UID/pid.7",
+            "prted.77/0/1",
+            "prted.7/0",
             "other.a.UID",
         ] {
             fs::create_dir_all(path(dir)).unwrap();
@@ -351,12 +369,15 @@ mod tests {
         remove_session_directories(tmp.path(), uid, later, &ours);
         assert!(path("ompi.a.UID/jf.0/1/0").exists(), "made before");
         assert!(path("ompi.a.UID/pid.77/0").exists(), "made before");
+        assert!(path("prted.77/0/1").exists(), "made before");
         remove_session_directories(tmp.path(), uid, since, &ours);
         assert!(!path("ompi.a.UID").exists());
         assert!(path("ompi.b.UID/jf.0/2/0/file").exists());
         assert!(path("ompi.c.1UID/jf.0/3").exists());
         assert!(path("ompi.c.1UID/pid.77").exists());
         assert!(path("ompi.d.UID/pid.7/contact.txt").exists());
+        assert!(!path("prted.77").exists());
+        assert!(path("prted.7/0").exists());
         assert!(path("other.a.UID").exists());
     }
 

@@ -162,9 +162,9 @@ fn a_job_of_which_all_is_killed_on_a_host_at_once_ends_on_the_others() {
         return;
     };
     let script = ["sh", "-c", "echo ready; exec sleep 1000"].map(OsStr::new);
-    for (host, words) in [
-        (1, ["wireup: ", "node02"]),
-        (0, ["the keeper of job", "not known"]),
+    for (host, code, words) in [
+        (1, 122, ["wireup: ", "node02"]),
+        (0, 125, ["the keeper of job", "not known"]),
     ] {
         let (shell, job) = detach(&cluster, &script, |run| run);
         let viewer = command(&cluster, ["attach", &job]).stdin_held().start();
@@ -175,7 +175,7 @@ fn a_job_of_which_all_is_killed_on_a_host_at_once_ends_on_the_others() {
         for signal in [Signal::STOP, Signal::KILL] {
             all.iter().for_each(|process| process.signal(signal));
         }
-        let outcome = viewer.finish().expect(125);
+        let outcome = viewer.finish().expect(code);
         for word in words {
             assert!(outcome.err().contains(word), "no {word:?}: {outcome:?}");
         }

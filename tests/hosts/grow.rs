@@ -98,7 +98,8 @@ fn children_let_hosts_join_for_their_own() {
             return;
         };
         // Each level adds a host, and those above live while it does.
-        let list = ["--hosts", "node04:1"];
+        // Children whose parent has left early may need longer than the grace on a busy machine.
+        let list = ["--hosts", "node04:1", "--grace", "60"];
         let args = [
             "levels=3",
             "children=1",

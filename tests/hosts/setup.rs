@@ -98,3 +98,75 @@ fn users_set_up_agents_of_their_own_in_a_home_that_all_nodes_share() {
     assert!(!log.contains("this host is called"), "{log}");
     end(agent);
 }
+
+#[test]
+fn root_sets_up_fresh_hosts_by_ssh() {
+    let Some(cluster) = Cluster::builder(4).without_agents().start() else {
+        return;
+    };
+    let bin = cluster.wireup().parent().unwrap().to_owned();
+    let ssh = cluster.dir().join("ssh");
+    let lab = Path::new(env!("CARGO_BIN_EXE_wireup")).with_file_name("lab");
+    // After -o BatchMode=yes it takes what `lab rsh` takes.
+    let script = format!("#!/bin/sh\nshift 2\nexec {} rsh \"$@\"\n", lab.display());
+    fs::create_dir(&ssh).unwrap();
+    fs::write(ssh.join("ssh"), script).unwrap();
+    fs::set_permissions(ssh.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}:/usr/sbin:/usr/bin:/bin", bin.display(), ssh.display());
+    let command = |host: usize, script: &str| {
+        let mut command = cluster.host(host).command("sh");
+        command.args(["-ec", script]).env("HOME", "/root").env("PATH", &path);
+        command
+    };
+    let output = |host: usize, script: &str| {
+        let output = command(host, script).output().unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (output.status, text(&output.stdout) + &text(&output.stderr))
+    };
+    for host in 0..4 {
+        // Each host changes a directory /etc of its own.
+        let own = cluster.dir().join(format!("etc{host}"));
+        let own = own.display();
+        let (status, said) = output(
+            host,
+            &format!(
+                "mkdir -p {own}/up {own}/work; cp /etc/hosts {own}/up; rm -rf {own}/up/wireup
+                mount -t overlay -o lowerdir=/etc,upperdir={own}/up,workdir={own}/work overlay /etc
+                test ! -e /etc/wireup"
+            ),
+        );
+        assert!(status.success(), "{said}");
+    }
+    let names = |text: String| {
+        let text = text.replace("n[1-3],login", "node[01-04]");
+        text.replace("n[1-3]", "node[01-03]").replace("--name login", "--name node04")
+    };
+    let shell = || {
+        for words in ["**Make certificates**", "directory to its `/etc/wireup/tls`"] {
+            let (status, said) = output(0, &names(recipe(words)));
+            assert!(status.success(), "{said}");
+        }
+    };
+    cluster.lab().with_remote_shell(shell).unwrap();
+    let agents: Vec<Child> = (0..4)
+        .map(|host| {
+            let log = cluster.dir().join(format!("agent{host}"));
+            let file = File::create(&log).unwrap();
+            let agent = command(host, "exec wireup agent").stderr(file).spawn().unwrap();
+            let ready = format!(" serves node node0{}", host + 1);
+            eventually("the agent serves", || {
+                fs::read_to_string(&log).unwrap().contains(&ready).then_some(())
+            });
+            agent
+        })
+        .collect();
+    let check = names(recipe("**Check**"));
+    let (nodes, doctor) = check.trim().split_once('\n').unwrap();
+    let (status, said) = output(0, nodes);
+    assert!(status.success(), "{said}");
+    // It finds what is wrong with this machine too.
+    let (status, said) = output(0, doctor);
+    assert!(matches!(status.code(), Some(0 | 1)), "{said}");
+    assert!(said.contains("\n4 hosts, "), "{said}");
+    agents.into_iter().for_each(end);
+}

@@ -56,7 +56,7 @@ fn a_straggler_is_named_with_every_mpi() {
             event["dur"].as_u64().unwrap()
         };
         assert!(
-            loads(3) > 900_000 && loads(3) > loads(0) + 500_000,
+            loads(3) > 900_000 && loads(3) > loads(0),
             "{name}: {events:?}"
         );
         if name == "mpich4" {

@@ -472,10 +472,11 @@ fn python_programs_are_shown_by_their_own_frames() {
     assert!(python.is_some() && python < c, "{text}");
     let without = about(&running, &["stacks"]).run().expect(0);
     assert!(!without.out().contains("where.py"), "{without:?}");
-    without.expect_one_line(&[
-        "ranks 0-2 (",
-        "no frames of Python: py-spy not found in PATH",
-    ]);
+    // On a busy machine, a line shows the progress as well.
+    let err = without.err();
+    let words = ["ranks 0-2 (", "no frames of Python: py-spy not found in PATH"];
+    let is_missing = |line: &str| words.iter().all(|word| line.contains(word));
+    assert!(err.lines().any(is_missing), "{without:?}");
     let text = stacks(&["stacks", "--python"]).out();
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let expected = [

@@ -28,7 +28,8 @@ use session::Session;
 /// As many clients as `client_mask` has bits.
 pub const MAX_CLIENTS: u32 = 32;
 
-/// Connections that have not joined a session yet. A further one takes the place of the oldest.
+/// Connections that have not joined a session yet. A further one takes the place of one that has sent nothing, or of the
+/// oldest.
 pub const MAX_STRANGERS: usize = 128;
 
 /// Most of them from one address, or from one network of IPv6: as many as clients of a session.
@@ -193,22 +194,23 @@ impl Server {
             .insert(id, Connection::new(peer, source, challenge, until));
     }
 
-    /// Drops the oldest connection that has not joined, of the source with the most of them; whether there was one.
+    /// Drops a connection that has not joined, of the source with the most of them; returns whether there was one.
+    /// Connections that have sent nothing come first, then the oldest.
     pub fn drop_stranger(&mut self) -> bool {
         let most = self.strangers().into_iter().max_by_key(|(_, count)| *count);
         most.is_some_and(|(source, _)| self.drop_stranger_of(source))
     }
 
     fn drop_stranger_of(&mut self, source: IpAddr) -> bool {
-        let oldest = self
-            .connections
-            .iter()
-            .find(|(_, known)| known.member.is_none() && known.source == source)
-            .map(|(id, _)| *id);
-        if let Some(oldest) = oldest {
-            self.violated(oldest, Violation::Replaced);
+        let strangers = self.connections.iter();
+        let strangers =
+            strangers.filter(|(_, known)| known.member.is_none() && known.source == source);
+        let least = strangers.min_by_key(|(id, known)| (known.has_sent(), **id));
+        let least = least.map(|(id, _)| *id);
+        if let Some(least) = least {
+            self.violated(least, Violation::Replaced);
         }
-        oldest.is_some()
+        least.is_some()
     }
 
     /// Connections that have not joined, by source.

@@ -142,6 +142,11 @@ impl Connection {
         }
     }
 
+    /// Whether bytes have arrived.
+    pub(super) fn has_sent(&self) -> bool {
+        self.greeted || !self.inbox.is_empty()
+    }
+
     /// How its end is to be understood.
     pub(super) fn lost(&self) -> Violation {
         match (&self.member, &self.phase) {

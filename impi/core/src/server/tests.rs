@@ -412,6 +412,24 @@ fn new_connection_replaces_oldest_stranger_of_its_source() {
 }
 
 #[test]
+fn connection_that_has_sent_is_replaced_after_those_that_have_not() {
+    let mut world = World::of(settings(2), MAX_STRANGERS_OF_SOURCE as u64);
+    world.write(0, &join(0)[..12]);
+    world.write(1, &join(0)[..4]);
+    let mut replaced = Vec::new();
+    for id in 0..MAX_STRANGERS_OF_SOURCE as u64 {
+        let id = ConnectionId(MAX_STRANGERS_OF_SOURCE as u64 + id);
+        world
+            .server
+            .connected(id, String::new(), SOURCE, [7; CHALLENGE], NOW);
+        world.collect();
+        replaced.append(&mut world.closed);
+    }
+    let silent = (2..MAX_STRANGERS_OF_SOURCE as u64 + 2).map(ConnectionId);
+    assert_eq!(replaced, silent.collect::<Vec<_>>());
+}
+
+#[test]
 fn addresses_of_ipv6_network_are_one_source() {
     let mut world = World::of(settings(2), 0);
     for id in 0..MAX_STRANGERS_OF_SOURCE as u16 + 1 {

@@ -1,0 +1,38 @@
+//! Jobs that Slurm suspends and resumes.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::eventually;
+use crate::slurm_cluster::Slurm;
+
+/// Longer than agents may be silent.
+const SUSPENSION: Duration = Duration::from_secs(12);
+
+#[test]
+fn a_job_that_is_suspended_goes_on_when_it_is_resumed() {
+    let Some(slurm) = Slurm::new(2) else {
+        return;
+    };
+    let wireup = slurm.wireup().display();
+    let ranks = "echo up; until [ -e go ]; do sleep 0.1; done; echo done";
+    let script = format!("exec {wireup} run sh -c '{ranks}'\n");
+    slurm.submit("suspended", "-N 2 -n 2", &script);
+    let printed = |word: &str| slurm.printed("suspended").matches(word).count();
+    eventually("both ranks run", || (printed("up") == 2).then_some(()));
+    let job = slurm.job("suspended");
+    let is_in = |state: &str| {
+        let shown = slurm.ask(&["squeue", "--noheader", "--format=%T", "--jobs", &job]);
+        (shown.trim() == state).then_some(())
+    };
+    assert_eq!(slurm.ask(&["scontrol", "suspend", &job]), "");
+    eventually("the job is suspended", || is_in("SUSPENDED"));
+    thread::sleep(SUSPENSION);
+    assert_eq!(slurm.ask(&["scontrol", "resume", &job]), "");
+    eventually("the job is resumed", || is_in("RUNNING"));
+    fs::write(slurm.dir().join("go"), "").unwrap();
+    slurm.expect_end("suspended", 0);
+    assert_eq!(printed("done"), 2, "{}", slurm.printed("suspended"));
+    slurm.expect_clean();
+}
