@@ -80,7 +80,9 @@ fn tried(asked: &Asked, cwd: &Path) -> std::io::Result<Tried> {
 /// What is printed by the process that tries it.
 pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
     let tried = if container::has_runtime(image) {
-        let made = container::attempt(number, image, cwd, |env| program::look_with(argv, cwd, env).0);
+        let made = container::attempt(number, image, cwd, |env| {
+            program::look_with(argv, cwd, env).0
+        });
         match made {
             Ok(program) => Tried {
                 program,

@@ -112,10 +112,17 @@ fn root_sets_up_fresh_hosts_by_ssh() {
     fs::create_dir(&ssh).unwrap();
     fs::write(ssh.join("ssh"), script).unwrap();
     fs::set_permissions(ssh.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}:/usr/sbin:/usr/bin:/bin", bin.display(), ssh.display());
+    let path = format!(
+        "{}:{}:/usr/sbin:/usr/bin:/bin",
+        bin.display(),
+        ssh.display()
+    );
     let command = |host: usize, script: &str| {
         let mut command = cluster.host(host).command("sh");
-        command.args(["-ec", script]).env("HOME", "/root").env("PATH", &path);
+        command
+            .args(["-ec", script])
+            .env("HOME", "/root")
+            .env("PATH", &path);
         command
     };
     let output = |host: usize, script: &str| {
@@ -139,10 +146,14 @@ fn root_sets_up_fresh_hosts_by_ssh() {
     }
     let names = |text: String| {
         let text = text.replace("n[1-3],login", "node[01-04]");
-        text.replace("n[1-3]", "node[01-03]").replace("--name login", "--name node04")
+        text.replace("n[1-3]", "node[01-03]")
+            .replace("--name login", "--name node04")
     };
     let shell = || {
-        for words in ["**Make certificates**", "directory to its `/etc/wireup/tls`"] {
+        for words in [
+            "**Make certificates**",
+            "directory to its `/etc/wireup/tls`",
+        ] {
             let (status, said) = output(0, &names(recipe(words)));
             assert!(status.success(), "{said}");
         }
@@ -152,10 +163,16 @@ fn root_sets_up_fresh_hosts_by_ssh() {
         .map(|host| {
             let log = cluster.dir().join(format!("agent{host}"));
             let file = File::create(&log).unwrap();
-            let agent = command(host, "exec wireup agent").stderr(file).spawn().unwrap();
+            let agent = command(host, "exec wireup agent")
+                .stderr(file)
+                .spawn()
+                .unwrap();
             let ready = format!(" serves node node0{}", host + 1);
             eventually("the agent serves", || {
-                fs::read_to_string(&log).unwrap().contains(&ready).then_some(())
+                fs::read_to_string(&log)
+                    .unwrap()
+                    .contains(&ready)
+                    .then_some(())
             });
             agent
         })

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 
 use crate::common::{
-    Mpi, Outcome, Output, Pmix, Run, Running, eventually, field, mpi, number, pmix,
+    Mpi, Outcome, Output, Pmix, Run, Running, combinations, eventually, field, mpi, number, pmix,
 };
 
 /// What `PMIx_Get_version` of a libpmix begins with, by the name in our tables.
@@ -20,7 +20,7 @@ pub(crate) const SERVERS: [(&str, &str); 3] = [
 pub(crate) const CLIENTS: [(&str, &str); 2] =
     [("openmpi4", "OpenPMIx 4."), ("openmpi5", "OpenPMIx 5.0.11")];
 
-/// Every server with every client that is here: library, its version, MPI, its libpmix's version.
+/// Servers with clients that are here, see [`combinations`]: library, its version, MPI, its libpmix's version.
 pub(crate) fn pairs() -> Vec<(Pmix, &'static str, Mpi, &'static str)> {
     let servers = SERVERS
         .iter()
@@ -29,12 +29,8 @@ pub(crate) fn pairs() -> Vec<(Pmix, &'static str, Mpi, &'static str)> {
         .iter()
         .filter_map(|(name, v)| Some((mpi(name)?, *v)))
         .collect();
-    servers
-        .flat_map(|(server, version)| {
-            clients
-                .iter()
-                .map(move |(client, own)| (server.clone(), version, client.clone(), *own))
-        })
+    let met = combinations(&servers.collect::<Vec<_>>(), &clients).into_iter();
+    met.map(|((server, version), (client, own))| (server, version, client, own))
         .collect()
 }
 

@@ -15,8 +15,10 @@ const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 /// The beginning of a report of an older launch.
 const OLDER_PAGE: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<title>wireup</title>\n";
 
-/// Lets rank 3 begin a second later than the others.
-const STRAGGLER: &str = r#"sh -c 'if [ "$WIREUP_RANK" = 3 ]; then sleep 1; fi; exec "$@"' late"#;
+/// Lets rank 3 begin a second after the three others have connected, by what `--json status` writes.
+const STRAGGLER: &str = r#"sh -c 'if [ "$WIREUP_RANK" = 3 ]; then
+until [ "$(grep -c \"connected\" status)" = 3 ]; do sleep 0.05; done; sleep 1
+fi; exec "$@"' late"#;
 
 fn trace(outcome: &Outcome) -> Vec<Value> {
     let text = std::fs::read_to_string(outcome.dir().join("trace.json")).unwrap();
@@ -26,7 +28,15 @@ fn trace(outcome: &Outcome) -> Vec<Value> {
 
 #[test]
 fn a_straggler_is_named_with_every_mpi() {
-    let made = ["--report", "page.html", "--trace", "trace.json", "--timing"];
+    let files = [
+        "--json",
+        "status",
+        "--report",
+        "page.html",
+        "--trace",
+        "trace.json",
+    ];
+    let made = [&files[..], &["--timing"]].concat();
     for name in ["mpich4", "mpich5", "impi", "openmpi4", "openmpi5"] {
         let Some(mpi) = mpi(name) else { continue };
         let options = [&made[..], &["--wrap", STRAGGLER, "--virtual-nodes", "2"]].concat();

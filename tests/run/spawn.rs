@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    Mpi, Outcome, Output, Pmix, Process, Run, Running, descriptors, eventually, field, mpi, mpi4py,
-    node_name, number, pmix, settled,
+    Mpi, Outcome, Output, Pmix, Process, Run, Running, combinations, descriptors, eventually,
+    field, mpi, mpi4py, node_name, number, pmix, settled,
 };
 use crate::pmix::{SERVERS, pairs};
 use crate::virtual_nodes::node;
@@ -18,13 +18,14 @@ use crate::virtual_nodes::node;
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// An MPI that can spawn, and who serves it.
+/// An MPI that can spawn, and its server.
+#[derive(Clone)]
 struct Stage {
     mpi: Mpi,
     options: Vec<String>,
 }
 
-/// Every server with every Open MPI, and the others.
+/// Servers with the Open MPIs, and the others.
 fn stages() -> Vec<Stage> {
     let served = pairs().into_iter().map(|(server, _, mpi, _)| Stage {
         mpi,
@@ -125,80 +126,72 @@ fn the_universe_is_what_can_be_spawned() {
 
 #[test]
 fn several_programs_are_spawned_as_one_job() {
-    for stage in stages() {
-        for nodes in NODES {
-            let outcome = stage.run(2, nodes, "spawn", &["apps=3", "children=1"]);
-            let outcome = outcome.run().expect_success();
-            expect_merged(&outcome, 2, 8);
-            let apps = children(&outcome, 1, 6);
-            let apps = apps.iter().map(|line| number(line, "app"));
-            assert_eq!(apps.collect::<Vec<_>>(), [0, 1, 1, 2, 2, 2], "{outcome:?}");
-        }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        let outcome = stage.run(2, nodes, "spawn", &["apps=3", "children=1"]);
+        let outcome = outcome.run().expect_success();
+        expect_merged(&outcome, 2, 8);
+        let apps = children(&outcome, 1, 6);
+        let apps = apps.iter().map(|line| number(line, "app"));
+        assert_eq!(apps.collect::<Vec<_>>(), [0, 1, 1, 2, 2, 2], "{outcome:?}");
     }
 }
 
 #[test]
 fn children_have_children_that_have_children() {
-    for stage in stages() {
-        for nodes in NODES {
-            // On a busy machine the last ones come to their end long after the first ones.
-            let options = [nodes, &["--children", "independent"]].concat();
-            let outcome = stage.run(2, &options, "spawn", &["levels=3"]).run();
-            let outcome = outcome.expect_success();
-            expect_merged(&outcome, 2, 4);
-            for level in 1..=3 {
-                children(&outcome, level, 2);
-            }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        // On a busy machine the last ones come to their end long after the first ones.
+        let options = [nodes, &["--children", "independent"]].concat();
+        let outcome = stage.run(2, &options, "spawn", &["levels=3"]).run();
+        let outcome = outcome.expect_success();
+        expect_merged(&outcome, 2, 4);
+        for level in 1..=3 {
+            children(&outcome, level, 2);
         }
     }
 }
 
 #[test]
 fn ranks_spawn_at_the_same_time() {
-    for stage in stages() {
-        for nodes in NODES {
-            let outcome = stage.run(3, nodes, "spawn", &["from=self"]).run();
-            let outcome = outcome.expect_success();
-            expect_merged(&outcome, 3, 3);
-            let count = outcome.out().matches("spawned rank=").count();
-            assert_eq!(count, 6, "{outcome:?}");
-        }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        let outcome = stage.run(3, nodes, "spawn", &["from=self"]).run();
+        let outcome = outcome.expect_success();
+        expect_merged(&outcome, 3, 3);
+        let count = outcome.out().matches("spawned rank=").count();
+        assert_eq!(count, 6, "{outcome:?}");
     }
 }
 
 #[test]
 fn a_program_that_is_missing_fails_the_spawn_alone() {
-    for stage in stages() {
-        for nodes in NODES {
-            for apps in ["apps=1", "apps=2"] {
-                // Each by itself: Open MPI 4 does not tell the ranks that wait for the one that
-                // spawns.
-                let args = [apps, "from=self", "bad=/no/such/program", "quiet=1"];
-                let outcome = stage.run(2, nodes, "spawn", &args).run().expect(0);
-                // Only Open MPI 4 has a word for it; 5 passes codes of its own on, and MPICH and Intel
-                // tell nothing of each process.
-                let (class, each) = match &*stage.mpi.name {
-                    "openmpi4" => ("spawn", "spawn"),
-                    "openmpi5" => ("other", "odd"),
-                    _ => ("other", "ok"),
-                };
-                for line in outcome.by_rank("spawn", 2) {
-                    let (all, codes) = field(&line, "refused").unwrap().split_once(':').unwrap();
-                    assert_eq!(all, class, "{outcome:?}");
-                    assert!(codes.split(',').all(|code| code == each), "{outcome:?}");
-                }
-                let err = outcome.err();
-                for rank in ["rank 0 ", "rank 1 "] {
-                    let told = |line: &str| {
-                        line.starts_with("wireup: ")
-                            && line.contains(rank)
-                            && line.contains("\"/no/such/program\" not found")
-                    };
-                    assert!(err.lines().any(told), "{rank}: the reason; {outcome:?}");
-                }
-                // What works afterwards.
-                expect_merged(&outcome, 2, if apps == "apps=1" { 3 } else { 6 });
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        for apps in ["apps=1", "apps=2"] {
+            // Each by itself: Open MPI 4 does not tell the ranks that wait for the one that
+            // spawns.
+            let args = [apps, "from=self", "bad=/no/such/program", "quiet=1"];
+            let outcome = stage.run(2, nodes, "spawn", &args).run().expect(0);
+            // Only Open MPI 4 has a word for it; 5 passes codes of its own on, and MPICH and Intel
+            // tell nothing of each process.
+            let (class, each) = match &*stage.mpi.name {
+                "openmpi4" => ("spawn", "spawn"),
+                "openmpi5" => ("other", "odd"),
+                _ => ("other", "ok"),
+            };
+            for line in outcome.by_rank("spawn", 2) {
+                let (all, codes) = field(&line, "refused").unwrap().split_once(':').unwrap();
+                assert_eq!(all, class, "{outcome:?}");
+                assert!(codes.split(',').all(|code| code == each), "{outcome:?}");
             }
+            let err = outcome.err();
+            for rank in ["rank 0 ", "rank 1 "] {
+                let told = |line: &str| {
+                    line.starts_with("wireup: ")
+                        && line.contains(rank)
+                        && line.contains("\"/no/such/program\" not found")
+                };
+                assert!(err.lines().any(told), "{rank}: the reason; {outcome:?}");
+            }
+            // What works afterwards.
+            expect_merged(&outcome, 2, if apps == "apps=1" { 3 } else { 6 });
         }
     }
 }
@@ -216,13 +209,11 @@ fn mpi_spawn_fails_when_children_end_without_mpi() {
 
 #[test]
 fn a_childs_end_is_judged_as_any_ranks() {
-    for stage in stages() {
-        for nodes in NODES {
-            for (how, code) in [("exit", 3), ("quit", 3), ("abort", 3), ("die", 137)] {
-                let args = [&*format!("child={how}"), "code=3", "quiet=1"];
-                let outcome = stage.run(2, nodes, "spawn", &args).run();
-                assert_eq!(outcome.code, code, "{how}; {outcome:?}");
-            }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        for (how, code) in [("exit", 3), ("quit", 3), ("abort", 3), ("die", 137)] {
+            let args = [&*format!("child={how}"), "code=3", "quiet=1"];
+            let outcome = stage.run(2, nodes, "spawn", &args).run();
+            assert_eq!(outcome.code, code, "{how}; {outcome:?}");
         }
     }
 }
@@ -251,29 +242,25 @@ fn kill(process: &Process) {
 
 #[test]
 fn a_parent_that_is_killed_while_it_spawns_ends_everything() {
-    for stage in stages() {
-        for nodes in NODES {
-            let args = ["times=10000", "children=2"];
-            let run = with_parents_called("begetter", &stage, nodes, &args).start();
-            run.wait_for_many(Output::Stdout, "spawned rank=", 3);
-            let parents = run.processes();
-            kill(parents.iter().find(|p| p.name == "begetter").unwrap());
-            let outcome = run.finish().expect(137);
-            assert!(outcome.err().contains("signal 9"), "{outcome:?}");
-        }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        let args = ["times=10000", "children=2"];
+        let run = with_parents_called("begetter", &stage, nodes, &args).start();
+        run.wait_for_many(Output::Stdout, "spawned rank=", 3);
+        let parents = run.processes();
+        kill(parents.iter().find(|p| p.name == "begetter").unwrap());
+        let outcome = run.finish().expect(137);
+        assert!(outcome.err().contains("signal 9"), "{outcome:?}");
     }
 }
 
 #[test]
 fn a_child_that_is_killed_ends_everything() {
-    for stage in stages() {
-        for nodes in NODES {
-            let run = with_parents_called("begetter", &stage, nodes, &["child=hang"]).start();
-            run.wait_for_many(Output::Stdout, "hangs rank=", 2);
-            kill(run.processes().iter().find(|p| p.name == "spawn").unwrap());
-            let outcome = run.finish().expect(137);
-            assert!(outcome.err().contains("signal 9"), "{outcome:?}");
-        }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        let run = with_parents_called("begetter", &stage, nodes, &["child=hang"]).start();
+        run.wait_for_many(Output::Stdout, "hangs rank=", 2);
+        kill(run.processes().iter().find(|p| p.name == "spawn").unwrap());
+        let outcome = run.finish().expect(137);
+        assert!(outcome.err().contains("signal 9"), "{outcome:?}");
     }
 }
 
@@ -405,15 +392,13 @@ fn labels_tell_the_jobs_apart() {
 
 #[test]
 fn two_halves_of_a_job_connect() {
-    for stage in stages() {
-        for nodes in NODES {
-            let outcome = stage.run(4, nodes, "meet", &["halves", "a name", "3"]);
-            let outcome = outcome.run().expect_success();
-            for (rank, line) in (0..).zip(outcome.by_rank("meet", 4)) {
-                assert_eq!(number(&line, "merged"), 4, "{line}");
-                let side = if rank < 2 { "accept" } else { "connect" };
-                assert_eq!(field(&line, "side"), Some(side), "{line}");
-            }
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        let outcome = stage.run(4, nodes, "meet", &["halves", "a name", "3"]);
+        let outcome = outcome.run().expect_success();
+        for (rank, line) in (0..).zip(outcome.by_rank("meet", 4)) {
+            assert_eq!(number(&line, "merged"), 4, "{line}");
+            let side = if rank < 2 { "accept" } else { "connect" };
+            assert_eq!(field(&line, "side"), Some(side), "{line}");
         }
     }
 }

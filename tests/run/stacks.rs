@@ -474,7 +474,10 @@ fn python_programs_are_shown_by_their_own_frames() {
     assert!(!without.out().contains("where.py"), "{without:?}");
     // On a busy machine, a line shows the progress as well.
     let err = without.err();
-    let words = ["ranks 0-2 (", "no frames of Python: py-spy not found in PATH"];
+    let words = [
+        "ranks 0-2 (",
+        "no frames of Python: py-spy not found in PATH",
+    ];
     let is_missing = |line: &str| words.iter().all(|word| line.contains(word));
     assert!(err.lines().any(is_missing), "{without:?}");
     let text = stacks(&["stacks", "--python"]).out();

@@ -16,6 +16,10 @@ use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Part of the seeds that runs where `WIREUP_TEST_ROTATION=N` is set, as `scripts/test` does without `--full`. N says which
+/// part.
+const PARTS: u64 = 8;
+
 /// Runs a scenario with many seeds, or with those that the environment names, on all processors.
 fn for_each_seed(seeds: u64, scenario: impl Fn(u64) + Sync) {
     let number = |name| {
@@ -23,9 +27,14 @@ fn for_each_seed(seeds: u64, scenario: impl Fn(u64) + Sync) {
             .ok()
             .map(|text| text.parse::<u64>().expect("a number"))
     };
-    let (first, count) = match (number("WIREUP_SIM_SEED"), number("WIREUP_SIM_COUNT")) {
-        (Some(seed), None) => return scenario(seed),
-        (first, count) => (first.unwrap_or(0), count.unwrap_or(seeds)),
+    let part = number("WIREUP_TEST_ROTATION").map(|rotation| {
+        let count = seeds.div_ceil(PARTS);
+        (rotation % PARTS * count, count)
+    });
+    let (first, count) = match (number("WIREUP_SIM_SEED"), number("WIREUP_SIM_COUNT"), part) {
+        (Some(seed), None, _) => return scenario(seed),
+        (None, None, Some(part)) => part,
+        (first, count, _) => (first.unwrap_or(0), count.unwrap_or(seeds)),
     };
     let next = AtomicU64::new(first);
     let run = || {

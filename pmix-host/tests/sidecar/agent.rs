@@ -60,18 +60,22 @@ pub(crate) fn shim() -> PathBuf {
 pub(crate) fn client_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmix_client");
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let program = dir.join("pmix_client");
+        // Tests in other processes execute the same file.
+        let made = dir.join(format!("pmix_client.{}", std::process::id()));
         let source = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../tests/programs/pmix_client.c"
         );
         let status = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-pthread", "-o"])
-            .arg(&program)
+            .arg(&made)
             .arg(source)
             .args(pkg_config(&["--cflags", "--libs"]))
             .status();
         assert!(status.unwrap().success(), "cc {source}");
+        std::fs::rename(&made, &program).unwrap();
         program
     })
 }
