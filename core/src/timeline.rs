@@ -15,13 +15,14 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use crate::job::outcome::signal_name;
 use crate::job::usage::Usage;
 use crate::record::{
     AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, Outcome, PlannedJob,
     RankBinding, RankChange, RankState, Record, SpawnedJob, Speaker,
 };
 pub use spans::{Attribute, Span, spans};
-pub use summary::summary;
+pub use summary::{Breakdown, breakdown, summary};
 pub use trace::trace;
 
 /// Fences that are kept; of more, the first ones are.
@@ -71,7 +72,7 @@ fn values<S: Serializer>(ranks: &BTreeMap<Speaker, RankTimes>, to: S) -> Result<
 #[derive(Debug, Default, Serialize)]
 pub struct Host {
     pub name: String,
-    /// When it had joined; `None` for the launcher's own.
+    /// When it had joined; `None` without agents.
     pub joined: Option<u64>,
     /// How often it came last to a fence of several hosts.
     pub last: u32,
@@ -128,6 +129,8 @@ pub struct Ending {
     pub began: String,
     pub ended: String,
     pub cause: Option<CauseRecord<'static>>,
+    /// The name of the cause's signal.
+    pub signal_name: Option<&'static str>,
     /// What the user may try, if the record does not say why the launch failed.
     pub advice: Option<String>,
 }
@@ -263,8 +266,10 @@ impl Timeline {
                 rank.cause = result.cause.map(|cause| cause.into_owned());
             }
         }
+        let signal = outcome.cause.as_ref().and_then(|cause| cause.signal);
         self.outcome = Some(Ending {
             at,
+            signal_name: signal.and_then(signal_name),
             exit_code: outcome.exit_code,
             began: outcome.start,
             ended: outcome.end,
@@ -283,6 +288,11 @@ impl Timeline {
         let ended = ranks.filter_map(|rank| rank.ended.or(rank.connected).or(rank.started));
         let ended = ended.max().unwrap_or_default();
         self.outcome.as_ref().map_or(ended, |outcome| outcome.at)
+    }
+
+    /// Whether its nodes are virtual ones of one machine (`--virtual-nodes`), which no network connects.
+    pub fn has_virtual_nodes(&self) -> bool {
+        self.hosts.len() > 1 && self.hosts.values().all(|host| host.joined.is_none())
     }
 
     /// The name of a host.

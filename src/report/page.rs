@@ -4,7 +4,7 @@
 //! programs are called, and texts of failures, come from others: the script puts them into the page as
 //! text only, and the policy in the page's head allows no other script.
 
-use wireup_core::timeline::{Timeline, summary};
+use wireup_core::timeline::{Timeline, breakdown};
 
 const HEAD: &str = include_str!("page/head.html");
 const STYLE: &str = include_str!("page/page.css");
@@ -13,7 +13,8 @@ const SCRIPT: &str = include_str!("page/page.js");
 pub(crate) fn page(timeline: &Timeline) -> String {
     let data = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "summary": summary(timeline),
+        "breakdown": breakdown(timeline),
+        "virtual_nodes": timeline.has_virtual_nodes(),
         "timeline": timeline,
     });
     // In a script element only this character can end the element, or begin a comment.
@@ -26,6 +27,27 @@ pub(crate) fn page(timeline: &Timeline) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireup_core::supervisor::JOB_ENDED;
+
+    #[test]
+    fn page_has_words_for_all_kinds() {
+        let documented = include_str!("../../docs/status.md");
+        let causes = documented.split("\n| kind | |\n").nth(1).unwrap();
+        let causes = causes.lines().take_while(|line| line.starts_with('|'));
+        let causes = causes
+            .filter_map(|line| line.split('|').nth(1))
+            .flat_map(|kinds| kinds.split('`').skip(1).step_by(2));
+        let fences = documented.split("all its nodes: `kind` (").nth(1).unwrap();
+        let fences = fences.split(')').next().unwrap().split('`');
+        let kinds: Vec<&str> = causes
+            .chain(fences.skip(1).step_by(2))
+            .chain([JOB_ENDED])
+            .collect();
+        assert!(kinds.len() > 20, "{kinds:?}");
+        for kind in kinds {
+            assert!(SCRIPT.contains(&format!(" {kind}: \"")), "{kind}");
+        }
+    }
 
     #[test]
     fn what_others_wrote_cannot_end_the_script() {

@@ -89,6 +89,59 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", media);
     }
 
+    /// Gives the page this width, in pixels.
+    pub(crate) fn resize(&mut self, width: u32) {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    /// Presses a key on the element that has the focus.
+    pub(crate) fn press(&mut self, key: &str) {
+        let (text, code) = if key == "Enter" { ("\r", 13) } else { (key, 0) };
+        let pressed =
+            json!({"type": "keyDown", "key": key, "text": text, "windowsVirtualKeyCode": code});
+        self.call("Input.dispatchKeyEvent", pressed);
+        self.call(
+            "Input.dispatchKeyEvent",
+            json!({"type": "keyUp", "key": key}),
+        );
+    }
+
+    /// Moves a finger from one place to another, both as shares of the width of the element that this selector finds.
+    pub(crate) fn swipe(&mut self, selector: &str, from: f64, to: f64) {
+        self.call(
+            "Emulation.setTouchEmulationEnabled",
+            json!({"enabled": true}),
+        );
+        let place = format!(
+            "(() => {{ const e = document.querySelector('{selector}'); e.scrollIntoView(); const box = e.getBoundingClientRect();
+                return [box.left, box.top, box.width]; }})()"
+        );
+        let place: [f64; 3] = serde_json::from_value(self.value(&place)).unwrap();
+        let [left, top, width] = place;
+        let point = |share: f64| json!([{"x": left + width * share, "y": top + 10.0}]);
+        let middle = f64::midpoint(from, to);
+        for (event, points) in [
+            ("touchStart", point(from)),
+            ("touchMove", point(middle)),
+            ("touchMove", point(to)),
+            ("touchEnd", json!([])),
+        ] {
+            let event = json!({"type": event, "touchPoints": points});
+            self.call("Input.dispatchTouchEvent", event);
+        }
+    }
+
+    /// Elements with a role of assistive technology (`table`, `button`) and their names.
+    pub(crate) fn named_roles(&mut self) -> Vec<(String, String)> {
+        let tree = self.call("Accessibility.getFullAXTree", json!({}));
+        let nodes = tree["nodes"].as_array().unwrap().iter();
+        let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
+        nodes
+            .map(|node| (text(&node["role"]), text(&node["name"])))
+            .collect()
+    }
+
     /// Goes to a file of a report, and returns how many milliseconds it took until its script had come to its end.
     #[track_caller]
     pub(crate) fn show(&mut self, page: &Path) -> f64 {

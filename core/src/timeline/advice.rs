@@ -14,7 +14,8 @@ pub(super) fn after(timeline: &Timeline) -> Option<String> {
     let began = ranks.clone().any(|rank| rank.connected.is_some());
     let passed = ranks.any(|rank| rank.finalized.is_some());
     let unexplained = UNCONNECTED.contains(&&*cause.kind) && cause.signal.is_none();
-    if !unexplained || !began || passed || timeline.hosts.len() < 2 {
+    if !unexplained || !began || passed || timeline.hosts.len() < 2 || timeline.has_virtual_nodes()
+    {
         return None;
     }
     let hosts = compress(timeline.hosts.values().map(|host| &host.name));

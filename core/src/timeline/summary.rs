@@ -1,52 +1,78 @@
-//! The critical path of a launch, in a few lines.
+//! The critical path of a launch, as data and in a few lines.
 
 use std::fmt::Write;
+
+use serde::Serialize;
 
 use super::{RankTimes, Timeline};
 use crate::job::ids::JobNumber;
 
-/// A part of the critical path.
-struct PathPart {
-    /// When it ended.
-    until: u64,
-    /// What it was.
-    text: String,
-    /// Whose time it was.
-    whose: Whose,
+/// Where the time of a launch went.
+#[derive(Debug, Serialize)]
+pub struct Breakdown {
+    /// The critical path; each part begins where the one before ended.
+    pub parts: Vec<PathPart>,
+    /// Sentences about fences and shares.
+    pub remarks: Vec<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+/// A part of the critical path.
+#[derive(Debug, Serialize)]
+pub struct PathPart {
+    /// Its length in microseconds.
+    pub took: u64,
+    /// Rounded down, so that the parts do not exceed the whole.
+    pub percent: u64,
+    pub text: String,
+    pub owner: Owner,
+    /// When it ended.
+    #[serde(skip)]
+    until: u64,
+}
+
+/// The side that a part of the time is counted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
     Wireup,
     Program,
 }
 
-/// Where the time went, at most ten lines: each part of the critical path with its time and share, who was
-/// last in it, and whose time it was.
+/// The breakdown as text, at most ten lines.
 pub fn summary(timeline: &Timeline) -> Vec<String> {
-    let end = timeline.end();
-    let total = end.max(1);
-    let mut lines = vec![format!(
+    let Breakdown { parts, remarks } = breakdown(timeline);
+    let title = format!(
         "timing of {}: {} on {}, {}",
         timeline.job,
         counted(timeline.size as usize, "rank"),
         counted(timeline.hosts.len(), "host"),
-        time(end)
-    )];
-    let (mut from, mut own) = (0, 0);
-    for step in steps(timeline) {
-        let took = step.until.saturating_sub(from);
-        from = from.max(step.until);
-        if step.whose == Whose::Wireup {
-            own += took;
-        }
-        lines.push(format!(
+        time(timeline.end())
+    );
+    let parts = parts.into_iter().map(|part| {
+        format!(
             "{:>10} {:>3} %  {}",
-            time(took),
-            percent(took, total),
-            step.text
-        ));
+            time(part.took),
+            part.percent,
+            part.text
+        )
+    });
+    std::iter::once(title).chain(parts).chain(remarks).collect()
+}
+
+/// Each part of the critical path with its time and share, and the side that needed it.
+pub fn breakdown(timeline: &Timeline) -> Breakdown {
+    let total = timeline.end().max(1);
+    let mut parts = path(timeline);
+    let (mut from, mut own) = (0, 0);
+    for part in &mut parts {
+        part.took = part.until.saturating_sub(from);
+        part.percent = percent(part.took, total);
+        from = from.max(part.until);
+        if part.owner == Owner::Wireup {
+            own += part.took;
+        }
     }
+    let mut remarks = Vec::new();
     let fences: u64 = timeline.fences.iter().map(|fence| fence.fence.own_us).sum();
     let waits: u64 = timeline
         .fences
@@ -69,19 +95,19 @@ pub fn summary(timeline: &Timeline) -> Vec<String> {
                 host.name
             );
         }
-        lines.push(line);
+        remarks.push(line);
     }
     own = (own + fences).min(total);
-    lines.push(format!(
+    remarks.push(format!(
         "wireup's share is {} %, that of the programs and their MPI {} %",
         percent(own, total),
         100 - percent(own, total)
     ));
-    lines
+    Breakdown { parts, remarks }
 }
 
-/// The parts in their order; each begins where the one before ended.
-fn steps(timeline: &Timeline) -> Vec<PathPart> {
+/// The parts in their order, without their lengths.
+fn path(timeline: &Timeline) -> Vec<PathPart> {
     let first = || {
         let ranks = timeline.ranks.iter();
         ranks
@@ -94,10 +120,18 @@ fn steps(timeline: &Timeline) -> Vec<PathPart> {
             .max_by_key(|(at, _)| *at)
     };
     let named = |rank: &RankTimes| format!("rank {} on {}", rank.name, timeline.host(rank.node));
-    let mut steps = Vec::new();
-    let mut step = |until, whose, text: String| steps.push(PathPart { until, text, whose });
+    let mut parts = Vec::new();
+    let mut step = |until, owner, text: String| {
+        parts.push(PathPart {
+            took: 0,
+            percent: 0,
+            text,
+            owner,
+            until,
+        });
+    };
     if let Some(planned) = timeline.planned {
-        step(planned, Whose::Wireup, "the plan was made".into());
+        step(planned, Owner::Wireup, "the plan was made".into());
     }
     let joined = timeline
         .hosts
@@ -106,34 +140,34 @@ fn steps(timeline: &Timeline) -> Vec<PathPart> {
     if let Some((at, host)) = joined.max_by_key(|(at, _)| *at) {
         step(
             at,
-            Whose::Wireup,
+            Owner::Wireup,
             format!("hosts joined, {} last", host.name),
         );
     }
     if let Some((at, rank)) = last(|rank| rank.started) {
         let text = format!("processes were started, {} last", named(rank));
-        step(at, Whose::Wireup, text);
+        step(at, Owner::Wireup, text);
     }
     if let Some((at, rank)) = last(|rank| rank.connected) {
         let text = format!(
             "programs were loaded and contacted PMI, {} last",
             named(rank)
         );
-        step(at, Whose::Program, text);
+        step(at, Owner::Program, text);
     }
     if let Some((at, rank)) = last(|rank| rank.ended) {
         step(
             at,
-            Whose::Program,
+            Owner::Program,
             format!("ranks ran, {} was the last to end", named(rank)),
         );
     }
     step(
         timeline.end(),
-        Whose::Wireup,
+        Owner::Wireup,
         "the launch was cleaned up".into(),
     );
-    steps
+    parts
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -149,7 +183,7 @@ fn percent(part: u64, whole: u64) -> u64 {
 /// Microseconds in a unit that leaves three or four digits.
 fn time(us: u64) -> String {
     match us {
-        0..1000 => format!("{us} us"),
+        0..1000 => format!("{us} µs"),
         1000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
         _ => format!("{:.2} s", us as f64 / 1e6),
     }

@@ -34,7 +34,7 @@ fn the_summary_follows_the_critical_path() {
         "20.0 ms  20 %  programs were loaded and contacted PMI, rank 1 on b last",
         "71.0 ms  71 %  ranks ran, rank 1 on b was the last to end",
         "2.0 ms   2 %  the launch was cleaned up",
-        "1 fence: 500 us from the last entry to the release",
+        "1 fence: 500 µs from the last entry to the release",
         "the others waited 9.0 ms for host b",
         "wireup's share is 9 %, that of the programs and their MPI 91 %",
     ] {
@@ -131,6 +131,13 @@ fn the_doctor_is_recommended_only_after_failures_that_it_may_explain() {
         );
     }
     assert_eq!(advice("node_failed", &[]), None);
+    let joins: Vec<&str> = STREAM
+        .split_inclusive('\n')
+        .filter(|line| line.contains(r#""event":"node""#))
+        .collect();
+    let virtual_nodes: Vec<(&str, &str)> = joins.iter().map(|line| (*line, "")).collect();
+    assert_eq!(joins.len(), 2);
+    assert_eq!(advice("aborted", &virtual_nodes), None, "virtual nodes");
     let killed = (r#""message":"m""#, r#""message":"m","signal":9"#);
     assert_eq!(advice("rank_failed", &[killed]), None);
     assert!(advice("rank_failed", &[]).is_some());
