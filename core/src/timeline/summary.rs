@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{RankTimes, Timeline};
 use crate::job::ids::JobNumber;
+use crate::wording::counted;
 
 /// A part of the critical path.
 struct PathPart {
@@ -134,11 +135,6 @@ fn steps(timeline: &Timeline) -> Vec<PathPart> {
         "the launch was cleaned up".into(),
     );
     steps
-}
-
-fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 /// Rounded down, so that the parts do not exceed the whole.

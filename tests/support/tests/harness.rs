@@ -88,7 +88,15 @@ fn the_times_of_a_test_are_recorded_with_its_launches_and_reasons() {
     assert!(output.status.success(), "{output:?}");
     let recorded = std::fs::read_to_string(times).unwrap();
     let fields: Vec<&str> = recorded.trim_end().split('\t').collect();
-    let [executable, test, seconds, processor_seconds, launches, reasons] = fields[..] else {
+    let [
+        executable,
+        test,
+        seconds,
+        processor_seconds,
+        launches,
+        reasons,
+    ] = fields[..]
+    else {
         panic!("{recorded:?}");
     };
     assert_eq!((executable, test), ("harness", name));
