@@ -9,12 +9,14 @@ mod allocation;
 mod apps;
 mod attach;
 mod brief;
+mod command_groups;
 mod completions;
 mod config;
 mod debug;
 mod doctor;
 pub mod exit;
 pub(crate) mod foreign_options;
+mod help_text;
 mod impi;
 mod kill;
 mod launch;
@@ -58,9 +60,9 @@ use wireup_core::job::outcome::EXIT_WIREUP;
 const EXAMPLES: &str = "\
 Examples:
   wireup run -n 4 ./app       four ranks of ./app on this machine
-  wireup config show          defaults of `wireup run`, and where each comes from
-  wireup man --dir ~/.local/share/man/man1
-  source <(wireup completions bash)";
+  wireup run --help binding   options of `wireup run` about one topic; -h: the most common ones
+  wireup man run              the manual page of `wireup run`
+  wireup config show          defaults of `wireup run`, and where each comes from";
 
 /// Every command but `run`.
 #[derive(Debug, Subcommand)]
@@ -75,13 +77,13 @@ enum Other {
     Debug(debug::DebugArgs),
     /// Write cores of the ranks of a job, which go on
     Core(look::CoreArgs),
-    /// Show what a host is made of: packages, NUMA nodes, cores, GPUs and NICs
+    /// Show a host's packages, NUMA nodes, cores, GPUs and NICs
     Topo(topo::TopoArgs),
     /// Attach to a job that was started with --detach
     Attach(attach::AttachArgs),
     /// Wait for jobs that were started with --detach
     Wait(attach::WaitArgs),
-    /// Show or withdraw names that ranks have published for other launches
+    /// Show or withdraw names that ranks have published
     Names(names::NamesArgs),
     /// Tell what would make a launch fail, on this machine or on hosts
     Doctor(doctor::DoctorArgs),
@@ -89,21 +91,21 @@ enum Other {
     Report(report::ReportArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
-    /// Make a container ready for a rank: a hook for podman, crun and other OCI runtimes
+    /// Make a container ready for a rank: a hook for OCI runtimes
     OciHook(oci_hook::HookArgs),
-    /// Ask the PMI server of the launcher that has started this process
+    /// Ask the PMI server of the launcher of this process
     Pmi(pmi::PmiArgs),
     /// Show the defaults of `wireup run`
     Config(config::show::ConfigArgs),
-    /// Print a manual page, or write them all to a directory
+    /// Show a manual page, or write them all to a directory
     Man(man::ManArgs),
     /// Serve the ranks of a job whose processes others start
     Serve(serve::ServeArgs),
-    /// Run a plain command on each of several hosts, through their agents
+    /// Run a plain command on each of several hosts
     Exec(remote_command::ExecArgs),
     /// Run a command on a host through its agent, as ssh does
     Rsh(remote_command::RshArgs),
-    /// Print the variables with which other launchers reach hosts through their agents
+    /// Print variables with which other launchers reach hosts
     Env(launchers::EnvArgs),
     /// Make links named mpiexec, mpirun, srun and prte to wireup
     InstallLinks(personality::LinksArgs),
@@ -115,15 +117,17 @@ enum Other {
 fn tree() -> Command {
     let top = Command::new("wireup")
         .version(env!("CARGO_PKG_VERSION"))
-        .after_help(EXAMPLES)
         .subcommand_required(true)
         .subcommand_value_name("COMMAND")
         .arg_required_else_help(true)
         .subcommand(run::RunArgs::command().name("run"));
     // Last, because the other commands' own description would take its place.
-    Other::augment_subcommands(top)
+    let tree = Other::augment_subcommands(top)
         .about("Launch unmodified MPI programs, without SSH")
-        .subcommand(impi::described())
+        .after_help(EXAMPLES)
+        .subcommand(impi::described());
+    let template = command_groups::template(&tree);
+    tree.help_template(template)
 }
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
@@ -140,7 +144,12 @@ fn execute(args: Vec<OsString>) -> u8 {
     let result = match args.get(1) {
         _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),
         Some(word) if word == "run" => run::line(args),
-        Some(word) if word == impi::NAME => Err(impi::become_it(args.get(2..).unwrap_or_default())),
+        Some(word) if word == "help" && args.get(2).is_some_and(|word| word == "run") => {
+            let mut line: Vec<OsString> = ["wireup", "run", "--help"].map(Into::into).to_vec();
+            line.extend_from_slice(&args[3..]);
+            run::line(line)
+        }
+        Some(word) if word == impi::NAME => impi::execute(args.get(2..).unwrap_or_default()),
         Some(word) if remote_command::is_ssh_option(word) => {
             Err(remote_command::shell(args[1..].to_vec()))
         }
@@ -156,7 +165,10 @@ fn execute(args: Vec<OsString>) -> u8 {
         }
         Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
-        Some(word) if word == "serve" => other(serve::with_count_apart(args)),
+        Some(word) if word == "serve" => {
+            let line = serve::sorted(args).map_err(RunFailure::request);
+            line.and_then(other)
+        }
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),
@@ -181,7 +193,7 @@ fn rendezvous_process() -> Result<u8, RunFailure> {
 
 fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
     let first = args.get(1).cloned();
-    let mut matches = match tree().try_get_matches_from(&args) {
+    let mut matches = match help_text::reflowed(tree()).try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => {
             return answer(&error, || {

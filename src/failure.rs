@@ -7,6 +7,7 @@ use std::io;
 
 use wireup_core::job::outcome::{EXIT_FAILURE, EXIT_WIREUP};
 use wireup_core::job::shortage;
+use wireup_core::wording::without_error_codes;
 
 /// An error of any module.
 pub type AnyError = Box<dyn Error + Send + Sync>;
@@ -30,10 +31,10 @@ impl<E: RequestError> From<E> for RunFailure {
 #[derive(Debug, thiserror::Error)]
 pub enum RunFailure {
     /// The user's: a command line, a file or a host that cannot be used.
-    #[error(transparent)]
+    #[error("{}", without_error_codes(&.0.to_string()))]
     Request(AnyError),
     /// The user's: a program that does not exist or cannot be executed, with the exit code that shells give for it.
-    #[error("{error}")]
+    #[error("{}", without_error_codes(&error.to_string()))]
     Program {
         /// What is wrong with it.
         error: AnyError,
@@ -41,17 +42,17 @@ pub enum RunFailure {
         code: u8,
     },
     /// A job that a command asks for does not exist, or does not do what the command wants.
-    #[error(transparent)]
+    #[error("{}", without_error_codes(&.0.to_string()))]
     Job(AnyError),
     /// The system refuses something, or another process of wireup is lost or broken.
-    #[error("{doing}: {error}{}", shortage::remedy(&error.to_string()))]
+    #[error("{doing}: {}{}", without_error_codes(&error.to_string()), shortage::remedy(&error.to_string()))]
     System {
         /// What failed.
         doing: Cow<'static, str>,
         error: AnyError,
     },
     /// The failure of another process of wireup, with the text and the code that it sent.
-    #[error("{message}")]
+    #[error("{}", without_error_codes(message))]
     Reported {
         /// The code it gave.
         code: u8,

@@ -45,6 +45,7 @@ use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;
 use wireup_core::pmi::gate::Proof;
 use wireup_core::pmi::succession::Succession;
+use wireup_core::wording::without_error_codes;
 
 /// What the port asks of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -345,7 +346,7 @@ impl StandIn {
 fn refusal_printer(rank: Rank, refusals: &mut RefusalLines) -> impl FnMut(SocketAddr, Refusal) {
     move |from, refusal| {
         for line in refusals.add(from, &refusal, Instant::now()) {
-            eprintln!("wireup: rank {rank}: {line}");
+            eprintln!("wireup: rank {rank}: {}", without_error_codes(&line));
         }
     }
 }

@@ -33,13 +33,24 @@ fn unusable(path: &Path, reason: impl ToString) -> FileError {
     }
 }
 
+/// The line of a file that is wrong, and the reason, in one line.
+pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let before = text.as_bytes().iter().take(at);
+    let line = 1 + before.filter(|byte| **byte == b'\n').count();
+    format!("line {line}: {}", error.message())
+}
+
 /// The settings in the first of these files that is there; the defaults if none is.
 pub(crate) fn settings<T: DeserializeOwned + Default>(
     paths: impl IntoIterator<Item = PathBuf>,
 ) -> Result<T, FileError> {
     for path in paths {
         match std::fs::read_to_string(&path) {
-            Ok(text) => return toml::from_str(&text).map_err(|error| unusable(&path, error)),
+            Ok(text) => {
+                let wrong = |error| unusable(&path, toml_problem(&text, &error));
+                return toml::from_str(&text).map_err(wrong);
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(unusable(&path, error)),
         }

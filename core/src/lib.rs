@@ -2,6 +2,7 @@
 //! argument.
 //!
 //! Map, from the vocabulary up; a module uses only those above it:
+//! - [`duration`]: durations as people write them; [`wording`]: parts of messages
 //! - [`metrics`]: metrics as Prometheus reads them
 //! - [`topology`]: what a host is made of
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
@@ -22,6 +23,7 @@ pub mod collective;
 pub mod container;
 pub mod direct_modex;
 pub mod doctor;
+pub mod duration;
 pub mod fabric;
 pub mod fence;
 pub mod fleet;
@@ -46,3 +48,4 @@ pub mod step;
 pub mod supervisor;
 pub mod timeline;
 pub mod topology;
+pub mod wording;

@@ -10,6 +10,7 @@ mod server;
 
 use std::ffi::OsString;
 
+use wireup_core::wording::without_error_codes;
 use wireup_impi_cli::Command;
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
@@ -33,7 +34,8 @@ pub fn main(args: Vec<OsString>) -> u8 {
         Command::Decode(args) => record::decode(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("wireup impi: {error:#}");
+        let error = format!("{error:#}");
+        eprintln!("wireup impi: {}", without_error_codes(&error));
         1
     })
 }

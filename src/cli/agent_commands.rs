@@ -25,9 +25,9 @@ use crate::inspect::agent_file;
     reason = "there is one of it, which is taken apart at once"
 )]
 pub enum Handed {
-    /// Serve this node: launches of its users, and of other nodes' agents
+    /// Serve this node: launches of its users, and of other nodes
     Agent(agent::AgentArgs),
-    /// Make, renew and show the certificates by which agents identify each other
+    /// Make, renew and show the certificates of agents
     Pki(pki::PkiArgs),
     /// Show what the ranks of a job do and use, refreshed
     Top(top::TopArgs),

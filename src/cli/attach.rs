@@ -43,9 +43,9 @@ Exit status:
 #[derive(Debug, Args)]
 #[command(after_help = format!("{ATTACH}\n\n{JOBS}"))]
 pub(super) struct AttachArgs {
-    /// The job
+    /// The job [default: the only one that was started with --detach]
     #[arg(value_name = "JOB")]
-    job: String,
+    job: Option<String>,
 
     /// Do not read standard input
     #[arg(long)]
@@ -64,17 +64,17 @@ pub(super) struct AttachArgs {
 #[derive(Debug, Args)]
 #[command(after_help = format!("{WAIT}\n\n{JOBS}"))]
 pub(super) struct WaitArgs {
-    /// The jobs
-    #[arg(value_name = "JOB", required = true)]
+    /// The jobs [default: the only one that was started with --detach]
+    #[arg(value_name = "JOB")]
     jobs: Vec<String>,
 }
 
 /// Shows the job until it ends or is left, or its processes; the exit code.
 pub(super) fn attach(args: &AttachArgs) -> Result<u8, RunFailure> {
     if args.proctable {
-        return ps::show_processes(std::slice::from_ref(&args.job), args.json);
+        return ps::show_processes(args.job.as_slice(), args.json);
     }
-    client::attach(&args.job, !args.no_stdin)
+    client::attach(args.job.as_deref(), !args.no_stdin)
 }
 
 /// Waits for the jobs; the exit code.

@@ -27,7 +27,7 @@ Examples:
   wireup run -n 1 ./master : -n 3 -x DEBUG=1 ./worker
   wireup run --hosts n1:2,n2:2 ./app
 
-All options: wireup run --help, or wireup man run | man -l -";
+All options: wireup run --help, or wireup man run; of one topic: wireup run --help binding";
 
 const TEMPLATE: &str = "\
 {about}

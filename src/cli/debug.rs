@@ -53,9 +53,9 @@ const LOOK: Timespec = Timespec {
 /// Arguments of `wireup debug`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["job", "launch"]))]
+#[command(group = clap::ArgGroup::new("what").args(["job", "launch"]))]
 pub(super) struct DebugArgs {
-    /// The job
+    /// The job [default: the only one]
     #[arg(value_name = "JOB")]
     job: Option<String>,
 
@@ -78,19 +78,20 @@ pub(super) struct DebugArgs {
 /// When there is no such job, it does not answer, or tmux is needed and cannot be run.
 pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
     let tmux = std::io::stdout().is_terminal() && !args.print && has_tmux();
-    let Some(job) = &args.job else {
+    if !args.launch.is_empty() {
         if !tmux {
             let text = "wireup debug -- needs a terminal and tmux; without them start `wireup run \
                         --stop-on-exec`, and then `wireup debug JOB`";
             return Err(RunFailure::request(text.to_owned()));
         }
         return launch(args.launch, args.ranks);
-    };
-    let records = running(asked(job, args.ranks.clone(), Wish::Table, &mut Quiet)?);
+    }
+    let job = found(args.job.as_deref())?;
+    let records = running(asked(&job, args.ranks, Wish::Table, &mut Quiet)?);
     if records.is_empty() {
         return Err(RunFailure::job("none of these ranks runs"));
     }
-    let debuggers = Debuggers::new(found(job)?);
+    let debuggers = Debuggers::new(job);
     if !tmux {
         return debuggers.print(&records);
     }
@@ -105,13 +106,14 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
     let run = [own.into_os_string(), "run".into(), "--stop-on-exec".into()];
     let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
     let start = Instant::now();
-    let job = pid.to_string();
+    let pid_text = pid.to_string();
     let panes = loop {
         // It is no job before it has a plan, and never one if it is refused: its pane says why.
-        if let Ok(records) = asked(&job, ranks.clone(), Wish::Table, &mut Quiet)
+        if let Ok(job) = found(Some(&pid_text))
+            && let Ok(records) = asked(&job, ranks.clone(), Wish::Table, &mut Quiet)
             && records.iter().all(|record| record.pid.is_some())
         {
-            break Debuggers::new(found(&job)?).panes(&running(records))?;
+            break Debuggers::new(job).panes(&running(records))?;
         }
         if procfs::process(pid).is_none_or(|process| process.has_ended()) {
             return session.attach();

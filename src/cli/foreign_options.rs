@@ -54,7 +54,7 @@ pub(super) fn translate(
             }
             // Our own spelling comes first, except that `-np` is not `-n p`.
             Word::Option { .. } if is_plain(&word) => whole(&word).map(|habit| (habit, None)),
-            _ => habit(&word),
+            _ => habit(&word).or_else(|| letter(HABITS, &word)),
         };
         if let Some((habit, joined)) = foreign {
             let values = take_values(habit, &word, joined, &mut words)?;
@@ -159,12 +159,13 @@ fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
     among(HABITS, word)
 }
 
-/// The entry of a letter with its value, as in `-N2`.
+/// The entry of a name behind one dash with its number, as in `-N2` and `-np2`.
 fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
     let bytes = word.as_bytes();
-    let (name, value) = bytes.split_at_checked(2)?;
-    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    let (habit, _) = among(habits, OsStr::from_bytes(name)).filter(|_| digits)?;
+    let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit());
+    let (name, value) = bytes.split_at(bytes.len() - digits.count());
+    let is_joined = !value.is_empty() && !name.starts_with(b"--");
+    let (habit, _) = among(habits, OsStr::from_bytes(name)).filter(|_| is_joined)?;
     Some((habit, Some(OsStr::from_bytes(value).to_owned())))
 }
 

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use clap::CommandFactory as _;
 
-use super::agent_commands;
+use super::{agent_commands, answer, help_text, usage_errors};
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::IMPI;
 pub(super) use membership::Link;
@@ -21,9 +21,15 @@ pub(super) fn described() -> clap::Command {
     wireup_impi_cli::Line::command().name(NAME)
 }
 
-/// Becomes `wireup-impi` with the words behind the command; returns only if that fails.
-pub(super) fn become_it(words: &[OsString]) -> RunFailure {
-    let own = std::iter::once("wireup-impi".into());
-    let words: Vec<OsString> = own.chain(words.iter().cloned()).collect();
-    agent_commands::become_it(IMPI, &words)
+/// Checks the words behind the command, and becomes `wireup-impi` with them.
+pub(super) fn execute(words: &[OsString]) -> Result<u8, RunFailure> {
+    let line = |name: &str| {
+        let words = std::iter::once(name.into()).chain(words.iter().cloned());
+        words.collect::<Vec<OsString>>()
+    };
+    let command = help_text::reflowed(wireup_impi_cli::Line::command());
+    match command.try_get_matches_from(wireup_impi_cli::respell(line("wireup impi"))) {
+        Ok(_) => Err(agent_commands::become_it(IMPI, &line("wireup-impi"))),
+        Err(error) => answer(&error, || usage_errors::one_line(&error)),
+    }
 }

@@ -15,6 +15,7 @@ use crate::jobs::{self, Job, State, name};
 use crate::report::printable;
 use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
+use wireup_core::wording::counted;
 
 /// How long after the job's grace time a launcher gets the signal again.
 const AGAIN: Duration = Duration::from_secs(8);
@@ -50,9 +51,8 @@ Exit status:
 /// Arguments of `wireup kill`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
-#[command(group = clap::ArgGroup::new("which").required(true).args(["jobs", "all"]))]
 pub(super) struct KillArgs {
-    /// Jobs to signal
+    /// Jobs to signal [default: the only one]
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
 
@@ -88,7 +88,7 @@ fn parse_signal(text: &str) -> Result<Signal, ValueError> {
 /// When there is no such job: nothing has been signalled then.
 pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
     let started = Instant::now();
-    let all = jobs::list(scope(args.all_users, !args.all)?);
+    let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
     let chosen = match args.all {
         true => (0..all.len()).collect(),
         false => choose(&args.jobs, &all)?,
@@ -201,7 +201,10 @@ fn what_was_sent(job: &Job, sent: &Sent, signal: Signal) -> String {
             _ => format!("{signal} sent to {} ranks", ranks.len()),
         },
         Receiver::Leftovers(count) => {
-            format!("its launcher was gone; {count} processes ended and files removed")
+            format!(
+                "its launcher was gone; {} ended and files removed",
+                counted(*count, "process")
+            )
         }
         Receiver::Nobody => "its launcher is gone and its guard is ending it".to_owned(),
     }

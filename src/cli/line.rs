@@ -35,6 +35,12 @@ pub(super) struct Own {
     command: Command,
 }
 
+impl From<Command> for Own {
+    fn from(command: Command) -> Self {
+        Self { command }
+    }
+}
+
 impl Own {
     /// Those of a parser.
     pub(super) fn of<P: CommandFactory>() -> Self {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::ps::asked;
+use super::ps::{asked, found};
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::ask::{Progress, Watcher};
@@ -55,9 +55,9 @@ Exit status:
 /// Which ranks of which job.
 #[derive(Debug, Args)]
 struct Which {
-    /// The job
+    /// The job [default: the only one]
     #[arg(value_name = "JOB")]
-    job: String,
+    job: Option<String>,
 
     /// These ranks only
     #[arg(long, value_name = "RANKS")]
@@ -95,12 +95,13 @@ pub(super) struct CoreArgs {
 /// Shows the stacks of a job's ranks.
 ///
 /// # Errors
-/// As [`asked`].
+/// As [`found`] and [`asked`].
 pub(super) fn show_stacks(args: StacksArgs) -> Result<u8, RunFailure> {
     let python = args.python;
     let Which { job, ranks, json } = args.which;
     let path = std::env::var("PATH").ok();
     let wish = Wish::Stacks { python, path };
+    let job = found(job.as_deref())?;
     let records = asked(&job, ranks, wish, &mut Interim::new(json, tree))?;
     shown(&records, json, tree)
 }
@@ -165,13 +166,14 @@ impl Watcher for Interim {
 /// Writes cores of a job's ranks.
 ///
 /// # Errors
-/// As [`asked`].
+/// As [`found`] and [`asked`].
 pub(super) fn write_cores(args: CoreArgs) -> Result<u8, RunFailure> {
     let Which { job, ranks, json } = args.which;
     let here = std::env::current_dir()
         .map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
     let directory = here.join(args.dir.unwrap_or_default());
     let wish = Wish::Core { directory };
+    let job = found(job.as_deref())?;
     let records = asked(&job, ranks, wish, &mut Interim::new(json, cores))?;
     shown(&records, json, cores)
 }

@@ -1,30 +1,35 @@
-//! `wireup man`: manual pages, made from the parser's description.
+//! `wireup man`: manual pages, made from the parser's description, on a terminal or as files.
 //!
 //! Sections come from the text below the options in the help: a line that ends in a colon and is
 //! not indented starts one. `Examples:` stay as they are; in the others, blanks separate a term
 //! from what it means.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{self, Stdio};
 use std::{fs, io};
 
 use clap::{Args, Command, ValueHint};
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 
+use super::command_groups::GROUPS;
+use super::help_text::reflowed;
 use super::{print, tree};
 use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\
 Examples:
-  wireup man | man -l -             the page of wireup
-  wireup man run | man -l -         the page of wireup run
+  wireup man                        the page of wireup, on a terminal
+  wireup man run                    the page of wireup run
+  wireup man run >wireup-run.1      its source
   wireup man --dir share/man/man1   all pages, one file each";
 
 /// Arguments of `wireup man`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct ManArgs {
-    /// Command to print the page of [default: wireup itself]
+    /// Command to show the page of, as man shows it on a terminal, otherwise its source [default: wireup itself]
     #[arg(value_name = "COMMAND", conflicts_with = "dir")]
     command: Vec<String>,
 
@@ -57,7 +62,41 @@ pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
             ))
         })?;
     }
-    print(&page(command, &top))
+    let source = page(command, &top);
+    if io::stdout().is_terminal() {
+        return show(&source, command);
+    }
+    print(&source)
+}
+
+/// Shows a page on a terminal: by man, or where that fails the help by a pager.
+fn show(source: &[u8], command: &Command) -> Result<u8, RunFailure> {
+    if is_shown_by(&["man", "-l", "-"], source) {
+        return Ok(0);
+    }
+    let help = reflowed(command.clone()).render_long_help().to_string();
+    let pager = std::env::var("PAGER")
+        .ok()
+        .filter(|pager| !pager.is_empty());
+    let pager = pager.unwrap_or_else(|| "less".to_owned());
+    match is_shown_by(&["sh", "-c", &pager], help.as_bytes()) {
+        true => Ok(0),
+        false => print(help.as_bytes()),
+    }
+}
+
+/// Hands a text to a program, and waits for its end; whether that was a success.
+fn is_shown_by(words: &[&str], text: &[u8]) -> bool {
+    let mut program = process::Command::new(words[0]);
+    let program = program.args(&words[1..]).stdin(Stdio::piped());
+    let Ok(mut child) = program.stderr(Stdio::null()).spawn() else {
+        return false;
+    };
+    if let Some(mut stdin) = child.stdin.take() {
+        // A reader that has seen enough is no failure.
+        let _ = stdin.write_all(text);
+    }
+    child.wait().is_ok_and(|status| status.success())
 }
 
 fn write_all(command: &Command, dir: &Path) -> io::Result<()> {
@@ -95,8 +134,16 @@ fn page(command: &Command, top: &Command) -> Vec<u8> {
         options.expect("a vector takes everything");
     }
     let mut roff = Roff::new();
-    if visible(command).next().is_some() {
-        commands(&mut roff, command);
+    if name_of(command) == name_of(top) {
+        roff.control("SH", ["COMMANDS"]);
+        for (heading, names) in GROUPS {
+            roff.control("SS", [*heading]);
+            let found = names.iter().filter_map(|name| top.find_subcommand(name));
+            entries(&mut roff, found);
+        }
+    } else if visible(command).next().is_some() {
+        roff.control("SH", ["COMMANDS"]);
+        entries(&mut roff, visible(command));
     }
     let below = command
         .get_after_long_help()
@@ -124,9 +171,8 @@ fn whole(title: &str, sections: &[u8]) -> Vec<u8> {
     page.into_bytes()
 }
 
-fn commands(roff: &mut Roff, command: &Command) {
-    roff.control("SH", ["COMMANDS"]);
-    for sub in visible(command) {
+fn entries<'c>(roff: &mut Roff, commands: impl Iterator<Item = &'c Command>) {
+    for sub in commands {
         let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
         roff.control("TP", []);
         roff.text([bold(name_of(sub)), roman("(1)")]);

@@ -16,6 +16,7 @@ use wireup_core::names::request::{
     Data, ListedName, NameRefusal, NameReply, NameRequest, Persistence, Removal,
 };
 use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::wording::counted;
 
 const LS: &str = "\
 Examples:
@@ -186,7 +187,7 @@ fn word(bytes: &[u8]) -> String {
 fn value(name: &ListedName) -> String {
     match &name.data {
         Data::Text(text) => word(text),
-        Data::Typed(bytes) => format!("({} bytes)", bytes.len()),
+        Data::Typed(bytes) => format!("({})", counted(bytes.len(), "byte")),
     }
 }
 

@@ -15,7 +15,7 @@ mod surroundings;
 pub(super) use binding::BindingArgs;
 pub(super) use container::{ContainerArgs, ImageArgs, words as image_words};
 pub(super) use debug::DebugArgs;
-pub(super) use ending::{EndingArgs, OnLoss, parse_seconds};
+pub(super) use ending::{EndingArgs, OnLoss};
 pub(super) use fabric::FabricArgs;
 pub(super) use hosts::{HostsArgs, HostsListArgs};
 pub(super) use interface::InterfaceArgs;

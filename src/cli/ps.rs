@@ -63,8 +63,8 @@ pub(super) struct PsArgs {
     #[arg(long)]
     json: bool,
 
-    /// Show the processes of one job on all its hosts as debuggers see them: host, pid, executable
-    #[arg(long, conflicts_with_all = ["ranks", "nodes", "all_users"], requires = "jobs")]
+    /// Show the processes of one job (JOB, or the only one) on all its hosts as debuggers see them: host, pid, executable
+    #[arg(long, conflicts_with_all = ["ranks", "nodes", "all_users"])]
     proctable: bool,
 
     /// Show the state of agents: that of this machine, or those of --hosts or --hostfile
@@ -140,11 +140,17 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, RunFailur
     }
 }
 
-/// The jobs that are meant, each once.
+/// The jobs that are meant, each once; the only job if none is named.
 ///
 /// # Errors
-/// If a name matches no job or several; the text lists the candidates.
+/// If a name matches no job or several, or none is named and there is not one job; the text lists the candidates.
 pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFailure> {
+    if words.is_empty() && all.len() != 1 {
+        return Err(RunFailure::job(format!("name a JOB; {}", overview(all))));
+    }
+    if words.is_empty() {
+        return Ok(vec![0]);
+    }
     let mut chosen = Vec::new();
     for word in words {
         let index = name::resolve(word, all)
@@ -334,4 +340,28 @@ fn user_name(uid: u32) -> String {
         .filter(|id| id.status.success())
         .and_then(|id| String::from_utf8(id.stdout).ok())
         .map_or_else(|| uid.to_string(), |name| name.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::find::tests::job;
+
+    #[test]
+    fn without_a_name_the_only_job_is_meant() {
+        let one = job("wireup-1230000000000001", 77);
+        let other = job("wireup-1240000000000001", 78);
+        let chosen = |words: &[&str], all: &[Job]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            choose(&words, all).map_err(|error| error.to_string())
+        };
+        assert_eq!(chosen(&[], &[one.clone()]), Ok(vec![0]));
+        assert_eq!(chosen(&["78"], &[one.clone(), other.clone()]), Ok(vec![1]));
+        let none = chosen(&[], &[]).unwrap_err();
+        assert_eq!(none, "name a JOB; you have no jobs on this machine");
+        let several = chosen(&[], &[one, other]).unwrap_err();
+        for text in ["name a JOB; there are 123000 (pid 77", "124000 (pid 78"] {
+            assert!(several.contains(text), "{several}");
+        }
+    }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 mod help;
 mod keeping;
+mod more_hosts;
+mod topics;
 
 use clap::{FromArgMatches, Parser};
 use help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
@@ -22,7 +24,7 @@ use super::options::{
     LayoutArgs, StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
-use crate::cli::{foreign_options, usage_errors};
+use crate::cli::{foreign_options, help_text, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::detached;
 use crate::failure::RunFailure;
@@ -185,7 +187,13 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         Ok::<_, RunFailure>(translated.words)
     };
     let first = translate(parts.next().unwrap_or_default())?;
+    if let Some(topic) = topics::topic(&own, &first) {
+        return topics::show(topic).map(Asked::Answered);
+    }
     let rest = parts.map(translate).collect::<Result<Vec<_>, _>>()?;
+    if let Some(problem) = more_hosts::find(&own, &first) {
+        return Err(RunFailure::request(problem));
+    }
     let defaults = if config::is_refused(&own, &first) {
         Defaults::default()
     } else {
@@ -318,16 +326,24 @@ pub(super) fn filter_of_environment() -> Result<Option<String>, RunFailure> {
 /// Parses words that start with the first option.
 pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
     let negated = words.iter().any(|word| own.negates(word));
-    let asks = words
+    let mut questions = words
         .iter()
-        .take_while(|word| *word != "--help")
-        .any(|word| word == "-h");
+        .filter(|word| *word == "--help" || *word == "-h");
+    let question = questions.next();
     let mut command = own.into_command();
     if negated {
         command = with_negations(command);
     }
-    if asks {
+    if question.is_some_and(|word| word == "-h") {
         command = brief(command);
+    } else if question.is_some() {
+        let below = command.get_after_long_help().map(ToString::to_string);
+        let below = format!(
+            "{}\n\n{}",
+            topics::list(&command),
+            below.unwrap_or_default()
+        );
+        command = help_text::reflowed(command.after_long_help(below));
     }
     let name = std::iter::once(OsString::from("wireup run"));
     let mut matches = command.try_get_matches_from(name.chain(words))?;

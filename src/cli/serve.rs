@@ -9,9 +9,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::{Args, FromArgMatches as _, ValueEnum, ValueHint};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint};
 
-use super::run::names_program;
+use super::foreign_options::{ForeignError, translate};
+use super::line::{Own, Word};
+use super::run::{RunArgs, names_program};
 use crate::failure::RunFailure;
 use crate::gate::{self, PortAuth, Settings};
 
@@ -72,14 +74,13 @@ struct PortArgs {
 #[command(after_help = AFTER_HELP)]
 pub(super) struct ServeArgs {
     /// Number of ranks
-    #[arg(short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     n: u32,
 
     #[command(flatten)]
     ports: PortArgs,
 
-    /// Options of `wireup run` (--hosts, --ppn, --pmi, --on-failure, …), behind those of this command
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// Options of `wireup run` (--hosts, --ppn, --pmi, --on-failure, …)
     #[arg(value_name = "OPTION")]
     words: Vec<OsString>,
 }
@@ -114,41 +115,43 @@ impl PortArgs {
     }
 }
 
-/// The words of a command line with `-n N` in place of `-nN` and `-n=N`: where options of another command may follow, clap takes
-/// these for some.
-pub(super) fn with_count_apart(words: Vec<OsString>) -> Vec<OsString> {
-    let apart = |word: OsString| {
-        let count = word.to_str().and_then(|word| word.strip_prefix("-n"));
-        let count = count.map(|count| count.strip_prefix('=').unwrap_or(count));
-        match count.filter(|count| count.parse::<u32>().is_ok()) {
-            Some(count) => vec!["-n".into(), count.into()],
-            None => vec![word],
+/// The words of a line with the options of this command first, and those of `wireup run` behind `--`.
+///
+/// # Errors
+/// [`ForeignError`] for an option of another launcher that cannot be taken.
+pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError> {
+    let command = ServeArgs::augment_args(clap::Command::new("serve"));
+    let serve = Own::from(command.clone());
+    let run = RunArgs::command();
+    let others = run.get_arguments().filter(|arg| {
+        let name = arg.get_long().unwrap_or_default();
+        !arg.is_positional() && serve.long(name).is_none()
+    });
+    let all = Own::from(command.args(others));
+    let (name, words) = line.split_at(line.len().min(2));
+    let translated = translate(&all, &[], words.to_vec())?;
+    let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);
+    let mut words = translated.words.into_iter();
+    while let Some(word) = words.next() {
+        let meaning = all.read(&word);
+        let target = match serve.knows(&word) {
+            true => &mut sorted,
+            false => &mut others,
+        };
+        target.push(word);
+        match meaning {
+            Word::Option { takes_next: true } => target.extend(words.next()),
+            Word::Program => target.extend(words.by_ref()),
+            _ => {}
         }
-    };
-    words.into_iter().flat_map(apart).collect()
-}
-
-/// The option of this command that stands behind one of `wireup run`, which would not know it, or take it for its own.
-fn out_of_place(words: &[OsString]) -> Option<String> {
-    let own = PortArgs::augment_args(clap::Command::new(RANK_COMMAND));
-    let own: Vec<&str> = own.get_arguments().filter_map(|it| it.get_long()).collect();
-    let given = words
-        .iter()
-        .filter_map(|word| word.to_str()?.strip_prefix("--"));
-    let names = given.map(|word| word.split_once('=').map_or(word, |(name, _)| name));
-    names
-        .into_iter()
-        .find(|name| own.contains(name))
-        .map(str::to_owned)
+    }
+    sorted.push("--".into());
+    sorted.append(&mut others);
+    Ok(sorted)
 }
 
 /// Becomes `wireup run`; returns only if that fails.
 pub(super) fn execute(args: ServeArgs) -> RunFailure {
-    if let Some(name) = out_of_place(&args.words) {
-        return RunFailure::request(format!(
-            "--{name} is an option of wireup serve; write it before those of wireup run"
-        ));
-    }
     if names_program(&args.words) {
         let text =
             "wireup serve takes options of `wireup run` and no program: others start the processes";
@@ -200,28 +203,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_options_behind_others_are_found() {
-        let found = |line: &str| {
-            let words: Vec<_> = line.split(' ').map(OsString::from).collect();
-            out_of_place(&words)
-        };
-        assert_eq!(found("--ppn 2 --hosts a,b"), None);
-        for (line, name) in [
-            ("--ppn 2 --env-dir d", "env-dir"),
-            ("--ppn 2 --pmi-port=7", "pmi-port"),
+    fn options_of_both_commands_may_stand_in_any_order() {
+        for (line, expected) in [
+            (
+                "--hosts a,b -n 2 --env-dir d --ppn 1",
+                "-n 2 --env-dir d -- --hosts a,b --ppn 1",
+            ),
+            ("-np2 --json --label", "-n 2 --json -- --label"),
+            ("-n=2 -l --pmi-port=7", "-n=2 --pmi-port=7 -- -l"),
+            ("--ppn 2 --help", "--help -- --ppn 2"),
+            ("-n 2 ./app --json", "-n 2 -- ./app --json"),
+            ("-n 2 --frob --json", "-n 2 --json -- --frob"),
         ] {
-            assert_eq!(found(line).as_deref(), Some(name), "{line}");
+            let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+            let found = sorted(words(&format!("wireup serve {line}"))).unwrap();
+            assert_eq!(found[2..], words(expected), "{line}");
         }
-    }
-
-    #[test]
-    fn a_count_that_hangs_on_its_option_is_one() {
-        for line in ["-n2 --json", "-n=2 --json", "-n 2 --json"] {
-            let words = line.split(' ').map(OsString::from).collect();
-            assert_eq!(with_count_apart(words), ["-n", "2", "--json"], "{line}");
-        }
-        let others = ["-nx", "--no-config", "-n"].map(OsString::from).to_vec();
-        assert_eq!(with_count_apart(others.clone()), others);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Errors in command lines, in one line: the error and the correction.
 
+use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 
 use clap::Command;
@@ -8,6 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::cli::line::Own;
 use crate::cli::run::RunArgs;
 use crate::cli::tree;
+use crate::inspect::program::is_assignment;
 use crate::report::command_line::quoted;
 
 /// Clap's own words, without its usage text.
@@ -37,7 +39,52 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::UnknownArgument && !tipped {
         line.push_str("; --help lists the options");
     }
-    line
+    let reason = error.source().map(ToString::to_string).unwrap_or_default();
+    match (line.strip_suffix(&reason), of_number(&reason)) {
+        (Some(front), Some(advice)) => format!("{front}{advice}"),
+        _ => line,
+    }
+}
+
+/// Reasons of Rust's parsers, and the advice that takes their place.
+const REASONS: &[(&str, &str)] = &[
+    ("invalid digit found in string", "give a whole number"),
+    (
+        "cannot parse integer from empty string",
+        "give a whole number",
+    ),
+    (
+        "number too large to fit in target type",
+        "give a smaller number",
+    ),
+    (
+        "number too small to fit in target type",
+        "give a larger number",
+    ),
+    ("invalid float literal", "give a number"),
+    (
+        "invalid socket address syntax",
+        "give ADDRESS:PORT, such as 127.0.0.1:9437 or [::1]:9437",
+    ),
+    (
+        "invalid IP address syntax",
+        "give an IP address, such as 10.0.0.1",
+    ),
+];
+
+/// The advice for a value that is no number, or one out of range, by the reason that clap or Rust's library has.
+fn of_number(reason: &str) -> Option<String> {
+    // Larger ones are the ends of types.
+    const SENSIBLE_MAX: u64 = 1 << 24;
+    if let Some((_, range)) = reason.split_once(" is not in ") {
+        let (first, last) = range.split_once("..=")?;
+        return Some(match last.parse() {
+            Ok(last @ 0..=SENSIBLE_MAX) => format!("give a number from {first} to {last}"),
+            _ => format!("give a number, {first} or more"),
+        });
+    }
+    let found = REASONS.iter().find(|(rust, _)| *rust == reason)?;
+    Some(found.1.to_owned())
 }
 
 /// Whether clap suggests an option that is not similar to the given one.
@@ -154,6 +201,10 @@ pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String 
         _ => "",
     };
     match error.kind() {
+        ErrorKind::InvalidSubcommand if is_assignment(first) => format!(
+            "{word:?} is no command of wireup; to run a program with this variable: wireup run -x {} PROGRAM",
+            quoted(first)
+        ),
         ErrorKind::InvalidSubcommand if !suggested && first != "help" => format!(
             "{word:?} is no command of wireup; to run a program: wireup run {}",
             quoted(first)

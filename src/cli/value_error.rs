@@ -1,5 +1,6 @@
 //! What to write instead of a value that its option does not take.
 
+use wireup_core::duration::DurationError;
 use wireup_core::rendezvous::MEET_MAX;
 
 /// A value that its option does not take.
@@ -11,12 +12,10 @@ pub(crate) enum ValueError {
     Stdin,
     #[error("give an octal number from 0 to 777")]
     Umask,
-    #[error("give a number of seconds")]
-    NoNumber,
-    #[error("give a number of seconds, 0 or more")]
-    NoTime,
-    #[error("give a number of seconds greater than 0")]
-    NoPositiveTime,
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    #[error("give a duration from 0.1 s to 24 h, such as 2, 0.5 or 1m")]
+    Interval,
     #[error("a name has 1 to {MEET_MAX} bytes")]
     Meet,
     #[error("give kinds with commas between them, such as mpi,system,cuda:device")]

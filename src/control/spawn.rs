@@ -24,6 +24,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, Spaw
 use wireup_core::job::spec::Children;
 use wireup_core::node::event::{SpawnTicket, ToNode};
 use wireup_core::queries::{self, JobEnd};
+use wireup_core::wording::counted;
 
 /// A waiter for an answer: a node, and its ticket for the request.
 pub(super) type Asker = (NodeId, SpawnTicket);
@@ -174,7 +175,11 @@ impl Controller {
         } = wanting;
         let size = plan.job.ranks.size();
         if self.wants_details() {
-            let text = format!("{} spawns {size} processes", self.name_of_spawner(&by));
+            let text = format!(
+                "{} spawns {}",
+                self.name_of_spawner(&by),
+                counted(size, "process")
+            );
             self.detail(&text);
         }
         let parent = self.job_of_spawner(&by);
@@ -443,7 +448,8 @@ impl Controller {
             return;
         }
         self.tell(&format!(
-            "ending {count} processes of spawned job {job}, which would outlive its parent"
+            "ending {} of spawned job {job}, which would outlive its parent",
+            counted(count, "process")
         ));
         let living = |process: &GlobalRank| self.lives[process.index()].end.is_none();
         let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();

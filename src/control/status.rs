@@ -29,11 +29,13 @@ use wireup_core::record::{
     VERSION, kind_of, ms,
 };
 use wireup_core::supervisor::LaunchPhase;
+use wireup_core::wording::without_error_codes;
 
 impl Controller {
     /// A line of wireup's own.
     pub(crate) fn tell(&mut self, text: &str) {
-        self.streams.tell(&format!("wireup: {}", printable(text)));
+        let text = without_error_codes(text);
+        self.streams.tell(&format!("wireup: {}", printable(&text)));
     }
 
     /// Whether what [`Controller::detail`] gets is shown or logged.
@@ -53,7 +55,7 @@ impl Controller {
     pub(crate) fn warn(&mut self, text: &str) {
         self.tell(&format!("warning: {text}"));
         self.record(&Record::Warning {
-            message: text.into(),
+            message: without_error_codes(text),
         });
     }
 
@@ -360,8 +362,10 @@ impl Controller {
         let last = rank.map(|rank| self.pmi_state(rank).last);
         CauseRecord {
             kind: kind_of(cause).into(),
-            message: failure_line(self, Some(cause))
-                .unwrap_or_else(|| "no process reads the output".into()),
+            message: failure_line(self, Some(cause)).map_or_else(
+                || "no process reads the output".into(),
+                |line| without_error_codes(&line).into_owned(),
+            ),
             place: rank.map(|rank| place_of(jobs, rank)),
             pid: rank.and_then(|rank| self.pid_of(rank)),
             program: rank.map(|rank| {

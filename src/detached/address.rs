@@ -95,25 +95,30 @@ pub(super) fn is_kept(job: &str) -> bool {
     keepers().iter().any(|keeper| keeper.job == job)
 }
 
-/// Connects to the keeper of the job with this name, or whose digits begin so; the job's whole name.
+/// Connects to the keeper of the job with this name, or whose digits begin so, or of the only job; the job's whole name.
 ///
 /// # Errors
 /// If there is none, or more than one, or it does not accept.
-pub(super) fn connect(text: &str) -> Result<(String, OwnedFd), RunFailure> {
-    let digits = text.strip_prefix(PREFIX).unwrap_or(text);
-    let means = |keeper: &&RunningKeeper| {
-        !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits)
+pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), RunFailure> {
+    let means = |keeper: &&RunningKeeper| match text {
+        None => true,
+        Some(text) => {
+            let digits = text.strip_prefix(PREFIX).unwrap_or(text);
+            !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits)
+        }
     };
     let all = keepers();
     let found: Vec<&RunningKeeper> = all.iter().filter(means).collect();
     let [keeper] = found[..] else {
-        let text = text.to_owned();
-        return Err(RunFailure::request(match found.is_empty() {
-            true => AddressError::Unknown {
+        let text = text.map(str::to_owned);
+        return Err(RunFailure::request(match (text, found.is_empty()) {
+            (None, true) => AddressError::None,
+            (None, false) => AddressError::Several(names(found)),
+            (Some(text), true) => AddressError::Unknown {
                 text,
                 all: names(&all),
             },
-            false => AddressError::Ambiguous {
+            (Some(text), false) => AddressError::Ambiguous {
                 text,
                 all: names(found),
             },
@@ -150,4 +155,8 @@ enum AddressError {
     Unknown { text: String, all: String },
     #[error("{text:?} means more than one job: {all}")]
     Ambiguous { text: String, all: String },
+    #[error("there is no detached job on this machine, or the exit status of each was taken")]
+    None,
+    #[error("name a JOB; there are {0}")]
+    Several(String),
 }

@@ -56,7 +56,7 @@ pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
 /// # Errors
 /// Those of [`attach`].
 pub fn await_start(job: &str) -> Result<Option<u8>, RunFailure> {
-    match connected(job, &ToKeeper::AwaitStart, false)?.run()? {
+    match connected(Some(job), &ToKeeper::AwaitStart, false)?.run()? {
         ClientEnd::Started | ClientEnd::Left => Ok(None),
         ClientEnd::Ended(code) => Ok(Some(code)),
     }
@@ -77,13 +77,18 @@ pub fn report_start() {
     }
 }
 
-/// Waits for the ends of detached jobs; the exit code of the first that has another than 0.
+/// Waits for the ends of detached jobs, or of the only one if none is named; the exit code of the first that has another than 0.
 ///
 /// # Errors
 /// [`RunFailure`] when there is no such job, or its keeper was killed.
 pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
-    let connected = jobs.iter().map(|job| address::connect(job));
-    let connected = connected.collect::<Result<Vec<_>, _>>()?;
+    let connected = match jobs.is_empty() {
+        true => vec![address::connect(None)?],
+        false => {
+            let connected = jobs.iter().map(|job| address::connect(Some(job)));
+            connected.collect::<Result<Vec<_>, _>>()?
+        }
+    };
     let waiting = connected.into_iter().map(|(job, socket)| {
         let mut connection = KeeperConnection::new(socket);
         connection.queue(&ToKeeper::Wait);
@@ -136,12 +141,12 @@ fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
     }
 }
 
-/// Shows the output of a detached job that was not shown, and what follows, and passes on signals and, if wanted,
+/// Shows the output of a detached job, the only one if none is named, that was not shown, and what follows, and passes on signals and, if wanted,
 /// standard input; the job's exit code, or 0 when the terminal is lost or the user leaves the job.
 ///
 /// # Errors
 /// [`RunFailure`] when there is no such job, another client attaches, or the job's keeper was killed.
-pub fn attach(job: &str, with_input: bool) -> Result<u8, RunFailure> {
+pub fn attach(job: Option<&str>, with_input: bool) -> Result<u8, RunFailure> {
     match connected(job, &ToKeeper::Attach, with_input)?.run()? {
         ClientEnd::Started | ClientEnd::Left => Ok(0),
         ClientEnd::Ended(code) => Ok(code),
@@ -149,7 +154,11 @@ pub fn attach(job: &str, with_input: bool) -> Result<u8, RunFailure> {
 }
 
 /// A client with this request.
-fn connected(job: &str, request: &ToKeeper, with_input: bool) -> Result<Client, RunFailure> {
+fn connected(
+    job: Option<&str>,
+    request: &ToKeeper,
+    with_input: bool,
+) -> Result<Client, RunFailure> {
     // Before anything that a signal could end.
     let signals = Signals::take(&ignored_at_start(), false)
         .map_err(|errno| RunFailure::system("cannot take signals", errno))?;

@@ -19,9 +19,11 @@ use crate::sys::access;
 
 mod binfmt;
 mod error;
+mod source;
 
 pub use error::ProgramError;
 use error::{ExecRefusal, not_found};
+pub use source::{SourceUse, is_assignment};
 
 /// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -78,6 +80,19 @@ impl Program {
         if name.is_empty() || name.as_bytes().contains(&0) {
             return Err(ProgramError::BadName { name: name.into() });
         }
+        let found = Self::file(name, path, cwd);
+        let found = found.map_err(|error| source::explained(error, name, cwd))?;
+        let kind = kind_of(&found, cwd, 0)?;
+        source::check(name, &kind)?;
+        Ok(Self {
+            path: found,
+            name: name.into(),
+            kind,
+        })
+    }
+
+    /// The file that is executed.
+    fn file(name: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<PathBuf, ProgramError> {
         let found = if name.as_bytes().contains(&b'/') {
             let found = cwd.join(name);
             match executable(&found) {
@@ -91,13 +106,7 @@ impl Program {
         } else {
             search(name, path.unwrap_or_else(|| OsStr::new(DEFAULT_PATH)), cwd)?
         };
-        let found = plain(&found);
-        let kind = kind_of(&found, cwd, 0)?;
-        Ok(Self {
-            path: found,
-            name: name.into(),
-            kind,
-        })
+        Ok(plain(&found))
     }
 
     /// Finds the program of a spawn request, which may mean one beside its parent: with the

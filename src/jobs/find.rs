@@ -395,4 +395,4 @@ fn leads(process: &Process) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

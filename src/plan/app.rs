@@ -159,7 +159,11 @@ pub(super) fn app_plan(
     };
     let program = program.map_err(|error| RunFailure::Program {
         code: error.exit_code(),
-        error: AppError::Program(error, remedy(app.preload.program || app.preload.stage)).into(),
+        error: AppError::Program(
+            error.with_ranks(app.count),
+            remedy(app.preload.program || app.preload.stage),
+        )
+        .into(),
     })?;
     let wrapper = app.wrap.as_ref().map(|spec| {
         Wrapper::find(spec, &ranks, find).map_err(|error| RunFailure::Program {

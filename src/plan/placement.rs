@@ -7,13 +7,14 @@ use crate::plan::slots_of_hosts::{self, RoomError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 use wireup_core::job::spec::{JobSpec, LayoutSpec, MapBy};
+use wireup_core::wording::counted;
 
 /// Why the ranks of a job cannot be placed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LayoutError {
-    #[error("--layout gives ranks to node {node}, and there are {nodes} nodes, counted from 0")]
+    #[error("--layout gives ranks to node {node}, and there {} {}, counted from 0", if *.nodes == 1 { "is" } else { "are" }, counted(*.nodes, "node"))]
     NoSuchNode { node: NodeId, nodes: u32 },
-    #[error("--layout has {ranks} ranks and the programs have {size}; make them equal")]
+    #[error("--layout has {} and the programs have {size}; make them equal", counted(*.ranks, "rank"))]
     OtherSize { ranks: u64, size: u32 },
     #[error(
         "--layout or --rankfile gives a host more ranks than it has slots; use --oversubscribe, or name more slots"

@@ -108,7 +108,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
     assert_eq!(
         refused(&|spec| spec.apps[0].wdir = Some("none".into())),
         format!(
-            "the working directory {dir}/none: No such file or directory (os error 2); make it \
+            "the working directory {dir}/none: No such file or directory; make it \
              there, or choose another with --wdir"
         )
     );

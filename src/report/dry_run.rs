@@ -27,6 +27,7 @@ use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{NodeCore, Terms};
 use wireup_core::record::{RankChange, RankLocation, RankState, Record};
+use wireup_core::wording::without_error_codes;
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
 ///
@@ -34,7 +35,10 @@ use wireup_core::record::{RankChange, RankLocation, RankState, Record};
 /// [`RunFailure`] as a run would have it.
 pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFailure> {
     for warning in &plan.warnings {
-        eprintln!("wireup: warning: {}", printable(warning));
+        eprintln!(
+            "wireup: warning: {}",
+            printable(&without_error_codes(warning))
+        );
     }
     check(&plan)?;
     // Nothing is made: the stream goes where something is open already.

@@ -8,6 +8,7 @@ use crate::report::{bindings, nodes};
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::Uenv;
 use wireup_core::topology;
+use wireup_core::wording::counted;
 
 /// Nodes whose ranks [`short`] shows.
 const NODES_SHOWN: usize = 8;
@@ -113,7 +114,10 @@ fn slots(plan: &Plan) -> String {
     }
     let ranks = plan.job.ranks.size();
     if let Some(said) = plan.spec.layout.slots {
-        return format!("slots: {said}, as named for this machine; there are {ranks} ranks");
+        return format!("slots: {said}, as named for this machine; there {}", {
+            let verb = if ranks == 1 { "is" } else { "are" };
+            format!("{verb} {}", counted(ranks, "rank"))
+        });
     }
     let slots = plan.slots.count();
     let comparison = match plan.oversubscribed {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use wireup_core::wording::without_error_codes;
 
 /// Whether a terminal would obey a character, or begin a line with it, or show others in another order by it.
 fn is_unprintable(char: char) -> bool {
@@ -34,11 +35,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Lines for a terminal, each of them printable, with an end of line behind each.
+/// Lines for a terminal, each of them printable and without codes of errors, with an end of line behind each.
 pub fn lines<T: AsRef<str>>(lines: impl IntoIterator<Item = T>) -> String {
     let mut text = String::new();
     for line in lines {
-        text.push_str(&printable(line.as_ref()));
+        text.push_str(&printable(&without_error_codes(line.as_ref())));
         text.push('\n');
     }
     text

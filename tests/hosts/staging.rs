@@ -234,7 +234,7 @@ fn a_disk_that_fills_while_a_file_is_written_is_named_and_the_phase_is_shown() {
     );
     let outcome = running.finish().expect(125);
     let line = "on node02: --stage: no room in /tmp for /tmp/only, which is being brought: \
-                No space left on device (os error 28); make room there";
+                No space left on device; make room there";
     assert!(outcome.out().contains(line), "{outcome:?}");
     expect_no_files(&cluster, &[0, 1, 2]);
     for host in [1, 2] {

@@ -1,6 +1,7 @@
 //! Help, manual pages, completions, and the lines that people used to other launchers write.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -30,16 +31,16 @@ fn every_page_is_written_and_the_formatter_has_no_complaint() {
     let help = wireup(["--help"]).expect_quiet_success().out();
     let commands = help
         .lines()
-        .skip_while(|line| *line != "Commands:")
-        .skip(1)
-        .take_while(|line| line.starts_with("  "));
+        .skip_while(|line| *line != "Run:")
+        .take_while(|line| *line != "Options:")
+        .filter(|line| line.starts_with("  "));
     let mut pages = vec!["wireup.1".to_owned()];
     for name in commands.filter_map(|line| line.split_whitespace().next()) {
         if name != "help" {
             pages.push(format!("wireup-{name}.1"));
         }
     }
-    assert!(pages.len() >= 5, "{pages:?}");
+    assert!(pages.len() >= 20, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(dir.join(page)).unwrap();
         assert!(text.contains("\n.SH EXAMPLES\n"), "{page}");
@@ -87,6 +88,312 @@ fn one_page_is_printed_and_an_unknown_one_is_refused() {
         wireup(["man", "rum"]),
         &["no page of 'rum'; there are: run, "],
     );
+}
+
+#[test]
+fn a_page_is_shown_on_a_terminal_by_man_or_else_its_help_by_the_pager() {
+    let shown = |man: &str| {
+        let run = Run::command([WIREUP, "man", "run"]).terminal();
+        let bin = run.dir().join("bin");
+        fs::create_dir(&bin).unwrap();
+        let script = |name: &str, text: &str| {
+            let file = bin.join(name);
+            fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        script("man", man);
+        script("pager", "echo by the pager; grep -- '-n, --ranks'");
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        run.env("PATH", path)
+            .env("PAGER", "pager")
+            .run()
+            .expect(0)
+            .out()
+    };
+    let by_man = shown("echo \"by man $*\"; grep '^\\.TH'");
+    for words in ["by man -l -", ".TH WIREUP-RUN 1"] {
+        assert!(by_man.contains(words), "{by_man}");
+    }
+    assert!(!by_man.contains("by the pager"), "{by_man}");
+    let by_pager = shown("exit 16");
+    for words in ["by the pager", "-n, --ranks <N>"] {
+        assert!(by_pager.contains(words), "{by_pager}");
+    }
+}
+
+#[test]
+fn help_of_one_topic_has_its_options_alone() {
+    for words in [
+        &["run", "--help", "binding"][..],
+        &["help", "run", "binding"],
+    ] {
+        let text = wireup(words.iter().copied()).expect_quiet_success().out();
+        assert!(text.starts_with("Binding:\n"), "{text}");
+        assert!(text.contains("--bind-to"), "{text}");
+        assert!(!text.contains("--hosts <"), "{text}");
+    }
+    expect_refusal(
+        wireup(["run", "--help", "bindng"]),
+        &[
+            "no topic of options has this word; there are: Options, ",
+            "Binding",
+        ],
+    );
+    let whole = wireup(["run", "--help"]).expect_quiet_success().out();
+    assert!(whole.contains("\nTopics:\n"), "{whole}");
+}
+
+#[test]
+fn without_a_command_they_are_listed_in_groups() {
+    let outcome = wireup([]).expect(125);
+    let text = outcome.err();
+    for heading in ["Run:", "Look:", "Hosts and agents:", "Other launchers:"] {
+        assert!(text.contains(&format!("\n{heading}\n")), "{text}");
+    }
+    let lines = [
+        "  run            Run a program",
+        "  ps             Show your jobs",
+    ];
+    for line in lines {
+        assert!(text.contains(&format!("\n{line}")), "{text}");
+    }
+}
+
+/// Words of Rust's library in messages.
+const OF_RUST: [&str; 6] = [
+    "os error",
+    "..=",
+    "invalid digit",
+    "target type",
+    "empty string",
+    "syntax",
+];
+
+#[test]
+fn no_value_is_refused_in_words_of_rust() {
+    let texts = [
+        "x",
+        "",
+        "-1",
+        "0",
+        "99999999999999999999",
+        "/nonexistent/file",
+    ];
+    for option in [
+        "--ranks",
+        "--virtual-nodes",
+        "--ppn",
+        "--cpus-per-rank",
+        "--gpus-per-rank",
+        "--nodes",
+        "--star-limit",
+        "--tree-width",
+        "--pty",
+        "--metrics",
+        "--keep-names",
+        "--timeout",
+        "--grace",
+        "--wait-hosts",
+        "--rlimit",
+        "--hostfile",
+        "--rankfile",
+        "--env-file",
+        "--wdir",
+        "--json",
+        "--report",
+        "--trace",
+        "--output",
+    ] {
+        for text in texts {
+            let value = format!("{option}={text}");
+            let outcome = wireup(["run", "--dry-run", &value, "true"]);
+            let err = outcome.err();
+            for word in OF_RUST {
+                assert!(!err.contains(word), "{value}: {err}");
+            }
+        }
+    }
+    for (line, needed) in [
+        (
+            "run --virtual-nodes 2000 true",
+            "give a number from 1 to 1024",
+        ),
+        ("run --ppn 0 true", "give a number, 1 or more"),
+        ("run --ppn x true", "give a whole number"),
+        ("run --metrics x true", "give ADDRESS:PORT, such as"),
+        (
+            "run --timeout x true",
+            "give a number of seconds, or a duration such as",
+        ),
+        (
+            "run --wdir /nonexistent true",
+            "--wdir /nonexistent: No such file or directory",
+        ),
+        ("impi server 99", "give a number from 1 to 32"),
+        ("serve -n 0", "give a number, 1 or more"),
+    ] {
+        let outcome = wireup(line.split(' '));
+        expect_refusal(outcome, &[needed]);
+    }
+}
+
+#[test]
+fn durations_have_units_wherever_they_are_taken() {
+    let line = "run --timeout 10m --grace 500ms --fence-timeout 1h30m --spawn-timeout 2min \
+                --wait-hosts 0s --keep-names=2d true";
+    wireup(line.split(' ')).expect(0);
+    let file = Run::new(["--timeout", "1m", "true"]);
+    fs::write(file.dir().join("wireup.toml"), "[run]\ngrace = \"3s\"\n").unwrap();
+    let path = file.dir().join("wireup.toml");
+    file.env("WIREUP_SITE_CONFIG", path).run().expect(0);
+    for (line, option) in [
+        ("agent --heartbeat 5x", "--heartbeat"),
+        ("top --interval 5x", "--interval"),
+        ("impi check-server h:1 --timeout 5x", "--timeout"),
+    ] {
+        let outcome = wireup(line.split(' '));
+        expect_refusal(
+            outcome,
+            &[option, "give a number of seconds, or a duration"],
+        );
+    }
+}
+
+#[test]
+fn what_is_almost_a_line_is_refused_with_the_line() {
+    for (line, needed) in [
+        (
+            "run FOO=1 ./app",
+            "to set a variable of the ranks: wireup run -x FOO=1 PROGRAM",
+        ),
+        (
+            "FOO=1 ./app",
+            "to run a program with this variable: wireup run -x FOO=1 PROGRAM",
+        ),
+        ("run --hosts n01 n02 ./app", "did you mean: --hosts n01,n02"),
+        (
+            "run --hosts n01, n02 n03 ./app",
+            "did you mean: --hosts n01,n02,n03",
+        ),
+    ] {
+        let outcome = wireup(line.split(' '));
+        let code = if line.starts_with("run FOO") {
+            127
+        } else {
+            125
+        };
+        let outcome = outcome.expect(code);
+        outcome.expect_one_line(&[needed]);
+        assert_eq!(outcome.err().lines().count(), 1, "{outcome:?}");
+    }
+    let two = Run::new(["--oversubscribe", "-np2", "sh", "-c", "echo $WIREUP_SIZE"]).run();
+    assert_eq!(two.expect_quiet_success().out(), "2\n2\n");
+}
+
+#[test]
+fn sources_are_refused_with_what_compiles_or_runs_them() {
+    for (file, mode, words, code, needed) in [
+        (
+            "p.py",
+            0o644,
+            "-n 2 p.py",
+            126,
+            "write: wireup run -n 2 python3 p.py",
+        ),
+        (
+            "p.py",
+            0o644,
+            "./p.py",
+            126,
+            "write: wireup run python3 ./p.py",
+        ),
+        (
+            "p.py",
+            0o755,
+            "-n 2 ./p.py",
+            126,
+            "write: wireup run -n 2 python3 ./p.py",
+        ),
+        (
+            "a.c",
+            0o644,
+            "-n 2 a.c",
+            126,
+            "write: mpicc a.c -o a && wireup run -n 2 ./a",
+        ),
+        (
+            "a.f90",
+            0o755,
+            "./a.f90",
+            126,
+            "write: mpifort ./a.f90 -o a && wireup run ./a",
+        ),
+        (
+            "a.cpp",
+            0o644,
+            "a.cpp",
+            126,
+            "write: mpicxx a.cpp -o a && wireup run ./a",
+        ),
+        ("p.py", 0o644, "other.py", 127, "not found"),
+    ] {
+        let run = Run::new(words.split(' '));
+        let path = run.dir().join(file);
+        fs::write(&path, "x = 1\n").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        run.run().expect(code).expect_one_line(&[needed]);
+    }
+    // With an interpreter of its own it is a program.
+    let run = Run::new(["-n", "1", "./p.py"]);
+    let path = run.dir().join("p.py");
+    fs::write(&path, "#!/bin/sh\necho own\n").unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(run.run().expect_quiet_success().out(), "own\n");
+}
+
+/// In a process namespace of its own, where no jobs of other tests are.
+const ALONE: &str = r#"
+start() {
+    "$0" run --no-config -n 1 sh -c 'echo ready; exec sleep 100' >out.$1 & eval job$1=$!
+    until grep -q ready out.$1; do sleep 0.05; done
+}
+"$0" top; echo none $?
+"$0" attach; echo detached $?
+start 1
+"$0" top | grep -c '^ *0 '; "$0" ps --proctable | grep -c " running "; "$0" debug --print | grep -c gdb
+start 2
+"$0" stacks; echo several $?
+"$0" kill; echo several $?
+"$0" kill $job2; wait $job2; echo ended $?
+"$0" kill; wait $job1; echo ended $?
+"#;
+
+#[test]
+fn the_only_job_needs_no_name_and_several_are_named() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("that the only job needs no name: needs root");
+    }
+    let words = [
+        "unshare",
+        "--pid",
+        "--mount-proc",
+        "--fork",
+        "sh",
+        "-c",
+        ALONE,
+        WIREUP,
+    ];
+    let outcome = Run::command(words).run().expect(0);
+    let expected = "none 1\ndetached 125\n1\n1\n1\nseveral 1\nseveral 1\nended 143\nended 143\n";
+    assert_eq!(outcome.out(), expected, "{outcome:?}");
+    let err = outcome.err();
+    for words in [
+        "name a JOB; you have no jobs on this machine",
+        "there is no detached job on this machine",
+        "name a JOB; there are ",
+    ] {
+        assert!(err.contains(words), "{err}");
+    }
 }
 
 #[test]

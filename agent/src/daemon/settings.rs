@@ -19,10 +19,12 @@ pub use self::addresses::{advertised, everywhere};
 use crate::etcd::{EtcdSettings, EtcdSettingsError};
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
+use crate::site::toml_problem;
 use crate::tls::{CredentialsError, Heartbeat, Tls};
 use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat, OnStop};
 use wireup::sys::access::read_own_settings;
 use wireup::sys::accounts;
+use wireup_core::duration::DurationSetting;
 use wireup_core::job::hosts::registered::Registered;
 use wireup_core::job::hosts::{self, HostList, Problem};
 use wireup_core::job::ids::UserId;
@@ -129,8 +131,7 @@ struct Config {
     name: Option<String>,
     socket: Option<PathBuf>,
     tls: Option<PathBuf>,
-    /// In seconds.
-    heartbeat: Option<f64>,
+    heartbeat: Option<DurationSetting>,
     user: Option<String>,
     #[serde(default)]
     root_launches: bool,
@@ -157,11 +158,9 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !asked => return Ok(args),
         Err(error) => return Err(wrong(error.to_string())),
     };
-    let config: Config = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let heartbeat = config.heartbeat.map(Duration::try_from_secs_f64);
-    let heartbeat = heartbeat
-        .transpose()
-        .map_err(|error| wrong(format!("heartbeat: {error}")))?;
+    let config: Config =
+        toml::from_str(&text).map_err(|error| wrong(toml_problem(&text, &error)))?;
+    let heartbeat = config.heartbeat.map(|DurationSetting(time)| time);
     let format = config.log_format.as_deref().map(|word| match word {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),

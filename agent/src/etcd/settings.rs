@@ -3,6 +3,7 @@
 //! Secrets and certificates are read once, when the settings are.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use crate::pki::default_directory;
 use crate::pki::store::{self, StoreError};
 use crate::site::{self, FileError, PasswordError};
+use wireup_core::duration::DurationSetting;
 
 /// The file's name, and where it is for all users who have none of their own.
 const FILE: &str = "etcd.toml";
@@ -27,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 const PROBE: Duration = Duration::from_secs(5);
 
 /// Bounds of the time after which a host is gone whose agent does not renew its registration. etcd has a lower bound of its own.
-const TTL: std::ops::RangeInclusive<u32> = 2..=3600;
+const TTL: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(3600);
 
 /// Why etcd cannot be used as it is configured.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +51,8 @@ pub enum EtcdSettingsError {
     HalfIdentity,
     #[error("no password of etcd's user {0}: name a file (password-file), or set ETCDCTL_PASSWORD")]
     NoPassword(String),
-    #[error("ttl = {0} is not between 2 and 3600 seconds")]
-    Ttl(u32),
+    #[error("ttl = {} is not between 2 and 3600 seconds", .0.as_secs_f64())]
+    Ttl(Duration),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the certificates for etcd cannot be used: {0}")]
@@ -69,7 +71,7 @@ struct Config {
     user: Option<String>,
     password_file: Option<PathBuf>,
     prefix: Option<String>,
-    ttl: Option<u32>,
+    ttl: Option<DurationSetting>,
 }
 
 /// A user of etcd, which is none of the system.
@@ -183,7 +185,9 @@ impl EtcdSettings {
         let login = user
             .map(|user| login(user, variable("ETCDCTL_PASSWORD"), config.password_file))
             .transpose()?;
-        let ttl = config.ttl.unwrap_or(15);
+        let ttl = config
+            .ttl
+            .map_or(Duration::from_secs(15), |DurationSetting(ttl)| ttl);
         if !TTL.contains(&ttl) {
             return Err(EtcdSettingsError::Ttl(ttl));
         }
@@ -195,7 +199,7 @@ impl EtcdSettings {
             endpoints: made,
             login,
             prefix,
-            ttl: Duration::from_secs(ttl.into()),
+            ttl,
         })
     }
 }

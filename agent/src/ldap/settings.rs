@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use url::Url;
 
 use crate::pki::default_directory;
 use crate::site::{self, FileError, PasswordError};
+use wireup_core::duration::DurationSetting;
 
 /// The file's name, and where it is for all users who have none of their own.
 const FILE: &str = "ldap.toml";
@@ -24,7 +26,7 @@ const OF_SYSTEM: &str = "/etc/wireup/ldap.toml";
 const NAMED: &str = "WIREUP_LDAP_SETTINGS";
 
 /// Bounds of the time after which a launch is gone that does not renew its entry. Servers count whole seconds.
-const TTL: std::ops::RangeInclusive<u32> = 3..=3600;
+const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_secs(3600);
 
 /// Why a directory cannot be used as it is configured.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +48,8 @@ pub(crate) enum LdapSettingsError {
         "the password of {0} would go over the network as it is: use ldaps://, or leave starttls on"
     )]
     Plain(String),
-    #[error("ttl = {0} is not between 3 and 3600 seconds")]
-    Ttl(u32),
+    #[error("ttl = {} is not between 3 and 3600 seconds", .0.as_secs_f64())]
+    Ttl(Duration),
 }
 
 /// The file.
@@ -59,7 +61,7 @@ struct Config {
     password_file: Option<PathBuf>,
     cacert: Option<PathBuf>,
     starttls: Option<bool>,
-    ttl: Option<u32>,
+    ttl: Option<DurationSetting>,
 }
 
 /// As whom the directory is used.
@@ -159,7 +161,9 @@ impl LdapSettings {
                 Bind::Password { dn, password }
             }
         };
-        let ttl = config.ttl.unwrap_or(30);
+        let ttl = config
+            .ttl
+            .map_or(Duration::from_secs(30), |DurationSetting(ttl)| ttl);
         if !TTL.contains(&ttl) {
             return Err(LdapSettingsError::Ttl(ttl));
         }
@@ -168,7 +172,7 @@ impl LdapSettings {
             bind,
             tls,
             base,
-            ttl: Duration::from_secs(ttl.into()),
+            ttl,
         })
     }
 }

@@ -12,6 +12,7 @@ use super::{
 use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
 use wireup::failure::RunFailure;
 use wireup_core::job::hosts;
+use wireup_core::wording::{counted, without_error_codes};
 
 /// Carries out the command.
 ///
@@ -62,8 +63,9 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             let names = expand(&name).map_err(refused)?;
             let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
-                "wireup: revoked {count} certificates; copy {} to every node, beside ca.pem: its agent refuses \
+                "wireup: revoked {}; copy {} to every node, beside ca.pem: its agent refuses \
                  them from the next connection on, and ends those of theirs then or at once on SIGHUP",
+                counted(count, "certificate"),
                 dir.join(REVOKED).display()
             );
             for name in names {
@@ -89,6 +91,8 @@ fn push_some(dir: &Path, lists: &[String], destination: Destination<'_>) -> Resu
     let report = |name: &str, copied: Result<String, PushError>| match copied {
         Ok(place) => eprintln!("wireup: copied the certificate of {name} to {place}"),
         Err(error) => {
+            let error = error.to_string();
+            let error = without_error_codes(&error);
             eprintln!("wireup: cannot copy the certificate of {name}: {error}");
             failed += 1;
         }

@@ -2,6 +2,7 @@
 
 use crate::job::ids::Rank;
 use crate::topology::{CpuSet, Level};
+use crate::wording::{counted, verb_ending};
 
 /// A host has not what is asked for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -13,8 +14,8 @@ pub enum BindingError {
     #[error("this host shows no {}; bind and map to another part (wireup topo shows them)", .0.noun(1))]
     NoSuchPart(Level),
     #[error(
-        "{ranks} ranks with {each} {} each need {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
-        unit.noun(*each), room_in(*over, *unit, *room), advice(*unit, *threads, *needed)
+        "{} with {each} {} each need{} {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
+        counted(*ranks, "rank"), unit.noun(*each), verb_ending(*ranks == 1), room_in(*over, *unit, *room), advice(*unit, *threads, *needed)
     )]
     TooFew {
         ranks: u32,
@@ -30,8 +31,8 @@ pub enum BindingError {
         threads: u64,
     },
     #[error(
-        "--map-by ppr: {ranks} ranks with {each} {} each on a {} need {needed}, and {have} of it may be used; {}use a smaller number, or --oversubscribe to let them share",
-        unit.noun(*each), level.noun(1), advice(*unit, *threads, *needed)
+        "--map-by ppr: {} with {each} {} each on a {} need{} {needed}, and {have} of it may be used; {}use a smaller number, or --oversubscribe to let them share",
+        counted(*ranks, "rank"), unit.noun(*each), level.noun(1), verb_ending(*ranks == 1), advice(*unit, *threads, *needed)
     )]
     PartTooSmall {
         /// Ranks that would be on the part.
@@ -55,7 +56,8 @@ pub enum BindingError {
         parts: u32,
     },
     #[error(
-        "{needed} GPUs are needed, {each} for each rank, and this host has {have} of a kind that ranks can be given (wireup topo shows them); use fewer ranks, or --oversubscribe to let them share"
+        "{} {} needed, {each} for each rank, and this host has {have} of a kind that ranks can be given (wireup topo shows them); use fewer ranks, or --oversubscribe to let them share",
+        counted(*needed, "GPU"), if *needed == 1 { "is" } else { "are" }
     )]
     TooFewGpus { needed: u64, each: u32, have: u64 },
     #[error(

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::hosts::{self, HostList};
 use super::ids::NodeId;
 use super::rank_placement::RANKS_MAX;
+use crate::wording::counted;
 
 /// The host of a rank.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -72,7 +73,7 @@ pub enum RankfileProblem {
     Host(#[from] hosts::Problem),
     #[error("has more than {RANKS_MAX} ranks")]
     TooMany,
-    #[error("has {have} ranks, and the programs have {wanted}; add lines, or lower -n")]
+    #[error("has {}, and the programs have {wanted}; add lines, or lower -n", counted(*have, "rank"))]
     TooFew { have: usize, wanted: u32 },
     #[error("rank {rank}: {host} is none of the hosts of the launch ({hosts})")]
     Elsewhere {

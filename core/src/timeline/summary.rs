@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{RankTimes, Timeline};
 use crate::job::ids::JobNumber;
+use crate::wording::counted;
 
 /// Where the time of a launch went.
 #[derive(Debug, Serialize)]
@@ -168,11 +169,6 @@ fn path(timeline: &Timeline) -> Vec<PathPart> {
         "the launch was cleaned up".into(),
     );
     parts
-}
-
-fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }
 
 /// Rounded down, so that the parts do not exceed the whole.

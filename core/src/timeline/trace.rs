@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::Timeline;
+use crate::wording::counted;
 
 /// The thread of a host on which its fences are shown.
 const FENCES: u64 = 0;
@@ -59,7 +60,7 @@ pub fn trace(timeline: &Timeline) -> Value {
     for spawn in &timeline.spawns {
         events.push(json!({
             "ph": "i", "pid": 0, "tid": FENCES, "ts": spawn.at, "s": "g",
-            "name": format!("spawn of {} ranks", spawn.job.size),
+            "name": format!("spawn of {}", counted(spawn.job.size, "rank")),
         }));
     }
     json!({"displayTimeUnit": "ms", "otherData": {"job": timeline.job}, "traceEvents": events})

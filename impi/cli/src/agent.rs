@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use wireup_core::duration::positive_duration;
 
 const NOTES: &str = "\
 With a command, runs it with the variables of the world in its environment, and ends with its exit code. Without one,
@@ -60,9 +62,9 @@ pub struct AgentArgs {
     /// Speak TLS with the server, which must have a certificate of an authority in this file (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
-    /// Seconds that other clients may take to end after this one
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub patience: u64,
+    /// Time that other clients may take to end after this one
+    #[arg(long, value_name = "DURATION", default_value = "60", value_parser = positive_duration)]
+    pub patience: Duration,
     /// Command that starts the processes
     #[arg(last = true)]
     pub command: Vec<OsString>,

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use wireup_core::duration::positive_duration;
 use wireup_impi_core::server::MAX_CLIENTS;
 
 const NOTES: &str = "\
@@ -42,9 +44,9 @@ pub struct CheckClientArgs {
     /// Leave synchronous sends out; the client's program must as well
     #[arg(long)]
     pub no_ssend: bool,
-    /// Seconds for the whole test
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub timeout: u64,
+    /// Time for the whole test
+    #[arg(long, value_name = "DURATION", default_value = "120", value_parser = positive_duration)]
+    pub timeout: Duration,
     /// Keep the conversation, for `wireup impi decode --program`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,

@@ -1,8 +1,10 @@
 //! `wireup impi check-server`.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::Args;
+use wireup_core::duration::positive_duration;
 
 const NOTES: &str = "\
 A server at an address must serve one session after the other. A command starts a server of one session for each check; it
@@ -25,9 +27,9 @@ pub struct CheckServerArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=31))]
     pub clients: u32,
-    /// Seconds within which the server must answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pub timeout: u64,
+    /// Time within which the server must answer
+    #[arg(long, value_name = "DURATION", default_value = "10", value_parser = positive_duration)]
+    pub timeout: Duration,
     /// Command that starts the server
     #[arg(last = true, conflicts_with = "server")]
     pub command: Vec<OsString>,

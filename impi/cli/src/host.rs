@@ -1,6 +1,9 @@
 //! `wireup impi host`.
 
+use std::time::Duration;
+
 use clap::Args;
+use wireup_core::duration::positive_duration;
 
 const NOTES: &str = "\
 The hosts of a launch are ranks of a launch of their own; the number of each comes from WIREUP_RANK. A host prints \"host NUMBER
@@ -18,7 +21,7 @@ pub struct HostArgs {
     /// Where the server listens: the host's address is the one that leads there
     #[arg(long, value_name = "HOST:PORT")]
     pub server: String,
-    /// Seconds that other clients may take to end after this one
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub patience: u64,
+    /// Time that other clients may take to end after this one
+    #[arg(long, value_name = "DURATION", default_value = "60", value_parser = positive_duration)]
+    pub patience: Duration,
 }

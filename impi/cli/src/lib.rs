@@ -13,6 +13,7 @@ mod single_dash;
 use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
+pub use single_dash::respell;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,5 +58,5 @@ pub enum Command {
 /// # Errors
 /// Help that was asked for, or what is wrong with the line.
 pub fn parse(words: Vec<OsString>) -> Result<Command, clap::Error> {
-    Ok(Line::try_parse_from(single_dash::respell(words))?.command)
+    Ok(Line::try_parse_from(respell(words))?.command)
 }

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use wireup_core::duration::positive_duration;
 use wireup_impi_core::server::MAX_CLIENTS;
 
 const NOTES: &str = "\
@@ -37,12 +39,12 @@ pub struct ServerArgs {
     /// Sessions to serve, one beside the other; 0 serves until it is killed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub sessions: u64,
-    /// Seconds within which a connection must join
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    pub join_timeout: u64,
-    /// Seconds from the first client to the end of start-up [default: no limit]
-    #[arg(long, value_name = "SECONDS")]
-    pub timeout: Option<u64>,
+    /// Time within which a connection must join
+    #[arg(long, value_name = "DURATION", default_value = "30", value_parser = positive_duration)]
+    pub join_timeout: Duration,
+    /// Time from the first client to the end of start-up [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    pub timeout: Option<Duration>,
     /// Serve TLS with this chain of certificates (PEM); only clients of wireup speak it
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

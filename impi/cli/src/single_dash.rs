@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 /// The same words as clap reads them.
-pub(super) fn respell(args: Vec<OsString>) -> Vec<OsString> {
+pub fn respell(args: Vec<OsString>) -> Vec<OsString> {
     if args
         .get(1)
         .is_none_or(|word| word != "-server" && word != "--server")

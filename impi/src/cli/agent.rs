@@ -55,7 +55,7 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
         return lead(Member::join(settings, &places)?);
     }
     let joined = join(settings)?;
-    let patience = Duration::from_secs(args.patience);
+    let patience = args.patience;
     if args.command.is_empty() {
         return serve_until_end_of_input(joined, patience);
     }

@@ -1,7 +1,6 @@
 //! `wireup impi check-client`.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use anyhow::ensure;
 use wireup_impi_cli::check_client::CheckClientArgs;
@@ -34,7 +33,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
         address: args.address,
         lam: args.lam,
         ssend: !args.no_ssend,
-        timeout: Duration::from_secs(args.timeout),
+        timeout: args.timeout,
         secrets,
         command: args.command,
     };

@@ -1,7 +1,6 @@
 //! `wireup impi check-server`.
 
 use std::io;
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use wireup_impi_cli::check_server::CheckServerArgs;
@@ -31,7 +30,7 @@ pub(super) fn execute(args: CheckServerArgs) -> anyhow::Result<u8> {
         target,
         clients: args.clients as usize,
         access,
-        timeout: Duration::from_secs(args.timeout),
+        timeout: args.timeout,
     };
     let mut report = Report::new(io::stdout().lock())?;
     check(&settings, |rule, outcome| report.rule(rule, outcome))?;

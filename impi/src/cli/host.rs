@@ -1,7 +1,6 @@
 //! `wireup impi host`: one host of a launch that has several. `wireup run --impi` starts one on each.
 
 use std::io;
-use std::time::Duration;
 
 use anyhow::Context;
 use wireup_impi_cli::host::HostArgs;
@@ -44,7 +43,7 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
         // A launcher that is gone says nothing.
         over.report(!matches!(line().as_deref(), Ok("over")));
     });
-    host.serve(&events, Duration::from_secs(args.patience))?;
+    host.serve(&events, args.patience)?;
     Ok(())
 }
 

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use wireup_impi_cli::server::ServerArgs;
@@ -49,8 +48,8 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
         sessions: (args.sessions > 0).then_some(args.sessions),
         preference,
         secrets,
-        greeting_timeout: Duration::from_secs(args.join_timeout),
-        startup_timeout: args.timeout.map(Duration::from_secs),
+        greeting_timeout: args.join_timeout,
+        startup_timeout: args.timeout,
     };
     let success = rendezvous::serve(&listener, settings, tls.as_ref(), &mut io::stderr())?;
     Ok(u8::from(!success))

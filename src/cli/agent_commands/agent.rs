@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use crate::cli::options::parse_seconds;
+use wireup_core::duration::positive_duration;
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::hosts::registered::Registered;
 
@@ -64,8 +64,8 @@ pub struct AgentArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 
-    /// Seconds after which a silent agent counts as lost [default: 5]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Time after which a silent agent counts as lost [default: 5]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     #[arg(allow_negative_numbers = true)]
     pub heartbeat: Option<Duration>,
 

@@ -11,10 +11,12 @@ use clap::Args;
 use self::view::{Order, RankRow, Sample, SortKey};
 use crate::cli::ps::{found, width};
 use crate::cli::table;
+use crate::cli::value_error::ValueError;
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::Job;
 use crate::jobs::ask::{AskError, Quiet, ask};
+use wireup_core::duration::duration;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -25,10 +27,10 @@ Examples:
   wireup top 3f --interval 10 >log    a table every 10 s until the job ends
 
 Keys:
-  r n c m o f   sort by rank, host name, processor, memory, output, fence; again: the other way round
-  h             ranks or hosts
-  arrows, Page Up, Page Down, Home, End
-  q, Escape, Ctrl-C
+  r n c m o f                            sort by rank, host name, processor, memory, output, fence; again: the other way round
+  h                                      ranks or hosts
+  arrows, Page Up, Page Down, Home, End  move
+  q, Escape, Ctrl-C                      end
 
 Columns:
   S is the state of the process as ps shows it. CPU% and OUT/s are of the time since the last table. TIME, CPU% and MEMORY are
@@ -50,12 +52,12 @@ const GLANCE: Duration = Duration::from_millis(500);
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct TopArgs {
-    /// The job: the beginning of its name, or the pid of its launcher
+    /// The job: the beginning of its name, or the pid of its launcher [default: the only one]
     #[arg(value_name = "JOB")]
-    job: String,
+    job: Option<String>,
 
     /// Time between two tables [default: 2 on a terminal; otherwise there is one table]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "DURATION", value_parser = interval)]
     interval: Option<Duration>,
 
     /// Sort by this; numbers with the largest first
@@ -71,11 +73,11 @@ pub struct TopArgs {
     plain: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "no number".to_owned())?;
-    match (0.1..=86_400.0).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("not between 0.1 and 86400".to_owned()),
+fn interval(text: &str) -> Result<Duration, ValueError> {
+    let interval = duration(text)?;
+    match (Duration::from_millis(100)..=Duration::from_hours(24)).contains(&interval) {
+        true => Ok(interval),
+        false => Err(ValueError::Interval),
     }
 }
 
@@ -115,7 +117,7 @@ impl Watch {
     /// If there is none, or several that are meant.
     pub fn new(args: &TopArgs) -> Result<Self, RunFailure> {
         Ok(Self {
-            job: found(&args.job)?,
+            job: found(args.job.as_deref())?,
             begun: Instant::now(),
         })
     }
@@ -230,10 +232,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_a_number_of_seconds_that_can_be_kept() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["", "x", "0", "-1", "nan", "inf", "1e9"] {
-            assert!(seconds(bad).is_err(), "{bad}");
+    fn an_interval_is_a_duration_that_can_be_kept() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(interval("1m"), Ok(Duration::from_mins(1)));
+        for bad in ["", "x", "0", "-1", "50ms", "25h"] {
+            assert!(interval(bad).is_err(), "{bad}");
         }
     }
 }

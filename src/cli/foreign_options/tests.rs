@@ -21,6 +21,8 @@ fn np_is_respelled_only_among_options() {
     becomes("--wdir -np -np 2 a", "--wdir -np -n 2 a");
     becomes("--timeout=3 -np 2 -- -np 3", "--timeout=3 -n 2 -- -np 3");
     becomes("--np=2 a", "-n 2 a");
+    becomes("-np2 -ppn2 a -np3", "-n 2 --ppn 2 a -np3");
+    becomes("-n2 a", "-n 2 a");
 }
 
 #[test]

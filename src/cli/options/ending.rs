@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
+use wireup_core::duration::{duration, positive_duration};
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::spec::{Children, EndingSpec, FenceLimit, OnFailure};
 
@@ -13,8 +13,8 @@ use wireup_core::job::spec::{Children, EndingSpec, FenceLimit, OnFailure};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "End of the job")]
 pub(crate) struct EndingArgs {
-    /// End the job after this many seconds (fractions allowed), with exit code 124
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// End the job after this time, in seconds or with a unit (90, 1.5, 500ms, 10m, 1h30m), with exit code 124
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     #[arg(allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
@@ -50,8 +50,8 @@ pub(crate) struct EndingArgs {
     #[arg(long, overrides_with = "kill_on_bad_exit")]
     no_kill_on_bad_exit: bool,
 
-    /// Seconds between SIGTERM and SIGKILL when ranks are ended; 0: SIGKILL at once
-    #[arg(long, value_name = "SECONDS", value_parser = parse_grace, default_value = "2")]
+    /// Time between SIGTERM and SIGKILL when ranks are ended; 0: SIGKILL at once
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2")]
     #[arg(allow_negative_numbers = true)]
     grace: Duration,
 
@@ -59,15 +59,15 @@ pub(crate) struct EndingArgs {
     #[arg(long)]
     strict_pmi: bool,
 
-    /// Fail if not all ranks have entered a PMI or PMIx fence this many seconds after the first;
+    /// Fail if not all ranks have entered a PMI or PMIx fence within this time after the first;
     /// 0: never. [default: 60, but ranks that may be computing are waited for]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_grace)]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
     #[arg(allow_negative_numbers = true)]
     fence_timeout: Option<Duration>,
 
-    /// Fail a spawn that has not started all its processes after this many seconds, or an MPI_Comm_spawn
+    /// Fail a spawn that has not started all its processes within this time, or an MPI_Comm_spawn
     /// none of whose processes has contacted PMI or PMIx by then, and end those that it has started
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     #[arg(allow_negative_numbers = true)]
     spawn_timeout: Option<Duration>,
 
@@ -165,36 +165,9 @@ impl From<EndingArgs> for EndingSpec {
     }
 }
 
-pub(super) fn parse_grace(text: &str) -> Result<Duration, ValueError> {
-    match text.parse().map(Duration::try_from_secs_f64) {
-        Ok(Ok(time)) => Ok(time),
-        _ => Err(ValueError::NoTime),
-    }
-}
-
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, ValueError> {
-    let seconds: f64 = text.parse().map_err(|_| ValueError::NoNumber)?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(ValueError::NoPositiveTime),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_is_a_positive_number() {
-        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["0", "-1", "x", "inf", "NaN"] {
-            assert!(parse_seconds(bad).is_err(), "{bad}");
-        }
-        assert_eq!(parse_grace("0"), Ok(Duration::ZERO));
-        for bad in ["-1", "x", "inf"] {
-            assert!(parse_grace(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn only_the_first_failure_needs_no_other_end() {

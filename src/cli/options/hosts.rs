@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use super::ending::parse_grace;
 use crate::backend::local_agent;
 use crate::cli::ps::nodes::own_node;
 use crate::failure::RunFailure;
@@ -16,6 +15,7 @@ use crate::plan::host_lookup::{self, Awaited};
 use crate::plan::{engines, hostfile};
 use crate::sys::own_host;
 use crate::sys::pidfd::wait_for;
+use wireup_core::duration::duration;
 use wireup_core::job::builds::SameBuild;
 use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::hosts::{self, HostList, HostSpec};
@@ -74,9 +74,9 @@ pub(crate) struct HostsArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
 
-    /// Wait this many seconds until as many hosts are found as are needed, where they are looked up (dns:, etcd:);
+    /// Wait this long until as many hosts are found as are needed, where they are looked up (dns:, etcd:);
     /// 0: do not wait
-    #[arg(long, value_name = "SECONDS", value_parser = parse_grace, default_value = "60", hide_short_help = true)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60", hide_short_help = true)]
     #[arg(allow_negative_numbers = true)]
     wait_hosts: Duration,
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli::value_error::ValueError;
+use wireup_core::duration::{DurationError, duration};
 use wireup_core::job::name_backend::NameBackend;
 use wireup_core::job::spec::{InterfaceSpec, PmiChoice};
 use wireup_core::rendezvous::MEET_MAX;
@@ -59,9 +60,10 @@ pub(crate) struct InterfaceArgs {
     #[arg(long, value_name = "STORE")]
     names: Option<NameBackend>,
 
-    /// Published names stay after their publisher and its launch, until they are withdrawn or, with SECONDS,
+    /// Published names stay after their publisher and its launch, until they are withdrawn or, with DURATION,
     /// for so long
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    #[arg(value_parser = whole_seconds)]
     keep_names: Option<u32>,
 
     /// Ask the allocator on this Unix socket when ranks request nodes or slots
@@ -77,6 +79,12 @@ pub(crate) struct InterfaceArgs {
     /// Also set the variables of a task of srun (SLURM_PROCID, …); MPI libraries use some of them
     #[arg(long)]
     slurm_env: bool,
+}
+
+/// Seconds of a duration, rounded up.
+fn whole_seconds(text: &str) -> Result<u32, DurationError> {
+    let seconds = duration(text)?.as_millis().div_ceil(1000);
+    u32::try_from(seconds).map_err(|_| DurationError::Invalid)
 }
 
 fn parse_kinds(text: &str) -> Result<String, ValueError> {

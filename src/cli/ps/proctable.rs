@@ -7,47 +7,47 @@ use crate::cli::table;
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::ask::{Quiet, Watcher, ask};
+use crate::jobs::name::called;
 use crate::jobs::{self, Job};
 use crate::report::printable;
 use wireup_core::job::rank_set::RankSet;
 
-/// The job that a word means.
+/// The job that a word means; the user's only job if there is no word.
 ///
 /// # Errors
-/// If it means none or several.
-pub(in crate::cli) fn found(word: &str) -> Result<Job, RunFailure> {
-    let mut all = jobs::list(scope(false, true)?);
-    let chosen = choose(&[word.to_owned()], &all)?;
-    let index = chosen.first().copied();
-    let index = index.ok_or_else(|| RunFailure::request(format!("no job {word:?}")))?;
-    Ok(all.swap_remove(index))
+/// If there is none, or more than one.
+pub(in crate::cli) fn found(word: Option<&str>) -> Result<Job, RunFailure> {
+    let mut all = jobs::list(scope(false, word.is_some())?);
+    let words: Vec<String> = word.map(str::to_owned).into_iter().collect();
+    let chosen = choose(&words, &all)?;
+    Ok(all.swap_remove(chosen[0]))
 }
 
 /// What the launcher of a job answers.
 ///
 /// # Errors
-/// When there is no such job, or it does not answer.
+/// When it does not answer.
 pub(in crate::cli) fn asked(
-    job: &str,
+    job: &Job,
     ranks: Option<RankSet>,
     wish: Wish,
     watcher: &mut dyn Watcher,
 ) -> Result<Vec<ProcessRecord>, RunFailure> {
-    let found = found(job)?;
-    ask(&found, wish, ranks, watcher)
-        .map_err(|error| RunFailure::job(format!("job {job}: {error}")))
+    ask(job, wish, ranks, watcher)
+        .map_err(|error| RunFailure::job(format!("job {}: {error}", called(job))))
 }
 
-/// Prints the processes of one job.
+/// Prints the processes of the named job, or of the only one.
 ///
 /// # Errors
 /// When there is no such job, or its launcher does not answer.
 pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFailure> {
-    let [job] = jobs else {
+    if jobs.len() > 1 {
         let text = "--proctable shows one job; name one";
         return Err(RunFailure::request(text.to_owned()));
-    };
-    let records = asked(job, None, Wish::Table, &mut Quiet)?;
+    }
+    let job = found(jobs.first().map(String::as_str))?;
+    let records = asked(&job, None, Wish::Table, &mut Quiet)?;
     let text = match json {
         true => printable::json(&records).map_err(|error| RunFailure::system("JSON", error))?,
         false => {

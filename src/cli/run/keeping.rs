@@ -37,7 +37,7 @@ pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
     eprintln!(
         "wireup: job {job} is kept if this command or its terminal is lost; `wireup attach {job}` comes back to it"
     );
-    client::attach(&job, true)
+    client::attach(Some(&job), true)
 }
 
 pub(super) fn start_of(args: &RunArgs) -> Start {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+use super::SourceUse;
 use crate::inspect::elf::Machine;
 
 /// Why an app cannot be started. The text has the remedy.
@@ -73,6 +74,15 @@ pub enum ProgramError {
     /// Neither ELF nor a script nor a registered format.
     #[error("{} is in a format that this system cannot run", path.display())]
     UnknownFormat { path: PathBuf },
+    /// A source that would have to be compiled or interpreted.
+    #[error("{} is a source, which cannot be executed; write: {}", .name.display(), .way.advice(name, *ranks))]
+    Source {
+        /// The name as given.
+        name: OsString,
+        way: SourceUse,
+        /// Number of ranks that the user asked for.
+        ranks: Option<u32>,
+    },
     /// A name that no system call can carry.
     #[error("program name {name:?} is empty or contains a NUL byte")]
     BadName {
@@ -82,6 +92,15 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
+    /// The same for a program that is to have this number of ranks.
+    #[must_use]
+    pub fn with_ranks(mut self, count: Option<u32>) -> Self {
+        if let Self::Source { ranks, .. } = &mut self {
+            *ranks = count;
+        }
+        self
+    }
+
     /// The exit code a shell would give: 127 for a program that was not found, 126 for one that
     /// cannot be run.
     pub fn exit_code(&self) -> u8 {

@@ -117,7 +117,7 @@ fn of(processes: impl IntoIterator<Item = SeenProcess>) -> Vec<Job> {
 }
 
 /// A running job of two ranks whose launcher has this pid.
-pub(in crate::jobs) fn job(name: &str, pid: i32) -> Job {
+pub(crate) fn job(name: &str, pid: i32) -> Job {
     let mut found = of([
         launcher(pid, 1),
         rank(pid + 1, pid, name, 0),

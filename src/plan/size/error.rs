@@ -4,21 +4,23 @@ use super::DESCRIPTORS_BASE;
 use crate::failure::RequestError;
 use crate::plan::slots::{Arithmetic, SlotsError};
 use wireup_core::job::ids::Rank;
+use wireup_core::wording::{counted, verb_ending};
 
 /// A request that the ranks of the job do not fit. `size` is the number of ranks of the job.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::plan) enum SizeError {
     #[error("{0} ranks are more than this program can count")]
     TooMany(u64),
-    #[error("--virtual-nodes {nodes} needs at least one rank per node, there are {size} ranks")]
+    #[error("--virtual-nodes {nodes} needs at least one rank per node, there {}", are_ranks(*.size))]
     FewerThanNodes { nodes: u32, size: u32 },
     #[error("{size} ranks with --ppn {ppn} need {} nodes, there {}; raise --ppn or --virtual-nodes",
         size.div_ceil(*ppn), are(*.nodes))]
     TooFewNodes { size: u32, ppn: u32, nodes: u32 },
-    #[error("{size} ranks with --ppn {ppn} leave nodes empty; {} virtual nodes are enough", size.div_ceil(*ppn))]
+    #[error("{} with --ppn {ppn} leave{} nodes empty; {} enough", counted(*.size, "rank"), verb_ending(*.size == 1), enough(size.div_ceil(*ppn)))]
     EmptyNodes { size: u32, ppn: u32 },
     #[error(
-        "{ranks} ranks do not fit in the {slots} slots named for this machine or left by --cpus-per-rank; use --oversubscribe, or name more"
+        "{ranks} ranks do not fit in the {} named for this machine or left by --cpus-per-rank; use --oversubscribe, or name more",
+        counted(*.slots, "slot")
     )]
     NamedSlots { ranks: u32, slots: u32 },
     #[error(transparent)]
@@ -58,6 +60,16 @@ pub(in crate::plan) enum SizeError {
 }
 
 impl RequestError for SizeError {}
+
+fn are_ranks(size: u32) -> String {
+    let verb = if size == 1 { "is" } else { "are" };
+    format!("{verb} {}", counted(size, "rank"))
+}
+
+fn enough(nodes: u32) -> String {
+    let verb = if nodes == 1 { "is" } else { "are" };
+    format!("{} {verb}", counted(nodes, "virtual node"))
+}
 
 fn are(nodes: u32) -> String {
     match nodes {

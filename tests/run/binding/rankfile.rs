@@ -87,7 +87,7 @@ fn rankfiles_that_do_not_fit_are_refused() {
         &[],
         &["line 1: rank 0 has no cores", "slot=CORES"],
     );
-    refused(one, &["-n", "2"], &["has 1 ranks, and the programs have 2"]);
+    refused(one, &["-n", "2"], &["has 1 rank, and the programs have 2"]);
     refused(
         "rank 0=localhost slot=4000\n",
         &[],

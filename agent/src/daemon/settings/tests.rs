@@ -17,7 +17,7 @@ fn file(text: &str) -> (tempfile::TempDir, AgentArgs) {
 #[test]
 fn the_line_counts_more_than_the_file() {
     let (_directory, mut args) = file(
-        "listen = '127.0.0.1:1'\nlog = 'debug'\nlog-format = 'json'\nheartbeat = 2.5\nname = 'a'",
+        "listen = '127.0.0.1:1'\nlog = 'debug'\nlog-format = 'json'\nheartbeat = '2500ms'\nname = 'a'",
     );
     args.name = Some("b".into());
     let args = with_file(args).unwrap();
@@ -42,7 +42,7 @@ fn a_wrong_file_is_named_with_what_is_wrong() {
             "log-format = 'xml'",
             "log-format is text or json, not \"xml\"",
         ),
-        ("heartbeat = -1.0", "heartbeat: "),
+        ("heartbeat = -1.0", "line 1: give a number of seconds"),
     ] {
         let (directory, args) = file(text);
         let error = with_file(args).unwrap_err().to_string();

@@ -3,6 +3,7 @@
 use crate::doctor::facts::{Directory, HostFacts};
 use crate::doctor::report::size;
 use crate::doctor::{Needs, Seen};
+use crate::wording::{counted, verb_ending};
 
 /// Shared memory of a rank: Open MPI's transport has a segment of this size for each (`btl_vader_segment_size`,
 /// `btl_sm_segment_size`), and the others have less.
@@ -28,10 +29,11 @@ pub(super) fn shm(host: &HostFacts, needs: &Needs) -> Option<Seen> {
     let wanted = SHM * ranks;
     (free < wanted).then_some(())?;
     let seen = format!(
-        "/dev/shm has {} free of {}; an MPI needs up to {} for {ranks} ranks",
+        "/dev/shm has {} free of {}; an MPI needs up to {} for {}",
         size(free),
         size(host.shm.size),
         size(wanted),
+        counted(ranks, "rank"),
     );
     match free < wanted / 2 {
         true => Seen::problem(seen),
@@ -63,34 +65,37 @@ fn files(count: u64) -> String {
 pub(super) fn sysv_shm(host: &HostFacts, _: &Needs) -> Option<Seen> {
     let left = &host.left;
     (left.segments > 0).then_some(())?;
-    let s = if left.segments == 1 { "" } else { "s" };
     Seen::warning(format!(
-        "{} segment{s} of System V that no process has attached, {}",
-        left.segments,
+        "{} of System V that no process has attached, {}",
+        counted(left.segments, "segment"),
         size(left.segment_bytes)
     ))
 }
 
 pub(super) fn memory(host: &HostFacts, needs: &Needs) -> Option<Seen> {
-    let wanted = RANK * needs.ranks_on(host);
+    let ranks = needs.ranks_on(host);
+    let wanted = RANK * ranks;
     let available = host.memory.available;
     (available > 0 && available < wanted).then_some(())?;
     Seen::problem(format!(
-        "{} of memory available; {} ranks need at least {}",
+        "{} of memory available; {} need{} at least {}",
         size(available),
-        needs.ranks_on(host),
+        counted(ranks, "rank"),
+        verb_ending(ranks == 1),
         size(wanted)
     ))
 }
 
 pub(super) fn cgroup_memory(host: &HostFacts, needs: &Needs) -> Option<Seen> {
     let left = host.memory.cgroup?;
-    let wanted = RANK * needs.ranks_on(host);
+    let ranks = needs.ranks_on(host);
+    let wanted = RANK * ranks;
     (left < wanted).then_some(())?;
     Seen::problem(format!(
-        "the cgroup permits {} more memory; {} ranks need at least {}",
+        "the cgroup permits {} more memory; {} need{} at least {}",
         size(left),
-        needs.ranks_on(host),
+        counted(ranks, "rank"),
+        verb_ending(ranks == 1),
         size(wanted)
     ))
 }
@@ -118,7 +123,8 @@ pub(super) fn cpus(host: &HostFacts, needs: &Needs) -> Option<Seen> {
     let (usable, ranks) = (u64::from(cpus.usable()), needs.ranks_on(host));
     if ranks > usable {
         return Seen::warning(format!(
-            "{ranks} ranks on {usable} processors: those that wait for a message hold up the others"
+            "{ranks} ranks on {}: those that wait for a message hold up the others",
+            counted(usable, "processor")
         ));
     }
     (usable < u64::from(cpus.online)).then_some(())?;

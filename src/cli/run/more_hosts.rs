@@ -1,0 +1,108 @@
+//! `--hosts n01 n02 ./app`: hosts behind a blank, of which the second would be the program.
+
+use std::ffi::OsString;
+
+use crate::cli::line::{Own, Word};
+use crate::inspect::program::Program;
+
+/// A program that looks like a host.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "there is no program {program:?}; hosts have commas between them, did you mean: --hosts {list}"
+)]
+pub(super) struct MoreHosts {
+    program: OsString,
+    /// The hosts with commas between them.
+    list: String,
+}
+
+/// Names more hosts where the first words behind the options look like some: `--hosts n01 n02 ./app`.
+pub(super) fn find(own: &Own, words: &[OsString]) -> Option<MoreHosts> {
+    let mut rest = words.iter();
+    let mut hosts: Option<&str> = None;
+    let program = loop {
+        let word = rest.next()?;
+        match own.read(word) {
+            Word::Option { takes_next } => {
+                let value = match takes_next {
+                    true => rest.next(),
+                    false => None,
+                };
+                let text = word.to_str().unwrap_or_default();
+                match text.strip_prefix("--hosts=") {
+                    Some(list) => hosts = Some(list),
+                    None if text == "--hosts" => hosts = value.and_then(|list| list.to_str()),
+                    None => {}
+                }
+            }
+            Word::Program => break word,
+            Word::SingleDash { .. } | Word::Unknown => return None,
+        }
+    };
+    let hosts = hosts?;
+    // `n01:4` and `n02` are names of the same series.
+    let series = |name: &str| {
+        let name = name.split([':', '@']).next().unwrap_or_default();
+        let letters = name.replace(|char: char| char.is_ascii_digit(), "");
+        (letters.len() < name.len()).then_some(letters)
+    };
+    let last = hosts.trim_end_matches(',').rsplit(',').next()?;
+    let is_host = |word: &&OsString| {
+        let word = word.to_str().unwrap_or("/");
+        !word.contains('/')
+            && (hosts.ends_with(',') || series(word).is_some() && series(word) == series(last))
+    };
+    let all: Vec<&OsString> = std::iter::once(program).chain(rest).collect();
+    let more = all.iter().take_while(|word| is_host(word)).count();
+    let path = std::env::var_os("PATH");
+    let here = std::env::current_dir().unwrap_or_default();
+    if more == 0 || more == all.len() || Program::find(program, path.as_deref(), &here).is_ok() {
+        return None;
+    }
+    let more = all[..more].iter().map(|word| word.to_string_lossy());
+    let list: Vec<_> = std::iter::once(hosts.trim_end_matches(',').into())
+        .chain(more.map(|word| word.trim_matches(',').to_owned()))
+        .collect();
+    Some(MoreHosts {
+        program: program.clone(),
+        list: list.join(","),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RunArgs;
+    use super::*;
+
+    fn found(line: &str) -> Option<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        find(&Own::of::<RunArgs>(), &words).map(|found| found.list)
+    }
+
+    #[test]
+    fn hosts_behind_a_blank_are_joined() {
+        for (line, list) in [
+            ("--hosts n01 n02 ./app", "n01,n02"),
+            ("--hosts=n01:2 n02:2 n03:2 ./app x", "n01:2,n02:2,n03:2"),
+            ("--hosts n01, n02 ./app", "n01,n02"),
+            ("--hosts alpha, beta, ./app", "alpha,beta"),
+            ("-n 2 --hosts n01,n02 -l n03 ./app", "n01,n02,n03"),
+        ] {
+            assert_eq!(found(line).as_deref(), Some(list), "{line}");
+        }
+    }
+
+    #[test]
+    fn programs_are_none() {
+        for line in [
+            "--hosts n01 ./n02 x",
+            "--hosts n01 n02",
+            "--hosts alpha beta ./app",
+            "--hosts n01 sh n02",
+            "--hosts n01 solver2 input",
+            "n01 n02 ./app",
+        ] {
+            assert_eq!(found(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `wireup run --help TOPIC`: the options under some headings of the help.
+
+use std::ffi::OsString;
+
+use clap::{Arg, Command, CommandFactory as _};
+
+use super::RunArgs;
+use crate::cli::line::{Own, Word};
+use crate::cli::print;
+use crate::failure::RunFailure;
+
+/// The heading of options that have none of their own.
+const GENERAL: &str = "Options";
+
+/// No heading has this word.
+#[derive(Debug, thiserror::Error)]
+#[error("--help {topic}: no topic of options has this word; there are: {}", headings(&RunArgs::command()).join(", "))]
+struct UnknownTopic {
+    topic: String,
+}
+
+/// The word behind `--help`, where it ends these words in front of a program.
+pub(super) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        match own.read(word) {
+            Word::Option { .. } if word == "--help" => break,
+            Word::Option { takes_next: true } => drop(rest.next()),
+            Word::Option { takes_next: false } => {}
+            _ => return None,
+        }
+    }
+    match rest.as_slice() {
+        [topic] => topic.to_str().filter(|topic| !topic.starts_with('-')),
+        _ => None,
+    }
+}
+
+/// Prints the options of a topic.
+///
+/// # Errors
+/// If there are none.
+pub(super) fn show(topic: &str) -> Result<u8, RunFailure> {
+    let text = help(RunArgs::command(), topic).map_err(RunFailure::request)?;
+    print(text.as_bytes())
+}
+
+fn help(command: Command, topic: &str) -> Result<String, UnknownTopic> {
+    let shown = |arg: &Arg| !arg.is_positional() && has_word(heading(arg), topic);
+    if !command.get_arguments().any(shown) {
+        let topic = topic.to_owned();
+        return Err(UnknownTopic { topic });
+    }
+    let mut command = command
+        .disable_help_flag(true)
+        .mut_args(|arg| match shown(&arg) {
+            true => arg,
+            false => arg.hide(true),
+        })
+        .help_template("{all-args}\n");
+    Ok(command.render_long_help().to_string())
+}
+
+fn heading(arg: &Arg) -> &str {
+    arg.get_help_heading().unwrap_or(GENERAL)
+}
+
+/// Whether a word of a heading begins so.
+fn has_word(heading: &str, topic: &str) -> bool {
+    let topic = topic.to_lowercase();
+    let heading = heading.to_lowercase();
+    let mut words = heading.split(|char: char| !char.is_alphabetic());
+    topic.len() >= 3 && words.any(|word| word.starts_with(&topic))
+}
+
+/// All headings, in the order of the help.
+pub(super) fn headings(command: &Command) -> Vec<String> {
+    let mut headings: Vec<String> = Vec::new();
+    for arg in command.get_arguments().filter(|arg| !arg.is_positional()) {
+        let heading = heading(arg).to_owned();
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+    }
+    headings
+}
+
+/// The line of the help that lists them.
+pub(super) fn list(command: &Command) -> String {
+    format!(
+        "Topics:\n  wireup run --help WORD shows the options under the headings with this word: {}.",
+        headings(command).join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_heading_is_a_topic_with_its_own_options() {
+        let command = RunArgs::command();
+        for heading in headings(&command) {
+            let word = heading.split(' ').next().unwrap().to_lowercase();
+            let text = help(RunArgs::command(), &word).unwrap();
+            assert!(text.starts_with(&format!("{heading}:\n")), "{text}");
+        }
+        let binding = help(command, "bind").unwrap();
+        for (option, is_shown) in [
+            ("--bind-to", true),
+            ("--mem-bind", true),
+            ("--hosts", false),
+            ("--help", false),
+            ("PROGRAM", false),
+        ] {
+            let found = binding.lines().any(|line| line.trim().starts_with(option));
+            assert_eq!(found, is_shown, "{option}: {binding}");
+        }
+    }
+
+    #[test]
+    fn other_words_are_refused_with_the_topics() {
+        for topic in ["bindng", "of", ""] {
+            let error = help(RunArgs::command(), topic).unwrap_err().to_string();
+            assert!(error.contains("Placement, Binding"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_topic_is_the_last_word_and_follows_help() {
+        let own = Own::of::<RunArgs>();
+        let found = |line: &str| {
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            topic(&own, &words).map(str::to_owned)
+        };
+        assert_eq!(found("-n 2 --help hosts").as_deref(), Some("hosts"));
+        for line in [
+            "--help",
+            "--help -n 2",
+            "--help hosts x",
+            "./app --help hosts",
+            "-h hosts",
+            "-n --help hosts",
+        ] {
+            assert_eq!(found(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Sources that are given as programs, by the endings of their names.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::Path;
+
+use super::{ExecRefusal, Kind, ProgramError, executable};
+
+/// How a program comes of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SourceUse {
+    /// This compiler makes one of it.
+    Compile(&'static str),
+    /// This interpreter runs it.
+    Interpret(&'static str),
+}
+
+/// Endings of names.
+const SOURCES: &[(&[&str], SourceUse)] = &[
+    (&["c"], SourceUse::Compile("mpicc")),
+    (
+        &["C", "cc", "cp", "cpp", "cxx", "c++"],
+        SourceUse::Compile("mpicxx"),
+    ),
+    (
+        &[
+            "f", "F", "for", "FOR", "ftn", "f77", "F77", "f90", "F90", "f95", "F95", "f03", "F03",
+            "f08", "F08",
+        ],
+        SourceUse::Compile("mpifort"),
+    ),
+    (&["py"], SourceUse::Interpret("python3")),
+    (&["jl"], SourceUse::Interpret("julia")),
+    (&["R", "r"], SourceUse::Interpret("Rscript")),
+    (&["pl"], SourceUse::Interpret("perl")),
+    (&["lua"], SourceUse::Interpret("lua")),
+    (&["sh"], SourceUse::Interpret("sh")),
+    (&["bash"], SourceUse::Interpret("bash")),
+];
+
+impl SourceUse {
+    /// By the ending of a name.
+    pub(super) fn of(name: &OsStr) -> Option<Self> {
+        let ending = Path::new(name).extension()?.to_str()?;
+        let (_, way) = SOURCES.iter().find(|(known, _)| known.contains(&ending))?;
+        Some(*way)
+    }
+
+    /// Whether the shell, which runs texts, cannot run it.
+    pub(super) fn needs_other_than_shell(self) -> bool {
+        !matches!(self, Self::Interpret("sh" | "bash"))
+    }
+
+    /// What to write instead of the source, for this number of ranks if it is given.
+    pub(super) fn advice(self, name: &OsStr, ranks: Option<u32>) -> impl fmt::Display {
+        let count = ranks.map_or_else(String::new, |ranks| format!("-n {ranks} "));
+        let shown = name.to_string_lossy();
+        match self {
+            Self::Interpret(interpreter) => format!("wireup run {count}{interpreter} {shown}"),
+            Self::Compile(compiler) => {
+                let made = Path::new(name)
+                    .file_stem()
+                    .unwrap_or(name)
+                    .to_string_lossy();
+                format!("{compiler} {shown} -o {made} && wireup run {count}./{made}")
+            }
+        }
+    }
+}
+
+/// The error for a program that was not found or may not be executed, with what is known of its name.
+pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> ProgramError {
+    match error {
+        ProgramError::NotFound { name, searched } if is_assignment(&name) => {
+            let word = name.to_string_lossy();
+            let searched =
+                format!("{searched}; to set a variable of the ranks: wireup run -x {word} PROGRAM");
+            ProgramError::NotFound { name, searched }
+        }
+        ProgramError::NotFound { .. } | ProgramError::NotExecutable { .. } => {
+            let is_there = matches!(executable(&cwd.join(name)), Err(ExecRefusal::Denied(_)));
+            match SourceUse::of(name).filter(|_| is_there) {
+                Some(way) => source(name, way),
+                None => error,
+            }
+        }
+        other => other,
+    }
+}
+
+/// Refuses a text that is written in another language than the shell's.
+pub(super) fn check(name: &OsStr, kind: &Kind) -> Result<(), ProgramError> {
+    let way = SourceUse::of(name).filter(|way| way.needs_other_than_shell());
+    match (kind, way) {
+        (Kind::Text, Some(way)) => Err(source(name, way)),
+        _ => Ok(()),
+    }
+}
+
+fn source(name: &OsStr, way: SourceUse) -> ProgramError {
+    ProgramError::Source {
+        name: name.to_owned(),
+        way,
+        ranks: None,
+    }
+}
+
+/// Whether a word is `NAME=VALUE`, as in front of a command of the shell.
+pub fn is_assignment(word: &OsStr) -> bool {
+    let word = word.to_string_lossy();
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    name.starts_with(|char: char| !char.is_ascii_digit()) && name.chars().all(is_part)
+}
