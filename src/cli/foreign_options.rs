@@ -4,12 +4,14 @@
 
 pub(super) mod table;
 
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use table::{HABITS, Habit, Meaning};
+use table::{Dialect, HABITS, Habit, Meaning, Page, Setting, Stream};
 
 use crate::cli::line::{Own, Word};
+use crate::cli::usage_errors::is_near;
 
 /// A program's part of the line in our own spelling.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,16 @@ pub(super) struct Translated {
     pub(super) words: Vec<OsString>,
     /// Options that hold for every program of the job.
     pub(super) everywhere: Vec<OsString>,
+    /// Options that were taken without effect, each with the reason.
+    pub(super) notes: Vec<String>,
+    /// Each translated option as it was written, with the words for it.
+    pub(super) pieces: Vec<(OsString, Vec<OsString>)>,
+    /// Files for the ranks' streams.
+    pub(super) redirects: Vec<(Stream, OsString)>,
+    /// A text that is asked for; the rest of the line does not matter then.
+    pub(super) page: Option<Page>,
+    /// The word that looks like an option and is none.
+    pub(super) unknown: Option<OsString>,
 }
 
 /// An option of another launcher that cannot be taken as it is.
@@ -25,32 +37,40 @@ pub(super) struct Translated {
 pub(super) enum ForeignError {
     #[error("{} needs {}", option.display(), count(*number))]
     Values { option: OsString, number: usize },
-    /// It means something else here, or nothing; the advice says what to write.
+    /// It means something else here, or nothing; the advice says what to write. Also a value that is wrong.
     #[error("{}: {advice}", option.display())]
     Instead { option: OsString, advice: String },
+    #[error("{} is no option of {launcher}{near}; {launcher} --help lists those that are taken", option.display())]
+    Unknown {
+        option: OsString,
+        launcher: &'static str,
+        near: String,
+    },
 }
 
-/// Puts the options in front of a program into our own spelling; `first` comes before that and the table. Words after the program, and
-/// after an unknown word, are unchanged.
+/// Puts the options in front of a program into our own spelling; the tables of `dialect` come before that and the common
+/// table. Words after the program, and after an unknown word, are unchanged.
 ///
 /// # Errors
 /// [`ForeignError`] with what to write instead of an option of another launcher.
 pub(super) fn translate(
     own: &Own,
-    first: &[Habit],
+    dialect: &Dialect,
     words: Vec<OsString>,
 ) -> Result<Translated, ForeignError> {
-    let mut result = Translated {
-        words: Vec::with_capacity(words.len()),
-        everywhere: Vec::new(),
-    };
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
+    let mut result = Translated::default();
+    let mut words: VecDeque<OsString> = words.into();
+    while let Some(word) = words.pop_front() {
         let meaning = own.read(&word);
         let foreign = match meaning {
             Word::Program => None,
-            _ if let Some(found) = among(first, &word).or_else(|| letter(first, &word)) => {
-                Some(found)
+            _ if let Some(found) = dialect.find(&word) => Some(found),
+            _ if let Some(letters) = dialect.letters(own, &word) => {
+                letters
+                    .into_iter()
+                    .rev()
+                    .for_each(|word| words.push_front(word));
+                continue;
             }
             // Our own spelling comes first, except that `-np` is not `-n p`.
             Word::Option { .. } if is_plain(&word) => whole(&word).map(|habit| (habit, None)),
@@ -58,7 +78,10 @@ pub(super) fn translate(
         };
         if let Some((habit, joined)) = foreign {
             let values = take_values(habit, &word, joined, &mut words)?;
-            apply(habit.meaning, &word, &values, &mut result)?;
+            apply(dialect, habit.meaning, &word, &values, &mut result)?;
+            if result.page.is_some() {
+                break;
+            }
             continue;
         }
         let takes_next = match meaning {
@@ -67,8 +90,7 @@ pub(super) fn translate(
                     result.words.extend(each);
                     continue;
                 }
-                if takes_next && word == "--json" && words.as_slice().first().is_some_and(is_option)
-                {
+                if takes_next && word == "--json" && words.front().is_some_and(is_option) {
                     result.words.push("--json=-".into());
                     continue;
                 }
@@ -82,17 +104,146 @@ pub(super) fn translate(
                 result.words.push(respelled);
                 takes_next
             }
-            Word::Unknown | Word::Program => {
+            Word::Unknown => {
+                result.unknown = Some(word.clone());
+                result.words.push(word);
+                break;
+            }
+            Word::Program => {
                 result.words.push(word);
                 break;
             }
         };
         if takes_next {
-            result.words.extend(words.next());
+            result.words.extend(words.pop_front());
         }
     }
     result.words.extend(words);
     Ok(result)
+}
+
+/// The options that variables of the environment ask for.
+pub(super) fn of_environment<'v>(
+    dialect: &Dialect,
+    variable: impl Fn(&str) -> Option<OsString>,
+    names: impl IntoIterator<Item = &'v str>,
+) -> Translated {
+    let mut result = Translated::default();
+    for name in names {
+        let (Some(setting), Some(value)) = (dialect.setting(name), variable(name)) else {
+            continue;
+        };
+        let mut shown = OsString::from(name);
+        shown.push("=");
+        shown.push(&value);
+        // A variable may be meant for another launcher: it cannot refuse a launch.
+        match apply_setting(dialect, setting, &shown, value, &mut result) {
+            Err(ForeignError::Instead { advice, .. }) => result.ignore(&shown, &advice),
+            Err(error) => result.notes.push(error.to_string()),
+            Ok(()) => {}
+        }
+    }
+    result
+}
+
+impl Translated {
+    fn ignore(&mut self, option: &OsStr, reason: &str) {
+        let note = format!("{} has no effect: {reason}", option.display());
+        self.notes.push(note);
+    }
+}
+
+/// Prefixes of the variables of parameters.
+const PARAMETERS: [&str; 2] = ["OMPI_MCA_", "PRTE_MCA_"];
+
+impl Dialect {
+    /// The entry of a word, with the value that is joined to it.
+    fn find(&self, word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
+        let mut tables = self.options.iter();
+        tables.find_map(|table| among(table, word).or_else(|| letter(table, word)))
+    }
+
+    /// The entry of an option without its dashes.
+    fn named(&self, option: &str) -> Option<&'static Habit> {
+        let habits = self.options.iter().flat_map(|table| table.iter());
+        let mut habits = habits.chain(HABITS);
+        habits.find(|habit| habit.names.contains(&option))
+    }
+
+    /// The words of letters that stand together, the last one with its value.
+    fn letters(&self, own: &Own, word: &OsStr) -> Option<Vec<OsString>> {
+        let letters = word.to_str()?.strip_prefix('-')?;
+        if !self.has_clusters || letters.starts_with('-') || letters.chars().count() < 2 {
+            return None;
+        }
+        let mut words = Vec::new();
+        let mut rest = letters.chars();
+        while let Some(letter) = rest.next() {
+            let word = OsString::from(format!("-{letter}"));
+            let takes_value = match (self.find(&word), own.read(&word)) {
+                (Some((habit, _)), _) => habit.values > 0,
+                (None, Word::Option { takes_next }) => takes_next,
+                _ => return None,
+            };
+            words.push(word);
+            if takes_value && !rest.as_str().is_empty() {
+                let value = rest.as_str();
+                words.push(value.strip_prefix('=').unwrap_or(value).into());
+                break;
+            }
+        }
+        Some(words)
+    }
+
+    /// The setting of a variable or a parameter.
+    fn setting(&self, name: &str) -> Option<&'static Setting> {
+        let stripped = PARAMETERS
+            .iter()
+            .find_map(|prefix| name.strip_prefix(prefix));
+        let name = stripped.unwrap_or(name);
+        let mut settings = self.settings.iter().copied().flatten();
+        settings.find(|setting| setting.name == name)
+    }
+
+    /// The variables of all settings.
+    pub(super) fn variables(&self) -> BTreeSet<String> {
+        let settings = self.settings.iter().copied().flatten();
+        let names = settings.map(|setting| setting.name);
+        names
+            .flat_map(|name| match name.starts_with(char::is_lowercase) {
+                true => PARAMETERS.map(|prefix| format!("{prefix}{name}")).to_vec(),
+                false => vec![name.to_owned()],
+            })
+            .collect()
+    }
+
+    /// A line for each variable of a launcher that none of the settings is.
+    pub(super) fn idle_variables(&self, names: impl IntoIterator<Item = OsString>) -> Vec<String> {
+        let is_idle = |name: &str| {
+            let mut prefixes = PARAMETERS.iter();
+            let parameter = prefixes.find_map(|prefix| name.strip_prefix(prefix));
+            let of_hydra = ["HYDRA_", "I_MPI_HYDRA_"]
+                .iter()
+                .any(|start| name.starts_with(start));
+            self.setting(name).is_none() && (of_hydra || parameter.is_some_and(is_of_launcher))
+        };
+        let names = names.into_iter().filter_map(|name| name.into_string().ok());
+        let names = names.filter(|name| is_idle(name));
+        names
+            .map(|name| format!("{name} has no effect: {PARAMETER}"))
+            .collect()
+    }
+
+    /// The option of the launcher that a word may be meant as.
+    pub(super) fn near(&self, word: &OsStr) -> Option<&'static str> {
+        let word = word.to_string_lossy();
+        let (word, _) = word.split_once('=').unwrap_or((&word, ""));
+        let word = word.trim_start_matches('-');
+        let habits = self.options.iter().flat_map(|table| table.iter());
+        let names = habits.flat_map(|habit| habit.names).copied();
+        let names = names.filter(|name| name.len() > 2 && is_near(word, name));
+        names.min_by_key(|name| strsim::osa_distance(word, name))
+    }
 }
 
 /// Cannot be meant as the value of the option before it: an option, or the `--` in front of the program.
@@ -111,20 +262,20 @@ fn variables(
     own: &Own,
     word: &OsStr,
     takes_next: bool,
-    words: &mut (impl Iterator<Item = OsString> + Clone),
+    words: &mut VecDeque<OsString>,
 ) -> Option<Vec<OsString>> {
     let (_, joined) = own
         .letter_with_value(word)
         .filter(|(letter, _)| *letter == 'x')?;
     let list = match takes_next {
-        true => words.clone().next()?,
+        true => words.front()?.clone(),
         false => joined.into(),
     };
     if !list.as_bytes().contains(&b',') || list.as_bytes().contains(&b'=') {
         return None;
     }
     if takes_next {
-        words.next();
+        words.pop_front();
     }
     let mut each = Vec::new();
     // Switches in front of the letter.
@@ -190,7 +341,7 @@ fn take_values(
     habit: &Habit,
     word: &OsStr,
     joined: Option<OsString>,
-    words: &mut impl Iterator<Item = OsString>,
+    words: &mut VecDeque<OsString>,
 ) -> Result<Vec<OsString>, ForeignError> {
     let missing = habit.values - usize::from(joined.is_some()).min(habit.values);
     let mut values: Vec<OsString> = joined.into_iter().collect();
@@ -204,7 +355,7 @@ fn take_values(
         if is_variable && values.first().is_some_and(assigned) {
             return Ok(values);
         }
-        values.extend(words.next());
+        values.extend(words.pop_front());
     }
     // An option that is refused anyway is refused with its values.
     if values.len() < habit.values && !matches!(habit.meaning, Meaning::Instead(_)) {
@@ -224,40 +375,107 @@ fn count(values: usize) -> String {
 }
 
 fn apply(
+    dialect: &Dialect,
     meaning: Meaning,
     word: &OsStr,
     values: &[OsString],
     result: &mut Translated,
 ) -> Result<(), ForeignError> {
-    match meaning {
-        Meaning::Nothing => {}
-        Meaning::Only(only, instead) => {
-            if values.iter().any(|value| value != only) {
-                return Err(refusal(instead, word, values));
-            }
+    let words: Vec<OsString> = match meaning {
+        Meaning::Nothing(reason) => {
+            result.ignore(word, reason);
+            return Ok(());
         }
+        Meaning::Only(only, instead) => match values.iter().all(|value| value == only) {
+            true => Vec::new(),
+            false => return Err(refusal(instead, word, values)),
+        },
         Meaning::Option(option) => {
-            result.words.push(option.into());
-            result.words.extend_from_slice(values);
+            let option = std::iter::once(option.into());
+            option.chain(values.iter().cloned()).collect()
         }
         Meaning::Words(words) => {
             let filled = words.iter().map(|word| filled(word, None, values));
-            result.words.extend(filled.map(OsString::from));
+            filled.map(OsString::from).collect()
         }
         Meaning::Computed(compute, instead) => {
             let value = values.first().and_then(|value| value.to_str());
             match value.and_then(compute) {
-                Some(words) => result.words.extend(words),
+                Some(words) => words,
                 None => return Err(refusal(instead, word, values)),
             }
         }
-        Meaning::Variable => result.words.extend(["-x".into(), assignment(values)]),
+        Meaning::Variable => vec!["-x".into(), assignment(values)],
         Meaning::VariableEverywhere => {
             result.everywhere.extend(["-x".into(), assignment(values)]);
+            return Ok(());
+        }
+        Meaning::Parameter(prefix) => {
+            let name = values[0].to_string_lossy();
+            let mut shown = word.to_owned();
+            shown.push(" ");
+            shown.push(&*name);
+            if let Some(setting) = dialect.setting(&name) {
+                return apply_setting(dialect, setting, &shown, values[1].clone(), result);
+            }
+            if prefix.is_empty() || is_of_launcher(&name) {
+                result.ignore(&shown, PARAMETER);
+            }
+            if prefix.is_empty() {
+                return Ok(());
+            }
+            vec![
+                "-x".into(),
+                format!("{prefix}{}", assignment(values).display()).into(),
+            ]
+        }
+        Meaning::Redirect(stream) => {
+            result
+                .redirects
+                .extend(values.iter().map(|file| (stream, file.clone())));
+            return Ok(());
+        }
+        Meaning::Show(page) => {
+            result.page = Some(page);
+            return Ok(());
         }
         Meaning::Instead(instead) => return Err(refusal(instead, word, values)),
-    }
+    };
+    result.words.extend_from_slice(&words);
+    result.pieces.push((word.to_owned(), words));
     Ok(())
+}
+
+const PARAMETER: &str = "it is a parameter of a launcher that does not run here";
+
+/// Whether Open MPI's or PRRTE's launcher reads a parameter: those of its frameworks, which begin with their names.
+pub(super) fn is_of_launcher(parameter: &str) -> bool {
+    const FRAMEWORKS: [&str; 20] = [
+        "dfs", "errmgr", "ess", "filem", "grpcomm", "iof", "odls", "oob", "orte", "plm", "prte",
+        "ras", "regx", "rmaps", "rml", "routed", "rtc", "schizo", "snapc", "state",
+    ];
+    let framework = parameter.split('_').next().unwrap_or_default();
+    FRAMEWORKS.contains(&framework)
+}
+
+/// As the option that the setting stands for; one without a value is given if the value is not false.
+fn apply_setting(
+    dialect: &Dialect,
+    setting: &Setting,
+    shown: &OsStr,
+    value: OsString,
+    result: &mut Translated,
+) -> Result<(), ForeignError> {
+    const FALSE: [&str; 8] = ["", "0", "false", "no", "off", "n", "f", "disable"];
+    let Some(habit) = dialect.named(setting.option) else {
+        return Ok(());
+    };
+    let values = match habit.values {
+        0 if FALSE.iter().any(|word| value.eq_ignore_ascii_case(word)) => return Ok(()),
+        0 => Vec::new(),
+        _ => vec![value],
+    };
+    apply(dialect, habit.meaning, shown, &values, result)
 }
 
 fn assignment(values: &[OsString]) -> OsString {

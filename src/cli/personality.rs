@@ -1,124 +1,390 @@
-//! `mpiexec`, `mpirun` and `srun`: wireup under their names takes their options, and becomes `wireup run`. `prte` is for [`prte`].
+//! `mpiexec`, `mpirun`, `mpiexec.hydra` and `srun`: wireup under their names takes their options, and becomes
+//! `wireup run`. `prte` is for [`prte`].
 //!
-//! Options that cannot be meant are refused with what to write; those that `wireup run` takes from all launchers
-//! ([`foreign_options`]) count too. The process executes `wireup run` with the translated line, so that `wireup ps` and
-//! others see an ordinary launch.
+//! Each has tables of options, and of the variables and parameters that it reads in place of options. Options that cannot
+//! be meant are refused with what to write; those that `wireup run` takes from all launchers ([`foreign_options`]) count
+//! too. The process executes `wireup run` with the translated line, so that `wireup ps` and others see an ordinary launch.
 
-mod mpiexec;
+mod hydra;
+mod openmpi;
+mod page;
+mod redirects;
 mod srun;
 #[cfg(test)]
 mod tests;
 mod values;
 
+use std::env;
+use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, ValueHint};
 
-use super::apps::split_apps;
-use super::foreign_options::table::Habit;
-use super::foreign_options::{ForeignError, translate};
+use self::redirects::redirected;
+use super::apps::{NextApp, split_apps};
+use super::foreign_options::table::Meaning::Show;
+use super::foreign_options::table::{Dialect, Habit, OWN, Page, Stream, UNBUFFERED, habit};
+use super::foreign_options::{ForeignError, Translated, of_environment, translate};
 use super::line::{Own, Word};
-use super::run::RunArgs;
+use super::run::{self, RunArgs};
+use super::usage_errors::{lacks_program, one_line};
 use super::{prte, singleton};
 use crate::failure::RunFailure;
+use crate::report::printable::printable;
+use crate::sys::access::is_program;
 
 /// A program whose place wireup takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Personality {
-    /// That of MPI's standard, of Hydra and of Open MPI, under either name.
+    /// MPI's standard has it, Hydra and Open MPI install it.
     Mpiexec,
+    /// Open MPI's, and Hydra's where that has other options.
+    Mpirun,
+    /// That of MPICH and Intel MPI alone.
+    Hydra,
     Srun,
     /// What programs of Open MPI 5 execute that spawn and have no launcher.
     Prte,
 }
 
-/// The names of links.
-const NAMES: [(&str, Personality); 5] = [
-    ("mpiexec", Personality::Mpiexec),
-    ("mpirun", Personality::Mpiexec),
-    ("mpiexec.hydra", Personality::Mpiexec),
-    ("srun", Personality::Srun),
-    ("prte", Personality::Prte),
+/// The names of links, and the launchers that are meant.
+const NAMES: [(&str, Personality, &str); 5] = [
+    (
+        "mpiexec",
+        Personality::Mpiexec,
+        "mpiexec of MPICH, Intel MPI (Hydra) and Open MPI",
+    ),
+    (
+        "mpirun",
+        Personality::Mpirun,
+        "mpirun of Open MPI, and of MPICH and Intel MPI (Hydra)",
+    ),
+    (
+        "mpiexec.hydra",
+        Personality::Hydra,
+        "mpiexec.hydra of MPICH and Intel MPI",
+    ),
+    ("srun", Personality::Srun, "srun of Slurm"),
+    (
+        "prte",
+        Personality::Prte,
+        "prte, as programs of Open MPI 5 that spawn write it",
+    ),
 ];
 
 const HOSTS_OF_PROGRAM: &str = "the programs of a job share the hosts, whose slots are given to ranks in order; name all \
     hosts in front of the first program, with their slots";
+const NO_AGENTS: &str = "wireup starts the processes itself, or by its agents";
+const NO_COUNTERPART: &str = "wireup has no counterpart; leave it out";
+const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port";
+const LIST_ONLY: &str =
+    "wireup runs on this machine only if it is in the list; leave it out, and name the hosts";
+
+/// Options that all of them have.
+const PAGES: &[Habit] = &[
+    habit(&["h", "help"], 0, Show(Page::Help)),
+    habit(&["usage"], 0, Show(Page::Usage)),
+    habit(&["V", "version", "info"], 0, Show(Page::Version)),
+];
+
+/// A line of `wireup run`, and what is done in front of it.
+#[derive(Debug, Default)]
+struct Line {
+    words: Vec<OsString>,
+    /// Options without effect.
+    notes: Vec<String>,
+    /// Each option of the launcher with the words for it.
+    pieces: Vec<(OsString, Vec<OsString>)>,
+    files: Vec<(Stream, String)>,
+    /// In place of a launch.
+    page: Option<Page>,
+}
 
 impl Personality {
     /// The one that a word names, which may be a path.
     pub(super) fn of(word: &OsStr) -> Option<Self> {
         let name = Path::new(word).file_name()?;
-        let found = NAMES.iter().find(|(known, _)| name == *known);
-        found.map(|(_, personality)| *personality)
+        let found = NAMES.iter().find(|(known, ..)| name == *known);
+        found.map(|(_, personality, _)| *personality)
     }
 
-    fn habits(self) -> &'static [Habit] {
-        match self {
-            Self::Mpiexec => mpiexec::HABITS,
-            Self::Srun => srun::HABITS,
-            Self::Prte => &[],
+    fn entry(self) -> (&'static str, &'static str) {
+        let mut names = NAMES.iter();
+        let entry = names.find(|(_, personality, _)| *personality == self);
+        entry.map_or(("", ""), |(name, _, title)| (*name, *title))
+    }
+
+    fn name(self) -> &'static str {
+        self.entry().0
+    }
+
+    fn title(self) -> &'static str {
+        self.entry().1
+    }
+
+    fn dialect(self) -> Dialect {
+        let (options, settings): (&[&[Habit]], &[&[_]]) = match self {
+            Self::Mpiexec => (
+                &[PAGES, hydra::HABITS, openmpi::HABITS],
+                &[hydra::SETTINGS, openmpi::SETTINGS],
+            ),
+            Self::Mpirun => (
+                &[PAGES, openmpi::HABITS, hydra::HABITS],
+                &[openmpi::SETTINGS, hydra::SETTINGS],
+            ),
+            Self::Hydra => (&[PAGES, hydra::HABITS], &[hydra::SETTINGS]),
+            Self::Srun => (&[PAGES, srun::HABITS], &[srun::SETTINGS]),
+            Self::Prte => return OWN,
+        };
+        Dialect {
+            options,
+            settings,
+            has_clusters: self == Self::Srun,
         }
     }
 
-    /// The words of `wireup run` that mean the same as these.
+    /// The words of `wireup run` that mean the same as these, with these variables.
     ///
     /// # Errors
     /// [`ForeignError`] with what to write instead of an option.
-    fn translated(self, words: Vec<OsString>) -> Result<Vec<OsString>, ForeignError> {
+    fn translated(
+        self,
+        words: Vec<OsString>,
+        variable: impl Fn(&str) -> Option<OsString> + Copy,
+    ) -> Result<Line, ForeignError> {
         let own = Own::of::<RunArgs>();
-        let (mut everywhere, mut parts) = (Vec::new(), Vec::new());
+        let dialect = self.dialect();
+        let mut parts = Vec::new();
         for part in split_apps(words) {
-            let one = translate(&own, self.habits(), part)?;
-            everywhere.extend(one.everywhere);
-            parts.push(one.words);
+            let one = translate(&own, &dialect, part)?;
+            if one.page.is_some() {
+                return Ok(Line {
+                    page: one.page,
+                    ..Line::default()
+                });
+            }
+            if let Some(option) = one.unknown {
+                let near = dialect.near(&option);
+                let near = near.map(|name| format!("; did you mean: --{name}"));
+                return Err(ForeignError::Unknown {
+                    option,
+                    launcher: self.name(),
+                    near: near.unwrap_or_default(),
+                });
+            }
+            parts.push(one);
         }
-        if let Some(part) = parts.get(1..) {
-            let named = |part: &Vec<OsString>| {
-                let mut options = ["--hosts", "--hostfile"].into_iter();
-                options.find(|name| option(&own, part, name).is_some())
-            };
-            if let Some(name) = part.iter().find_map(named) {
+        self.check_next_programs(&own, &parts)?;
+        let names = dialect.variables();
+        let is_read = |name: &&str| self != Self::Srun || srun::is_read(name, variable);
+        let names = names.iter().map(String::as_str).filter(is_read);
+        let mut set = of_environment(&dialect, variable, names);
+        forget_hosts(&own, &mut set, &parts[0].words);
+        let mut line = Line::default();
+        let mut everywhere = set.everywhere;
+        let mut redirects = set.redirects;
+        line.notes = set.notes;
+        line.pieces = set.pieces;
+        parts[0].words.splice(0..0, set.words);
+        for part in &mut parts {
+            everywhere.append(&mut part.everywhere);
+            redirects.append(&mut part.redirects);
+            line.notes.append(&mut part.notes);
+            line.pieces.append(&mut part.pieces);
+        }
+        let files = redirected(&redirects, self == Self::Srun)?;
+        line.files = files.files;
+        everywhere.extend(files.program);
+        line.words = files.job;
+        match self {
+            Self::Srun => {
+                see_gpus_of_ranks(&own, &mut parts[0].words, &line.pieces);
+                let option = |name: &str| option(&own, &parts[0].words, name);
+                line.words.extend(srun::defaults(option));
+            }
+            // Hydra has no slots.
+            Self::Hydra => line.words.push("--oversubscribe".into()),
+            Self::Mpirun => parts.iter_mut().for_each(|part| find_here(&own, part)),
+            Self::Mpiexec | Self::Prte => {}
+        }
+        let parts = parts
+            .into_iter()
+            .map(|part| [everywhere.clone(), part.words].concat());
+        let parts: Vec<Vec<OsString>> = parts.collect();
+        line.words.extend(parts.join(&OsString::from(":")));
+        Ok(line)
+    }
+
+    /// Options of the job cannot stand in front of a later program.
+    fn check_next_programs(self, own: &Own, parts: &[Translated]) -> Result<(), ForeignError> {
+        let next = Own::of::<NextApp>();
+        for part in parts.iter().skip(1) {
+            let hosts = ["--hosts", "--hostfile"].into_iter();
+            let hosts = hosts.filter(|name| option(own, &part.words, name).is_some());
+            if let Some(name) = hosts.last() {
+                let typed = part
+                    .pieces
+                    .iter()
+                    .find(|(_, words)| words.first().is_some_and(|word| word == name));
                 return Err(ForeignError::Instead {
-                    option: name.into(),
+                    option: typed.map_or(name.into(), |(typed, _)| typed.clone()),
                     advice: HOSTS_OF_PROGRAM.to_owned(),
                 });
             }
+            let of_job = |(_, words): &&(OsString, Vec<OsString>)| {
+                words.first().is_some_and(|word| !next.knows(word))
+            };
+            if let Some((typed, _)) = part.pieces.iter().find(of_job) {
+                return Err(ForeignError::Instead {
+                    option: typed.clone(),
+                    advice: format!(
+                        "it holds for the whole job; write it in front of the first program, {} [OPTIONS] PROGRAM : …",
+                        self.name()
+                    ),
+                });
+            }
         }
-        if self == Self::Srun {
-            everywhere.extend(srun::defaults(|name| option(&own, &parts[0], name)));
-        }
-        everywhere.extend(parts.join(&OsString::from(":")));
-        Ok(everywhere)
+        Ok(())
     }
 
     /// Becomes `wireup run`; these are the words behind the program's name.
     pub(super) fn execute(self, words: Vec<OsString>) -> Result<u8, RunFailure> {
-        let first = words.first();
-        if first.is_some_and(|word| word == "--version" || word == "-V") {
-            let text = format!("wireup {}\n", env!("CARGO_PKG_VERSION"));
-            return super::print(text.as_bytes());
-        }
         if self == Self::Prte {
+            let first = words.first();
+            if first.is_some_and(|word| word == "--version" || word == "-V") {
+                return super::print(self.page(Page::Version).as_bytes());
+            }
             return prte::execute(&words);
         }
-        if self == Self::Mpiexec
+        if self != Self::Srun
             && let Some(arguments) = singleton::arguments(&words)
         {
             return Err(singleton::execute(arguments));
         }
-        let line = self.translated(words);
-        let line = line.map_err(RunFailure::request)?;
-        let error = Command::new("/proc/self/exe")
-            .arg0("wireup")
-            .arg("run")
-            .args(line)
-            .exec();
-        Err(RunFailure::system("cannot execute wireup run", error))
+        let variable = |name: &str| env::var_os(name);
+        let line = self
+            .translated(words, variable)
+            .map_err(RunFailure::request)?;
+        if let Some(page) = line.page {
+            return super::print(self.page(page).as_bytes());
+        }
+        let args = line.checked(self.name()).map_err(RunFailure::request)?;
+        if run::shows_reasons(&args) {
+            let names = env::vars_os().map(|(name, _)| name);
+            let idle = self.dialect().idle_variables(names);
+            for note in line.notes.iter().chain(&idle) {
+                eprintln!("wireup: {}", printable(note));
+            }
+        }
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("wireup").arg("run").args(&line.words);
+        if !run::only_shows(&args) {
+            redirects::attach(&mut command, &line.files)?;
+        }
+        Err(RunFailure::system(
+            "cannot execute wireup run",
+            command.exec(),
+        ))
     }
+}
+
+impl Line {
+    /// The arguments that `wireup run` gets from `launcher`.
+    ///
+    /// # Errors
+    /// A line with the option that has a wrong value, as it was written.
+    fn checked(&self, launcher: &str) -> Result<RunArgs, String> {
+        let first = split_apps(self.words.clone()).remove(0);
+        let parsed = run::parse(Own::of::<RunArgs>(), first);
+        parsed.map_err(|error| {
+            if lacks_program(&error) {
+                return format!(
+                    "no program is given; write: {launcher} [OPTIONS] PROGRAM [ARG]..."
+                );
+            }
+            let wrong = self.pieces.iter().find_map(|(typed, words)| {
+                let alone = words.iter().cloned().chain(["a".into()]);
+                let error = run::parse(Own::of::<RunArgs>(), alone.collect()).err()?;
+                let reason = error.source().map(ToString::to_string);
+                let reason = reason.unwrap_or_else(|| one_line(&error));
+                Some(format!("{}: {reason}", typed.display()))
+            });
+            wrong.unwrap_or_else(|| one_line(&error))
+        })
+    }
+}
+
+/// Hosts of the environment do not count where the line names some.
+fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
+    const NAMES: [&str; 3] = ["--hosts", "--hostfile", "--rankfile"];
+    if NAMES.iter().any(|name| option(own, words, name).is_some()) {
+        let of_hosts = |words: &[OsString]| {
+            words
+                .first()
+                .is_some_and(|word| NAMES.iter().any(|name| word == *name))
+        };
+        set.pieces.retain(|(_, words)| !of_hosts(words));
+        let words = set
+            .pieces
+            .iter()
+            .flat_map(|(_, words)| words.iter().cloned());
+        set.words = words.collect();
+    }
+}
+
+/// GPUs of a host that ranks see are those of each rank where it gets some of its own.
+fn see_gpus_of_ranks(own: &Own, words: &mut Vec<OsString>, pieces: &[(OsString, Vec<OsString>)]) {
+    if option(own, words, "--gpus-per-rank").is_none() {
+        return;
+    }
+    for (_, piece) in pieces {
+        let is_mask = piece
+            .get(1)
+            .is_some_and(|word| word.as_bytes().starts_with(b"CUDA_VISIBLE_DEVICES="));
+        let at = words
+            .windows(piece.len().max(1))
+            .position(|found| found == &piece[..]);
+        if let Some(at) = at.filter(|_| is_mask) {
+            words.drain(at..at + piece.len());
+        }
+    }
+}
+
+/// A program in the directory of its ranks is found without `./`, where none of `PATH` has its name.
+fn find_here(own: &Own, part: &mut Translated) {
+    let dir = option(own, &part.words, "--wdir")
+        .map(PathBuf::from)
+        .unwrap_or_default();
+    let Some(program) = program(own, &part.words) else {
+        return;
+    };
+    let word = &mut part.words[program];
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let is_found = |name: &OsStr| env::split_paths(&paths).any(|dir| is_program(&dir.join(name)));
+    if !word.as_bytes().contains(&b'/') && !is_found(word) && is_program(&dir.join(&word)) {
+        *word = Path::new(".").join(&word).into();
+    }
+}
+
+/// The position of the program among words of ours.
+fn program(own: &Own, words: &[OsString]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        match own.read(word) {
+            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } => {
+                at += 1 + usize::from(takes_next);
+            }
+            Word::Unknown => return None,
+            Word::Program if word == "--" => return words.get(at + 1).map(|_| at + 1),
+            Word::Program => return Some(at),
+        }
+    }
+    None
 }
 
 /// The value of an option among words of ours, up to the program.
@@ -155,9 +421,9 @@ pub(super) struct LinksArgs {
 /// Makes the links.
 pub(super) fn install_links(args: &LinksArgs) -> Result<u8, RunFailure> {
     let own = |path: &Path, error: io::Error| RunFailure::system(path.display().to_string(), error);
-    let target = std::env::current_exe().map_err(|error| own(Path::new("wireup"), error))?;
+    let target = env::current_exe().map_err(|error| own(Path::new("wireup"), error))?;
     std::fs::create_dir_all(&args.dir).map_err(|error| own(&args.dir, error))?;
-    for (name, _) in NAMES {
+    for (name, ..) in NAMES {
         let link = args.dir.join(name);
         if std::fs::read_link(&link).is_ok_and(|found| found == target) {
             continue;

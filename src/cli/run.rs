@@ -24,6 +24,7 @@ use super::options::{
     LayoutArgs, StatusArgs, StdioArgs,
 };
 use super::{allocation, exit, launchers, requeue};
+use crate::cli::foreign_options::table::OWN;
 use crate::cli::{foreign_options, help_text, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::detached;
@@ -179,11 +180,12 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
 fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let own = Own::of::<RunArgs>();
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
-    let mut everywhere = Vec::new();
+    let (mut everywhere, mut idle) = (Vec::new(), Vec::new());
     let mut translate = |part| {
         let translated =
-            foreign_options::translate(&own, &[], part).map_err(RunFailure::request)?;
+            foreign_options::translate(&own, &OWN, part).map_err(RunFailure::request)?;
         everywhere.extend(translated.everywhere);
+        idle.extend(translated.notes);
         Ok::<_, RunFailure>(translated.words)
     };
     let first = translate(parts.next().unwrap_or_default())?;
@@ -253,10 +255,12 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         eprintln!("wireup: {}", printable(&line));
     }
     let mut notes = Vec::new();
+    let no_config = args.no_config;
+    let described = || defaults.describe(no_config).into_iter().chain(idle);
     if args.explain || args.dry_run {
-        notes.extend(defaults.describe(args.no_config));
+        notes.extend(described());
     } else if says && args.verbose > 0 {
-        for line in defaults.describe(args.no_config) {
+        for line in described() {
             eprintln!("wireup: {}", printable(&line));
         }
     }
@@ -280,6 +284,16 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         log,
     };
     Ok(Asked::Run(Box::new(spec), args.impi, start))
+}
+
+/// Whether decisions and their reasons are shown.
+pub(super) fn shows_reasons(args: &RunArgs) -> bool {
+    args.verbose > 0 || args.explain
+}
+
+/// Whether a launch is shown and not started.
+pub(super) fn only_shows(args: &RunArgs) -> bool {
+    args.dry_run
 }
 
 /// What `wireup run` with these words would run.
@@ -374,7 +388,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
     let own = Own::of::<RunArgs>();
     let first = split_apps(command.to_vec()).into_iter().next();
-    let Ok(translated) = foreign_options::translate(&own, &[], first.unwrap_or_default()) else {
+    let Ok(translated) = foreign_options::translate(&own, &OWN, first.unwrap_or_default()) else {
         return GRACE;
     };
     let defaults = match config::is_refused(&own, &translated.words) {

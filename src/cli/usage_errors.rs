@@ -114,7 +114,8 @@ pub(super) fn of_run(error: &clap::Error) -> String {
     one_line(error)
 }
 
-fn lacks_program(error: &clap::Error) -> bool {
+/// Whether the program is what is missing.
+pub(super) fn lacks_program(error: &clap::Error) -> bool {
     let missing = matches!(
         error.get(ContextKind::InvalidArg),
         Some(ContextValue::Strings(names)) if names.iter().any(|name| name.contains("PROGRAM"))

@@ -36,6 +36,7 @@ mod images;
 mod impi;
 mod impi_hosts;
 mod iof;
+mod launchers;
 mod layouts;
 mod libraries;
 mod logs;

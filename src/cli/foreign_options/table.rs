@@ -13,12 +13,28 @@ pub(in crate::cli) struct Habit {
 /// Words of ours for a value of another launcher, if there are any.
 pub(in crate::cli) type Translation = std::option::Option<Vec<std::ffi::OsString>>;
 
+/// A stream of the ranks that can be redirected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cli) enum Stream {
+    Input,
+    Output,
+    Error,
+}
+
+/// A text about the launcher itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cli) enum Page {
+    Help,
+    Usage,
+    Version,
+}
+
 /// The translation of an option.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) enum Meaning {
-    /// It asks for what happens anyway.
-    Nothing,
-    /// As [`Meaning::Nothing`] with this value, refused with any other.
+    /// It has no effect, for this reason.
+    Nothing(&'static str),
+    /// No effect with this value, refused with any other.
     Only(&'static str, &'static str),
     /// It is one of ours under another name, with the same values.
     Option(&'static str),
@@ -30,9 +46,45 @@ pub(in crate::cli) enum Meaning {
     Variable,
     /// `NAME VALUE` of a variable for every program.
     VariableEverywhere,
+    /// `NAME VALUE` of a parameter, for which ranks get a variable with this prefix, if there is one. A
+    /// parameter of the launcher is the option that a [`Setting`] names.
+    Parameter(&'static str),
+    /// A stream of the ranks goes to the file of its value, or comes from it.
+    Redirect(Stream),
+    /// A text is printed, and nothing is run.
+    Show(Page),
     /// What to write instead; `{0}` is the option as written, `{1}` and `{2}` its values.
     Instead(&'static str),
 }
+
+/// A variable (in capitals) or a parameter that a launcher reads in place of an option.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Setting {
+    pub(in crate::cli) name: &'static str,
+    /// The option without dashes.
+    pub(in crate::cli) option: &'static str,
+}
+
+pub(in crate::cli) const fn setting(name: &'static str, option: &'static str) -> Setting {
+    Setting { name, option }
+}
+
+/// The command line of a launcher.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Dialect {
+    /// Its tables; the first that has an option counts.
+    pub(in crate::cli) options: &'static [&'static [Habit]],
+    pub(in crate::cli) settings: &'static [&'static [Setting]],
+    /// Letters with values may stand together in a word, as getopt takes them.
+    pub(in crate::cli) has_clusters: bool,
+}
+
+/// That of `wireup run`, which has no table in front of its own options.
+pub(in crate::cli) const OWN: Dialect = Dialect {
+    options: &[],
+    settings: &[],
+    has_clusters: false,
+};
 
 use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere, Words};
 
@@ -66,6 +118,12 @@ const INPUT: &str = "write < {1} at the end of the line; --stdin none, all or RA
 const NO_MAPPING: &str = "ranks are numbered as they are laid out, see --map-by slot and node; \
     leave it out";
 const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port; leave it out";
+
+const UNBOUND: &str = "ranks are not bound unless an option asks for it";
+const INHERITED: &str = "ranks inherit all variables but those of an outer launcher";
+pub(in crate::cli) const UNBUFFERED: &str =
+    "output is not buffered: each line is shown when it is complete";
+const ROOT: &str = "root may start launches";
 
 /// Every option of another launcher that is known here.
 pub(super) const HABITS: &[Habit] = &[
@@ -105,7 +163,7 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["nolocal"], 0, Instead(LIST_ONLY)),
     habit(&["rank-by", "rr", "order-nodes"], 1, Instead(NO_MAPPING)),
     habit(&["cpu-bind"], 1, Only("none", BINDING)),
-    habit(&["bind-to-none"], 0, Nothing),
+    habit(&["bind-to-none"], 0, Nothing(UNBOUND)),
     habit(&["bind-to-core"], 0, Words(&["--bind-to", "core"])),
     habit(&["bind-to-socket"], 0, Words(&["--bind-to", "package"])),
     habit(&["bycore"], 0, Words(&["--map-by", "core"])),
@@ -121,7 +179,7 @@ pub(super) const HABITS: &[Habit] = &[
     // Variables.
     habit(&["-env"], 2, Variable),
     habit(&["genv"], 2, VariableEverywhere),
-    habit(&["envall", "genvall"], 0, Nothing),
+    habit(&["envall", "genvall"], 0, Nothing(INHERITED)),
     habit(&["envnone", "genvnone"], 0, Instead("write --env none")),
     habit(
         &["envlist", "genvlist"],
@@ -167,7 +225,7 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     // Directory, input, output.
     habit(&["wd", "chdir", "D"], 1, Option("--wdir")),
-    habit(&["u", "unbuffered"], 0, Nothing),
+    habit(&["u", "unbuffered"], 0, Nothing(UNBUFFERED)),
     habit(&["prepend-rank", "tag-output"], 0, Option("--label")),
     habit(
         &["outfile-pattern", "errfile-pattern"],
@@ -212,7 +270,7 @@ pub(super) const HABITS: &[Habit] = &[
         Instead("write the programs of {1} into the line: wireup run -n 1 ./a : -n 3 ./b"),
     ),
     // What there is nothing of.
-    habit(&["allow-run-as-root"], 0, Nothing),
+    habit(&["allow-run-as-root"], 0, Nothing(ROOT)),
     habit(
         &[
             "launcher",

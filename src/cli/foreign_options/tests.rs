@@ -1,3 +1,4 @@
+use super::table::OWN;
 use super::*;
 use crate::cli::run::RunArgs;
 
@@ -6,7 +7,7 @@ fn words(text: &str) -> Vec<OsString> {
 }
 
 fn translated(text: &str) -> Result<(Vec<OsString>, Vec<OsString>), ForeignError> {
-    translate(&Own::of::<RunArgs>(), &[], words(text))
+    translate(&Own::of::<RunArgs>(), &OWN, words(text))
         .map(|result| (result.words, result.everywhere))
 }
 
@@ -139,7 +140,7 @@ fn unknown_words_are_left_to_the_parser() {
 #[test]
 fn no_entry_hides_an_option_of_ours_or_another_entry() {
     let own = Own::of::<RunArgs>();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for habit in HABITS {
         assert!(habit.values <= 2);
         for name in habit.names {
@@ -178,7 +179,7 @@ fn the_page_on_other_launchers_says_what_happens() {
     for (theirs, ours) in rows {
         for word in &theirs {
             let line = words(&format!("{word} a"));
-            let taken = translate(&own, &[], line).is_ok_and(|result| {
+            let taken = translate(&own, &OWN, line).is_ok_and(|result| {
                 let rest: Vec<OsString> =
                     result.everywhere.into_iter().chain(result.words).collect();
                 own.knows(&rest[0]) || rest == ["a"]

@@ -4,13 +4,23 @@ use std::ffi::OsString;
 
 use super::values;
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Instead, Nothing, Option as Same, Words,
+    Computed, Instead, Nothing, Option as Same, Redirect, Words,
 };
-use crate::cli::foreign_options::table::{Habit, habit};
+use crate::cli::foreign_options::table::{Habit, Setting, Stream, UNBUFFERED, habit, setting};
 
 const NO_STEP: &str = "wireup starts a launch on all nodes that it is given; leave it out";
 const NO_LAYOUT: &str =
     "wireup knows nodes and no sockets; leave it out, and write --ntasks-per-node";
+const OF_ALLOCATION: &str = "it belongs to the allocation, which wireup does not make";
+const OF_BATCH: &str = "it is for a job that waits in a queue, and wireup starts at once";
+const NO_LIMIT: &str = "ranks that run when others have ended are not limited but by --time";
+const NO_SIGNAL: &str = "ranks get SIGTERM when the time limit is over";
+const LIMITS: &str = "ranks have the resource limits of wireup, or those of --rlimit";
+const SHARED_NODES: &str = "launches share the CPUs of the allocation";
+const OWN_SOCKETS: &str = "wireup reserves no ports: programs get free ones from the system";
+const AROUND: &str = "run {1} in the script, in front of the launch or behind it";
+const AROUND_TASKS: &str = "write --wrap with a command that runs {1} and then the program";
+const ALL_GPUS: &str = "GPUs are counted by the allocation; --gpus-per-task N gives them to ranks";
 
 pub(super) const HABITS: &[Habit] = &[
     habit(&["n", "ntasks"], 1, Same("-n")),
@@ -28,12 +38,7 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["w", "nodelist"], 1, Same("--hosts")),
     habit(&["F", "nodefile"], 1, Same("--hostfile")),
     habit(
-        &[
-            "ntasks-per-socket",
-            "ntasks-per-core",
-            "B",
-            "extra-node-info",
-        ],
+        &["ntasks-per-socket", "ntasks-per-gpu"],
         1,
         Instead(NO_LAYOUT),
     ),
@@ -45,28 +50,10 @@ pub(super) const HABITS: &[Habit] = &[
             "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
         ),
     ),
-    habit(&["l", "label"], 0, Same("--label")),
-    habit(
-        &["o", "output"],
-        1,
-        Computed(
-            values::output,
-            "write a name with %t, which is the rank, or > {1} for one file of all ranks",
-        ),
-    ),
-    habit(
-        &["e", "error"],
-        1,
-        Instead("write -o, whose files have both streams, or 2> {1} for one file of all ranks"),
-    ),
-    habit(
-        &["i", "input"],
-        1,
-        Computed(
-            values::input,
-            "write < {1} at the end of the line, and -i all, none or RANK for which ranks read it",
-        ),
-    ),
+    habit(&["l", "label"], 0, Words(&["--label"])),
+    habit(&["o", "output"], 1, Redirect(Stream::Output)),
+    habit(&["e", "error"], 1, Redirect(Stream::Error)),
+    habit(&["i", "input"], 1, Redirect(Stream::Input)),
     habit(
         &["export"],
         1,
@@ -107,32 +94,253 @@ pub(super) const HABITS: &[Habit] = &[
             "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
         ),
     ),
+    habit(
+        &["gres"],
+        1,
+        Computed(values::resources, "write --gres=gpu:N"),
+    ),
+    habit(
+        &["gpus-per-node"],
+        1,
+        Computed(values::gpus_of_host, "write --gpus-per-node N"),
+    ),
+    habit(
+        &["G", "gpus", "gpus-per-socket", "cpus-per-gpu", "gpu-freq"],
+        1,
+        Nothing(ALL_GPUS),
+    ),
+    habit(
+        &["gpu-bind"],
+        1,
+        Instead("write --gpus-per-task N, which gives each rank the GPUs that are near its CPUs"),
+    ),
     habit(&["pty"], 0, Words(&["--pty", "0"])),
+    habit(&["v", "verbose"], 0, Words(&["-v"])),
+    habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
+    habit(&["bcast"], 0, Words(&["--stage"])),
+    habit(&["send-libs"], 0, Words(&["--stage"])),
+    habit(
+        &["container"],
+        1,
+        Instead("write --image DIRECTORY with the root directory in the bundle"),
+    ),
+    habit(
+        &["multi-prog"],
+        0,
+        Instead("write the programs of the file into the line: srun -n 1 ./a : -n 3 ./b"),
+    ),
+    habit(&["prolog", "epilog"], 1, Instead(AROUND)),
+    habit(&["task-prolog", "task-epilog"], 1, Instead(AROUND_TASKS)),
     // What Slurm shows or decides, and programs do not notice.
-    habit(&["J", "job-name", "comment"], 1, Nothing),
+    habit(
+        &["J", "job-name", "comment", "wckey", "mcs-label"],
+        1,
+        Nothing("wireup names jobs itself, and `wireup ps` shows them"),
+    ),
+    habit(&["u", "unbuffered"], 0, Nothing(UNBUFFERED)),
     habit(
         &[
-            "u",
-            "unbuffered",
             "exact",
             "exclusive",
             "overlap",
             "O",
             "overcommit",
-            "Q",
-            "quiet",
-            "K",
+            "s",
+            "oversubscribe",
         ],
         0,
-        Nothing,
+        Nothing(SHARED_NODES),
+    ),
+    habit(
+        &["Q", "quiet"],
+        0,
+        Nothing("wireup prints nothing of its own when all goes well"),
+    ),
+    habit(
+        &[
+            "A",
+            "account",
+            "p",
+            "partition",
+            "q",
+            "qos",
+            "C",
+            "constraint",
+            "cluster-constraint",
+        ],
+        1,
+        Nothing(OF_ALLOCATION),
+    ),
+    habit(
+        &[
+            "mem",
+            "mem-per-cpu",
+            "mem-per-gpu",
+            "mincpus",
+            "tmp",
+            "reservation",
+            "L",
+            "licenses",
+            "M",
+            "clusters",
+            "bb",
+            "bbf",
+            "S",
+            "core-spec",
+            "thread-spec",
+            "switches",
+            "network",
+            "gres-flags",
+            "power",
+            "cpu-freq",
+            "jobid",
+            "het-group",
+            "sockets-per-node",
+            "cores-per-socket",
+            "threads-per-core",
+            "ntasks-per-core",
+            "B",
+            "extra-node-info",
+            "profile",
+            "acctg-freq",
+            "slurmd-debug",
+            "T",
+            "threads",
+            "bcast-exclude",
+        ],
+        1,
+        Nothing(OF_ALLOCATION),
+    ),
+    habit(
+        &[
+            "contiguous",
+            "spread-job",
+            "use-min-nodes",
+            "reboot",
+            "compress",
+            "E",
+            "preserve-env",
+        ],
+        0,
+        Nothing(OF_ALLOCATION),
+    ),
+    habit(
+        &[
+            "b",
+            "begin",
+            "d",
+            "dependency",
+            "deadline",
+            "delay-boot",
+            "mail-type",
+            "mail-user",
+            "priority",
+            "time-min",
+        ],
+        1,
+        Nothing(OF_BATCH),
+    ),
+    habit(
+        &["H", "hold", "I", "immediate", "nice", "Z", "no-allocate"],
+        0,
+        Nothing(OF_BATCH),
+    ),
+    habit(&["W", "wait"], 1, Nothing(NO_LIMIT)),
+    habit(&["signal"], 1, Nothing(NO_SIGNAL)),
+    habit(&["propagate"], 0, Nothing(LIMITS)),
+    habit(&["k", "no-kill"], 0, Nothing("a lost host ends the job")),
+    habit(&["resv-ports"], 0, Nothing(OWN_SOCKETS)),
+    habit(
+        &["X", "disable-status", "quit-on-interrupt"],
+        0,
+        Nothing("the first Ctrl-C ends the job"),
+    ),
+    habit(
+        &["open-mode"],
+        1,
+        Instead("write >> FILE behind the line for output that is appended"),
     ),
     habit(&["r", "relative", "x", "exclude"], 1, Instead(NO_STEP)),
     habit(
-        &["hint", "threads-per-core", "cores-per-socket"],
+        &["hint"],
         1,
-        Instead("write --cpu-bind cores or threads, and -c for the CPUs of each task"),
+        Computed(
+            values::hint,
+            "write --cpu-bind cores or threads, and -c for the CPUs of each task",
+        ),
     ),
 ];
+
+/// Variables that srun reads in place of options.
+pub(super) const SETTINGS: &[Setting] = &[
+    setting("SLURM_NTASKS", "ntasks"),
+    setting("SLURM_NPROCS", "ntasks"),
+    setting("SLURM_NNODES", "nodes"),
+    setting("SLURM_JOB_NUM_NODES", "nodes"),
+    setting("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
+    setting("SLURM_DISTRIBUTION", "distribution"),
+    setting("SRUN_CPUS_PER_TASK", "cpus-per-task"),
+    setting("SLURM_CPU_BIND", "cpu-bind"),
+    setting("SLURM_MEM_BIND", "mem-bind"),
+    setting("SLURM_EXPORT_ENV", "export"),
+    setting("SLURM_GPUS_PER_TASK", "gpus-per-task"),
+    setting("SLURM_GPUS_PER_NODE", "gpus-per-node"),
+    setting("SLURM_STEP_GRES", "gres"),
+    setting("SLURM_GPUS", "gpus"),
+    setting("SLURM_GPU_BIND", "gpu-bind"),
+    setting("SLURM_HINT", "hint"),
+    setting("SLURM_KILL_BAD_EXIT", "K"),
+    setting("SLURM_LABELIO", "label"),
+    setting("SLURM_MPI_TYPE", "mpi"),
+    setting("SLURM_STDINMODE", "input"),
+    setting("SLURM_STDOUTMODE", "output"),
+    setting("SLURM_STDERRMODE", "error"),
+    setting("SLURM_TIMELIMIT", "time"),
+    setting("SLURM_REMOTE_CWD", "chdir"),
+    setting("SLURM_WORKING_DIR", "chdir"),
+    setting("SLURM_DEBUG", "verbose"),
+    setting("SLURM_BCAST", "bcast"),
+    setting("SLURM_PROLOG", "prolog"),
+    setting("SLURM_EPILOG", "epilog"),
+    setting("SLURM_TASK_PROLOG", "task-prolog"),
+    setting("SLURM_TASK_EPILOG", "task-epilog"),
+    setting("SLURM_OPEN_MODE", "open-mode"),
+    setting("SLURM_ACCOUNT", "account"),
+    setting("SLURM_PARTITION", "partition"),
+    setting("SLURM_QOS", "qos"),
+    setting("SLURM_CONSTRAINT", "constraint"),
+    setting("SLURM_RESERVATION", "reservation"),
+    setting("SLURM_EXCLUSIVE", "exclusive"),
+    setting("SLURM_EXACT", "exact"),
+    setting("SLURM_OVERCOMMIT", "overcommit"),
+    setting("SLURM_OVERLAP", "overlap"),
+    setting("SLURM_MEM_PER_NODE", "mem"),
+    setting("SLURM_MEM_PER_CPU", "mem-per-cpu"),
+    setting("SLURM_SIGNAL", "signal"),
+    setting("SLURM_WAIT", "wait"),
+    setting("SLURM_THREADS_PER_CORE", "threads-per-core"),
+    setting("SLURM_NTASKS_PER_CORE", "ntasks-per-core"),
+    setting("SLURM_NTASKS_PER_SOCKET", "ntasks-per-socket"),
+];
+
+/// Variables that the allocation has too, whose hosts and slots say the same more exactly.
+const OF_JOBS: [&str; 6] = [
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+];
+
+/// Whether a variable of [`SETTINGS`] is one for srun: none is in a task, which has those of its step.
+pub(super) fn is_read(name: &str, variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_set = |name| variable(name).is_some();
+    // Higher numbers are those of the script of a job and of its shell.
+    let step = variable("SLURM_STEP_ID").and_then(|step| step.to_str()?.parse::<u64>().ok());
+    let in_task = is_set("WIREUP_RANK") || step.is_some_and(|step| step < 0xffff_fff0);
+    !in_task && !(is_set("SLURM_JOB_ID") && OF_JOBS.contains(&name))
+}
 
 /// What srun takes where nothing is said: one task for each node, and tasks spread evenly over nodes.
 pub(super) fn defaults(option: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
@@ -156,4 +364,39 @@ pub(super) fn defaults(option: impl Fn(&str) -> Option<OsString>) -> Vec<OsStrin
         words.extend(["-n".into(), "1".into()]);
     }
     words
+}
+
+/// A file of srun's as a pattern of wireup's.
+///
+/// # Errors
+/// What to write instead.
+pub(super) fn file(name: &str) -> Result<String, String> {
+    if name.parse::<u32>().is_ok() {
+        return Err(format!(
+            "write a name with %t, as out.%t: out.{name} is then the file of that task"
+        ));
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    let mut pattern = String::new();
+    let mut rest = name.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            pattern.push(c);
+            continue;
+        }
+        match rest.next() {
+            Some('t') => pattern.push_str("%r"),
+            Some('N') => pattern.push_str("%h"),
+            Some('n') => pattern.push_str("%n"),
+            Some('%') => pattern.push_str("%%"),
+            Some('j' | 'J' | 'A') => {
+                let job = variable("SLURM_JOB_ID");
+                pattern.push_str(&job.unwrap_or_else(|| std::process::id().to_string()));
+            }
+            Some('u') => pattern.push_str(&variable("USER").unwrap_or_default()),
+            Some('x') => pattern.push_str(&variable("SLURM_JOB_NAME").unwrap_or_default()),
+            _ => return Err("in names of files write %t, %N, %n, %j, %u, %x or %%".to_owned()),
+        }
+    }
+    Ok(pattern)
 }

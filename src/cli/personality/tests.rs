@@ -27,25 +27,39 @@ fn words(line: &str) -> Vec<OsString> {
     words.into_iter().map(OsString::from).collect()
 }
 
-/// The line of `wireup run`, if its plan is one, or the refusal.
-fn outcome(line: &str) -> Result<String, String> {
-    let mut words = words(line);
+/// A line as one of these launchers gets it, without variables.
+fn line(text: &str) -> Result<(Personality, Line), String> {
+    line_with(text, &[])
+}
+
+/// The same with these variables.
+fn line_with(text: &str, variables: &[(&str, &str)]) -> Result<(Personality, Line), String> {
+    let mut words = words(text);
     let personality = Personality::of(&words.remove(0)).unwrap();
-    let ours = personality
-        .translated(words)
-        .map_err(|error| error.to_string())?;
-    let first = split_apps(ours.clone()).remove(0);
-    let parsed = crate::cli::run::parse(Own::of::<RunArgs>(), first);
-    if let Err(error) = parsed {
-        return Err(crate::cli::usage_errors::of_run(&error));
-    }
-    let shown: Vec<String> = ours.iter().map(|word| quoted(word)).collect();
-    Ok(shown.join(" "))
+    let variable = |name: &str| {
+        let mut set = variables.iter();
+        set.find(|(known, _)| *known == name)
+            .map(|(_, value)| value.into())
+    };
+    let line = personality.translated(words, variable);
+    Ok((personality, line.map_err(|error| error.to_string())?))
+}
+
+/// The line of `wireup run`, if its plan is one, or the refusal.
+fn outcome(text: &str) -> Result<String, String> {
+    let (personality, line) = line(text)?;
+    line.checked(personality.name())?;
+    Ok(shown(&line))
+}
+
+fn shown(line: &Line) -> String {
+    let shown: Vec<String> = line.words.iter().map(|word| quoted(word)).collect();
+    shown.join(" ")
 }
 
 #[test]
 fn command_lines_of_documentation_mean_what_they_say() {
-    let mut count = 0;
+    let (mut count, mut wrong) = (0, String::new());
     // Plans are checked where they can be made: tests/run/command_lines.rs.
     let own = |line: &&str| !line.starts_with('#') && !line.starts_with("    plan ");
     let mut lines = CORPUS.lines().filter(own);
@@ -55,9 +69,12 @@ fn command_lines_of_documentation_mean_what_they_say() {
             Ok(ours) => format!("    wireup run {ours}"),
             Err(refusal) => format!("    refused: {refusal}"),
         };
-        assert_eq!(found, expected, "{line}");
+        if found != expected {
+            wrong.push_str(&format!("{line}\n{found}\n"));
+        }
         count += 1;
     }
+    assert!(wrong.is_empty(), "translated otherwise:\n{wrong}");
     assert!(count >= 200, "{count}");
 }
 
@@ -65,7 +82,7 @@ fn command_lines_of_documentation_mean_what_they_say() {
 fn names_of_links_are_personalities() {
     assert_eq!(
         Personality::of(OsStr::new("/x/mpirun")),
-        Some(Personality::Mpiexec)
+        Some(Personality::Mpirun)
     );
     assert_eq!(Personality::of(OsStr::new("srun")), Some(Personality::Srun));
     assert_eq!(Personality::of(OsStr::new("wireup")), None);
@@ -85,4 +102,281 @@ fn times_are_srun_s() {
     }
     assert_eq!(values::time("0"), Some(Vec::new()));
     assert_eq!(values::time("1:2:3:4"), None);
+}
+
+/// A line, variables, and what is made of them.
+type Case<'c> = (&'c str, &'c [(&'c str, &'c str)], &'c str);
+
+#[test]
+fn variables_and_parameters_are_options_that_the_line_overrides() {
+    let cases: &[Case] = &[
+        (
+            "mpiexec -n 2 a",
+            &[("MPIEXEC_TIMEOUT", "1")],
+            "--timeout 1 -n 2 a",
+        ),
+        (
+            "mpirun -n 2 a",
+            &[("OMPI_MCA_rmaps_base_oversubscribe", "1")],
+            "--oversubscribe -n 2 a",
+        ),
+        (
+            "mpirun -n 2 a",
+            &[("OMPI_MCA_rmaps_base_oversubscribe", "0")],
+            "-n 2 a",
+        ),
+        (
+            "mpirun -n 2 a",
+            &[("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")],
+            "--oversubscribe -n 2 a",
+        ),
+        (
+            "mpirun --mca hwloc_base_binding_policy core a",
+            &[],
+            "--bind-to core a",
+        ),
+        ("mpirun --prtemca prte_rankfile F a", &[], "--rankfile F a"),
+        (
+            "mpirun --mca orte_default_hostfile F a",
+            &[],
+            "--hostfile F a",
+        ),
+        (
+            "mpirun --hostfile G a",
+            &[("OMPI_MCA_orte_default_hostfile", "F")],
+            "--hostfile G a",
+        ),
+        (
+            "mpirun --mca plm_rsh_agent ssh a",
+            &[],
+            "-x OMPI_MCA_plm_rsh_agent=ssh a",
+        ),
+        (
+            "mpiexec.hydra -n 2 a",
+            &[("HYDRA_HOST_FILE", "F")],
+            "--oversubscribe --hostfile F -n 2 a",
+        ),
+        (
+            "mpiexec.hydra -n 2 a",
+            &[("I_MPI_PERHOST", "1")],
+            "--oversubscribe --ppn 1 -n 2 a",
+        ),
+        ("srun a", &[("SLURM_NTASKS", "3")], "-n 3 a"),
+        ("srun -n 2 a", &[("SLURM_NTASKS", "3")], "-n 3 -n 2 a"),
+        (
+            "srun -n 2 a",
+            &[("SLURM_NTASKS", "3"), ("SLURM_JOB_ID", "7")],
+            "-n 2 a",
+        ),
+        (
+            "srun -n 2 a",
+            &[("SLURM_CPU_BIND", "cores")],
+            "--bind-to core -n 2 a",
+        ),
+        (
+            "srun -n 2 a",
+            &[("SLURM_CPU_BIND", "cores"), ("SLURM_STEP_ID", "0")],
+            "-n 2 a",
+        ),
+        (
+            "srun -n 2 a",
+            &[("SLURM_CPU_BIND", "cores"), ("WIREUP_RANK", "0")],
+            "-n 2 a",
+        ),
+    ];
+    for (text, variables, expected) in cases {
+        let (_, line) = line_with(text, variables).unwrap();
+        assert_eq!(shown(&line), *expected, "{text} {variables:?}");
+    }
+}
+
+#[test]
+fn options_without_effect_are_noted_with_reason() {
+    let cases: &[Case] = &[
+        (
+            "srun -p debug a",
+            &[],
+            "-p has no effect: it belongs to the allocation",
+        ),
+        ("srun --mem=4G a", &[], "--mem=4G has no effect: it belongs"),
+        (
+            "srun --signal=USR1@60 a",
+            &[],
+            "--signal=USR1@60 has no effect: ranks get SIGTERM",
+        ),
+        (
+            "mpiexec.hydra -iface eth0 a",
+            &[],
+            "-iface has no effect: wireup starts processes itself",
+        ),
+        (
+            "mpirun --mca plm_rsh_agent ssh a",
+            &[],
+            "--mca plm_rsh_agent has no effect",
+        ),
+        (
+            "mpirun a",
+            &[("OMPI_MCA_orte_launch_agent", "x")],
+            "OMPI_MCA_orte_launch_agent=x has no effect",
+        ),
+        (
+            "mpirun a",
+            &[("OMPI_MCA_rmaps_base_mapping_policy", "seq")],
+            "write --map-by",
+        ),
+        (
+            "mpiexec a",
+            &[("HYDRA_LAUNCHER", "ssh")],
+            "HYDRA_LAUNCHER=ssh has no effect",
+        ),
+        (
+            "srun a",
+            &[("SLURM_PARTITION", "p")],
+            "SLURM_PARTITION=p has no effect",
+        ),
+    ];
+    for (text, variables, expected) in cases {
+        let (_, line) = line_with(text, variables).unwrap();
+        let notes = line.notes.join("\n");
+        assert!(notes.contains(expected), "{text} {variables:?}: {notes}");
+    }
+}
+
+#[test]
+fn refusals_name_the_option_that_was_written() {
+    for (text, expected) in [
+        ("mpirun -npernode x a", "-npernode: "),
+        (
+            "mpirun -pmi-prot a",
+            "-pmi-prot is no option of mpirun; did you mean: --pmi-port",
+        ),
+        (
+            "srun --frobnicate a",
+            "--frobnicate is no option of srun; srun --help lists",
+        ),
+        (
+            "mpiexec.hydra --map-by-x a",
+            "--map-by-x is no option of mpiexec.hydra",
+        ),
+        (
+            "srun -n 2",
+            "no program is given; write: srun [OPTIONS] PROGRAM",
+        ),
+        ("srun", "no program is given; write: srun [OPTIONS] PROGRAM"),
+        (
+            "mpirun -n 1 a : -npernode 1 b",
+            "-npernode: it holds for the whole job",
+        ),
+        (
+            "mpirun -n 1 a : -machinefile h b",
+            "-machinefile: the programs of a job share the hosts",
+        ),
+        ("srun -o out.%q a", "out.%q: in names of files write"),
+    ] {
+        let refusal = outcome(text).expect_err(text);
+        assert!(refusal.starts_with(expected), "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn letters_of_srun_stand_together() {
+    let taken = |text: &str| outcome(text).unwrap();
+    assert_eq!(taken("srun -ln4 a"), "--label -n 4 a");
+    assert_eq!(
+        taken("srun -pdebug -Aproject -n2 -t10 a"),
+        "-n 2 --timeout 600 a"
+    );
+    assert_eq!(taken("srun -wnode01 -n2 a"), "--hosts node01 -n 2 a");
+}
+
+#[test]
+fn variables_of_every_program_reach_every_program() {
+    let taken = outcome("mpiexec -genv A 1 -n 1 a : -n 1 b").unwrap();
+    assert_eq!(taken, "-x A=1 -n 1 a : -x A=1 -n 1 b");
+}
+
+#[test]
+fn hydra_runs_more_ranks_than_cores() {
+    assert_eq!(
+        outcome("mpiexec.hydra -n 99 a").unwrap(),
+        "--oversubscribe -n 99 a"
+    );
+    assert_eq!(outcome("mpirun -n 99 a").unwrap(), "-n 99 a");
+}
+
+#[test]
+fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
+    let set = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| "4,5,6".to_owned());
+    let words = values::visible(2, set);
+    assert_eq!(words[1], "CUDA_VISIBLE_DEVICES=4,5");
+    assert_eq!(words[3], "ROCR_VISIBLE_DEVICES=0,1");
+    let count = |text: &str| values::resources(text).unwrap().len();
+    assert_eq!(
+        ["gpu:2", "gpu:a100:2(S:0)", "gpu", "nvme:1", "none"].map(count),
+        [6, 6, 6, 0, 0]
+    );
+    assert_eq!(
+        outcome("srun -n 2 --gres=gpu:2 --gpus-per-task=1 a").unwrap(),
+        "-n 2 --gpus-per-rank 1 a"
+    );
+}
+
+#[test]
+fn texts_say_whose_command_line_is_taken() {
+    for (name, title) in [
+        ("srun", "srun of Slurm"),
+        ("mpirun", "mpirun of Open MPI"),
+        ("mpiexec.hydra", "mpiexec.hydra of MPICH and Intel MPI"),
+    ] {
+        let (personality, line) = line(&format!("{name} -n 2 --help map-by")).unwrap();
+        let text = personality.page(line.page.unwrap());
+        let first = format!(
+            "wireup {} as {name}: takes the command line of {title}",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert!(text.starts_with(&first), "{text}");
+        assert!(!text.contains('{'), "{text}");
+        let (_, line) = self::line(&format!("{name} --version")).unwrap();
+        assert!(personality.page(line.page.unwrap()).starts_with(&first));
+    }
+}
+
+#[test]
+fn tables_name_no_option_twice_and_no_setting_in_vain() {
+    for (_, personality, _) in NAMES {
+        let dialect = personality.dialect();
+        for table in dialect.options {
+            let mut seen = std::collections::BTreeSet::new();
+            for name in table.iter().flat_map(|habit| habit.names) {
+                assert!(seen.insert(name), "{name} is there twice");
+            }
+        }
+        for setting in dialect.settings.iter().copied().flatten() {
+            let known = dialect.options.iter().any(|table| {
+                table
+                    .iter()
+                    .any(|habit| habit.names.contains(&setting.option))
+            });
+            assert!(known, "{} {}", setting.name, setting.option);
+        }
+    }
+}
+
+#[test]
+fn variables_of_launchers_that_are_not_read_are_noted() {
+    let names = [
+        "OMPI_MCA_plm_rsh_agent",
+        "OMPI_MCA_btl",
+        "HYDRA_ENV",
+        "OMPI_MCA_orte_rankfile",
+        "HOME",
+    ];
+    let idle = Personality::Mpirun
+        .dialect()
+        .idle_variables(names.map(OsString::from));
+    let idle: Vec<&str> = idle
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(idle, ["OMPI_MCA_plm_rsh_agent", "HYDRA_ENV"]);
 }

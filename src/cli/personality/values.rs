@@ -67,32 +67,11 @@ pub(super) fn export(text: &str) -> Option<Vec<OsString>> {
     Some(result)
 }
 
-/// A file name with `%t`, the task.
-pub(super) fn output(text: &str) -> Option<Vec<OsString>> {
-    let others = ["%j", "%J", "%N", "%n", "%s", "%x", "%u"];
-    if text == "none" {
-        return words(&["--output", "/dev/null"]);
-    }
-    if others.iter().any(|other| text.contains(other)) || !text.contains("%t") {
-        return None;
-    }
-    words(&["--output", &text.replace("%t", "%r")])
-}
-
 /// Nodes: `K`, or `K-MORE`, of which the smaller number is taken.
 pub(super) fn nodes(text: &str) -> Option<Vec<OsString>> {
     let least = text.split('-').next()?;
     least.parse::<u32>().ok().filter(|number| *number > 0)?;
     words(&["--nodes", least])
-}
-
-/// An input for one task, all or none.
-pub(super) fn input(text: &str) -> Option<Vec<OsString>> {
-    match text {
-        "all" | "none" => words(&["--stdin", text]),
-        _ if text.parse::<u32>().is_ok() => words(&["--stdin", text]),
-        _ => None,
-    }
 }
 
 /// An interface of srun's.
@@ -124,12 +103,74 @@ pub(super) fn gpus(text: &str) -> Option<Vec<OsString>> {
     }
 }
 
+/// GPUs of each host, as `gpu[:TYPE][:N]` among other resources: those that ranks see, in place of all. Slurm reserves
+/// the others.
+pub(super) fn resources(text: &str) -> Option<Vec<OsString>> {
+    let gpus = text.split(',').filter_map(|part| part.strip_prefix("gpu"));
+    let mut result = Vec::new();
+    for gpu in gpus {
+        let fields = gpu.split('(').next()?.rsplit([':', '=']);
+        let count = fields.map(str::parse::<usize>).next()?;
+        let count = if gpu.is_empty() {
+            1
+        } else {
+            count.unwrap_or(1)
+        };
+        result.extend(visible(count, |name| std::env::var(name).ok()));
+    }
+    Some(result)
+}
+
+/// `N` or `TYPE:N` GPUs of each host.
+pub(super) fn gpus_of_host(text: &str) -> Option<Vec<OsString>> {
+    resources(&format!("gpu:{text}"))
+}
+
+/// The variables by which programs see only so many of the GPUs that they see now.
+pub(super) fn visible(count: usize, variable: impl Fn(&str) -> Option<String>) -> Vec<OsString> {
+    const NAMES: [&str; 3] = [
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "ZE_AFFINITY_MASK",
+    ];
+    let numbers = (0..count).map(|gpu| gpu.to_string());
+    let numbers: Vec<String> = numbers.collect();
+    let assignment = |name: &str| {
+        let seen = match variable(name) {
+            Some(list) => list.split(',').take(count).collect::<Vec<_>>().join(","),
+            None => numbers.join(","),
+        };
+        ["-x".into(), format!("{name}={seen}").into()]
+    };
+    NAMES.into_iter().flat_map(assignment).collect()
+}
+
+/// Where Hydra has memory from.
+pub(super) fn memory(text: &str) -> Option<Vec<OsString>> {
+    match text.split(':').next()? {
+        "none" | "default" => words(&["--mem-bind", "none"]),
+        "firsttouch" | "local" | "bind" => words(&["--mem-bind", "local"]),
+        "nexttouch" | "prefer" | "preferred" => words(&["--mem-bind", "prefer"]),
+        "interleave" => words(&["--mem-bind", "interleave"]),
+        _ => None,
+    }
+}
+
 /// Where srun has memory from. Source: srun(1), --mem-bind.
 pub(super) fn mem_bind(text: &str) -> Option<Vec<OsString>> {
     match text {
         "no" | "none" => words(&["--mem-bind", "none"]),
         "local" => words(&["--mem-bind", "local"]),
         "prefer" | "p" | "prefer,local" => words(&["--mem-bind", "prefer"]),
+        _ => None,
+    }
+}
+
+/// Slurm's hints on how tasks use cores: without hardware threads each is bound to a core.
+pub(super) fn hint(text: &str) -> Option<Vec<OsString>> {
+    match text {
+        "nomultithread" => words(&["--bind-to", "core"]),
+        "multithread" => words(&["--bind-to", "hwthread"]),
         _ => None,
     }
 }
@@ -151,7 +192,7 @@ pub(super) fn distribution(text: &str) -> Option<Vec<OsString>> {
 fn unit(text: &str) -> Option<&'static str> {
     Some(match text {
         "hwthread" | "hwt" | "thread" | "threads" => "hwthread",
-        "core" | "cores" => "core",
+        "core" | "cores" | "l1cache" => "core",
         "l2" | "l2cache" => "l2",
         "l3" | "l3cache" => "l3",
         "numa" | "ldoms" => "numa",
@@ -189,13 +230,71 @@ pub(super) fn mapping(text: &str) -> Option<Vec<OsString>> {
     for modifier in parts {
         match modifier.split_once('=') {
             Some(("pe", count)) => add("--cpus-per-rank", Some(count)),
-            None if modifier == "oversubscribe" => add("--oversubscribe", None),
-            None if modifier == "nooversubscribe" => add("--no-oversubscribe", None),
+            None => match modifier {
+                "oversubscribe" => add("--oversubscribe", None),
+                "nooversubscribe" => add("--no-oversubscribe", None),
+                "display" => add("-v", None),
+                "donotlaunch" => add("--dry-run", None),
+                // Spawned processes are placed as the others, and hardware threads are CPUs.
+                "inherit" | "noinherit" | "hwtcpus" | "corecpus" => {}
+                _ => return None,
+            },
             _ => return None,
         }
     }
     Some(result)
 }
+
+/// `K:UNIT` of Open MPI 4.
+pub(super) fn per_resource(text: &str) -> Option<Vec<OsString>> {
+    mapping(&format!("ppr:{text}"))
+}
+
+/// The order in which Open MPI numbers ranks: only that in which they are laid out.
+pub(super) fn ranking(text: &str) -> Option<Vec<OsString>> {
+    matches!(text, "slot" | "fill").then(Vec::new)
+}
+
+/// What Open MPI 5 shows before the launch.
+pub(super) fn display(text: &str) -> Option<Vec<OsString>> {
+    let mut result = Vec::new();
+    for part in text.split(',') {
+        result.push(match part.split([':', '=']).next()? {
+            "map" | "allocation" => "-v".into(),
+            "map-devel" | "topo" | "cpus" => "--explain".into(),
+            "bind" => "--report-bindings".into(),
+            _ => return None,
+        });
+    }
+    Some(result)
+}
+
+/// `--runtime-options` of Open MPI 5.
+pub(super) fn runtime(text: &str) -> Option<Vec<OsString>> {
+    let mut result = Vec::new();
+    for part in text.split(',') {
+        let (name, value) = part.split_once('=').unwrap_or((part, "true"));
+        let option: &[&str] = match (name.to_ascii_lowercase().as_str(), value) {
+            ("timeout", seconds) => &["--timeout", seconds],
+            ("spawn-timeout", seconds) => &["--spawn-timeout", seconds],
+            ("show-progress" | "aggregate-help-messages" | "fwd-environment", _) => &[],
+            ("error-nonzero-status", "1" | "true" | "yes") => &[],
+            (_, "0" | "false" | "no") if name != "error-nonzero-status" => &[],
+            ("error-nonzero-status", _) => &["--no-kill-on-bad-exit"],
+            ("recoverable" | "continuous", _) => &["--on-failure", "continue"],
+            ("donotlaunch", _) => &["--dry-run"],
+            ("stop-on-exec", _) => &["--stop-on-exec"],
+            ("stop-in-init", _) => &["--stop-in-init"],
+            ("report-state-on-timeout" | "get-stack-traces", _) => &["--stacks"],
+            _ => return None,
+        };
+        result.extend(option.iter().map(OsString::from));
+    }
+    Some(result)
+}
+
+/// A command under which standard error of a rank goes where its standard output goes.
+pub(super) const MERGED: &str = "sh -c 'exec \"$@\" 2>&1' sh";
 
 /// What Open MPI and Hydra bind ranks to.
 pub(super) fn binding(text: &str) -> Option<Vec<OsString>> {
@@ -258,15 +357,24 @@ pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
     Some(result)
 }
 
-/// What Open MPI 5 does with output: `tag`, `rank` or `dir=DIR`; a pattern of ours is one too.
+/// `--output` of Open MPI 5: `tag`, `timestamp`, `dir=DIR` and others; a pattern of ours is one too.
 pub(super) fn streams(text: &str) -> Option<Vec<OsString>> {
-    match text {
-        "tag" | "rank" => words(&["--label"]),
-        "timestamp" => words(&["--timestamp"]),
-        _ if text.contains("%r") => words(&["--output", text]),
-        _ => {
-            let dir = text.strip_prefix("dir=")?;
-            words(&["--output", &format!("{dir}/%r.%s")])
-        }
+    if text.contains("%r") {
+        return words(&["--output", text]);
     }
+    let mut result = Vec::new();
+    for part in text.split(',') {
+        let part = part.strip_suffix(":nocopy").unwrap_or(part);
+        result.extend(match part {
+            "tag" | "tag-detailed" | "tag-fullname" | "rank" => words(&["--label"])?,
+            "timestamp" => words(&["--timestamps"])?,
+            "merge-stderr-to-stdout" | "merge" => words(&["--wrap", MERGED])?,
+            _ => {
+                let dir = part.strip_prefix("dir=");
+                let dir = dir.or_else(|| part.strip_prefix("directory="))?;
+                words(&["--output", &format!("{dir}/%r.%s")])?
+            }
+        });
+    }
+    Some(result)
 }

@@ -1,0 +1,227 @@
+//! Options of Hydra's mpiexec (MPICH, Intel MPI) that mean something else to `wireup run`, or nothing. Source: the help
+//! texts of MPICH 4.0 and 5.0 and of Intel MPI 2021.
+
+use super::values;
+use super::{NO_AGENTS, NO_COUNTERPART};
+use crate::cli::foreign_options::table::Meaning::{
+    Computed, Instead, Nothing, Option as Same, Redirect, Variable, VariableEverywhere, Words,
+};
+use crate::cli::foreign_options::table::{Habit, Setting, Stream, habit, setting};
+
+const TOOL: &str = "write --wrap with the command of the tool in front of the program, and --wrap-ranks with the ranks";
+const OWN_TOPOLOGY: &str = "wireup reads the topology with hwloc where an option needs it";
+const HOST_NAMES: &str = "ranks get the names of the hosts as they are given";
+const REPORTED: &str =
+    "the report of a failure names each rank that failed, and --json each exit code";
+const OWN_NAMES: &str = "wireup serves names itself; --names shares them between launches";
+
+pub(super) const HABITS: &[Habit] = &[
+    habit(&["timeout"], 1, Same("--timeout")),
+    habit(&["n", "np"], 1, Same("-n")),
+    habit(&["ppn", "perhost", "grr"], 1, Same("--ppn")),
+    habit(&["rr"], 0, Words(&["--ppn", "1"])),
+    habit(&["f", "machinefile", "machine"], 1, Same("--hostfile")),
+    habit(&["hosts", "host", "hosts-group"], 1, Same("--hosts")),
+    habit(&["wdir"], 1, Same("--wdir")),
+    habit(&["env"], 2, Variable),
+    habit(&["genv"], 2, VariableEverywhere),
+    habit(
+        &["genvall", "envall"],
+        0,
+        Nothing("ranks inherit the environment"),
+    ),
+    habit(&["envlist", "genvlist"], 1, Words(&["--env", "{1},"])),
+    habit(&["envnone", "genvnone"], 0, Words(&["--env", "none"])),
+    habit(
+        &["bind-to", "binding"],
+        1,
+        Computed(
+            values::binding,
+            "write -bind-to none, hwthread, core, l2, l3, numa, socket or user:LIST",
+        ),
+    ),
+    habit(
+        &["cpu-bind"],
+        1,
+        Computed(
+            values::binding,
+            "write --bind-to none, hwthread, core, l2, l3, numa, socket or cpu-list:LIST",
+        ),
+    ),
+    habit(
+        &["map-by"],
+        1,
+        Computed(
+            values::mapping,
+            "write -map-by slot, node, hwthread, core, l2, l3, numa or socket",
+        ),
+    ),
+    habit(
+        &["membind"],
+        1,
+        Computed(
+            values::memory,
+            "write --mem-bind none, local, prefer or interleave",
+        ),
+    ),
+    habit(
+        &["gpus-per-proc"],
+        1,
+        Computed(values::gpus, "write -gpus-per-proc with a number"),
+    ),
+    habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
+    habit(&["l", "prepend-rank"], 0, Words(&["--label"])),
+    habit(
+        &["prepend-pattern"],
+        1,
+        Instead(
+            "write -prepend-rank for the rank in front of each line, or --timestamps for the time",
+        ),
+    ),
+    habit(&["prepend-timestamp"], 0, Words(&["--timestamps"])),
+    habit(&["outfile-pattern"], 1, Redirect(Stream::Output)),
+    habit(&["errfile-pattern"], 1, Redirect(Stream::Error)),
+    habit(&["s"], 1, Same("--stdin")),
+    habit(&["verbose", "print-rank-map", "prot"], 0, Words(&["-v"])),
+    habit(
+        &["disable-auto-cleanup"],
+        0,
+        Words(&["--no-kill-on-bad-exit"]),
+    ),
+    habit(
+        &["skip-launch-node", "nolocal"],
+        0,
+        Instead(super::LIST_ONLY),
+    ),
+    habit(
+        &["rankmap"],
+        1,
+        Instead(
+            "write --layout NODE*RANKS,… for the ranks of each node in turn, or --rankfile FILE",
+        ),
+    ),
+    habit(
+        &["usize"],
+        1,
+        Instead("wireup tells programs the slots of the launch; name them: -hosts n1:SLOTS"),
+    ),
+    habit(
+        &["configfile"],
+        1,
+        Instead("write the programs of {1} into the line: mpiexec -n 1 ./a : -n 3 ./b"),
+    ),
+    habit(
+        &["gdb"],
+        0,
+        Instead("write --wrap 'xterm -e gdb --args', or `wireup debug` for a running job"),
+    ),
+    habit(
+        &["gdb-args"],
+        1,
+        Instead("write --wrap 'xterm -e gdb {1} --args'"),
+    ),
+    habit(
+        &["tv"],
+        0,
+        Instead(
+            "write --wrap with the command of the debugger, or start it with -a: totalview -args wireup run …",
+        ),
+    ),
+    habit(&["gtool", "gtoolfile"], 1, Instead(TOOL)),
+    habit(
+        &["aps", "mps"],
+        0,
+        Instead("write aps in front of the program"),
+    ),
+    habit(
+        &["check_mpi", "trace"],
+        0,
+        Instead("write -x LD_PRELOAD=LIBRARY with the library of the tool"),
+    ),
+    habit(&["tune"], 1, Instead("write -x I_MPI_TUNING_BIN={1}")),
+    habit(
+        &[
+            "launcher",
+            "bootstrap",
+            "launcher-exec",
+            "bootstrap-exec",
+            "rmk",
+            "branch-count",
+        ],
+        1,
+        Nothing(NO_AGENTS),
+    ),
+    habit(
+        &["enable-x", "disable-x", "pmi-port", "hybrid-hosts"],
+        0,
+        Nothing(NO_AGENTS),
+    ),
+    habit(
+        &["demux", "iface", "localhost"],
+        1,
+        Nothing(super::OWN_SOCKETS),
+    ),
+    habit(&["topolib"], 1, Nothing(OWN_TOPOLOGY)),
+    habit(
+        &["order-nodes"],
+        1,
+        Nothing("nodes are used in the order in which they are given"),
+    ),
+    habit(&["disable-hostname-propagation"], 0, Nothing(HOST_NAMES)),
+    habit(&["print-all-exitcodes"], 0, Nothing(REPORTED)),
+    habit(&["silent-abort"], 0, Nothing("one line reports an abort")),
+    habit(&["nameserver"], 1, Nothing(OWN_NAMES)),
+    habit(&["profile"], 0, Words(&["--timing"])),
+    habit(&["soft", "arch", "file"], 1, Instead(NO_COUNTERPART)),
+];
+
+/// Variables of Hydra, and those of Intel MPI's.
+pub(super) const SETTINGS: &[Setting] = &[
+    setting("MPIEXEC_TIMEOUT", "timeout"),
+    setting("I_MPI_MPIEXEC_TIMEOUT", "timeout"),
+    setting("I_MPI_JOB_TIMEOUT", "timeout"),
+    setting("HYDRA_HOST_FILE", "f"),
+    setting("I_MPI_HYDRA_HOST_FILE", "f"),
+    setting("I_MPI_HYDRA_HOSTS_GROUP", "hosts-group"),
+    setting("HYDRA_PPN", "ppn"),
+    setting("I_MPI_PERHOST", "ppn"),
+    setting("HYDRA_BINDING", "bind-to"),
+    setting("HYDRA_MAPPING", "map-by"),
+    setting("HYDRA_MEMBIND", "membind"),
+    setting("HYDRA_DEBUG", "verbose"),
+    setting("I_MPI_HYDRA_DEBUG", "verbose"),
+    setting("I_MPI_GTOOL", "gtool"),
+    setting("I_MPI_FAULT_CONTINUE", "disable-auto-cleanup"),
+    setting("HYDRA_LAUNCHER", "launcher"),
+    setting("HYDRA_BOOTSTRAP", "launcher"),
+    setting("I_MPI_HYDRA_BOOTSTRAP", "launcher"),
+    setting("HYDRA_LAUNCHER_EXEC", "launcher-exec"),
+    setting("HYDRA_BOOTSTRAP_EXEC", "launcher-exec"),
+    setting("I_MPI_HYDRA_BOOTSTRAP_EXEC", "launcher-exec"),
+    setting("HYDRA_RMK", "rmk"),
+    setting("I_MPI_HYDRA_RMK", "rmk"),
+    setting("HYDRA_IFACE", "iface"),
+    setting("I_MPI_HYDRA_IFACE", "iface"),
+    setting("HYDRA_TOPOLIB", "topolib"),
+    setting("I_MPI_HYDRA_TOPOLIB", "topolib"),
+    setting("I_MPI_HYDRA_NAMESERVER", "nameserver"),
+    setting("I_MPI_HYDRA_BRANCH_COUNT", "branch-count"),
+    setting("HYDRA_HOSTNAME_PROPAGATION", "disable-hostname-propagation"),
+];
+
+/// A file of Hydra's as a pattern of wireup's.
+///
+/// # Errors
+/// What to write instead.
+pub(super) fn file(name: &str) -> Result<String, String> {
+    let pattern = name.replace("%g", "0").replace("%p", "%n");
+    let mut kinds = pattern.split('%').skip(1);
+    let known = |kind: &str| kind.starts_with(['r', 'h', 'n']);
+    match kinds.all(known) {
+        true => Ok(pattern),
+        false => Err(
+            "in names of files write %r for the rank, %h for the host or %p for its number"
+                .to_owned(),
+        ),
+    }
+}

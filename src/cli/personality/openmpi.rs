@@ -1,0 +1,411 @@
+//! Options of Open MPI's mpirun that mean something else to `wireup run`, or nothing. Source: the help texts of Open MPI
+//! 4.1 and of PRRTE 3.0, which is the launcher of Open MPI 5.
+
+use super::values;
+use super::{NO_AGENTS, NO_COUNTERPART};
+use crate::cli::foreign_options::table::Meaning::{
+    Computed, Instead, Nothing, Option as Same, Parameter, Words,
+};
+use crate::cli::foreign_options::table::{Habit, Setting, habit, setting};
+
+const NO_DVM: &str =
+    "wireup starts each launch by itself, without a machine of daemons; leave it out";
+const NO_XML: &str = "write --json FILE for a stream of JSON";
+const DEBUGGER: &str =
+    "write --wrap 'xterm -e gdb --args', or start the debugger with: wireup run … as its launcher";
+const CPUS: &str = "write --bind-to cpu-list:LIST with the CPUs of each rank";
+const PARAMETER_FILE: &str = "write each parameter of {1} as --mca NAME VALUE";
+const DETAILS: &str = "what wireup does it shows with -v, --explain and --log debug";
+const PROGRESS: &str = "on a terminal wireup shows what a launch waits for";
+const NO_REPORT: &str = "wireup ps and --json show the launcher and its ranks";
+const RECOVERY: &str = "a rank that fails ends the job unless --on-failure continue is given";
+const LOOKED_UP: &str = "hosts are looked up by their agents";
+
+pub(super) const HABITS: &[Habit] = &[
+    habit(&["c", "np", "n"], 1, Same("-n")),
+    habit(&["N", "npernode"], 1, Same("--ppn")),
+    habit(&["npersocket"], 1, Words(&["--map-by", "ppr:{1}:package"])),
+    habit(
+        &["ppr"],
+        1,
+        Computed(
+            values::per_resource,
+            "write --ppr K:node, K:core, K:l2, K:l3, K:numa or K:socket",
+        ),
+    ),
+    habit(&["pernode"], 0, Words(&["--ppn", "1"])),
+    habit(&["bynode"], 0, Words(&["--map-by", "node"])),
+    habit(&["byslot"], 0, Words(&["--map-by", "slot"])),
+    habit(&["bycore"], 0, Words(&["--map-by", "core"])),
+    habit(
+        &["map-by"],
+        1,
+        Computed(
+            values::mapping,
+            "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
+        ),
+    ),
+    habit(
+        &["rank-by"],
+        1,
+        Computed(
+            values::ranking,
+            "ranks are numbered as they are laid out, see --map-by slot and node; leave it out",
+        ),
+    ),
+    habit(
+        &["bind-to"],
+        1,
+        Computed(
+            values::binding,
+            "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
+        ),
+    ),
+    habit(&["bind-to-none"], 0, Words(&["--bind-to", "none"])),
+    habit(&["bind-to-core"], 0, Words(&["--bind-to", "core"])),
+    habit(&["bind-to-socket"], 0, Words(&["--bind-to", "package"])),
+    habit(&["cpu-list", "cpu-set", "slot-list"], 1, Instead(CPUS)),
+    habit(
+        &["cpus-per-proc", "cpus-per-rank"],
+        1,
+        Same("--cpus-per-rank"),
+    ),
+    habit(&["report-bindings"], 0, Words(&["--report-bindings"])),
+    habit(&["rankfile", "rf"], 1, Same("--rankfile")),
+    habit(&["H", "host", "add-host"], 1, Same("--hosts")),
+    habit(
+        &[
+            "hostfile",
+            "machinefile",
+            "default-hostfile",
+            "add-hostfile",
+        ],
+        1,
+        Same("--hostfile"),
+    ),
+    habit(&["oversubscribe"], 0, Words(&["--oversubscribe"])),
+    habit(&["nooversubscribe"], 0, Words(&["--no-oversubscribe"])),
+    habit(&["nolocal"], 0, Instead(super::LIST_ONLY)),
+    habit(&["wdir", "wd"], 1, Same("--wdir")),
+    habit(
+        &["set-cwd-to-session-dir"],
+        0,
+        Instead(
+            "write --rank-tmpdir, whose directory $WIREUP_TMPDIR names, and change to it in the program",
+        ),
+    ),
+    habit(
+        &["tmpdir"],
+        1,
+        Instead("write TMPDIR={1} in front of the line"),
+    ),
+    habit(
+        &["path"],
+        1,
+        Instead("write -x PATH={1}:$PATH; programs are looked for there"),
+    ),
+    habit(
+        &["prefix"],
+        1,
+        Instead("write -x PATH={1}/bin:$PATH -x LD_LIBRARY_PATH={1}/lib"),
+    ),
+    habit(
+        &["app-pmix-prefix", "pmix-prefix"],
+        1,
+        Instead("write --libpmix {1}/lib/libpmix.so.2"),
+    ),
+    habit(
+        &["app"],
+        1,
+        Instead("write the programs of {1} into the line: mpirun -n 1 ./a : -n 3 ./b"),
+    ),
+    // Variables and parameters.
+    habit(&["mca", "gmca", "omca", "gomca"], 2, Parameter("OMPI_MCA_")),
+    habit(&["prtemca"], 2, Parameter("")),
+    habit(
+        &["pmixmca", "gpmixmca"],
+        2,
+        Words(&["-x", "PMIX_MCA_{1}={2}"]),
+    ),
+    habit(&["am", "tune"], 1, Instead(PARAMETER_FILE)),
+    habit(&["set-env"], 1, Same("-x")),
+    habit(&["unset-env"], 1, Instead("write --wrap 'env -u {1}'")),
+    habit(
+        &["append-env", "prepend-env"],
+        2,
+        Instead("write -x NAME=VALUE with the whole value"),
+    ),
+    habit(
+        &["gpu-support"],
+        1,
+        Instead("write --mca opal_cuda_support {1}"),
+    ),
+    habit(
+        &["gpus-per-proc"],
+        1,
+        Computed(values::gpus, "write -gpus-per-proc with a number"),
+    ),
+    habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
+    habit(
+        &["pset"],
+        1,
+        Instead("write --pset {1}=RANKS with the ranks of the program"),
+    ),
+    // Files.
+    habit(&["s", "preload-binary"], 0, Words(&["--preload-binary"])),
+    habit(&["preload-files"], 1, Same("--preload-files")),
+    // Output and input.
+    habit(
+        &["display-map", "display-allocation", "verbose", "v"],
+        0,
+        Words(&["-v"]),
+    ),
+    habit(
+        &[
+            "display-devel-map",
+            "display-devel-allocation",
+            "display-diffable-map",
+            "display-topo",
+            "debug-devel",
+            "d",
+        ],
+        0,
+        Words(&["--explain"]),
+    ),
+    habit(
+        &["display"],
+        1,
+        Computed(values::display, "write --display map, allocation or bind"),
+    ),
+    habit(&["do-not-launch"], 0, Words(&["--dry-run"])),
+    habit(&["tag-output"], 0, Words(&["--label"])),
+    habit(&["timestamp-output"], 0, Words(&["--timestamps"])),
+    habit(
+        &["merge-stderr-to-stdout"],
+        0,
+        Words(&["--wrap", values::MERGED]),
+    ),
+    habit(
+        &["output-filename", "output-directory"],
+        1,
+        Words(&["--output", "{1}/%r.%s"]),
+    ),
+    habit(
+        &["output"],
+        1,
+        Computed(
+            values::streams,
+            "write --tag-output for labels, or --output with a name with %r, which is the rank",
+        ),
+    ),
+    habit(&["stream-buffering"], 1, Nothing(super::UNBUFFERED)),
+    habit(&["stdin"], 1, Same("--stdin")),
+    habit(&["xml"], 0, Instead(NO_XML)),
+    habit(&["xml-file"], 1, Instead(NO_XML)),
+    habit(
+        &["xterm"],
+        1,
+        Instead("write --wrap 'xterm -e' --wrap-ranks {1}"),
+    ),
+    habit(
+        &["q", "quiet"],
+        0,
+        Nothing("wireup prints nothing of its own when all goes well"),
+    ),
+    // The end.
+    habit(&["timeout"], 1, Same("--timeout")),
+    habit(&["spawn-timeout"], 1, Same("--spawn-timeout")),
+    habit(
+        &["get-stack-traces", "report-state-on-timeout"],
+        0,
+        Words(&["--stacks"]),
+    ),
+    habit(
+        &["enable-recovery"],
+        0,
+        Words(&["--on-failure", "continue"]),
+    ),
+    habit(&["continuous"], 0, Words(&["--on-failure", "continue"])),
+    habit(&["disable-recovery"], 0, Nothing(RECOVERY)),
+    habit(
+        &["max-restarts"],
+        1,
+        Instead("wireup restarts no rank; --restartable admits one that another program restarts"),
+    ),
+    habit(
+        &["report-child-jobs-separately"],
+        0,
+        Instead("write --children independent, whose exit codes do not count"),
+    ),
+    habit(
+        &["with-ft"],
+        1,
+        Instead("write --on-failure continue, with which ranks survive others"),
+    ),
+    habit(
+        &["runtime-options"],
+        1,
+        Computed(
+            values::runtime,
+            "write --on-failure continue for recoverable, --dry-run for donotlaunch, --timeout and --stacks",
+        ),
+    ),
+    habit(
+        &["forward-signals"],
+        1,
+        Nothing("signals of the launcher go to all ranks"),
+    ),
+    // Debuggers.
+    habit(&["stop-on-exec"], 0, Words(&["--stop-on-exec"])),
+    habit(&["stop-in-init"], 0, Words(&["--stop-in-init"])),
+    habit(
+        &["stop-in-app"],
+        0,
+        Instead("write --stop-in-init or --stop-on-exec"),
+    ),
+    habit(&["debug", "tv"], 0, Instead(DEBUGGER)),
+    habit(&["debugger"], 1, Instead(DEBUGGER)),
+    habit(
+        &["output-proctable"],
+        0,
+        Instead("write `wireup ps --proctable JOB`, while the job runs"),
+    ),
+    habit(
+        &["report-pid", "report-uri", "report-events"],
+        1,
+        Nothing(NO_REPORT),
+    ),
+    // How processes are started, which programs do not notice.
+    habit(&["launch-agent", "max-vm-size"], 1, Nothing(NO_AGENTS)),
+    habit(
+        &[
+            "novm",
+            "noprefix",
+            "no-app-prefix",
+            "leave-session-attached",
+            "debug-daemons",
+            "debug-daemons-file",
+            "fwd-mpirun-port",
+            "enable-instant-on-support",
+            "use-regexp",
+            "set-sid",
+            "no-ready-msg",
+            "hetero-nodes",
+        ],
+        0,
+        Nothing(NO_AGENTS),
+    ),
+    habit(&["show-progress"], 0, Nothing(PROGRESS)),
+    habit(&["do-not-resolve"], 0, Nothing(LOOKED_UP)),
+    habit(
+        &["display-comm", "display-comm-finalize"],
+        0,
+        Nothing(DETAILS),
+    ),
+    habit(
+        &["use-hwthread-cpus"],
+        0,
+        Nothing("every CPU this process may use is a slot, hardware threads included"),
+    ),
+    habit(
+        &["allow-run-as-root"],
+        0,
+        Nothing("root may start launches"),
+    ),
+    habit(
+        &["personality"],
+        1,
+        Nothing("wireup detects which MPI a program uses"),
+    ),
+    habit(
+        &["ompi-server"],
+        1,
+        Instead("write --names STORE for names that launches share"),
+    ),
+    habit(
+        &["index-argv-by-rank"],
+        0,
+        Instead("read WIREUP_RANK in the program"),
+    ),
+    habit(&["hnp"], 1, Instead(NO_DVM)),
+    // Open MPI 4 has it without a value.
+    habit(&["dvm", "system-server"], 0, Instead(NO_DVM)),
+    habit(
+        &["keepalive", "singleton"],
+        1,
+        Instead("only programs that spawn write it, to prte"),
+    ),
+    habit(&["cf", "cartofile"], 1, Instead(NO_COUNTERPART)),
+];
+
+/// Parameters of the launcher, as variables (`OMPI_MCA_…`, `PRTE_MCA_…`) and behind `--mca` and `--prtemca`.
+pub(super) const SETTINGS: &[Setting] = &[
+    setting("MPIEXEC_TIMEOUT", "timeout"),
+    setting("hwloc_base_binding_policy", "bind-to"),
+    setting("hwloc_default_binding_policy", "bind-to"),
+    setting("hwloc_base_bind_to_core", "bind-to-core"),
+    setting("hwloc_base_bind_to_socket", "bind-to-socket"),
+    setting("hwloc_base_report_bindings", "report-bindings"),
+    setting("hwloc_base_use_hwthreads_as_cpus", "use-hwthread-cpus"),
+    setting("hwloc_base_cpu_list", "cpu-list"),
+    setting("hwloc_base_cpu_set", "cpu-set"),
+    setting("hwloc_base_slot_list", "slot-list"),
+    setting("hwloc_default_cpu_list", "cpu-list"),
+    setting("rmaps_base_mapping_policy", "map-by"),
+    setting("rmaps_base_schedule_policy", "map-by"),
+    setting("rmaps_default_mapping_policy", "map-by"),
+    setting("rmaps_base_ranking_policy", "rank-by"),
+    setting("rmaps_default_ranking_policy", "rank-by"),
+    setting("rmaps_base_oversubscribe", "oversubscribe"),
+    setting("rmaps_base_no_oversubscribe", "nooversubscribe"),
+    setting("rmaps_base_no_schedule_local", "nolocal"),
+    setting("rmaps_base_bynode", "bynode"),
+    setting("rmaps_base_byslot", "byslot"),
+    setting("rmaps_base_bycore", "bycore"),
+    setting("rmaps_base_pernode", "pernode"),
+    setting("rmaps_ppr_pernode", "pernode"),
+    setting("rmaps_base_n_pernode", "npernode"),
+    setting("rmaps_ppr_n_pernode", "npernode"),
+    setting("rmaps_base_n_persocket", "npersocket"),
+    setting("rmaps_ppr_n_persocket", "npersocket"),
+    setting("rmaps_base_pattern", "ppr"),
+    setting("rmaps_ppr_pattern", "ppr"),
+    setting("rmaps_base_cpus_per_proc", "cpus-per-proc"),
+    setting("rmaps_base_cpus_per_rank", "cpus-per-rank"),
+    setting("rmaps_base_display_map", "display-map"),
+    setting("rmaps_base_display_devel_map", "display-devel-map"),
+    setting("rmaps_base_display_diffable_map", "display-diffable-map"),
+    setting("rmaps_base_display_topo_with_map", "display-topo"),
+    setting("rmaps_rank_file_path", "rankfile"),
+    setting("orte_rankfile", "rankfile"),
+    setting("prte_rankfile", "rankfile"),
+    setting("orte_default_hostfile", "default-hostfile"),
+    setting("prte_default_hostfile", "default-hostfile"),
+    setting("orte_default_dash_host", "host"),
+    setting("prte_default_dash_host", "host"),
+    setting("orte_tag_output", "tag-output"),
+    setting("prte_tag_output", "tag-output"),
+    setting("orte_timestamp_output", "timestamp-output"),
+    setting("prte_timestamp_output", "timestamp-output"),
+    setting("orte_xml_output", "xml"),
+    setting("orte_xterm", "xterm"),
+    setting("prte_xterm", "xterm"),
+    setting(
+        "iof_base_redirect_app_stderr_to_stdout",
+        "merge-stderr-to-stdout",
+    ),
+    setting("orte_do_not_launch", "do-not-launch"),
+    setting("prte_do_not_launch", "do-not-launch"),
+    setting("orte_display_alloc", "display-allocation"),
+    setting("ras_base_display_alloc", "display-allocation"),
+    setting("orte_display_devel_alloc", "display-devel-allocation"),
+    setting("ras_base_display_devel_alloc", "display-devel-allocation"),
+    setting(
+        "orte_report_child_jobs_separately",
+        "report-child-jobs-separately",
+    ),
+    setting("orte_enable_recovery", "enable-recovery"),
+    setting("orte_report_launch_progress", "show-progress"),
+    setting("orte_launch_agent", "launch-agent"),
+    setting("prte_launch_agent", "launch-agent"),
+];

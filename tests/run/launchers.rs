@@ -1,0 +1,319 @@
+//! wireup under the names of other launchers: every option of their own help texts is taken or refused by its name, and
+//! what differs from `wireup run` is as there.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use crate::common::{Outcome, Run, mpis, not_checked};
+
+const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
+
+/// An option as a launcher's help has it, and how many values.
+type Known = (String, usize);
+
+fn as_launcher<'a>(words: impl IntoIterator<Item = &'a str>) -> Run {
+    Run::command(std::iter::once(WIREUP).chain(words))
+}
+
+/// What a launcher prints about its options.
+fn help_of(launcher: &Path, words: &[&str], variables: &[(&str, &Path)]) -> Option<String> {
+    let mut command = Command::new(launcher);
+    command.args(words);
+    for (name, value) in variables {
+        command.env(name, value);
+    }
+    let output = command.output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Lines of an option and its values, as Open MPI 4 (`-a|--b <arg0>`) and Hydra (`-a/-b {value}`) have them. Hydra shows
+/// no value of many that have one: those get one.
+fn of_lines(text: &str, between: char, unshown: usize) -> Vec<Known> {
+    let mut known = Vec::new();
+    for line in text
+        .lines()
+        .map(str::trim_start)
+        .filter(|line| line.starts_with('-'))
+    {
+        let (names, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let description = rest.find("  ").unwrap_or(rest.len());
+        let shown = rest[..description].matches(['<', '{']).count();
+        let values = if shown == 0 { unshown } else { shown };
+        known.extend(names.split(between).map(|name| (name.to_owned(), values)));
+    }
+    known
+}
+
+/// The quoted options in the first column of PRRTE's tables, which break lines.
+fn of_tables(text: &str) -> Vec<Known> {
+    let mut known = Vec::new();
+    let mut cell = String::new();
+    for line in text.lines() {
+        if !line.starts_with('|') {
+            for quoted in cell.split('"').skip(1).step_by(2) {
+                let name = quoted.split([' ', '<']).next().unwrap_or_default();
+                let values = quoted.matches('<').count();
+                known.push((
+                    name.to_owned(),
+                    values.min(1 + usize::from(quoted.contains("> <"))),
+                ));
+            }
+            cell.clear();
+            continue;
+        }
+        let part = line[1..].split('|').next().unwrap_or_default().trim();
+        if !cell.ends_with('-') {
+            cell.push(' ');
+        }
+        cell.push_str(part);
+    }
+    known.retain(|(name, _)| name.starts_with('-'));
+    known
+}
+
+/// `  -a, --bcd=value` and `      --bcd[=value]`.
+fn of_getopt(text: &str) -> Vec<Known> {
+    let mut known = Vec::new();
+    for line in text
+        .lines()
+        .map(str::trim_start)
+        .filter(|line| line.starts_with('-'))
+    {
+        let words = line
+            .split([' ', ','])
+            .take_while(|word| word.is_empty() || word.starts_with('-'));
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        let takes_value = words
+            .iter()
+            .any(|word| word.contains('=') && !word.contains("[="));
+        for word in words {
+            let name = word.split(['=', '[']).next().unwrap_or_default();
+            known.push((name.to_owned(), usize::from(takes_value)));
+        }
+    }
+    known
+}
+
+/// Values that are right for some options, whose meaning is checked late.
+fn value(option: &str) -> &'static str {
+    match option.trim_start_matches('-') {
+        "H" | "host" | "hosts" | "add-host" | "w" | "nodelist" | "hosts-group" => "localhost",
+        "wd" | "wdir" | "D" | "chdir" => ".",
+        "rf" | "rankfile" => "ranks",
+        "stdin" | "s" | "i" | "input" => "0",
+        _ => "2",
+    }
+}
+
+/// Fails unless wireup takes each option as that launcher, or refuses it by its name.
+#[track_caller]
+fn check(launcher: &str, known: &[Known]) {
+    assert!(known.len() > 40, "{launcher}: {known:?}");
+    let pages = ["-h", "--help", "-V", "--version", "--usage", "-info"];
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("2"), "localhost\n").unwrap();
+    fs::write(dir.path().join("ranks"), "rank 0=localhost slot=0\n").unwrap();
+    let mut wrong = Vec::new();
+    for (option, values) in known
+        .iter()
+        .filter(|(option, _)| !pages.contains(&&**option))
+    {
+        let values = vec![value(option); *values];
+        let output = Command::new(WIREUP)
+            .args([launcher, "--no-config", "--dry-run", "-n", "1", option])
+            .args(values)
+            .arg("true")
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let subject = said.strip_prefix("wireup: ").unwrap_or(&said);
+        let subject = subject.split([' ', ':', '=']).next().unwrap_or_default();
+        let is_other = subject.starts_with('-') && subject != option;
+        let is_unknown = said.contains("unexpected argument") || said.contains("is no option of");
+        if !output.status.success() && (is_other || is_unknown) {
+            wrong.push(format!("{launcher} {option}: {said}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.concat());
+}
+
+#[test]
+fn options_of_mpi_launchers_help_are_taken_or_refused() {
+    for mpi in mpis() {
+        let launcher = Path::new(&mpi.launcher);
+        let root = launcher.parent().and_then(Path::parent).unwrap_or(launcher);
+        let known = match &*mpi.name {
+            "openmpi4" => {
+                let words = ["--allow-run-as-root", "--help", "full"];
+                help_of(launcher, &words, &[]).map(|text| of_lines(&text, '|', 0))
+            }
+            "openmpi5" => {
+                let prefixes = [("OPAL_PREFIX", root), ("PRTE_PREFIX", root)];
+                let help = help_of(&launcher.with_file_name("prterun"), &["--help"], &prefixes);
+                help.map(|text| of_tables(&text))
+            }
+            _ => help_of(launcher, &["--help"], &[]).map(|text| of_lines(&text, '/', 1)),
+        };
+        let Some(known) = known else {
+            not_checked(&format!(
+                "the options of {}: its launcher prints no help",
+                mpi.name
+            ));
+            continue;
+        };
+        let names: &[&str] = match mpi.libpmix {
+            Some(_) => &["mpirun", "mpiexec"],
+            None => &["mpiexec.hydra", "mpiexec"],
+        };
+        for name in names {
+            check(name, &known);
+        }
+    }
+}
+
+#[test]
+fn options_of_srun_help_are_taken_or_refused() {
+    let paths = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&paths)
+        .map(|dir| dir.join("srun"))
+        .find(|path| path.is_file());
+    let dir = tempfile::tempdir().unwrap();
+    let conf = dir.path().join("slurm.conf");
+    let text = "ClusterName=a\nSlurmctldHost=localhost\nNodeName=localhost CPUs=1\nPartitionName=p Nodes=ALL\n";
+    fs::write(&conf, text).unwrap();
+    let help = found.and_then(|srun| help_of(&srun, &["--help"], &[("SLURM_CONF", &conf)]));
+    match help {
+        Some(text) => check("srun", &of_getopt(&text)),
+        None => not_checked("the options of srun: needs slurm-client"),
+    }
+}
+
+/// A script in the directory of a run.
+fn script(run: &Run, name: &str, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = run.dir().join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn mpirun_finds_program_in_working_directory() {
+    for (launcher, code) in [("mpirun", 0), ("mpiexec.hydra", 127)] {
+        let run = as_launcher([launcher, "--no-config", "-n", "1", "only-here"]);
+        script(&run, "only-here", "echo here");
+        let outcome = run.run().expect(code);
+        assert_eq!(outcome.out().contains("here"), code == 0, "{outcome:?}");
+    }
+}
+
+#[test]
+fn mpiexec_hydra_runs_more_ranks_than_cores() {
+    let count = std::thread::available_parallelism().unwrap().get() + 2;
+    let count = count.to_string();
+    let words = ["--no-config", "-n", &count, "echo", "x"];
+    let outcome = as_launcher(["mpiexec.hydra"].into_iter().chain(words)).run();
+    let lines = outcome.expect_quiet_success().sorted_lines();
+    assert_eq!(lines.len().to_string(), count);
+    let outcome = as_launcher(["mpirun"].into_iter().chain(words))
+        .run()
+        .expect(125);
+    outcome.expect_one_line(&["--oversubscribe"]);
+}
+
+fn read(dir: &Path, name: &str) -> String {
+    fs::read_to_string(dir.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn srun_redirects_streams_of_tasks() {
+    let task = "cat; echo out $WIREUP_RANK; echo err >&2";
+    let front = ["srun", "--no-config", "-n", "2"];
+    let oversubscribed = ["-c", "1", "--cpu-bind=none"];
+    let program = ["sh", "-c", task];
+    let words = |files: &'static [&'static str]| {
+        let options = front.iter().chain(&oversubscribed).chain(files);
+        options.chain(&program).copied().collect::<Vec<_>>()
+    };
+    let start = |files: &'static [&'static str]| {
+        let run = as_launcher(words(files));
+        for (name, text) in [("in.0", "zero\n"), ("in.1", "one\n")] {
+            fs::write(run.dir().join(name), text).unwrap();
+        }
+        run.run()
+    };
+    let outcome = start(&["-o", "out.%t", "-e", "err.%t", "-i", "in.%t"]).expect_quiet_success();
+    let dir: PathBuf = outcome.dir().to_owned();
+    assert_eq!(outcome.out(), "");
+    assert_eq!(read(&dir, "out.0"), "zero\nout 0\n");
+    assert_eq!(read(&dir, "out.1"), "one\nout 1\n");
+    assert_eq!(read(&dir, "err.1"), "err\n");
+    let outcome = start(&["-o", "all", "-e", "err", "-i", "in.0"]);
+    let outcome: Outcome = outcome.expect(0);
+    assert_eq!(outcome.sorted_lines(), ["out 0", "out 1", "zero", "zero"]);
+    assert_eq!(read(outcome.dir(), "err"), "err\nerr\n");
+    let outcome = start(&["--output=both", "--input=none"]).expect_quiet_success();
+    let both = read(outcome.dir(), "both");
+    let mut both: Vec<&str> = both.lines().collect();
+    both.sort_unstable();
+    assert_eq!(both, ["err", "err", "out 0", "out 1"]);
+}
+
+#[test]
+fn options_without_effect_are_named_with_verbose() {
+    let words = ["srun", "--no-config", "-n", "1", "--mem=4G", "-p", "debug"];
+    let quiet = as_launcher(words.into_iter().chain(["true"])).run();
+    quiet.expect_quiet_success();
+    let verbose = as_launcher(words.into_iter().chain(["-v", "true"]))
+        .run()
+        .expect(0);
+    for note in [
+        "--mem=4G has no effect: it belongs to the allocation",
+        "-p has no effect",
+    ] {
+        assert!(verbose.err().contains(note), "{verbose:?}");
+    }
+}
+
+#[test]
+fn mpiexec_timeout_variable_ends_job() {
+    let run = as_launcher(["mpiexec", "--no-config", "-n", "1", "sleep", "600"]);
+    let outcome = run
+        .env("MPIEXEC_TIMEOUT", OsStr::new("1"))
+        .run()
+        .expect(124);
+    assert!(outcome.err().contains("1 s"), "{outcome:?}");
+}
+
+#[test]
+fn launcher_texts_name_launcher() {
+    for (launcher, meant) in [
+        ("srun", "Slurm"),
+        ("mpirun", "Open MPI"),
+        ("mpiexec.hydra", "MPICH"),
+    ] {
+        let version = as_launcher([launcher, "--version"])
+            .run()
+            .expect_quiet_success()
+            .out();
+        let first = format!("wireup {} as {launcher}: ", env!("CARGO_PKG_VERSION"));
+        assert!(
+            version.starts_with(&first) && version.contains(meant),
+            "{version}"
+        );
+        let help = as_launcher([launcher, "--help"])
+            .run()
+            .expect_quiet_success()
+            .out();
+        assert!(
+            help.contains(&format!("Usage: {launcher} [OPTIONS] PROGRAM")),
+            "{help}"
+        );
+        assert!(help.lines().all(|line| line.len() <= 200), "{help}");
+    }
+}
