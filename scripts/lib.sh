@@ -140,7 +140,7 @@ require_cargo() {
     # rustup's directory is not in the PATH of a shell that was open before it was installed.
     command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
     command -v cargo >/dev/null ||
-        die "cargo not found: install a current stable Rust (1.90 or newer) with rustup"
+        die "cargo not found: install a current stable Rust (1.95 or newer) with rustup"
 }
 
 # Runs the tests of all executables as one queue.

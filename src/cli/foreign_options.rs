@@ -104,6 +104,10 @@ pub(super) fn translate(
                 result.words.push(respelled);
                 takes_next
             }
+            Word::Unknown if let Some(words) = numbered(own, &word) => {
+                result.words.extend(words);
+                false
+            }
             Word::Unknown => {
                 result.unknown = Some(word.clone());
                 result.words.push(word);
@@ -312,12 +316,30 @@ fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
 
 /// The entry of a name behind one dash with its number, as in `-N2` and `-np2`.
 fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
+    let (name, value) = split_number(word)?;
+    let (habit, _) = among(habits, name)?;
+    Some((habit, Some(value.to_owned())))
+}
+
+/// The words of an option of ours behind one dash with its number, as in `-ppn2`.
+fn numbered(own: &Own, word: &OsStr) -> Option<[OsString; 2]> {
+    let (name, value) = split_number(word)?;
+    match own.read(name) {
+        Word::SingleDash {
+            respelled,
+            takes_next: true,
+        } => Some([respelled, value.to_owned()]),
+        _ => None,
+    }
+}
+
+/// A name behind one dash, and the number that follows it in the same word.
+fn split_number(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = word.as_bytes();
     let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit());
     let (name, value) = bytes.split_at(bytes.len() - digits.count());
     let is_joined = !value.is_empty() && !name.starts_with(b"--");
-    let (habit, _) = among(habits, OsStr::from_bytes(name)).filter(|_| is_joined)?;
-    Some((habit, Some(OsStr::from_bytes(value).to_owned())))
+    is_joined.then(|| (OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
 /// As [`habit`], among these.

@@ -225,14 +225,14 @@ impl Personality {
         let next = Own::of::<NextApp>();
         for part in parts.iter().skip(1) {
             let hosts = ["--hosts", "--hostfile"].into_iter();
-            let hosts = hosts.filter(|name| option(own, &part.words, name).is_some());
-            if let Some(name) = hosts.last() {
+            let mut hosts = hosts.filter(|name| option(own, &part.words, name).is_some());
+            if let Some(name) = hosts.next_back() {
                 let typed = part
                     .pieces
                     .iter()
                     .find(|(_, words)| words.first().is_some_and(|word| word == name));
                 return Err(ForeignError::Instead {
-                    option: typed.map_or(name.into(), |(typed, _)| typed.clone()),
+                    option: typed.map_or_else(|| name.into(), |(typed, _)| typed.clone()),
                     advice: HOSTS_OF_PROGRAM.to_owned(),
                 });
             }

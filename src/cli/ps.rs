@@ -355,7 +355,7 @@ mod tests {
             let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             choose(&words, all).map_err(|error| error.to_string())
         };
-        assert_eq!(chosen(&[], &[one.clone()]), Ok(vec![0]));
+        assert_eq!(chosen(&[], std::slice::from_ref(&one)), Ok(vec![0]));
         assert_eq!(chosen(&["78"], &[one.clone(), other.clone()]), Ok(vec![1]));
         let none = chosen(&[], &[]).unwrap_err();
         assert_eq!(none, "name a JOB; you have no jobs on this machine");

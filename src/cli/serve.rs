@@ -11,6 +11,7 @@ use std::process::Command;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint};
 
+use super::foreign_options::table::OWN;
 use super::foreign_options::{ForeignError, translate};
 use super::line::{Own, Word};
 use super::run::{RunArgs, names_program};
@@ -129,7 +130,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
     });
     let all = Own::from(command.args(others));
     let (name, words) = line.split_at(line.len().min(2));
-    let translated = translate(&all, &[], words.to_vec())?;
+    let translated = translate(&all, &OWN, words.to_vec())?;
     let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);
     let mut words = translated.words.into_iter();
     while let Some(word) = words.next() {

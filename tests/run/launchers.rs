@@ -106,6 +106,9 @@ fn value(option: &str) -> &'static str {
         "wd" | "wdir" | "D" | "chdir" => ".",
         "rf" | "rankfile" => "ranks",
         "stdin" | "s" | "i" | "input" => "0",
+        // This machine is one host, and may have no GPU.
+        "N" | "nodes" => "1",
+        "gpus-per-proc" | "gpus-per-task" => "0",
         _ => "2",
     }
 }

@@ -339,7 +339,7 @@ pub(super) fn is_read(name: &str, variable: impl Fn(&str) -> Option<OsString>) -
     // Higher numbers are those of the script of a job and of its shell.
     let step = variable("SLURM_STEP_ID").and_then(|step| step.to_str()?.parse::<u64>().ok());
     let in_task = is_set("WIREUP_RANK") || step.is_some_and(|step| step < 0xffff_fff0);
-    !in_task && !(is_set("SLURM_JOB_ID") && OF_JOBS.contains(&name))
+    !(in_task || is_set("SLURM_JOB_ID") && OF_JOBS.contains(&name))
 }
 
 /// What srun takes where nothing is said: one task for each node, and tasks spread evenly over nodes.

@@ -1,8 +1,7 @@
 //! Jobs that Slurm suspends and resumes.
 
 use std::fs;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::eventually;
 use crate::slurm_cluster::Slurm;
@@ -28,7 +27,11 @@ fn a_job_that_is_suspended_goes_on_when_it_is_resumed() {
     };
     assert_eq!(slurm.ask(&["scontrol", "suspend", &job]), "");
     eventually("the job is suspended", || is_in("SUSPENDED"));
-    thread::sleep(SUSPENSION);
+    let suspended = Instant::now();
+    eventually(
+        "the agents have been silent for longer than they may be",
+        || (suspended.elapsed() > SUSPENSION).then_some(()),
+    );
     assert_eq!(slurm.ask(&["scontrol", "resume", &job]), "");
     eventually("the job is resumed", || is_in("RUNNING"));
     fs::write(slurm.dir().join("go"), "").unwrap();
