@@ -126,11 +126,12 @@ pub(super) fn translate(
     Ok(result)
 }
 
-/// The options that variables of the environment ask for.
+/// The options that variables of the environment ask for, each of which must be valid by itself.
 pub(super) fn of_environment<'v>(
     dialect: &Dialect,
     variable: impl Fn(&str) -> Option<OsString>,
     names: impl IntoIterator<Item = &'v str>,
+    is_valid: impl Fn(&[OsString]) -> bool,
 ) -> Translated {
     let mut result = Translated::default();
     for name in names {
@@ -141,16 +142,28 @@ pub(super) fn of_environment<'v>(
         shown.push("=");
         shown.push(&value);
         // A variable may be meant for another launcher: it cannot refuse a launch.
-        match apply_setting(dialect, setting, &shown, value, &mut result) {
+        let mut one = Translated::default();
+        match apply_setting(dialect, setting, &shown, value, &mut one) {
             Err(ForeignError::Instead { advice, .. }) => result.ignore(&shown, &advice),
             Err(error) => result.notes.push(error.to_string()),
-            Ok(()) => {}
+            Ok(()) if !is_valid(&[&one.words[..], &one.everywhere].concat()) => {
+                result.ignore(&shown, "wireup has no such value");
+            }
+            Ok(()) => result.append(one),
         }
     }
     result
 }
 
 impl Translated {
+    fn append(&mut self, mut other: Self) {
+        self.words.append(&mut other.words);
+        self.everywhere.append(&mut other.everywhere);
+        self.notes.append(&mut other.notes);
+        self.pieces.append(&mut other.pieces);
+        self.redirects.append(&mut other.redirects);
+    }
+
     fn ignore(&mut self, option: &OsStr, reason: &str) {
         let note = format!("{} has no effect: {reason}", option.display());
         self.notes.push(note);
@@ -318,7 +331,9 @@ fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
 fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
     let (name, value) = split_number(word)?;
     let (habit, _) = among(habits, name)?;
-    Some((habit, Some(value.to_owned())))
+    // Numbers behind a letter may be optional; a longer name that takes no value has none.
+    let takes_number = habit.values > 0 || name.len() == 2;
+    takes_number.then(|| (habit, Some(value.to_owned())))
 }
 
 /// The words of an option of ours behind one dash with its number, as in `-ppn2`.

@@ -23,7 +23,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use clap::{Args, ValueHint};
+use clap::{Args, Parser as _, ValueHint};
 
 use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
@@ -37,6 +37,12 @@ use super::{prte, singleton};
 use crate::failure::RunFailure;
 use crate::report::printable::printable;
 use crate::sys::access::is_program;
+
+/// Whether these words are options of `wireup run` with values that it takes.
+fn are_options(words: &[OsString]) -> bool {
+    let line = ["run".into()].into_iter().chain(words.iter().cloned());
+    RunArgs::try_parse_from(line.chain(["program".into()])).is_ok()
+}
 
 /// A program whose place wireup takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,7 +189,7 @@ impl Personality {
         let names = dialect.variables();
         let is_read = |name: &&str| self != Self::Srun || srun::is_read(name, variable);
         let names = names.iter().map(String::as_str).filter(is_read);
-        let mut set = of_environment(&dialect, variable, names);
+        let mut set = of_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
         let mut line = Line::default();
         let mut everywhere = set.everywhere;

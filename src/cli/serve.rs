@@ -134,6 +134,11 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
     let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);
     let mut words = translated.words.into_iter();
     while let Some(word) = words.next() {
+        // Behind it are options of `wireup run` anyway.
+        if word == "--" {
+            others.extend(words.by_ref());
+            break;
+        }
         let meaning = all.read(&word);
         let target = match serve.knows(&word) {
             true => &mut sorted,

@@ -74,6 +74,7 @@ pub(super) fn connect_to_parent(job: &str) -> rustix::io::Result<OwnedFd> {
 /// A keeper as it was found.
 struct RunningKeeper {
     pid: i32,
+    uid: u32,
     job: String,
 }
 
@@ -81,11 +82,12 @@ struct RunningKeeper {
 fn keepers() -> Vec<RunningKeeper> {
     let found = procfs::processes().into_iter().filter_map(|process| {
         let pid = process.pid;
+        let (uid, _) = procfs::owner(pid)?;
         let is_keeper = procfs::command_line(pid).get(1)? == COMMAND;
         let environment = is_keeper.then(|| Environment::of(pid)).flatten()?;
         let job = std::str::from_utf8(environment.get(NAME)?).ok()?;
         let job = is_job(job).then(|| job.to_owned())?;
-        Some(RunningKeeper { pid, job })
+        Some(RunningKeeper { pid, uid, job })
     });
     found.collect()
 }
@@ -101,7 +103,8 @@ pub(super) fn is_kept(job: &str) -> bool {
 /// If there is none, or more than one, or it does not accept.
 pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), RunFailure> {
     let means = |keeper: &&RunningKeeper| match text {
-        None => true,
+        // Root names the jobs of others.
+        None => keeper.uid == rustix::process::geteuid().as_raw(),
         Some(text) => {
             let digits = text.strip_prefix(PREFIX).unwrap_or(text);
             !digits.is_empty() && keeper.job[PREFIX.len()..].starts_with(digits)

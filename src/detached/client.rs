@@ -22,13 +22,20 @@ use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;
 
-/// Starts a keeper for a launcher with these arguments after `run`; the job's name. The launcher may not have parsed
-/// the arguments yet.
+/// A job whose keeper this process has started. Signals wait for the keeper.
+pub struct KeptJob {
+    pub name: String,
+    signals: Signals,
+}
+
+/// Starts a keeper for a launcher with these arguments after `run`. The launcher may not have parsed the arguments yet.
 ///
 /// # Errors
 /// [`RunFailure`] when it cannot be started.
-pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
+pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, RunFailure> {
     let own = |error: io::Error| RunFailure::system("cannot start the job's keeper", error);
+    // A signal that ended this process would leave the keeper.
+    let signals = take_signals()?;
     let job = JobNames::default().fresh()?;
     descriptors::reserve_low().map_err(|error| own(error.into()))?;
     let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
@@ -38,7 +45,8 @@ pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
     drop(theirs);
     let mut byte = [0];
     if std::fs::File::from(ready).read(&mut byte).map_err(own)? > 0 {
-        return Ok(job.as_str().to_owned());
+        let name = job.as_str().to_owned();
+        return Ok(KeptJob { name, signals });
     }
     Err(match wait_for_end(&keeper.pidfd) {
         // It has reported why on standard error.
@@ -50,15 +58,26 @@ pub fn start_keeper(args: &[OsString]) -> Result<String, RunFailure> {
     })
 }
 
-/// Waits until all ranks of a job have been started; the exit code if it ends before, after all output was shown.
-/// Signals are passed on as by [`attach`].
-///
-/// # Errors
-/// Those of [`attach`].
-pub fn await_start(job: &str) -> Result<Option<u8>, RunFailure> {
-    match connected(Some(job), &ToKeeper::AwaitStart, false)?.run()? {
-        ClientEnd::Started | ClientEnd::Left => Ok(None),
-        ClientEnd::Ended(code) => Ok(Some(code)),
+impl KeptJob {
+    /// Waits until all ranks of the job have been started; the exit code if it ends before, after all output was shown.
+    /// Signals are passed on as by [`attach`].
+    ///
+    /// # Errors
+    /// Those of [`attach`].
+    pub fn await_start(self) -> Result<Option<u8>, RunFailure> {
+        let request = ToKeeper::AwaitStart;
+        match connected(Some(&self.name), &request, false, self.signals)?.run()? {
+            ClientEnd::Started | ClientEnd::Left => Ok(None),
+            ClientEnd::Ended(code) => Ok(Some(code)),
+        }
+    }
+
+    /// As [`attach`], with standard input.
+    ///
+    /// # Errors
+    /// Those of [`attach`].
+    pub fn attach(self) -> Result<u8, RunFailure> {
+        attached(Some(&self.name), true, self.signals)
     }
 }
 
@@ -147,10 +166,20 @@ fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
 /// # Errors
 /// [`RunFailure`] when there is no such job, another client attaches, or the job's keeper was killed.
 pub fn attach(job: Option<&str>, with_input: bool) -> Result<u8, RunFailure> {
-    match connected(job, &ToKeeper::Attach, with_input)?.run()? {
+    // Before anything that a signal could end.
+    attached(job, with_input, take_signals()?)
+}
+
+fn attached(job: Option<&str>, with_input: bool, signals: Signals) -> Result<u8, RunFailure> {
+    match connected(job, &ToKeeper::Attach, with_input, signals)?.run()? {
         ClientEnd::Started | ClientEnd::Left => Ok(0),
         ClientEnd::Ended(code) => Ok(code),
     }
+}
+
+fn take_signals() -> Result<Signals, RunFailure> {
+    Signals::take(&ignored_at_start(), false)
+        .map_err(|errno| RunFailure::system("cannot take signals", errno))
 }
 
 /// A client with this request.
@@ -158,10 +187,8 @@ fn connected(
     job: Option<&str>,
     request: &ToKeeper,
     with_input: bool,
+    signals: Signals,
 ) -> Result<Client, RunFailure> {
-    // Before anything that a signal could end.
-    let signals = Signals::take(&ignored_at_start(), false)
-        .map_err(|errno| RunFailure::system("cannot take signals", errno))?;
     let (job, socket) = address::connect(job)?;
     let mut client = Client::new(job, socket, signals, with_input);
     client.connection.queue(request);

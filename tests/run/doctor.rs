@@ -170,7 +170,7 @@ const FAULTS: &[Fault] = &[
     ),
     (
         "cpus",
-        "9 ranks on 1 processors",
+        "9 ranks on 1 processor",
         "taskset -cp 0 $$ >/dev/null",
         &["--ppn", "9"],
     ),

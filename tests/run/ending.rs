@@ -81,7 +81,7 @@ fn policies_that_make_no_sense_are_refused() {
     let outcome = Run::ranks(2, ["--grace", "-1", "true"]).run();
     outcome
         .expect(125)
-        .expect_one_line(&["--grace", "0 or more"]);
+        .expect_one_line(&["--grace", "give a number of seconds"]);
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
         ),
         (
             &["--hosts", "a", "--tree-width", "1", "true"],
-            "1 is not in 2..",
+            "give a number, 2 or more",
         ),
     ] {
         let outcome = Run::new(["--dry-run"].iter().chain(args)).run();

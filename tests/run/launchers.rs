@@ -108,6 +108,7 @@ fn value(option: &str) -> &'static str {
         "stdin" | "s" | "i" | "input" => "0",
         // This machine is one host, and may have no GPU.
         "N" | "nodes" => "1",
+        "output-filename" => "out",
         "gpus-per-proc" | "gpus-per-task" => "0",
         _ => "2",
     }

@@ -407,6 +407,11 @@ fn report_page_verdict_names_cause_and_duration() {
             "failed",
         ),
         (
+            ended(0, &format!(r#"{{"kind":"rank_failed",{rank},"code":3}}"#)),
+            "Succeeded: 3 ranks on 2 hosts, 1 rank failed, in 0.44 s",
+            "succeeded",
+        ),
+        (
             ended(7, &format!(r#"{{"kind":"aborted",{rank},"code":7}}"#)),
             "Failed: rank 1, aborted with code 7, after 0.39 s",
             "failed",

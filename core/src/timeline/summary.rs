@@ -62,8 +62,10 @@ pub fn summary(timeline: &Timeline) -> Vec<String> {
 
 /// Each part of the critical path with its time and share, and the side that needed it.
 pub fn breakdown(timeline: &Timeline) -> Breakdown {
-    let total = timeline.end().max(1);
     let mut parts = path(timeline);
+    // A record that was cut off may know the end of a part and of no rank.
+    let until = parts.iter().map(|part| part.until).max();
+    let total = timeline.end().max(until.unwrap_or_default()).max(1);
     let (mut from, mut own) = (0, 0);
     for part in &mut parts {
         part.took = part.until.saturating_sub(from);

@@ -116,6 +116,7 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["pty"], 0, Words(&["--pty", "0"])),
     habit(&["v", "verbose"], 0, Words(&["-v"])),
+    habit(&["K0"], 0, Words(&["--no-kill-on-bad-exit"])),
     habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
     habit(&["bcast"], 0, Words(&["--stage"])),
     habit(&["send-libs"], 0, Words(&["--stage"])),

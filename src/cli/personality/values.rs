@@ -19,18 +19,19 @@ pub(super) fn time(text: &str) -> Option<Vec<OsString>> {
             let days: u64 = days.parse().ok()?;
             let rest = numbers(rest).filter(|rest| rest.len() <= 3)?;
             let units = [3600, 60, 1];
-            let rest: u64 = rest.iter().zip(units).map(|(n, unit)| n * unit).sum();
+            let mut parts = rest.iter().zip(units);
+            let rest = parts.try_fold(0_u64, |sum, (n, unit)| {
+                sum.checked_add(n.checked_mul(unit)?)
+            })?;
             days.checked_mul(86400)?.checked_add(rest)?
         }
         None => match numbers(text)?[..] {
             [minutes] => minutes.checked_mul(60)?,
             [minutes, seconds] => minutes.checked_mul(60)?.checked_add(seconds)?,
-            [hours, minutes, seconds] => {
-                hours
-                    .checked_mul(3600)?
-                    .checked_add(minutes.checked_mul(60)?)?
-                    + seconds
-            }
+            [hours, minutes, seconds] => hours
+                .checked_mul(3600)?
+                .checked_add(minutes.checked_mul(60)?)?
+                .checked_add(seconds)?,
             _ => return None,
         },
     };

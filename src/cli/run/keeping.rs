@@ -29,15 +29,17 @@ pub(super) fn may_be_kept(args: &[OsString]) -> bool {
 pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
     let job = client::start_keeper(args.get(2..).unwrap_or_default())?;
     if start == Start::Detached {
-        return match client::await_start(&job)? {
+        let name = job.name.clone();
+        return match job.await_start()? {
             Some(code) => Ok(code),
-            None => crate::cli::print(format!("{job}\n").as_bytes()),
+            None => crate::cli::print(format!("{name}\n").as_bytes()),
         };
     }
+    let name = &job.name;
     eprintln!(
-        "wireup: job {job} is kept if this command or its terminal is lost; `wireup attach {job}` comes back to it"
+        "wireup: job {name} is kept if this command or its terminal is lost; `wireup attach {name}` comes back to it"
     );
-    client::attach(Some(&job), true)
+    job.attach()
 }
 
 pub(super) fn start_of(args: &RunArgs) -> Start {

@@ -31,7 +31,10 @@ pub(super) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
         }
     }
     match rest.as_slice() {
-        [topic] => topic.to_str().filter(|topic| !topic.starts_with('-')),
+        // A path is a program, to which the help does not belong.
+        [topic] => topic
+            .to_str()
+            .filter(|topic| !topic.starts_with('-') && !topic.contains('/')),
         _ => None,
     }
 }

@@ -91,7 +91,8 @@ function how(rank) {
 // What happened, in the parts of a heading, and the style of it.
 function verdict() {
     if (!outcome) return ["stopped", `Not finished: the record ends after ${duration(end)}`];
-    if (!cause && outcome.exit_code === 0) {
+    // A policy may give 0 although a rank has ended the job.
+    if (outcome.exit_code === 0) {
         const some = failed.size ? `, ${counted(failed.size, "rank")} failed` : "";
         return ["succeeded", `Succeeded: ${counted(timeline.size, "rank")} on ${counted(hosts.length, hostWord)}${some}, in ${duration(outcome.at)}`];
     }
@@ -105,6 +106,7 @@ function verdict() {
         + (cause.kind === "aborted" && cause.code != null ? " with code " + cause.code : "");
     const who = named.slice(0, 3).flatMap((name, index) => [index ? ", " : "", link(name)]);
     const more = (cause.missing?.count ?? named.length) - Math.min(named.length, 3);
+    if (!named.length && cause.host) who.push(cause.host);
     if (more > 0) who.push(named.length ? ` and ${more} more` : counted(more, "rank"));
     return ["failed", "Failed: ", ...who, who.length ? ", " : "", `${text}, ${after}`];
 }

@@ -162,8 +162,7 @@ fn wrong_calls_are_refused_with_what_is_right() {
     // If it is not refused, at least no job is called so.
     const NOBODY: &str = "no-such-job";
     for (args, words) in [
-        (&["kill"][..], "--all"),
-        (&["kill", "-s", "NOSUCH", NOBODY], "give a signal"),
+        (&["kill", "-s", "NOSUCH", NOBODY][..], "give a signal"),
         (&["kill", "--rank", "x", NOBODY], "invalid"),
         (&["kill", "--all-users", NOBODY], "cannot be used with"),
     ] {
