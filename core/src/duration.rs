@@ -53,7 +53,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, DurationError> {
 #[serde(try_from = "DurationWire")]
 pub struct DurationSetting(pub Duration);
 
-/// Its forms.
+/// Forms of a duration in a file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DurationWire {

@@ -72,7 +72,7 @@ fn values<S: Serializer>(ranks: &BTreeMap<Speaker, RankTimes>, to: S) -> Result<
 #[derive(Debug, Default, Serialize)]
 pub struct Host {
     pub name: String,
-    /// When it had joined; `None` without agents.
+    /// Time at which the host joined the launch; `None` without agents.
     pub joined: Option<u64>,
     /// How often it came last to a fence of several hosts.
     pub last: u32,

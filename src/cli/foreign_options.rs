@@ -37,7 +37,7 @@ pub(super) struct Translated {
 pub(super) enum ForeignError {
     #[error("{} needs {}", option.display(), count(*number))]
     Values { option: OsString, number: usize },
-    /// It means something else here, or nothing; the advice says what to write. Also a value that is wrong.
+    /// The option means something else here, or nothing, or its value is wrong; the advice says what to write.
     #[error("{}: {advice}", option.display())]
     Instead { option: OsString, advice: String },
     #[error("{} is no option of {launcher}{near}; {launcher} --help lists those that are taken", option.display())]
@@ -495,7 +495,7 @@ pub(super) fn is_of_launcher(parameter: &str) -> bool {
     FRAMEWORKS.contains(&framework)
 }
 
-/// As the option that the setting stands for; one without a value is given if the value is not false.
+/// Applies a setting as the option that it stands for. An option without a value is given if the setting is not false.
 fn apply_setting(
     dialect: &Dialect,
     setting: &Setting,

@@ -95,7 +95,7 @@ pub(super) struct CoreArgs {
 /// Shows the stacks of a job's ranks.
 ///
 /// # Errors
-/// As [`found`] and [`asked`].
+/// The errors of [`found`] and [`asked`].
 pub(super) fn show_stacks(args: StacksArgs) -> Result<u8, RunFailure> {
     let python = args.python;
     let Which { job, ranks, json } = args.which;
@@ -166,7 +166,7 @@ impl Watcher for Interim {
 /// Writes cores of a job's ranks.
 ///
 /// # Errors
-/// As [`found`] and [`asked`].
+/// The errors of [`found`] and [`asked`].
 pub(super) fn write_cores(args: CoreArgs) -> Result<u8, RunFailure> {
     let Which { job, ranks, json } = args.which;
     let here = std::env::current_dir()

@@ -8,7 +8,7 @@ use super::{RankTimes, Timeline};
 use crate::job::ids::JobNumber;
 use crate::wording::counted;
 
-/// Where the time of a launch went.
+/// Parts of the time of a launch.
 #[derive(Debug, Serialize)]
 pub struct Breakdown {
     /// The critical path; each part begins where the one before ended.
@@ -20,7 +20,7 @@ pub struct Breakdown {
 /// A part of the critical path.
 #[derive(Debug, Serialize)]
 pub struct PathPart {
-    /// Its length in microseconds.
+    /// Length of the part in microseconds.
     pub took: u64,
     /// Rounded down, so that the parts do not exceed the whole.
     pub percent: u64,

@@ -32,7 +32,7 @@ pub(in crate::cli) enum Page {
 /// The translation of an option.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) enum Meaning {
-    /// It has no effect, for this reason.
+    /// The option has no effect, for this reason.
     Nothing(&'static str),
     /// No effect with this value, refused with any other.
     Only(&'static str, &'static str),
@@ -72,14 +72,14 @@ pub(in crate::cli) const fn setting(name: &'static str, option: &'static str) ->
 /// The command line of a launcher.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Dialect {
-    /// Its tables; the first that has an option counts.
+    /// Tables of options; the first that has an option counts.
     pub(in crate::cli) options: &'static [&'static [Habit]],
     pub(in crate::cli) settings: &'static [&'static [Setting]],
     /// Letters with values may stand together in a word, as getopt takes them.
     pub(in crate::cli) has_clusters: bool,
 }
 
-/// That of `wireup run`, which has no table in front of its own options.
+/// The command line of `wireup run`, which has no table in front of its own options.
 pub(in crate::cli) const OWN: Dialect = Dialect {
     options: &[],
     settings: &[],
