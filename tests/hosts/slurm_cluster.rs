@@ -147,6 +147,14 @@ mariadbd --no-defaults --datadir=/run/mysql/data --socket=/run/mysql/socket --pi
 for i in $(seq 600); do [ -S /run/mysql/socket ] && exec slurmdbd; sleep 0.1; done
 exit 1";
 
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.print_state();
+        }
+    }
+}
+
 impl Slurm {
     /// `count` nodes; `None`, and the test is ignored, when hosts are not possible here.
     #[track_caller]
@@ -285,6 +293,11 @@ impl Slurm {
         fs::read_to_string(self.dir().join(name)).unwrap_or_default()
     }
 
+    /// The number of lines with exactly this text in what the submitted script of that name has printed.
+    pub(crate) fn lines(&self, name: &str, line: &str) -> usize {
+        self.printed(name).lines().filter(|it| *it == line).count()
+    }
+
     /// Waits until the job of that name has ended for good, with this exit code.
     #[track_caller]
     pub(crate) fn expect_end(&self, name: &str, code: i32) {
@@ -326,6 +339,18 @@ impl Slurm {
     /// `wireup` as it is installed on the hosts.
     pub(crate) fn wireup(&self) -> &Path {
         &self.wireup
+    }
+
+    /// Prints the state of each job, the output of each script and the end of each log.
+    fn print_state(&self) {
+        eprintln!("{}", self.ask(&["scontrol", "--oneliner", "show", "jobs"]));
+        let dirs = [self.dir(), self.conf.parent().unwrap()].map(fs::read_dir);
+        for file in dirs.into_iter().flatten().flatten().flatten() {
+            let text = fs::read_to_string(file.path()).unwrap_or_default();
+            let lines: Vec<_> = text.lines().collect();
+            let end = &lines[lines.len().saturating_sub(30)..];
+            eprintln!("{}:\n{}", file.path().display(), end.join("\n"));
+        }
     }
 
     /// A command of an ordinary user on the first host.

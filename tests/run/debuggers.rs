@@ -169,7 +169,9 @@ fn a_debugger_that_attaches_later_finds_the_ranks_and_leaves_no_trace() {
         assert!(asleep, "{outcome:?}");
         assert_eq!(looks[0].len(), 4);
     }
-    assert_eq!(descriptors(running.pid()), before);
+    // Connections of the start may have been open before.
+    let after = descriptors(running.pid());
+    assert!(after <= before, "{before} descriptors became {after}");
     running.signal(Signal::TERM);
     let outcome = running.finish().expect(143);
     assert_eq!(

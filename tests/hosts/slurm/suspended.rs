@@ -18,7 +18,7 @@ fn a_job_that_is_suspended_goes_on_when_it_is_resumed() {
     let ranks = "echo up; until [ -e go ]; do sleep 0.1; done; echo done";
     let script = format!("exec {wireup} run sh -c '{ranks}'\n");
     slurm.submit("suspended", "-N 2 -n 2", &script);
-    let printed = |word: &str| slurm.printed("suspended").matches(word).count();
+    let printed = |word: &str| slurm.lines("suspended", word);
     eventually("both ranks run", || (printed("up") == 2).then_some(()));
     let job = slurm.job("suspended");
     let is_in = |state: &str| {
