@@ -196,7 +196,7 @@ fn commands_reach_launcher_from_any_host() {
         of(user, run).run().expect(code)
     };
     // By itself from another host of the job, and with --hosts from one that has no part.
-    for (host, word, options) in [(1, &*step, &[][..]), (2, name, &hosts)] {
+    for (host, word, options) in [(1, &*step, &[][..]), (2, name, &hosts[..])] {
         let stacks = ask(ALICE, host, &["stacks", "--json", word], options, 0);
         let ranks: Vec<Value> = serde_json::from_str(&stacks.out()).unwrap();
         assert_eq!(ranks.len(), 3, "{stacks:?}");
