@@ -12,6 +12,7 @@ use super::ps::{self, HostJobs};
 use super::remote_command::become_run;
 use crate::failure::RunFailure;
 use crate::jobs::name;
+use crate::report::command_line::quoted;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
 
@@ -98,10 +99,14 @@ impl LauncherHost {
             Ok(own) => own,
             Err(error) => return RunFailure::system("cannot tell where wireup is", error),
         };
+        let there: Vec<String> = options.iter().map(|word| quoted(word)).collect();
+        let there = [&[command.to_owned()][..], &there, &[self.job.clone()]].concat();
         let line = format!(
-            "wireup: {command} runs on {}, the host of the launcher of {}, through its agent; without one: ssh {} wireup \
-             {command} {}",
-            self.host, self.job, self.host, self.job
+            "wireup: {command} runs on {}, the host of the launcher of {}, through its agent; without one: ssh {} wireup {}",
+            self.host,
+            self.job,
+            self.host,
+            there.join(" ")
         );
         eprint!("{}", printable::lines([line]));
         let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

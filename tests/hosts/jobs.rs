@@ -202,7 +202,7 @@ fn commands_reach_launcher_from_any_host() {
         assert_eq!(ranks.len(), 3, "{stacks:?}");
         stacks.expect_one_line(&[
             "runs on node01",
-            &format!("ssh node01 wireup stacks {name}"),
+            &format!("ssh node01 wireup stacks --json {name}"),
         ]);
     }
     let table = ask(ALICE, 1, &["top"], &[], 0).out();
