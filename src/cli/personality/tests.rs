@@ -298,7 +298,7 @@ fn refusals_name_the_option_that_was_written() {
 #[test]
 fn letters_of_srun_stand_together() {
     let taken = |text: &str| outcome(text).unwrap();
-    assert_eq!(taken("srun -ln4 a"), "--label -n 4 a");
+    assert_eq!(taken("srun -ln4 a"), "--label-pattern '%R: ' -n 4 a");
     assert_eq!(
         taken("srun -pdebug -Aproject -n2 -t10 a"),
         "-n 2 --timeout 600 a"
