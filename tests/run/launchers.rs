@@ -271,7 +271,13 @@ fn srun_redirects_streams_of_tasks() {
 #[test]
 fn labels_are_those_of_the_launcher() {
     let lines = |words: &[&str], count: &str| {
-        let front = ["--no-config", "--oversubscribe", "-n", count];
+        // Slurm's --oversubscribe has no effect.
+        let slots = format!("localhost:{count}");
+        let room = match words[0] {
+            "srun" => ["-w", &slots],
+            _ => ["--no-config", "--oversubscribe"],
+        };
+        let front = ["--no-config", room[0], room[1], "-n", count];
         let program = ["sh", "-c", "echo out; echo err >&2"];
         let words = words[..1].iter().chain(&front).chain(&words[1..]);
         let outcome = as_launcher(words.chain(&program).copied()).run().expect(0);
@@ -380,7 +386,7 @@ fn options_of_the_job_hold_for_every_program() {
 
 #[test]
 fn wrap_of_user_and_redirections_hold() {
-    let front = ["--no-config", "--oversubscribe", "-n", "3"];
+    let front = ["--no-config", "--hosts", "localhost:3", "-n", "3"];
     let program = ["sh", "-c", "echo ${A:-none}; echo err >&2"];
     let run = |words: &[&str]| {
         let words = words[..1].iter().chain(&front).chain(&words[1..]);
