@@ -438,7 +438,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
     assert!(made.apps[0].wrapper.is_some());
     assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
     assert_eq!(
-        (made.spec.stdio.stdin, made.spec.stdio.label),
+        (made.spec.stdio.stdin, made.spec.stdio.label.clone()),
         (StdinTarget::None, Some(LabelSpec::Rank))
     );
     assert_eq!(made.launch(), &plan.job.nspace);
