@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use find::UserScope;
 
+use crate::plan::names::{LauncherProcess, own_host};
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
@@ -86,8 +87,8 @@ pub struct Placement {
     pub hosts: Vec<String>,
     /// Which ranks they have.
     pub ranks: RankMap,
-    /// Host of the launcher, if that is shown.
-    pub launcher: Option<String>,
+    /// The launcher, if that is shown.
+    pub launcher: Option<LauncherProcess>,
 }
 
 impl Placement {
@@ -150,13 +151,11 @@ impl Job {
         self.launcher.iter().chain(steps)
     }
 
-    /// Host of its launcher, if that is another one and known.
-    pub fn host_of_launcher(&self) -> Option<&str> {
-        let placement = self
-            .placement
-            .as_ref()
-            .filter(|_| self.launcher.is_none())?;
-        placement.launcher.as_deref()
+    /// Its launcher, if that is on another host and known.
+    pub fn launcher_elsewhere(&self) -> Option<&LauncherProcess> {
+        let placement = self.placement.as_ref()?;
+        let launcher = placement.launcher.as_ref()?;
+        (self.launcher.is_none() && launcher.host != own_host()).then_some(launcher)
     }
 
     /// Whether it may have ranks elsewhere.

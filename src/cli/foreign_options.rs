@@ -200,9 +200,9 @@ impl Dialect {
         let mut found =
             tables.filter_map(|table| among(table, word).or_else(|| letter(table, word)));
         let first = found.next()?;
-        let reads_stdin = |word: &OsString| {
-            word == "all" || word == "none" || word.as_bytes().iter().all(u8::is_ascii_digit)
-        };
+        let is_number =
+            |word: &OsString| !word.is_empty() && word.as_bytes().iter().all(u8::is_ascii_digit);
+        let reads_stdin = |word: &OsString| word == "all" || word == "none" || is_number(word);
         if first.0.values > 0 || !next.is_some_and(reads_stdin) {
             return Some(first);
         }
@@ -563,22 +563,20 @@ fn assignment(values: &[OsString]) -> OsString {
     values.join(OsStr::new("="))
 }
 
-/// Fills in the option as written, and its values: `{0}`, `{1}`, `{2}`.
+/// Fills in the option as written, and its values: `{0}`, `{1}`, `{2}`. Other braces stay as they are.
 fn filled(text: &str, word: Option<&OsStr>, values: &[OsString]) -> OsString {
-    let mut filled = OsString::new();
-    for (index, part) in text.split('{').enumerate() {
-        let (name, rest) = match part.split_once('}') {
-            Some((name, rest)) if index > 0 => (name, rest),
-            _ => ("", part),
+    let missing = OsStr::new("...");
+    let value = |at: usize| values.get(at).map_or(missing, OsString::as_os_str);
+    let mut parts = text.split('{');
+    let mut filled = OsString::from(parts.next().unwrap_or_default());
+    for part in parts {
+        let (value, rest) = match part.split_once('}') {
+            Some(("0", rest)) => (word.unwrap_or_default(), rest),
+            Some(("1", rest)) => (value(0), rest),
+            Some(("2", rest)) => (value(1), rest),
+            _ => (OsStr::new("{"), part),
         };
-        let missing = OsStr::new("...");
-        let value = |at: usize| values.get(at).map_or(missing, OsString::as_os_str);
-        filled.push(match name {
-            "0" => word.unwrap_or_default(),
-            "1" => value(0),
-            "2" => value(1),
-            _ => OsStr::new(""),
-        });
+        filled.push(value);
         filled.push(rest);
     }
     filled

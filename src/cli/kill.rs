@@ -206,8 +206,11 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
 
 /// Process that passes a signal to all ranks.
 fn launcher_hint(job: &Job, ranks: Option<&[u32]>) -> String {
-    match (job.host_of_launcher(), ranks) {
-        (Some(host), None) => format!(", or all ranks on {host}, the host of its launcher"),
+    match (job.launcher_elsewhere(), ranks) {
+        (Some(launcher), None) => {
+            let host = &launcher.host;
+            format!(", or all ranks on {host}, the host of its launcher")
+        }
         _ => String::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! Commands about a job that are given on another host than its launcher's: a launch of the same user executes them there,
 //! through the agents.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use super::options::HostsListArgs;
 use super::ps::{self, HostJobs};
-use super::remote_command::become_run;
+use super::remote_command::{become_run, host_options};
 use crate::failure::RunFailure;
 use crate::jobs::name;
 use crate::report::command_line::quoted;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
 
-/// Becomes wireup where it is here, or as PATH finds it there.
+/// Executes wireup by the path of this one, or by PATH of that host.
 pub(super) const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
   [ -x "$own" ] && exec "$own" "$@"
 done
@@ -26,9 +26,10 @@ exit 127"#;
 /// The host on which the launcher of a job runs.
 #[derive(Debug)]
 pub(super) struct LauncherHost {
-    /// Name of the job.
-    job: String,
-    /// Its host, as `--hosts` names it.
+    /// Number of its process there, which names the job: other users can read the words of a command, and must not learn
+    /// names of jobs.
+    pid: i64,
+    /// Name of the host, as `--hosts` takes it.
     host: String,
     /// Socket of the agent of this machine, if it is named.
     agent: Option<PathBuf>,
@@ -39,7 +40,7 @@ impl LauncherHost {
     /// job's processes here show. `None` if the command is to be executed here.
     ///
     /// # Errors
-    /// As [`Self::among`].
+    /// As [`Self::among`], or an agent is named without hosts.
     pub(super) fn find(
         hosts: HostsListArgs,
         word: Option<&str>,
@@ -48,7 +49,13 @@ impl LauncherHost {
             return Self::among(hosts, word).map(Some);
         }
         let agent = hosts.agent().map(Path::to_owned);
-        Ok(Self::shown(word).map(|host| Self { agent, ..host }))
+        match Self::shown(word) {
+            Some(host) => Ok(Some(Self { agent, ..host })),
+            None if agent.is_some() => Err(RunFailure::request(
+                "--agent is for a job whose launcher is on another host: name that host with --hosts".to_owned(),
+            )),
+            None => Ok(None),
+        }
     }
 
     /// The launcher's host that the job's processes here show, if it is another one. Only those of the caller are believed:
@@ -56,10 +63,10 @@ impl LauncherHost {
     pub(super) fn shown(word: Option<&str>) -> Option<Self> {
         let job = ps::found(word).ok()?;
         let is_own = job.uid == rustix::process::geteuid().as_raw();
-        let host = job.host_of_launcher().filter(|_| is_own)?;
+        let launcher = job.launcher_elsewhere().filter(|_| is_own)?;
         Some(Self {
-            host: host.to_owned(),
-            job: job.name.clone()?,
+            pid: launcher.pid.into(),
+            host: launcher.host.clone(),
             agent: None,
         })
     }
@@ -82,13 +89,13 @@ impl LauncherHost {
         };
         let host = hosts.iter().find(|host| host.name == found.host);
         Ok(Self {
-            job: found.name.to_owned(),
+            pid: found.pid,
             host: host.map_or_else(|| found.host.to_owned(), entry),
             agent,
         })
     }
 
-    /// Executes a command of wireup there, with the job and these options. On a terminal it gets one if it uses one.
+    /// Executes a command of wireup there, with these options and the job. On a terminal it gets one if it uses one.
     pub(super) fn execute(
         self,
         command: &str,
@@ -100,13 +107,12 @@ impl LauncherHost {
             Err(error) => return RunFailure::system("cannot tell where wireup is", error),
         };
         let there: Vec<String> = options.iter().map(|word| quoted(word)).collect();
-        let there = [&[command.to_owned()][..], &there, &[self.job.clone()]].concat();
+        let there = format!("wireup {command} {} {}", there.join(" "), self.pid);
         let line = format!(
-            "wireup: {command} runs on {}, the host of the launcher of {}, through its agent; without one: ssh {} wireup {}",
-            self.host,
-            self.job,
-            self.host,
-            there.join(" ")
+            "wireup: {command} runs on {host}, the host of the launcher, through its agent; without one: ssh {} {}",
+            quoted(OsStr::new(&self.host)),
+            quoted(OsStr::new(&there.replace("  ", " "))),
+            host = self.host,
         );
         eprint!("{}", printable::lines([line]));
         let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -124,14 +130,15 @@ impl LauncherHost {
             "1",
         ];
         let mut words: Vec<OsString> = first.into_iter().chain(input).map(OsString::from).collect();
-        words.extend(["--wdir", "/", "--hosts", &self.host].map(OsString::from));
+        words.extend(["--wdir", "/"].map(OsString::from));
+        words.extend(host_options(OsStr::new(&self.host)));
         if let Some(agent) = self.agent {
             words.extend(["--agent".into(), agent.into_os_string()]);
         }
         words.extend(["sh", "-c", SCRIPT].map(OsString::from));
         words.extend([own.into_os_string(), command.into()]);
         words.extend(options);
-        words.push(self.job.into());
+        words.push(self.pid.to_string().into());
         become_run(words.into_iter())
     }
 }
@@ -148,7 +155,7 @@ pub(super) fn entry(host: &HostSpec) -> String {
 struct LedJob<'a> {
     name: &'a str,
     host: &'a str,
-    /// Its launcher.
+    /// Number of the launcher's process.
     pid: i64,
 }
 
@@ -167,7 +174,7 @@ impl<'a> LedJob<'a> {
     }
 }
 
-/// Why a word, or no word, means no job or several.
+/// Explains why a word, or no word, does not mean one job.
 fn not_one(word: Option<&str>, all: &[LedJob<'_>], meant: &[&LedJob<'_>]) -> String {
     let list = |jobs: &mut dyn Iterator<Item = &LedJob<'_>>| {
         let each = jobs.map(|job| format!("{} on {} (pid {})", job.name, job.host, job.pid));

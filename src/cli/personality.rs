@@ -36,8 +36,10 @@ use super::run::{self, RunArgs};
 use super::usage_errors::{lacks_program, one_line};
 use super::{prte, singleton};
 use crate::failure::RunFailure;
+use crate::plan::Plan;
 use crate::report::printable::printable;
 use crate::sys::access::is_program;
+use wireup_core::job::ids::Nspace;
 use wireup_core::job::rank_set::RankSet;
 
 /// Whether these words are options of `wireup run` with values that it takes.
@@ -109,6 +111,8 @@ struct Line {
     /// Each option of the launcher with the words for it.
     pieces: Vec<(OsString, Vec<OsString>)>,
     files: Vec<(Stream, OsString)>,
+    /// The words without redirections of ranks, if the user gives a `--wrap` that runs behind these.
+    unredirected: Option<Vec<OsString>>,
     /// In place of a launch.
     page: Option<Page>,
 }
@@ -210,11 +214,6 @@ impl Personality {
         line.files = files.files;
         line.words = files.job;
         line.words.extend(label(&tags));
-        if !files.ranks.is_empty() {
-            parts
-                .iter_mut()
-                .for_each(|part| redirect(&own, &mut part.words, &files.ranks));
-        }
         match self {
             Self::Srun => {
                 if option(&own, &parts[0].words, "--gpus-per-rank").is_some() {
@@ -226,14 +225,32 @@ impl Personality {
             }
             // Hydra has no slots.
             Self::Hydra => line.words.push("--oversubscribe".into()),
-            Self::Mpirun => parts.iter_mut().for_each(|part| find_here(&own, part)),
+            Self::Mpirun => parts
+                .iter_mut()
+                .for_each(|part| find_here(&own, &everywhere, part)),
             Self::Mpiexec | Self::Prte => {}
         }
-        let parts = parts
-            .into_iter()
-            .map(|part| [everywhere.clone(), part.words].concat());
-        let parts: Vec<Vec<OsString>> = parts.collect();
-        line.words.extend(parts.join(&OsString::from(":")));
+        let of_job = std::mem::take(&mut line.words);
+        let whole = |parts: &[Translated]| {
+            let parts = parts
+                .iter()
+                .map(|part| [everywhere.clone(), part.words.clone()].concat());
+            let parts: Vec<Vec<OsString>> = parts.collect();
+            [of_job.clone(), parts.join(&OsString::from(":"))].concat()
+        };
+        if !files.ranks.is_empty() {
+            let is_wrapped = |part: &Translated| {
+                let mut names = ["--wrap", "--wrap-ranks"].into_iter();
+                names.any(|name| option(&own, &part.words, name).is_some())
+            };
+            if parts.iter().any(is_wrapped) {
+                line.unredirected = Some(whole(&parts));
+            }
+            parts
+                .iter_mut()
+                .for_each(|part| redirect(&own, &mut part.words, &files.ranks));
+        }
+        line.words = whole(&parts);
         Ok(line)
     }
 
@@ -291,6 +308,7 @@ impl Personality {
             return super::print(self.page(page).as_bytes());
         }
         let args = line.checked(self.name()).map_err(RunFailure::request)?;
+        line.check_wraps()?;
         if run::shows_reasons(&args) {
             let names = env::vars_os().map(|(name, _)| name);
             let idle = self.dialect().idle_variables(names);
@@ -333,6 +351,27 @@ impl Line {
             });
             wrong.unwrap_or_else(|| one_line(&error))
         })
+    }
+
+    /// Refuses what `wireup run` would refuse of the user's own `--wrap`, which it does not see behind a redirection.
+    /// Programs of other hosts and of images are not looked for.
+    ///
+    /// # Errors
+    /// [`RunFailure`] as `wireup run` has it for the line without redirections.
+    fn check_wraps(&self) -> Result<(), RunFailure> {
+        let Some(words) = &self.unredirected else {
+            return Ok(());
+        };
+        let spec = run::spec_of(words.clone())?;
+        let nspace = Nspace::new("unredirected").map_err(RunFailure::request)?;
+        if !spec.container.is_empty() {
+            return Ok(());
+        }
+        match Plan::new(spec, nspace, u64::MAX, None) {
+            Err(failure @ RunFailure::Program { .. }) => Err(failure),
+            // The launch itself reports all others.
+            _ => Ok(()),
+        }
     }
 }
 
@@ -411,8 +450,9 @@ fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[(OsString, Vec<OsStrin
 }
 
 /// A program in the directory of its ranks is found without `./`, where none of `PATH` has its name.
-fn find_here(own: &Own, part: &mut Translated) {
+fn find_here(own: &Own, everywhere: &[OsString], part: &mut Translated) {
     let dir = option(own, &part.words, "--wdir")
+        .or_else(|| option(own, everywhere, "--wdir"))
         .map(PathBuf::from)
         .unwrap_or_default();
     let Some(program) = program(own, &part.words) else {

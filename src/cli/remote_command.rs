@@ -71,21 +71,24 @@ pub(super) fn shell(words: Vec<OsString>) -> RunFailure {
     let mut words: Vec<OsString> = ["--no-config", "--pmi", "none", "-n", "1", "--wdir", "/"]
         .map(OsString::from)
         .into();
+    words.extend(host_options(&host));
+    words.extend(["sh".into(), "-c".into(), at_home(line)]);
+    become_run(words.into_iter())
+}
+
+/// Options of `wireup run` for one host, by the addresses and the command for agents of an environment made by `wireup env`.
+pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
+    let addresses = env::var(ADDRESSES).unwrap_or_default();
+    let entry = addresses.split(',').find(|entry| {
+        let name = entry.split_once('@').map(|(name, _)| OsStr::new(name));
+        name == Some(host)
+    });
+    let entry = entry.map_or_else(|| host.to_owned(), OsString::from);
+    let mut words = vec!["--hosts".into(), entry];
     if let Some(command) = env::var_os(AGENTS).filter(|command| !command.is_empty()) {
         words.extend(["--launch-agents".into(), command]);
     }
-    let addresses = env::var(ADDRESSES).unwrap_or_default();
-    let address = |entry: &&str| {
-        let name = entry.split_once('@').map(|(name, _)| OsStr::new(name));
-        name == Some(host.as_os_str())
-    };
-    let entry = addresses.split(',').find(address);
-    words.extend([
-        "--hosts".into(),
-        entry.map_or_else(|| host.clone(), OsString::from),
-    ]);
-    words.extend(["sh".into(), "-c".into(), at_home(line)]);
-    become_run(words.into_iter())
+    words
 }
 
 /// The same line in the home directory, if there is one.

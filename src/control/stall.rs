@@ -86,6 +86,51 @@ fn may_hold_up(running: usize, waiting: usize, polling: usize) -> bool {
     waiting > 0 && waiting <= few(running) && waiting + polling == running
 }
 
+/// Numbers of ranks at one look.
+#[derive(Clone, Copy, Debug)]
+struct RankCounts {
+    ended: usize,
+    running: usize,
+    /// Running ranks that wait.
+    waiting: usize,
+    /// Running ranks that may poll.
+    polling: usize,
+}
+
+impl RankCounts {
+    fn stall_text(self, seconds: u64) -> String {
+        format!(
+            "{} of {} {} used no processor time, or waited in one fence, for {seconds} s",
+            self.waiting,
+            counted(self.running, "rank"),
+            have(self.running)
+        )
+    }
+
+    /// Text about the ranks that wait, which are `named`, and all others.
+    fn hold_up_text(self, named: &str, seconds: u64) -> String {
+        format!(
+            "{named} {} used no processor time, or waited in one fence, for {seconds} s while {} used at least a tenth of a \
+             processor each and printed nothing: these may compute, or poll for a message",
+            have(self.waiting),
+            counted(self.polling, "other")
+        )
+    }
+}
+
+fn have(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
+}
+
+/// Finding of a look that a line reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum StallFinding {
+    /// All ranks but a few wait.
+    Stalled,
+    /// A few ranks wait, and all others may poll.
+    HeldUp,
+}
+
 /// Detects ranks that wait for each other.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
@@ -94,8 +139,11 @@ pub(super) struct StallWatch {
     traceback_reported: bool,
     /// Time at which all ranks had made contact.
     since: Duration,
-    /// Time of the next look at all ranks; `None` before contact, during a look and after the report.
+    /// Time of the next look at all ranks; `None` before contact, during a look and after the report
+    /// of a stall.
     next: Option<Duration>,
+    /// A few ranks that may hold up the others were reported: the job may still stall later.
+    hold_up_reported: bool,
     /// Time of the last look, and its samples.
     before: (Duration, BTreeMap<GlobalRank, RankSample>),
 }
@@ -125,6 +173,24 @@ impl StallWatch {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let traceback = self.traceback.map(|(_, at)| at + TRACEBACK_PATIENCE);
         [traceback, self.next].into_iter().flatten().min()
+    }
+
+    /// Finding to report after a look, each at most once. Sets the time of the next look unless the job stalls.
+    fn take_finding(&mut self, counts: RankCounts, now: Duration) -> Option<StallFinding> {
+        let RankCounts {
+            ended,
+            running,
+            waiting,
+            polling,
+        } = counts;
+        if is_stalled(ended, running, waiting) {
+            return Some(StallFinding::Stalled);
+        }
+        let interval = (now.saturating_sub(self.since) / PART).clamp(INTERVAL, INTERVAL_MAX);
+        self.next = Some(now + interval);
+        let is_new = !self.hold_up_reported && may_hold_up(running, waiting, polling);
+        self.hold_up_reported |= is_new;
+        is_new.then_some(StallFinding::HeldUp)
     }
 }
 
@@ -219,38 +285,32 @@ impl Controller {
             pair(rank).is_some_and(|(before, after)| after.may_have_polled_since(before, elapsed))
         };
         let (waiting, busy): (Vec<&GlobalRank>, Vec<&GlobalRank>) = ranks.iter().partition(waits);
-        let polling = busy.iter().filter(polls).count();
+        let counts = RankCounts {
+            ended: self.lives.iter().filter(|life| life.end.is_some()).count(),
+            running: ranks.len(),
+            waiting: waiting.len(),
+            polling: busy.iter().filter(polls).count(),
+        };
+        let Some(finding) = self.stall.take_finding(counts, now) else {
+            return;
+        };
         let seconds = elapsed.as_secs();
         let names = |ranks: &[&GlobalRank]| {
             let ranks = ranks.iter().map(|rank| self.jobs.identity(**rank));
             listed(&ranks.collect::<Vec<_>>())
         };
-        let ended = self.lives.iter().filter(|life| life.end.is_some()).count();
-        let what = if is_stalled(ended, ranks.len(), waiting.len()) {
-            let mut others = match busy.is_empty() {
-                true => String::new(),
-                false => format!(", unlike {}", names(&busy)),
-            };
-            if ended > 0 {
-                others += &format!("; {} ended before", counted(ended, "rank"));
+        let what = match finding {
+            StallFinding::Stalled => {
+                let mut what = counts.stall_text(seconds);
+                if !busy.is_empty() {
+                    what += &format!(", unlike {}", names(&busy));
+                }
+                if counts.ended > 0 {
+                    what += &format!("; {} ended before", counted(counts.ended, "rank"));
+                }
+                what
             }
-            format!(
-                "{} of {} ranks have used no processor time, or waited in one fence, for {seconds} s{others}",
-                waiting.len(),
-                ranks.len()
-            )
-        } else if may_hold_up(ranks.len(), waiting.len(), polling) {
-            format!(
-                "{} {} used no processor time for {seconds} s while {polling} others used theirs and printed nothing: these may \
-                 compute, or poll for a message",
-                names(&waiting),
-                if waiting.len() == 1 { "has" } else { "have" }
-            )
-        } else {
-            let interval =
-                (now.saturating_sub(self.stall.since) / PART).clamp(INTERVAL, INTERVAL_MAX);
-            self.stall.next = Some(now + interval);
-            return;
+            StallFinding::HeldUp => counts.hold_up_text(&names(&waiting), seconds),
         };
         let text = format!(
             "{what}; `wireup stacks {}` shows where the ranks are",
@@ -328,6 +388,58 @@ mod tests {
                 "{running} {waiting} {polling}"
             );
         }
+    }
+
+    #[test]
+    fn stall_is_reported_after_ranks_that_hold_up_others() {
+        let mut watch = StallWatch::default();
+        let counts = |waiting, polling| RankCounts {
+            ended: 0,
+            running: 4,
+            waiting,
+            polling,
+        };
+        let second = Duration::from_secs;
+        for (at, counts, finding, next) in [
+            (30, counts(0, 4), None, Some(60)),
+            (60, counts(1, 3), Some(StallFinding::HeldUp), Some(90)),
+            (90, counts(1, 3), None, Some(120)),
+            (400, counts(2, 2), None, Some(500)),
+            (500, counts(3, 1), Some(StallFinding::Stalled), None),
+        ] {
+            // As at the start of a look.
+            watch.next = None;
+            assert_eq!(watch.take_finding(counts, second(at)), finding, "{at} s");
+            assert_eq!(watch.next_deadline(), next.map(second), "{at} s");
+        }
+    }
+
+    #[test]
+    fn stall_text_agrees_with_number_of_ranks() {
+        let counts = |running, waiting| RankCounts {
+            ended: 0,
+            running,
+            waiting,
+            polling: running - waiting,
+        };
+        let used = "used no processor time, or waited in one fence, for 30 s";
+        assert_eq!(
+            counts(1, 1).stall_text(30),
+            format!("1 of 1 rank has {used}")
+        );
+        assert_eq!(
+            counts(4, 3).stall_text(30),
+            format!("3 of 4 ranks have {used}")
+        );
+        let others = "used at least a tenth of a processor each and printed nothing: these may compute, or poll for a message";
+        assert_eq!(
+            counts(4, 1).hold_up_text("rank 2", 30),
+            format!("rank 2 has {used} while 3 others {others}")
+        );
+        assert_eq!(
+            counts(64, 4).hold_up_text("ranks 0-3", 30),
+            format!("ranks 0-3 have {used} while 60 others {others}")
+        );
     }
 
     #[test]

@@ -35,12 +35,11 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
     #[error(
-        "its launcher is not on this machine; name its host by --hosts, or run this command there"
+        "its launcher is not on this machine; run this command on its host, which `wireup ps --hosts LIST` shows"
     )]
     NoLauncher,
     #[error(
-        "its launcher is on {0}; run this command there, with --hosts {0} or by wireup rsh {0} if an agent serves that host, or \
-         by ssh {0}"
+        "its launcher is on {0:?}; run this command there, by `wireup rsh` if an agent serves that host, or by ssh"
     )]
     LauncherElsewhere(String),
     /// It does not listen.
@@ -118,7 +117,8 @@ pub(crate) fn ask(
     watcher: &mut dyn Watcher,
 ) -> Result<Vec<ProcessRecord>, AskError> {
     let (Some(launcher), Some(name)) = (&job.launcher, &job.name) else {
-        let host = job.host_of_launcher().map(str::to_owned);
+        let launcher = job.launcher_elsewhere();
+        let host = launcher.map(|launcher| launcher.host.clone());
         return Err(host.map_or(AskError::NoLauncher, AskError::LauncherElsewhere));
     };
     let pid = launcher.pid;

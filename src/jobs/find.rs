@@ -157,11 +157,7 @@ impl<'a> Look<'a> {
         let placement = label(led.first).map(|label| Placement {
             hosts: label.placement.hosts.clone(),
             ranks: label.placement.ranks.clone(),
-            launcher: label
-                .placement
-                .launcher
-                .as_ref()
-                .map(|launcher| launcher.host.clone()),
+            launcher: label.placement.launcher.clone(),
         });
         let of_members = |number: fn(&Mark) -> Option<u32>| {
             let marks = members.iter().map(|member| member.1);

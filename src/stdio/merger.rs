@@ -14,6 +14,7 @@
 //! launcher's own, which always starts one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::stdio::label::Label;
@@ -66,8 +67,8 @@ pub struct Merger {
     /// Unfinished lines, and since when they wait.
     partial: BTreeMap<Voice, (Vec<u8>, Duration)>,
     last: Last,
-    /// Labels by process, where it is not the rank in brackets.
-    labels: BTreeMap<Speaker, Label>,
+    /// Labels of streams that are not closed, where it is not the rank in brackets.
+    labels: BTreeMap<Voice, Arc<Label>>,
     /// Until when ranks may have written more that was not taken from them.
     held_until: Duration,
 }
@@ -81,14 +82,14 @@ impl Merger {
         }
     }
 
-    /// Whether a process has a label of its own.
-    pub fn has_label(&self, speaker: Speaker) -> bool {
-        self.labels.contains_key(&speaker)
+    /// Whether a stream of a process has a label of its own.
+    pub fn has_label(&self, voice: Voice) -> bool {
+        self.labels.contains_key(&voice)
     }
 
-    /// Sets the label of a process.
-    pub fn set_label(&mut self, speaker: Speaker, label: Label) {
-        self.labels.insert(speaker, label);
+    /// Sets the label of a stream of a process, until the stream is closed.
+    pub fn set_label(&mut self, voice: Voice, label: Arc<Label>) {
+        self.labels.insert(voice, label);
     }
 
     /// Takes bytes that a rank wrote and appends to `out` what can be shown now. `now` is the time
@@ -122,9 +123,10 @@ impl Merger {
         }
     }
 
-    /// The rank closed its stream: shows its unfinished line.
+    /// The rank closed its stream: shows its unfinished line, and drops its label.
     pub fn close(&mut self, voice: Voice, out: &mut Vec<u8>) {
         self.flush(voice, out);
+        self.labels.remove(&voice);
     }
 
     /// No more output will come: shows unfinished lines.
@@ -222,7 +224,7 @@ impl Merger {
                     prefix.extend_from_slice(format!("{} ", clock.at(at)).as_bytes());
                 }
                 let (speaker, stream) = voice;
-                match self.labels.get(&speaker) {
+                match self.labels.get(&voice) {
                     _ if !label => {}
                     Some(label) => label.write(stream, at, &mut prefix),
                     None => prefix.extend_from_slice(format!("[{speaker}] ").as_bytes()),

@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, SeekFrom};
+use rustix::fs::{FileType, OFlags, SeekFrom, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::RecvFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
@@ -44,6 +44,9 @@ const BACKGROUND_CHECK: Timespec = Timespec {
 /// Shortest and longest interval between looks for the first read. The kernel does not report that a pipe is read.
 const FIRST_READ_CHECK: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(200));
+
+/// A rank's process, and the writing end of the pipe to it. It is shared: with many ranks there may be no descriptors for copies.
+type StdinReader = (Pid, Arc<OwnedFd>);
 
 /// Whether standard input has to be copied rather than inherited.
 pub fn needs_copy(stdin: BorrowedFd<'_>, readers: usize) -> bool {
@@ -69,15 +72,22 @@ pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
 /// The thread cannot be started.
 pub fn start(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>) -> std::io::Result<FirstInput> {
     let first = FirstInput::default();
-    spawn(stdin, readers, FirstCopy::Watched(first.clone()))?;
+    let watched = FirstCopy::Watched(first.clone());
+    spawn(Arc::new(stdin), readers, watched)?;
     Ok(first)
 }
 
-fn spawn(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>, first: FirstCopy) -> std::io::Result<()> {
+fn spawn(
+    stdin: Arc<OwnedFd>,
+    readers: Vec<(Pid, OwnedFd)>,
+    first: FirstCopy,
+) -> std::io::Result<()> {
+    let readers = readers.into_iter();
+    let readers: Vec<StdinReader> = readers.map(|(pid, pipe)| (pid, Arc::new(pipe))).collect();
     thread::Builder::new()
         .name("stdin".into())
         .stack_size(128 * 1024)
-        .spawn(move || copy(stdin.as_fd(), readers, Some(first)))?;
+        .spawn(move || copy(&stdin, readers, Some(first)))?;
     Ok(())
 }
 
@@ -89,9 +99,10 @@ pub fn start_untaken(
     stdin: OwnedFd,
     readers: Vec<(Pid, OwnedFd)>,
 ) -> std::io::Result<UntakenInput> {
+    let stdin = Arc::new(stdin);
     let (taken, is_taken) = channel();
     let untaken = UntakenInput {
-        stdin: stdin.try_clone()?,
+        stdin: Arc::clone(&stdin),
         copied: Arc::default(),
         taken,
     };
@@ -110,17 +121,21 @@ pub struct FirstInput(Arc<Mutex<Option<CopiedInput>>>);
 /// Input that is in the ranks' pipes and in `stdin`.
 #[derive(Debug)]
 struct CopiedInput {
-    stdin: OwnedFd,
+    stdin: Arc<OwnedFd>,
     bytes: Vec<u8>,
-    pipes: Vec<OwnedFd>,
+    pipes: Vec<WrittenPipe>,
 }
+
+/// Pipe, and number of bytes written to it: fewer than there were if its reader has closed it or made it smaller.
+type WrittenPipe = (Arc<OwnedFd>, usize);
 
 impl CopiedInput {
     /// Whether a rank has read some.
     fn is_read(&self) -> bool {
-        let written = self.bytes.len() as u64;
-        let is_read = |pipe| ioctl_fionread(pipe).is_ok_and(|unread| unread < written);
-        self.pipes.iter().any(is_read)
+        self.pipes.iter().any(|(pipe, written)| {
+            let unread = ioctl_fionread(pipe);
+            unread.is_ok_and(|unread| unread < *written as u64)
+        })
     }
 }
 
@@ -141,27 +156,52 @@ impl FirstInput {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes bytes into the empty pipes of the readers, which have room for them.
+    /// Gives bytes to the readers, whose pipes are empty, and waits until they are taken; false if they never are.
+    fn write_first(
+        &self,
+        stdin: &Arc<OwnedFd>,
+        bytes: &[u8],
+        readers: &mut Vec<StdinReader>,
+    ) -> bool {
+        let unfinished = self.write(stdin, bytes, readers);
+        if !self.wait(readers) {
+            return false;
+        }
+        readers.retain(|(_, pipe)| {
+            let mut unfinished = unfinished.iter();
+            let found = unfinished.find(|(other, _)| Arc::ptr_eq(pipe, other));
+            found.is_none_or(|(_, written)| write_all(pipe, &bytes[*written..]))
+        });
+        true
+    }
+
+    /// Writes as many of the bytes as the readers' pipes have room for. Returns the pipes that have no room for all of them.
+    ///
+    /// Rule: the event loop waits for the lock in [`FirstInput::settle`]. While it is held, no write waits for a reader.
     fn write(
         &self,
-        stdin: BorrowedFd<'_>,
+        stdin: &Arc<OwnedFd>,
         bytes: &[u8],
-        readers: &mut Vec<(Pid, OwnedFd)>,
-    ) -> std::io::Result<()> {
-        let pipes = readers.iter().map(|(_, pipe)| pipe.try_clone());
-        let copied = CopiedInput {
-            stdin: stdin.try_clone_to_owned()?,
-            bytes: bytes.to_owned(),
-            pipes: pipes.collect::<std::io::Result<_>>()?,
-        };
+        readers: &mut Vec<StdinReader>,
+    ) -> Vec<WrittenPipe> {
+        let mut pipes = Vec::with_capacity(readers.len());
         let mut untaken = self.lock();
-        readers.retain(|(_, pipe)| write_all(pipe, bytes));
-        *untaken = Some(copied);
-        Ok(())
+        readers.retain(|(_, pipe)| {
+            let (written, is_open) = write_available(pipe, bytes);
+            pipes.push((Arc::clone(pipe), written));
+            is_open
+        });
+        *untaken = Some(CopiedInput {
+            stdin: Arc::clone(stdin),
+            bytes: bytes.to_owned(),
+            pipes: pipes.clone(),
+        });
+        pipes.retain(|(_, written)| *written < bytes.len());
+        pipes
     }
 
     /// Waits until the input is taken; false if no rank reads any more.
-    fn wait(&self, readers: &mut Vec<(Pid, OwnedFd)>) -> bool {
+    fn wait(&self, readers: &mut Vec<StdinReader>) -> bool {
         let (mut interval, longest) = FIRST_READ_CHECK;
         while !self.settle() {
             if readers.is_empty() {
@@ -186,7 +226,7 @@ impl FirstInput {
 /// Input that was copied and not taken. To drop it leaves the bytes for the next reader.
 #[derive(Debug)]
 pub struct UntakenInput {
-    stdin: OwnedFd,
+    stdin: Arc<OwnedFd>,
     /// Bytes that were copied.
     copied: Arc<Mutex<Vec<u8>>>,
     taken: Sender<()>,
@@ -207,10 +247,12 @@ fn take(stdin: BorrowedFd<'_>, copied: &[u8]) {
     let mut buffer = vec![0; copied.len()];
     let there = peek(stdin, &mut buffer);
     // Another process may have taken them: what is there now is not theirs.
-    let mut left = match there.is_ok_and(|count| buffer[..count] == *copied) {
-        true => copied.len(),
-        false => 0,
+    let is_there = match there {
+        Ok(count) => buffer[..count] == *copied,
+        // Without a free descriptor this is unknown. Bytes that are not taken would reach the ranks twice.
+        Err(error) => matches!(error, Errno::MFILE | Errno::NFILE),
     };
+    let mut left = if is_there { copied.len() } else { 0 };
     while left > 0 {
         let mut ready = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
         match poll(&mut ready, Some(&Timespec::default())) {
@@ -239,7 +281,7 @@ enum FirstCopy {
 
 impl FirstCopy {
     /// Most bytes that the readers' pipes have room for.
-    fn room(&self, readers: &[(Pid, OwnedFd)]) -> usize {
+    fn room(&self, readers: &[StdinReader]) -> usize {
         match self {
             Self::Watched(_) => {
                 let sizes = readers
@@ -252,12 +294,9 @@ impl FirstCopy {
     }
 
     /// Gives the bytes to the readers and waits until they are taken; false if they never are.
-    fn give(self, stdin: BorrowedFd<'_>, bytes: &[u8], readers: &mut Vec<(Pid, OwnedFd)>) -> bool {
+    fn give(self, stdin: &Arc<OwnedFd>, bytes: &[u8], readers: &mut Vec<StdinReader>) -> bool {
         match self {
-            // The system is out of descriptors: the readers get no input.
-            Self::Watched(first) => {
-                first.write(stdin, bytes, readers).is_ok() && first.wait(readers)
-            }
+            Self::Watched(first) => first.write_first(stdin, bytes, readers),
             Self::Reported { copied, is_taken } => {
                 let mut copied = copied.lock().unwrap_or_else(PoisonError::into_inner);
                 copied.extend_from_slice(bytes);
@@ -293,16 +332,16 @@ fn peek(stdin: BorrowedFd<'_>, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     }
 }
 
-fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>, mut first: Option<FirstCopy>) {
+fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<FirstCopy>) {
     let terminal = isatty(stdin);
     // A read in the background then fails instead of stopping the job: see `read_background`.
     signals::block_terminal_stop();
     let mut buffer = vec![0; CHUNK];
     loop {
-        let turn = turn(stdin, terminal, &mut readers);
+        let turn = turn(stdin.as_fd(), terminal, &mut readers);
         if turn == Turn::Ready
             && let Some(first) = first.take()
-            && let Ok(count) = peek(stdin, &mut buffer[..first.room(&readers)])
+            && let Ok(count) = peek(stdin.as_fd(), &mut buffer[..first.room(&readers)])
         {
             if count == 0 || !first.give(stdin, &buffer[..count], &mut readers) {
                 return;
@@ -311,7 +350,10 @@ fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>, mut first: Opti
         }
         let (turn, result) = match turn {
             Turn::Over => return,
-            Turn::Background => (Turn::Background, read_background(stdin, &mut buffer)),
+            Turn::Background => {
+                let result = read_background(stdin.as_fd(), &mut buffer);
+                (Turn::Background, result)
+            }
             turn => (turn, rustix::io::read(stdin, &mut buffer)),
         };
         match result {
@@ -341,7 +383,7 @@ enum Turn {
 
 /// Waits until there is something to do. Input is not touched once every reader has closed its
 /// end, so that it is available to the next reader.
-fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<(Pid, OwnedFd)>) -> Turn {
+fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -> Turn {
     loop {
         let in_foreground = match terminal.then(|| tcgetpgrp(stdin)) {
             None => None,
@@ -401,13 +443,126 @@ fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> bool {
     true
 }
 
+/// Number of bytes that could be written without waiting for the reader, and whether the reader is there.
+fn write_available(pipe: &OwnedFd, bytes: &[u8]) -> (usize, bool) {
+    // The other end, which is the rank's, has flags of its own.
+    let Ok(flags) = fcntl_getfl(pipe) else {
+        return (0, false);
+    };
+    if fcntl_setfl(pipe, flags | OFlags::NONBLOCK).is_err() {
+        return (0, false);
+    }
+    let (mut written, mut is_open) = (0, true);
+    while written < bytes.len() {
+        match rustix::io::write(pipe, &bytes[written..]) {
+            Ok(count) => written += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => break,
+            Err(_) => {
+                is_open = false;
+                break;
+            }
+        }
+    }
+    // It has succeeded with other flags.
+    let _ = fcntl_setfl(pipe, flags);
+    (written, is_open)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
     use std::io::{Read as _, Seek as _, Write as _};
     use std::os::unix::net::UnixStream;
 
+    use rustix::pipe::fcntl_setpipe_size;
+
     use super::*;
+
+    fn reader(pipe: OwnedFd) -> StdinReader {
+        (rustix::process::getpid(), Arc::new(pipe))
+    }
+
+    /// Pipe that processes of other tests do not inherit.
+    fn new_pipe() -> (OwnedFd, OwnedFd) {
+        pipe_with(PipeFlags::CLOEXEC).unwrap()
+    }
+
+    /// A file, at its beginning.
+    fn input(bytes: &[u8]) -> Arc<OwnedFd> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file.rewind().unwrap();
+        Arc::new(file.into())
+    }
+
+    fn position(input: &OwnedFd) -> u64 {
+        rustix::fs::seek(input, SeekFrom::Current(0)).unwrap()
+    }
+
+    #[test]
+    fn first_input_is_not_taken_for_closed_pipe() {
+        let stdin = input(b"first");
+        let (closed, pipe) = new_pipe();
+        let (open, open_pipe) = new_pipe();
+        drop(closed);
+        let mut readers = vec![reader(pipe), reader(open_pipe)];
+        let first = FirstInput::default();
+        first.write(&stdin, b"first", &mut readers);
+        assert_eq!(readers.len(), 1);
+        assert!(!first.settle(), "no rank has read");
+        assert_eq!(position(&stdin), 0);
+        assert_eq!(rustix::io::read(&open, &mut [0_u8]), Ok(1));
+        assert!(first.settle());
+        assert_eq!(position(&stdin), 5);
+    }
+
+    #[test]
+    fn first_input_stays_when_all_pipes_are_closed() {
+        let stdin = input(b"first");
+        let (closed, pipe) = new_pipe();
+        drop(closed);
+        let first = FirstInput::default();
+        assert!(!first.write_first(&stdin, b"first", &mut vec![reader(pipe)]));
+        assert_eq!(position(&stdin), 0);
+    }
+
+    #[test]
+    fn first_write_does_not_wait_for_smaller_pipe() {
+        let page = rustix::param::page_size();
+        let bytes = vec![b'x'; 2 * page];
+        let stdin = input(&bytes);
+        let (read, pipe) = new_pipe();
+        fcntl_setpipe_size(&pipe, page).unwrap();
+        let mut readers = vec![reader(pipe)];
+        let first = FirstInput::default();
+        let unfinished = first.write(&stdin, &bytes, &mut readers);
+        assert_eq!((readers.len(), unfinished[0].1), (1, page));
+        assert!(!first.settle(), "no rank has read");
+        assert_eq!(rustix::io::read(&read, &mut [0_u8]), Ok(1));
+        assert!(first.settle());
+        assert_eq!(position(&stdin), bytes.len() as u64);
+        let flags = fcntl_getfl(&*readers[0].1).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "later writes wait");
+    }
+
+    #[test]
+    fn first_input_is_whole_for_smaller_pipe() {
+        let page = rustix::param::page_size();
+        let bytes: Vec<u8> = (0..3 * page).map(|at| (at % 251) as u8).collect();
+        let stdin = input(&bytes);
+        let (read, pipe) = new_pipe();
+        fcntl_setpipe_size(&pipe, page).unwrap();
+        let given = bytes.clone();
+        let thread = thread::spawn(move || {
+            let first = FirstInput::default();
+            first.write_first(&stdin, &given, &mut vec![reader(pipe)])
+        });
+        let mut found = Vec::new();
+        File::from(read).read_to_end(&mut found).unwrap();
+        assert_eq!(found, bytes);
+        assert!(thread.join().unwrap());
+    }
 
     /// Reads what arrives first, and then takes it if `takes`; what the next reader of the input gets, and what arrives later.
     fn copied(stdin: &OwnedFd, takes: bool, close: impl FnOnce()) -> (Vec<u8>, Vec<u8>) {

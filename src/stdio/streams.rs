@@ -19,6 +19,9 @@ use wireup_core::job::ids::JobNumber;
 use wireup_core::job::wall::WallClock;
 use wireup_core::record::{Record, Speaker, Stream as Channel};
 
+/// Streams of each process.
+const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
+
 /// How the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Show {
@@ -148,15 +151,21 @@ impl Streams {
         self.unframed = Some(speaker);
     }
 
-    /// Whether a process has a label of its own.
+    /// Whether a process has a label of its own on a stream that it has not closed.
     pub fn has_label(&self, speaker: Speaker) -> bool {
-        self.own.out.merger.has_label(speaker)
+        let has_label = |place: &Target| {
+            let mut channels = CHANNELS.into_iter();
+            channels.any(|channel| place.merger.has_label((speaker, channel)))
+        };
+        self.own.all().any(has_label)
     }
 
-    /// Sets the label of a process, in place of its rank in brackets.
+    /// Sets the label of a process, in place of its rank in brackets, until it closes its streams.
     pub fn set_label(&mut self, speaker: Speaker, label: &Label) {
-        for place in self.own.all_mut() {
-            place.merger.set_label(speaker, label.clone());
+        let label = Arc::new(label.clone());
+        for channel in CHANNELS {
+            let merger = &mut self.own.of_mut(channel).merger;
+            merger.set_label((speaker, channel), Arc::clone(&label));
         }
     }
 

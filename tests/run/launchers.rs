@@ -420,6 +420,33 @@ fn wrap_of_user_and_redirections_hold() {
     let hydra = run(&[&pattern[..], &["--wrap", "env A=2"]].concat());
     assert_eq!(read(hydra.dir(), "o.1"), "2\n");
     assert_eq!(read(hydra.dir(), "e.1"), "err\n");
+    let unordered = run(&[&srun[..], &["--wrap-ranks", "2,0-0,0"]].concat());
+    assert_eq!(read(unordered.dir(), "out.0"), "1 2\n");
+    assert_eq!(read(unordered.dir(), "out.1"), "none\n");
+    assert_eq!(read(unordered.dir(), "out.2"), "1 2\n");
+}
+
+#[test]
+fn wrap_of_user_is_refused_beside_redirection() {
+    let front = ["srun", "--no-config", "-n", "1", "-e", "err.%t"];
+    for (options, code, text) in [
+        (
+            &["--wrap", "no-such-command x"][..],
+            127,
+            "--wrap: program \"no-such-command\" not found",
+        ),
+        (&["--wrap", ""][..], 125, "--wrap is empty"),
+        (
+            &["--wrap", "env", "--wrap-ranks", "9"][..],
+            125,
+            "--wrap-ranks 9: rank 9 does not run this program, whose ranks are 0 to 0",
+        ),
+    ] {
+        let words = front.iter().chain(options).chain(&["echo", "ran"]);
+        let outcome = as_launcher(words.copied()).run().expect(code);
+        assert_eq!(outcome.out(), "", "{outcome:?}");
+        outcome.expect_one_line(&[text]);
+    }
 }
 
 #[test]

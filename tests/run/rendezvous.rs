@@ -272,6 +272,7 @@ fn limits_that_a_client_sends_with_a_name_hold_for_other_launches() {
             await_did(&first, "look");
             let second = second.start();
             await_did(&first, "want");
+            await_did(&second, "offer");
             second.signal(Signal::TERM);
             let counted = ["SUCCESS", "SUCCESS", "NOT-FOUND", "NOT-FOUND", "SUCCESS"];
             assert_eq!(did(&second.finish().expect(143)), counted, "{store}");

@@ -132,6 +132,15 @@ fn options_without_a_counterpart_are_refused_with_what_to_write() {
 }
 
 #[test]
+fn unknown_braces_of_texts_stay() {
+    let fill = |text: &str| filled(text, Some(OsStr::new("-o")), &words("a b"));
+    assert_eq!(fill("{0}={1},{2}"), "-o=a,b");
+    assert_eq!(fill("${HOME}/{1} {x}{2}"), "${HOME}/a {x}b");
+    assert_eq!(fill("a}{ {1"), "a}{ {1");
+    assert_eq!(filled("{1} {2}", None, &words("a")), "a ...");
+}
+
+#[test]
 fn unknown_words_are_left_to_the_parser() {
     becomes("--frobnicate -np 2 a", "--frobnicate -np 2 a");
     becomes("-np 2 --frobnicate=3 a", "-n 2 --frobnicate=3 a");

@@ -106,7 +106,7 @@ pub(super) fn redirected(
 }
 
 /// The command under which ranks have these redirections. It runs `wrap`, the user's own, on the ranks that are to have
-/// that; `None` if that cannot be split into words.
+/// that; `None` if that cannot be split into words, or has none.
 pub(super) fn command(
     redirections: &OsStr,
     wrap: Option<&OsStr>,
@@ -115,7 +115,7 @@ pub(super) fn command(
     let mut script = Vec::new();
     let mut split = shlex::bytes::Shlex::new(wrap.unwrap_or_default().as_bytes());
     let words: Vec<Vec<u8>> = split.by_ref().collect();
-    if split.had_error {
+    if split.had_error || wrap.is_some() && words.is_empty() {
         return None;
     }
     let start =
@@ -145,7 +145,8 @@ pub(super) fn command(
 fn is_among(ranks: &RankSet) -> String {
     let tests = ranks.ranges().map(|range| {
         let (first, last) = (range.start(), range.end());
-        format!("[ %r -ge {first} ] && [ %r -le {last} ]")
+        // `&&` and `||` have the same precedence.
+        format!("{{ [ %r -ge {first} ] && [ %r -le {last} ]; }}")
     });
     tests.collect::<Vec<_>>().join(" || ")
 }
@@ -176,8 +177,13 @@ fn plain(pattern: &[u8]) -> OsString {
 
 /// Whether each rank opens the file: there are several, or nothing that two of them could spoil.
 fn is_of_ranks(name: &[u8]) -> bool {
-    let has = |code: &[u8; 2]| name.windows(2).any(|part| part == code);
-    [b"%r", b"%h", b"%n"].into_iter().any(has) || name == b"/dev/null"
+    let mut bytes = name.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte == b'%' && matches!(bytes.next(), Some(b'r' | b'h' | b'n')) {
+            return true;
+        }
+    }
+    name == b"/dev/null"
 }
 
 /// Gives a command its streams.
@@ -215,6 +221,7 @@ pub(super) fn attach(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireup_core::job::ids::Rank;
 
     fn of(
         redirects: &[(Stream, &str)],
@@ -271,14 +278,44 @@ mod tests {
         );
         assert_eq!(
             command(Some("env A=1"), Some("0,2-3")),
-            "sh -c 'if [ %r -ge 0 ] && [ %r -le 0 ] || [ %r -ge 2 ] && [ %r -le 3 ]; then \
+            "sh -c 'if { [ %r -ge 0 ] && [ %r -le 0 ]; } || { [ %r -ge 2 ] && [ %r -le 3 ]; }; then \
              exec env A=1 \"$@\" >o.%r; fi; exec \"$@\" >o.%r' sh"
         );
     }
 
     #[test]
+    fn shell_test_of_rank_agrees_with_rank_set() {
+        for text in ["2-3,0", "0-9,2-3", "0,4-7,9", "5", "1-3,2-8"] {
+            let set: RankSet = text.parse().unwrap();
+            let test = is_among(&set).replace("%r", "$r");
+            let ranks: Vec<String> = (0..12).map(|rank| rank.to_string()).collect();
+            let ranks = ranks.join(" ");
+            let script = format!("for r in {ranks}; do if {test}; then echo $r; fi; done");
+            let found = Command::new("sh").args(["-c", &script]).output().unwrap();
+            let expected = (0..12).filter(|rank| set.contains(Rank(*rank)));
+            let expected: String = expected.map(|rank| format!("{rank}\n")).collect();
+            assert_eq!(String::from_utf8(found.stdout).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn commands_that_cannot_be_split_are_left_to_the_parser() {
-        assert_eq!(command("".as_ref(), Some("env 'A".as_ref()), None), None);
+        for wrap in ["env 'A", "", " "] {
+            assert_eq!(command("".as_ref(), Some(wrap.as_ref()), None), None);
+        }
+    }
+
+    #[test]
+    fn percent_sign_before_code_letter_is_no_code() {
+        for name in ["o%%r", "o%%h", "o%%n", "o%%"] {
+            assert!(!is_of_ranks(name.as_bytes()), "{name}");
+        }
+        for name in ["o%r", "o%%%r", "%%%h", "%n", "/dev/null"] {
+            assert!(is_of_ranks(name.as_bytes()), "{name}");
+        }
+        let (job, ranks, files) = of(&[(Stream::Output, "o.%%r")], false);
+        assert_eq!((job.as_str(), ranks.as_str()), ("", ""));
+        assert_eq!(files, [(Stream::Output, OsString::from("o.%r"))]);
     }
 
     #[test]

@@ -335,6 +335,33 @@ fn variables_of_a_program_reach_that_program() {
 }
 
 #[test]
+fn program_is_found_in_directory_of_every_program() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("wireup-test-program"), "#!/bin/sh\n").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let found = |line: &str, program: &str| {
+        let taken = outcome(&line.replace("DIR", path)).unwrap();
+        assert!(taken.ends_with(program), "{taken}");
+    };
+    found(
+        "mpirun -gwdir DIR wireup-test-program",
+        " ./wireup-test-program",
+    );
+    found(
+        "mpirun -n 1 a : -gwdir DIR -n 1 wireup-test-program",
+        " ./wireup-test-program",
+    );
+    found(
+        "mpirun -gwdir / -wdir DIR wireup-test-program",
+        " ./wireup-test-program",
+    );
+    found(
+        "mpirun -gwdir DIR -wdir / wireup-test-program",
+        " wireup-test-program",
+    );
+}
+
+#[test]
 fn labels_have_the_form_of_the_launcher() {
     let label = |line: &str| {
         let (_, line) = line_with(line, &[]).unwrap();
@@ -376,7 +403,7 @@ fn labels_have_the_form_of_the_launcher() {
 fn wraps_of_users_and_redirections_both_hold() {
     assert_eq!(
         outcome("srun -n 1 -e e.%t --wrap \"nice -n 1\" --wrap-ranks 0 a : -n 1 b").unwrap(),
-        "--wrap 'sh -c '\\''if [ %r -ge 0 ] && [ %r -le 0 ]; then exec nice -n 1 \"$@\" 2>e.%r; fi; exec \"$@\" \
+        "--wrap 'sh -c '\\''if { [ %r -ge 0 ] && [ %r -le 0 ]; }; then exec nice -n 1 \"$@\" 2>e.%r; fi; exec \"$@\" \
          2>e.%r'\\'' sh' -n 1 a : --wrap 'sh -c '\\''exec \"$@\" 2>e.%r'\\'' sh' -n 1 b"
     );
     assert_eq!(
@@ -386,10 +413,45 @@ fn wraps_of_users_and_redirections_both_hold() {
 }
 
 #[test]
+fn wrap_of_user_is_checked_beside_redirection() {
+    let (_, plain) = line("srun -n 1 --wrap nice true").unwrap();
+    assert_eq!(plain.unredirected, None);
+    let (_, none) = line("srun -n 1 -e e.%t true").unwrap();
+    assert_eq!(none.unredirected, None);
+    let (_, both) = line("mpirun --merge-stderr-to-stdout -n 1 --wrap nice true").unwrap();
+    assert_eq!(both.unredirected, Some(words("-n 1 --wrap nice true")));
+    for (options, code, expected) in [
+        (
+            "--wrap no-such-command",
+            127,
+            "--wrap: program \"no-such-command\" not found",
+        ),
+        ("--wrap \"\"", 125, "--wrap is empty"),
+        (
+            "--wrap nice --wrap-ranks 9",
+            125,
+            "--wrap-ranks 9: rank 9 does not run this program, whose ranks are 0 to 0",
+        ),
+        ("--wrap \"nice 'a\"", 125, "a quote is not closed"),
+        ("--wrap \"date +%Y\"", 125, "%Y is unknown"),
+    ] {
+        let text = format!("srun --no-config -e e.%t {options} -n 1 true");
+        let (_, line) = line(&text).unwrap();
+        let failure = line.check_wraps().unwrap_err();
+        assert!(failure.to_string().contains(expected), "{text}: {failure}");
+        assert_eq!(failure.code(), code, "{text}");
+    }
+    let (_, line) = line("srun --no-config -e e.%t --wrap nice -n 1 true").unwrap();
+    assert!(line.check_wraps().is_ok());
+}
+
+#[test]
 fn option_s_of_mpirun_is_that_of_open_mpi_unless_ranks_follow() {
     assert_eq!(outcome("mpirun -s a").unwrap(), "--preload-binary a");
     assert_eq!(outcome("mpirun -s all a").unwrap(), "--stdin all a");
     assert_eq!(outcome("mpirun -s 1 -n 2 a").unwrap(), "--stdin 1 -n 2 a");
+    let (_, line) = line("mpirun -s \"\" a").unwrap();
+    assert_eq!(line.words, ["--preload-binary", "", "a"]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(in crate::cli) struct HostJobs {
     pub(in crate::cli) hosts: Vec<HostSpec>,
     /// Records of `wireup ps --json`, each with its host as `on`.
     pub(in crate::cli) records: Vec<Value>,
-    /// Whether a host was not reached; a line said which.
+    /// Whether a host was not reached, which a line has named.
     missed: bool,
 }
 
@@ -66,9 +66,9 @@ impl HostJobs {
             let output = launch(&reached, agent.as_deref(), all_users)
                 .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
             if !output.status.success() {
-                // The launch has printed why.
-                let status = output.status.to_string();
-                return Err(RunFailure::system("wireup ps on these hosts", status));
+                // The launch has printed the reason.
+                let text = "the launch of wireup ps on the hosts failed";
+                return Err(RunFailure::system(text, output.status.to_string()));
             }
             let output = String::from_utf8_lossy(&output.stdout);
             records = jobs(&reached, &output)

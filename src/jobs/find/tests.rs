@@ -381,9 +381,10 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
     let jobs = with(&[(60, 1)]);
     assert_eq!(shown(&jobs)[0].2, [(2, 63), (3, 64)]);
     assert_eq!(jobs[0].elsewhere(), [("alpha".into(), vec![0, 1])]);
-    assert_eq!(jobs[0].host_of_launcher(), None);
+    assert_eq!(jobs[0].launcher_elsewhere(), None);
     let jobs = of([agent(59), step(60, 59, OUTER, 1)]);
-    assert_eq!(jobs[0].host_of_launcher(), Some("login"));
+    let launcher = jobs[0].launcher_elsewhere().unwrap();
+    assert_eq!(launcher.host, "login");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::plan::pattern::Fields;
+use crate::stdio::label::LabelFields;
 use wireup_core::job::ids::{JobNumber, Rank};
 
 /// Standard output of a rank of the job the user asked for.
@@ -54,6 +56,42 @@ fn a_prompt_is_shown_after_a_while_and_never_gets_a_label_in_mid_line() {
     merger.push(A, b"yes\n", PARTIAL_DELAY, &mut out);
     assert_eq!(text(&out), "[0] name? \n[1] x\n[0] yes\n");
     assert_eq!(merger.next_deadline(), None);
+}
+
+#[test]
+fn label_is_dropped_when_stream_is_closed() {
+    let fields = Fields {
+        rank: Rank(0),
+        host: "n0",
+        job: "ns",
+        node: 0,
+        local: 0,
+        stream: None,
+    };
+    let process = LabelFields {
+        fields,
+        size: 2,
+        job: JobNumber(0),
+        pid: 9,
+        clock: WallClock::utc(Duration::ZERO),
+    };
+    let label = Arc::new(Label::fill("%p %s: ".as_ref(), &process).unwrap());
+    let mut merger = Merger::new(LABEL);
+    let mut out = Vec::new();
+    for voice in [A, A_ERR] {
+        merger.set_label(voice, Arc::clone(&label));
+    }
+    merger.push(A, b"end", T0, &mut out);
+    merger.close(A, &mut out);
+    assert_eq!(
+        (merger.has_label(A), merger.has_label(A_ERR)),
+        (false, true)
+    );
+    merger.push(A_ERR, b"error\n", T0, &mut out);
+    assert_eq!(text(&out), "9 out: end\n9 err: error\n");
+    merger.close(A_ERR, &mut out);
+    assert!(!merger.has_label(A_ERR));
+    assert_eq!(Arc::strong_count(&label), 1);
 }
 
 #[test]

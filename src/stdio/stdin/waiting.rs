@@ -13,8 +13,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use rustix::process::Pid;
-
+use super::StdinReader;
 use crate::sys::procfs;
 
 /// Maximum descriptors of a `poll` or `select` that are inspected: a thread that waits for more
@@ -31,7 +30,7 @@ const SELECT: i64 = OLDER.1;
 
 /// Whether a process in the session of one of the readers waits for what we write to it. A reader
 /// leads its session.
-pub(super) fn any_waits(readers: &[(Pid, OwnedFd)]) -> bool {
+pub(super) fn any_waits(readers: &[StdinReader]) -> bool {
     procfs::processes().iter().any(|process| {
         let reader = readers
             .iter()
