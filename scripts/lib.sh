@@ -26,6 +26,9 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
 # The applications of scripts/applications --short.
 APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
 
+# What packs the programs, and what checks the packages (scripts/package).
+TEST_PACKAGES+=(debhelper lintian mmdebstrap rpm)
+
 # What agents register with.
 TEST_PACKAGES+=(etcd-server etcd-client)
 
@@ -59,6 +62,9 @@ APPTAINER=(apptainer sid libc6 libseccomp2 libsqlite3-0 apptainer)
 # CRIU, which this system has only in a version that newer kernels do not take: the Debian suite that has it. Unpacked with
 # the C library that it needs, into a directory beside the wheels.
 CRIU=(criu forky)
+
+# Systems into which the tests install packages: directory and Debian suite.
+DEBIAN_BASES=(debian12=bookworm debian13=trixie)
 
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.
@@ -363,6 +369,18 @@ install_criu() {
 
 unpack_criu() {
     unpack_packages "$1" "${CRIU[1]}" criu libc6
+}
+
+# Makes the base of each system for packages.
+install_debian_bases() {
+    local entry
+    for entry in "${DEBIAN_BASES[@]}"; do
+        install_from_archive "${entry%%=*}" "${entry#*=}" "${entry%%=*}" make_debian_base "${entry#*=}"
+    done
+}
+
+make_debian_base() {
+    as_root mmdebstrap --quiet --variant=minbase --include=systemd-standalone-sysusers "$1" "$2/base.tar" "$archive"
 }
 
 # Unpacks the source of the system's libpmix, which has OpenPMIx's examples.
