@@ -1,11 +1,12 @@
-"""Writes a bill of materials (CycloneDX) of what `cargo metadata`, on standard input, says the programs are made of."""
+"""Writes a bill of materials (CycloneDX) of the programs, from what cargo says that they are made of."""
 
 import argparse
 import json
+import subprocess
 import sys
 import uuid
 
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
@@ -15,20 +16,30 @@ from packageurl import PackageURL
 INSTALLED = ("wireup", "wireup-agent", "wireup-impi", "wireup-impi-capi", "wireup-pmix-host", "wireup-shim")
 
 
-def linked(metadata: dict) -> dict[str, set[str]]:
-    """Returns the packages that end up in the programs, each with those that it uses: neither tools of the build nor tests."""
-    names = {package["id"]: package["name"] for package in metadata["packages"]}
-    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    found: dict[str, set[str]] = {}
-    waiting = [id for id, name in names.items() if name in INSTALLED]
-    while waiting:
-        id = waiting.pop()
-        if id in found:
-            continue
-        uses = (dep for dep in nodes[id]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"]))
-        found[id] = {dep["pkg"] for dep in uses}
-        waiting.extend(found[id])
-    return found
+def cargo(*words: str) -> str:
+    """Returns what a command of cargo prints, without the network."""
+    command = ["cargo", *words, "--locked", "--offline"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def linked(metadata: dict, target: str) -> dict[str, set[str]]:
+    """Returns the packages that end up in the programs, each with those that it uses: neither tools of the build nor tests.
+
+    `cargo metadata` has the features that tests need, so `cargo tree` says which packages are left without them.
+    """
+    installed = [word for name in INSTALLED for word in ("--package", name)]
+    tree = cargo("tree", *installed, "--target", target, "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}")
+    lines = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
+    kept = {
+        package["id"] for package in metadata["packages"] if (package["name"], f"v{package['version']}") in lines
+    }
+    nodes = (node for node in metadata["resolve"]["nodes"] if node["id"] in kept)
+    return {node["id"]: {dep["pkg"] for dep in node["deps"] if dep["pkg"] in kept and is_used(dep)} for node in nodes}
+
+
+def is_used(dependency: dict) -> bool:
+    """Whether it is one of the programs, and not of the build or of tests."""
+    return any(kind["kind"] is None for kind in dependency["dep_kinds"])
 
 
 def component(package: dict) -> Component:
@@ -47,10 +58,12 @@ def component(package: dict) -> Component:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--version", required=True)
-    version = parser.parse_args().version
-    metadata = json.load(sys.stdin)
+    parser.add_argument("--target", required=True)
+    args = parser.parse_args()
+    version = args.version
+    metadata = json.loads(cargo("metadata", "--format-version", "1", "--filter-platform", args.target))
     packages = {package["id"]: package for package in metadata["packages"]}
-    uses = linked(metadata)
+    uses = linked(metadata, args.target)
     components = {id: component(packages[id]) for id in uses}
     bom = Bom(components=components.values())
     bom.metadata.component = Component(type=ComponentType.APPLICATION, name="wireup", version=version, bom_ref="wireup")
