@@ -119,7 +119,12 @@ fn library(out: &Path, includes: &[PathBuf]) -> Result<(), String> {
             "-shared", "-fPIC", "-pthread", "-O2", "-g", "-Wall", "-Wextra",
         ])
         .args(HARDENING)
-        .args(["-fvisibility=hidden", "-ldl"]);
+        .args(["-fvisibility=hidden", "-ldl"])
+        .arg(concat!(
+            "-DWIREUP_VERSION=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\""
+        ));
     for dir in includes {
         command.arg("-isystem").arg(dir);
     }
