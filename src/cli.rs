@@ -20,6 +20,7 @@ mod help_text;
 mod impi;
 mod kill;
 mod launch;
+mod launcher_host;
 mod launchers;
 mod line;
 mod look;
@@ -203,7 +204,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
     };
     match Other::from_arg_matches_mut(&mut matches) {
         Ok(Other::Ps(args)) => ps::execute(args),
-        Ok(Other::Kill(args)) => kill::execute(&args),
+        Ok(Other::Kill(args)) => kill::execute(args),
         Ok(Other::Stacks(args)) => look::show_stacks(args),
         Ok(Other::Debug(args)) => debug::execute(args),
         Ok(Other::Core(args)) => look::write_cores(args),
@@ -213,9 +214,11 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Names(args)) => names::names(args),
         Ok(Other::Doctor(args)) => doctor::execute(args),
         Ok(Other::Report(args)) => report::execute(&args),
-        Ok(Other::Handed(agent_commands::Handed::Top(args))) if !args.is_interactive() => {
-            agent_commands::top::plain(&args)
-        }
+        Ok(Other::Handed(agent_commands::Handed::Top(top))) => match top.pass_on() {
+            Ok(()) if !top.is_interactive() => agent_commands::top::plain(&top),
+            Ok(()) => Err(agent_commands::become_it(AGENT, &args)),
+            Err(failure) => Err(failure),
+        },
         Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
         Ok(Other::OciHook(args)) => oci_hook::execute(&args),
         Ok(Other::Config(args)) => config::show::execute(args),

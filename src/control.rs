@@ -83,6 +83,8 @@ pub(crate) struct Controller {
     pub(crate) plan: Arc<Plan>,
     pub(crate) jobs: Jobs,
     pub(crate) started: Instant,
+    /// Wall-clock time of the start.
+    since: SystemTime,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) signals: Signals,
     pub(crate) streams: Streams,
@@ -199,6 +201,7 @@ impl Controller {
             over: false,
             status: parts.status,
             kept: Kept::of(&parts.plan.spec.status, parts.since),
+            since: parts.since,
             fences: FenceObserver::default(),
             counters: LaunchCounters::default(),
             phase_told: JobState::Planned,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use mutate::Random;
 
 /// Rounds for each target: seconds in a debug build.
-const ROUNDS: u64 = 30_000;
+const ROUNDS: u64 = 10_000;
 
 const SEED: u64 = 0x5eed_0001;
 

@@ -1,5 +1,6 @@
 //! Standard streams of the ranks.
 
+pub mod label;
 pub mod merger;
 pub mod pty;
 pub mod rank_files;

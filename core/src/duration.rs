@@ -1,4 +1,4 @@
-//! Durations as people write them: `90` and `1.5` are seconds, `500ms`, `10m` and `1h30m` have units.
+//! Durations as people write them: `90`, `1.5` and `1e3` are seconds, `500ms`, `10m` and `1h30m` have units.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ pub enum DurationError {
 pub fn duration(text: &str) -> Result<Duration, DurationError> {
     let seconds = match amount(text) {
         Some((seconds, "")) => Some(seconds),
-        Some(_) => sum(text),
+        // With an exponent, as other programs print numbers.
+        Some(_) => text.parse().ok().or_else(|| sum(text)),
         None => None,
     };
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -51,7 +52,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, DurationError> {
 /// A duration in a file: a number of seconds, or a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "DurationWire")]
-pub struct DurationSetting(pub Duration);
+pub struct ConfiguredDuration(pub Duration);
 
 /// Forms of a duration in a file.
 #[derive(Deserialize)]
@@ -61,7 +62,7 @@ enum DurationWire {
     Text(String),
 }
 
-impl TryFrom<DurationWire> for DurationSetting {
+impl TryFrom<DurationWire> for ConfiguredDuration {
     type Error = DurationError;
 
     fn try_from(wire: DurationWire) -> Result<Self, DurationError> {
@@ -105,6 +106,8 @@ mod tests {
             ("0", 0),
             ("90", 90_000),
             ("0.5", 500),
+            ("1e3", 1_000_000),
+            ("5E-1", 500),
             ("500ms", 500),
             ("1.5s", 1500),
             ("10m", 600_000),
@@ -123,9 +126,9 @@ mod tests {
 
     #[test]
     fn a_file_has_a_number_of_seconds_or_a_text() {
-        let read = |json: &str| serde_json::from_str::<DurationSetting>(json);
+        let read = |json: &str| serde_json::from_str::<ConfiguredDuration>(json);
         for (json, milliseconds) in [("30", 30_000), ("0.5", 500), ("\"5m\"", 300_000)] {
-            let expected = DurationSetting(Duration::from_millis(milliseconds));
+            let expected = ConfiguredDuration(Duration::from_millis(milliseconds));
             assert_eq!(read(json).unwrap(), expected, "{json}");
         }
         for json in ["-1", "\"5x\"", "true"] {
@@ -143,7 +146,9 @@ mod tests {
             "1h30",
             "-1",
             "+1",
-            "1e3",
+            "1e",
+            "1e3s",
+            "1e400",
             "inf",
             "NaN",
             "1..5",

@@ -49,6 +49,7 @@ use crate::plan::Plan;
 use crate::plan::directory::JobDirectory;
 use crate::plan::jobs::Planned as _;
 use crate::plan::staging::Unpacked;
+use crate::stdio::stdin::FirstInput;
 use crate::sys::cgroup::{self, Group};
 use crate::sys::channel::Channel;
 use crate::sys::mpich_segment::SegmentWatch;
@@ -129,6 +130,8 @@ pub(crate) struct LocalBackend {
     look: Option<Duration>,
     /// Writing ends of pipes that feed ranks' standard input.
     stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
+    /// Input that is taken once a rank has read of it.
+    first_input: FirstInput,
     /// Those that other processes fill.
     pushed: Pushed,
     /// Decides which of the ranks' failures was first.
@@ -242,6 +245,7 @@ impl LocalBackend {
             unserved: BTreeSet::new(),
             look: None,
             stdin_pipes: Vec::new(),
+            first_input: FirstInput::default(),
             pushed: Pushed::default(),
             failures: HostFailures::new(parts.plan.offer.pmix),
             segments: None,

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::event::{Timespec, poll};
 
+use super::launcher_host::LauncherHost;
+use super::options::HostsListArgs;
 use super::ps::{asked, found};
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
@@ -31,7 +33,8 @@ How:
   Each rank gets a pane of tmux with a gdb that has attached to it, on its host; `continue` lets it go on.
   Other hosts are reached through their agents, and need gdb and script(1). Without tmux, or where
   standard output is no terminal, the commands are printed with the host on which to run them. Root's gdb runs as
-  the user of the job, by setpriv(1) and in a terminal of its own.
+  the user of the job, by setpriv(1) and in a terminal of its own. Where the launcher is on another host, its agent
+  executes the command there as you: on a host of the job by itself, elsewhere with --hosts.
 
 Exit status:
   0    tmux has ended, or the commands were printed
@@ -67,6 +70,9 @@ pub(super) struct DebugArgs {
     #[arg(long, conflicts_with = "launch")]
     print: bool,
 
+    #[command(flatten)]
+    hosts: HostsListArgs,
+
     /// What `wireup run` is to run
     #[arg(last = true, value_name = "ARGUMENTS")]
     launch: Vec<OsString>,
@@ -77,6 +83,21 @@ pub(super) struct DebugArgs {
 /// # Errors
 /// When there is no such job, it does not answer, or tmux is needed and cannot be run.
 pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
+    if args.launch.is_empty() {
+        if let Some(host) = LauncherHost::find(args.hosts, args.job.as_deref())? {
+            let mut options = Vec::new();
+            if let Some(ranks) = args.ranks {
+                options.extend(["--ranks".into(), ranks.to_string().into()]);
+            }
+            if args.print {
+                options.push("--print".into());
+            }
+            return Err(host.execute("debug", options, true));
+        }
+    } else if args.hosts.are_given() {
+        let text = "--hosts, --hostfile and --agent of `wireup debug` are for a JOB; put those of the launch behind --";
+        return Err(RunFailure::request(text.to_owned()));
+    }
     let tmux = std::io::stdout().is_terminal() && !args.print && has_tmux();
     if !args.launch.is_empty() {
         if !tmux {

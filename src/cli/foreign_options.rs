@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use table::{Dialect, HABITS, Habit, Meaning, Page, Setting, Stream};
+use table::{Dialect, HABITS, Habit, LauncherSetting, Meaning, Page, Stream, Tag};
 
 use crate::cli::line::{Own, Word};
 use crate::cli::usage_errors::is_near;
@@ -24,8 +24,10 @@ pub(super) struct Translated {
     pub(super) notes: Vec<String>,
     /// Each translated option as it was written, with the words for it.
     pub(super) pieces: Vec<(OsString, Vec<OsString>)>,
-    /// Files for the ranks' streams.
+    /// Files for the ranks' streams; no name for a stream that follows another.
     pub(super) redirects: Vec<(Stream, OsString)>,
+    /// Parts of the label of output lines.
+    pub(super) tags: Vec<Tag>,
     /// A text that is asked for; the rest of the line does not matter then.
     pub(super) page: Option<Page>,
     /// The word that looks like an option and is none.
@@ -40,7 +42,7 @@ pub(super) enum ForeignError {
     /// The option means something else here, or nothing, or its value is wrong; the advice says what to write.
     #[error("{}: {advice}", option.display())]
     Instead { option: OsString, advice: String },
-    #[error("{} is no option of {launcher}{near}; {launcher} --help lists those that are taken", option.display())]
+    #[error("unknown option {}{near}; {launcher} --help lists the options", option.display())]
     Unknown {
         option: OsString,
         launcher: &'static str,
@@ -64,7 +66,7 @@ pub(super) fn translate(
         let meaning = own.read(&word);
         let foreign = match meaning {
             Word::Program => None,
-            _ if let Some(found) = dialect.find(&word) => Some(found),
+            _ if let Some(found) = dialect.find(&word, words.front()) => Some(found),
             _ if let Some(letters) = dialect.letters(own, &word) => {
                 letters
                     .into_iter()
@@ -162,6 +164,19 @@ impl Translated {
         self.notes.append(&mut other.notes);
         self.pieces.append(&mut other.pieces);
         self.redirects.append(&mut other.redirects);
+        self.tags.append(&mut other.tags);
+    }
+
+    /// Adds the words for an option.
+    fn add(&mut self, option: &OsStr, words: Vec<OsString>) {
+        self.words.extend_from_slice(&words);
+        self.pieces.push((option.to_owned(), words));
+    }
+
+    /// Adds the words for an option that holds for every program of the job.
+    fn add_everywhere(&mut self, option: &OsStr, words: Vec<OsString>) {
+        self.everywhere.extend_from_slice(&words);
+        self.pieces.push((option.to_owned(), words));
     }
 
     fn ignore(&mut self, option: &OsStr, reason: &str) {
@@ -174,10 +189,25 @@ impl Translated {
 const PARAMETERS: [&str; 2] = ["OMPI_MCA_", "PRTE_MCA_"];
 
 impl Dialect {
-    /// The entry of a word, with the value that is joined to it.
-    fn find(&self, word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
-        let mut tables = self.options.iter();
-        tables.find_map(|table| among(table, word).or_else(|| letter(table, word)))
+    /// Finds the entry of a word, with the value that is joined to it. The word that follows decides where an option has
+    /// no value to one launcher and one to another: Open MPI's `-s` and Hydra's `-s all`.
+    fn find(
+        &self,
+        word: &OsStr,
+        next: Option<&OsString>,
+    ) -> Option<(&'static Habit, Option<OsString>)> {
+        let tables = self.options.iter();
+        let mut found =
+            tables.filter_map(|table| among(table, word).or_else(|| letter(table, word)));
+        let first = found.next()?;
+        let reads_stdin = |word: &OsString| {
+            word == "all" || word == "none" || word.as_bytes().iter().all(u8::is_ascii_digit)
+        };
+        if first.0.values > 0 || !next.is_some_and(reads_stdin) {
+            return Some(first);
+        }
+        let stdin = found.find(|(habit, _)| matches!(habit.meaning, Meaning::Option("--stdin")));
+        Some(stdin.unwrap_or(first))
     }
 
     /// The entry of an option without its dashes.
@@ -197,7 +227,7 @@ impl Dialect {
         let mut rest = letters.chars();
         while let Some(letter) = rest.next() {
             let word = OsString::from(format!("-{letter}"));
-            let takes_value = match (self.find(&word), own.read(&word)) {
+            let takes_value = match (self.find(&word, None), own.read(&word)) {
                 (Some((habit, _)), _) => habit.values > 0,
                 (None, Word::Option { takes_next }) => takes_next,
                 _ => return None,
@@ -213,7 +243,7 @@ impl Dialect {
     }
 
     /// The setting of a variable or a parameter.
-    fn setting(&self, name: &str) -> Option<&'static Setting> {
+    fn setting(&self, name: &str) -> Option<&'static LauncherSetting> {
         let stripped = PARAMETERS
             .iter()
             .find_map(|prefix| name.strip_prefix(prefix));
@@ -242,7 +272,8 @@ impl Dialect {
             let of_hydra = ["HYDRA_", "I_MPI_HYDRA_"]
                 .iter()
                 .any(|start| name.starts_with(start));
-            self.setting(name).is_none() && (of_hydra || parameter.is_some_and(is_of_launcher))
+            self.setting(name).is_none()
+                && (of_hydra || parameter.is_some_and(is_launcher_parameter))
         };
         let names = names.into_iter().filter_map(|name| name.into_string().ok());
         let names = names.filter(|name| is_idle(name));
@@ -431,9 +462,24 @@ fn apply(
             let option = std::iter::once(option.into());
             option.chain(values.iter().cloned()).collect()
         }
-        Meaning::Words(words) => {
-            let filled = words.iter().map(|word| filled(word, None, values));
-            filled.map(OsString::from).collect()
+        Meaning::Words(words) => all_filled(words, values),
+        Meaning::Everywhere(words) => {
+            result.add_everywhere(word, all_filled(words, values));
+            return Ok(());
+        }
+        Meaning::Label(tag) => {
+            result.tags.push(tag);
+            return Ok(());
+        }
+        Meaning::Outputs(read, instead) => {
+            let Some(output) = values.first().and_then(|value| read(value)) else {
+                return Err(refusal(instead, word, values));
+            };
+            result.tags.extend(output.tags);
+            if output.is_merged {
+                result.redirects.push((Stream::Merged, OsString::new()));
+            }
+            output.words
         }
         Meaning::Computed(compute, instead) => {
             let value = values.first().and_then(|value| value.to_str());
@@ -444,7 +490,7 @@ fn apply(
         }
         Meaning::Variable => vec!["-x".into(), assignment(values)],
         Meaning::VariableEverywhere => {
-            result.everywhere.extend(["-x".into(), assignment(values)]);
+            result.add_everywhere(word, vec!["-x".into(), assignment(values)]);
             return Ok(());
         }
         Meaning::Parameter(prefix) => {
@@ -455,21 +501,20 @@ fn apply(
             if let Some(setting) = dialect.setting(&name) {
                 return apply_setting(dialect, setting, &shown, values[1].clone(), result);
             }
-            if prefix.is_empty() || is_of_launcher(&name) {
+            if prefix.is_empty() || is_launcher_parameter(&name) {
                 result.ignore(&shown, PARAMETER);
             }
             if prefix.is_empty() {
                 return Ok(());
             }
-            vec![
-                "-x".into(),
-                format!("{prefix}{}", assignment(values).display()).into(),
-            ]
+            let mut variable = OsString::from(prefix);
+            variable.push(assignment(values));
+            result.add_everywhere(word, vec!["-x".into(), variable]);
+            return Ok(());
         }
         Meaning::Redirect(stream) => {
-            result
-                .redirects
-                .extend(values.iter().map(|file| (stream, file.clone())));
+            let file = values.first().cloned().unwrap_or_default();
+            result.redirects.push((stream, file));
             return Ok(());
         }
         Meaning::Show(page) => {
@@ -478,15 +523,14 @@ fn apply(
         }
         Meaning::Instead(instead) => return Err(refusal(instead, word, values)),
     };
-    result.words.extend_from_slice(&words);
-    result.pieces.push((word.to_owned(), words));
+    result.add(word, words);
     Ok(())
 }
 
 const PARAMETER: &str = "it is a parameter of a launcher that does not run here";
 
 /// Whether Open MPI's or PRRTE's launcher reads a parameter: those of its frameworks, which begin with their names.
-pub(super) fn is_of_launcher(parameter: &str) -> bool {
+pub(super) fn is_launcher_parameter(parameter: &str) -> bool {
     const FRAMEWORKS: [&str; 20] = [
         "dfs", "errmgr", "ess", "filem", "grpcomm", "iof", "odls", "oob", "orte", "plm", "prte",
         "ras", "regx", "rmaps", "rml", "routed", "rtc", "schizo", "snapc", "state",
@@ -498,7 +542,7 @@ pub(super) fn is_of_launcher(parameter: &str) -> bool {
 /// Applies a setting as the option that it stands for. An option without a value is given if the setting is not false.
 fn apply_setting(
     dialect: &Dialect,
-    setting: &Setting,
+    setting: &LauncherSetting,
     shown: &OsStr,
     value: OsString,
     result: &mut Translated,
@@ -520,22 +564,37 @@ fn assignment(values: &[OsString]) -> OsString {
 }
 
 /// Fills in the option as written, and its values: `{0}`, `{1}`, `{2}`.
-fn filled(text: &str, word: Option<&OsStr>, values: &[OsString]) -> String {
-    let word = word.unwrap_or_default().to_string_lossy();
-    let mut text = text.replace("{0}", &word);
-    for (index, name) in ["{1}", "{2}"].into_iter().enumerate() {
-        let value = values
-            .get(index)
-            .map_or_else(|| "...".into(), |v| v.to_string_lossy());
-        text = text.replace(name, &value);
+fn filled(text: &str, word: Option<&OsStr>, values: &[OsString]) -> OsString {
+    let mut filled = OsString::new();
+    for (index, part) in text.split('{').enumerate() {
+        let (name, rest) = match part.split_once('}') {
+            Some((name, rest)) if index > 0 => (name, rest),
+            _ => ("", part),
+        };
+        let missing = OsStr::new("...");
+        let value = |at: usize| values.get(at).map_or(missing, OsString::as_os_str);
+        filled.push(match name {
+            "0" => word.unwrap_or_default(),
+            "1" => value(0),
+            "2" => value(1),
+            _ => OsStr::new(""),
+        });
+        filled.push(rest);
     }
-    text
+    filled
+}
+
+fn all_filled(words: &[&str], values: &[OsString]) -> Vec<OsString> {
+    let filled = words.iter().map(|word| filled(word, None, values));
+    filled.collect()
 }
 
 fn refusal(instead: &str, word: &OsStr, values: &[OsString]) -> ForeignError {
     ForeignError::Instead {
         option: word.to_owned(),
-        advice: filled(instead, Some(word), values),
+        advice: filled(instead, Some(word), values)
+            .to_string_lossy()
+            .into_owned(),
     }
 }
 

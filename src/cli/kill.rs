@@ -1,11 +1,14 @@
 //! `wireup kill`: signals to jobs on this machine, and their end.
 
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use rustix::process::Signal;
 
 use super::launch::job_of;
+use super::launcher_host::LauncherHost;
+use super::options::HostsListArgs;
 use super::ps::{choose, scope};
 use super::run::grace_of;
 use crate::cli::value_error::ValueError;
@@ -28,6 +31,7 @@ Examples:
   wireup kill 3f              ends the job whose name begins with 3f
   wireup kill -s USR1 4711    signals the job whose launcher has pid 4711
   wireup kill --all
+  wireup kill 3f --hosts n[1-4]    the launcher is on one of these hosts
 
 Jobs:
   A job is named by the beginning of its name or by the pid of its launcher; `wireup ps` shows them.
@@ -41,7 +45,8 @@ Signals:
 Several hosts:
   On the launcher's machine a job is ended everywhere. On another one of its hosts TERM, HUP, QUIT and
   KILL end the part that is there, and with it the job; other signals, and those for some ranks, reach
-  ranks on this machine only, and it is said where the others are.
+  ranks on this machine only, and it is said where the others are. With --hosts, the agent of the launcher's host
+  executes the command there as you.
 
 Exit status:
   0    done
@@ -76,6 +81,34 @@ pub(super) struct KillArgs {
     /// Return as soon as the signal has been sent
     #[arg(long)]
     no_wait: bool,
+
+    #[command(flatten)]
+    hosts: HostsListArgs,
+}
+
+impl KillArgs {
+    /// Executes the command on the host of the job's launcher, which is one of the named hosts.
+    fn pass_on(self) -> Result<u8, RunFailure> {
+        if self.all || self.jobs.len() > 1 || !self.hosts.has_hosts() {
+            return Err(RunFailure::request(
+                "--hosts and --hostfile signal one JOB, whose launcher is on one of the hosts, without --all; --agent needs \
+                 one of them"
+                    .to_owned(),
+            ));
+        }
+        let mut options = vec!["--signal".to_owned(), self.signal.as_raw().to_string()];
+        if !self.ranks.is_empty() {
+            let ranks: Vec<String> = self.ranks.iter().map(u32::to_string).collect();
+            options.extend(["--rank".to_owned(), ranks.join(",")]);
+        }
+        if self.no_wait {
+            options.push("--no-wait".to_owned());
+        }
+        let job = self.jobs.first().map(String::as_str);
+        let host = LauncherHost::among(self.hosts, job)?;
+        let options = options.into_iter().map(OsString::from);
+        Err(host.execute("kill", options.collect(), false))
+    }
 }
 
 fn parse_signal(text: &str) -> Result<Signal, ValueError> {
@@ -86,7 +119,10 @@ fn parse_signal(text: &str) -> Result<Signal, ValueError> {
 ///
 /// # Errors
 /// When there is no such job: nothing has been signalled then.
-pub(super) fn execute(args: &KillArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
+    if args.hosts.are_given() {
+        return args.pass_on();
+    }
     let started = Instant::now();
     let all = jobs::list(scope(args.all_users, !args.jobs.is_empty())?);
     let chosen = match args.all {

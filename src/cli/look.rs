@@ -1,12 +1,15 @@
 //! `wireup stacks` and `wireup core`: looks into the ranks of a running job, on all its hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::launcher_host::LauncherHost;
+use super::options::HostsListArgs;
 use super::ps::{asked, found};
 use crate::control::requests::message::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
@@ -23,6 +26,7 @@ Examples:
   wireup stacks 3f --ranks 0,3-5
   wireup stacks 3f --python     only Python's own frames, where a rank has some
   wireup stacks 3f --json
+  wireup stacks 3f --hosts n[1-4]    the launcher is on one of these hosts
 
 How:
   The launcher has each host of the job run one gdb, which attaches to the ranks there one after
@@ -31,7 +35,8 @@ How:
   launcher), or by what the distribution of Python has for gdb. A rank that gdb does not read within 30 s is
   passed over. After 5 s, and again after longer times, standard error shows what was found so far.
   JOB is the beginning of a job's name or the pid of its
-  launcher, as `wireup ps` shows them; the command runs where the launcher does.
+  launcher, as `wireup ps` shows them. Where the launcher is on another host, its agent executes the command there as you:
+  on a host of the job by itself, elsewhere with --hosts.
 
 Exit status:
   0    the stacks of all ranks that run were shown
@@ -66,6 +71,26 @@ struct Which {
     /// Print a JSON array with an object for each rank
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    hosts: HostsListArgs,
+}
+
+impl Which {
+    /// Executes the command on the launcher's host, if that is another one; returns only if it is this one.
+    fn pass_on(&mut self, command: &str, mut options: Vec<OsString>) -> Result<(), RunFailure> {
+        let hosts = std::mem::take(&mut self.hosts);
+        let Some(host) = LauncherHost::find(hosts, self.job.as_deref())? else {
+            return Ok(());
+        };
+        if let Some(ranks) = &self.ranks {
+            options.extend(["--ranks".into(), ranks.to_string().into()]);
+        }
+        if self.json {
+            options.push("--json".into());
+        }
+        Err(host.execute(command, options, false))
+    }
 }
 
 /// Arguments of `wireup stacks`.
@@ -96,9 +121,14 @@ pub(super) struct CoreArgs {
 ///
 /// # Errors
 /// The errors of [`found`] and [`asked`].
-pub(super) fn show_stacks(args: StacksArgs) -> Result<u8, RunFailure> {
+pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, RunFailure> {
     let python = args.python;
-    let Which { job, ranks, json } = args.which;
+    let options = python.then(|| "--python".into());
+    args.which
+        .pass_on("stacks", options.into_iter().collect())?;
+    let Which {
+        job, ranks, json, ..
+    } = args.which;
     let path = std::env::var("PATH").ok();
     let wish = Wish::Stacks { python, path };
     let job = found(job.as_deref())?;
@@ -167,11 +197,15 @@ impl Watcher for Interim {
 ///
 /// # Errors
 /// The errors of [`found`] and [`asked`].
-pub(super) fn write_cores(args: CoreArgs) -> Result<u8, RunFailure> {
-    let Which { job, ranks, json } = args.which;
+pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, RunFailure> {
     let here = std::env::current_dir()
         .map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
-    let directory = here.join(args.dir.unwrap_or_default());
+    let directory = here.join(args.dir.take().unwrap_or_default());
+    let options = vec!["--dir".into(), directory.clone().into_os_string()];
+    args.which.pass_on("core", options)?;
+    let Which {
+        job, ranks, json, ..
+    } = args.which;
     let wish = Wish::Core { directory };
     let job = found(job.as_deref())?;
     let records = asked(&job, ranks, wish, &mut Interim::new(json, cores))?;

@@ -18,6 +18,7 @@ use std::env;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use clap::{Args, Parser as _, ValueHint};
 use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::table::Meaning::Show;
-use super::foreign_options::table::{Dialect, Habit, OWN, Page, Stream, UNBUFFERED, habit};
+use super::foreign_options::table::{Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit};
 use super::foreign_options::{ForeignError, Translated, of_environment, translate};
 use super::line::{Own, Word};
 use super::run::{self, RunArgs};
@@ -37,6 +38,7 @@ use super::{prte, singleton};
 use crate::failure::RunFailure;
 use crate::report::printable::printable;
 use crate::sys::access::is_program;
+use wireup_core::job::rank_set::RankSet;
 
 /// Whether these words are options of `wireup run` with values that it takes.
 fn are_options(words: &[OsString]) -> bool {
@@ -106,7 +108,7 @@ struct Line {
     notes: Vec<String>,
     /// Each option of the launcher with the words for it.
     pieces: Vec<(OsString, Vec<OsString>)>,
-    files: Vec<(Stream, String)>,
+    files: Vec<(Stream, OsString)>,
     /// In place of a launch.
     page: Option<Page>,
 }
@@ -192,24 +194,33 @@ impl Personality {
         let mut set = of_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
         let mut line = Line::default();
-        let mut everywhere = set.everywhere;
-        let mut redirects = set.redirects;
+        let (mut everywhere, of_job) = split(&set);
+        parts[0].words.splice(0..0, of_job);
+        let (mut redirects, mut tags) = (set.redirects, set.tags);
         line.notes = set.notes;
         line.pieces = set.pieces;
-        parts[0].words.splice(0..0, set.words);
         for part in &mut parts {
             everywhere.append(&mut part.everywhere);
             redirects.append(&mut part.redirects);
+            tags.append(&mut part.tags);
             line.notes.append(&mut part.notes);
             line.pieces.append(&mut part.pieces);
         }
         let files = redirected(&redirects, self == Self::Srun)?;
         line.files = files.files;
-        everywhere.extend(files.program);
         line.words = files.job;
+        line.words.extend(label(&tags));
+        if !files.ranks.is_empty() {
+            parts
+                .iter_mut()
+                .for_each(|part| redirect(&own, &mut part.words, &files.ranks));
+        }
         match self {
             Self::Srun => {
-                see_gpus_of_ranks(&own, &mut parts[0].words, &line.pieces);
+                if option(&own, &parts[0].words, "--gpus-per-rank").is_some() {
+                    see_gpus_of_ranks(&mut everywhere, &line.pieces);
+                    see_gpus_of_ranks(&mut parts[0].words, &line.pieces);
+                }
                 let option = |name: &str| option(&own, &parts[0].words, name);
                 line.words.extend(srun::defaults(option));
             }
@@ -335,19 +346,57 @@ fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
                 .is_some_and(|word| NAMES.iter().any(|name| word == *name))
         };
         set.pieces.retain(|(_, words)| !of_hosts(words));
-        let words = set
-            .pieces
-            .iter()
-            .flat_map(|(_, words)| words.iter().cloned());
-        set.words = words.collect();
     }
 }
 
-/// GPUs of a host that ranks see are those of each rank where it gets some of its own.
-fn see_gpus_of_ranks(own: &Own, words: &mut Vec<OsString>, pieces: &[(OsString, Vec<OsString>)]) {
-    if option(own, words, "--gpus-per-rank").is_none() {
-        return;
+/// Words that the environment asks for: those of every program, and those of the job.
+fn split(set: &Translated) -> (Vec<OsString>, Vec<OsString>) {
+    let next = Own::of::<NextApp>();
+    let (mut everywhere, mut of_job) = (Vec::new(), Vec::new());
+    for (_, words) in &set.pieces {
+        match words.first() {
+            // A number of ranks is that of the first program.
+            Some(word) if next.knows(word) && word != "-n" => everywhere.extend_from_slice(words),
+            _ => of_job.extend_from_slice(words),
+        }
     }
+    (everywhere, of_job)
+}
+
+/// The label that has these parts, as Open MPI writes it: the time, then the last of the others.
+fn label(tags: &[Tag]) -> Vec<OsString> {
+    if tags.is_empty() {
+        return Vec::new();
+    }
+    let time = tags.iter().find(|tag| **tag == Tag::Time);
+    let process = tags.iter().rev().find(|tag| **tag != Tag::Time);
+    let parts = time.into_iter().chain(process);
+    let parts: String = parts.map(|tag| tag.pattern()).collect();
+    vec!["--label-pattern".into(), format!("{parts}<std%s>: ").into()]
+}
+
+/// Gives the ranks of a program these redirections, and lets its own `--wrap` run behind them.
+fn redirect(own: &Own, words: &mut Vec<OsString>, redirections: &OsStr) {
+    let ranks: Option<RankSet> = match option(own, words, "--wrap-ranks") {
+        None => None,
+        Some(text) => match text.to_str().map(str::parse) {
+            Some(Ok(ranks)) => Some(ranks),
+            // The parser names what is wrong with it.
+            _ => return,
+        },
+    };
+    let wrap = option(own, words, "--wrap");
+    let Some(command) = redirects::command(redirections, wrap.as_deref(), ranks.as_ref()) else {
+        return;
+    };
+    for name in ["--wrap", "--wrap-ranks"] {
+        take(own, words, name);
+    }
+    words.splice(0..0, ["--wrap".into(), command]);
+}
+
+/// GPUs of a host that ranks see are those of each rank where it gets some of its own.
+fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[(OsString, Vec<OsString>)]) {
     for (_, piece) in pieces {
         let is_mask = piece
             .get(1)
@@ -395,17 +444,34 @@ fn program(own: &Own, words: &[OsString]) -> Option<usize> {
 
 /// The value of an option among words of ours, up to the program.
 fn option(own: &Own, words: &[OsString], name: &str) -> Option<OsString> {
-    let mut words = words.iter();
-    let mut found = None;
-    while let Some(word) = words.next() {
+    let (_, value) = occurrences(own, words, name).pop()?;
+    Some(value)
+}
+
+/// Takes an option out of the words.
+fn take(own: &Own, words: &mut Vec<OsString>, name: &str) {
+    for (at, _) in occurrences(own, words, name).into_iter().rev() {
+        words.drain(at);
+    }
+}
+
+/// All values of an option among words of ours, up to the program, with the words that they take.
+fn occurrences(own: &Own, words: &[OsString], name: &str) -> Vec<(Range<usize>, OsString)> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(word) = words.get(at) {
         let takes_next = match own.read(word) {
             Word::Option { takes_next } | Word::SingleDash { takes_next, .. } => takes_next,
             Word::Unknown | Word::Program => break,
         };
-        let value = takes_next.then(|| words.next()).flatten();
-        if word == name {
-            found = value.cloned();
+        let end = at + 1 + usize::from(takes_next);
+        let joined = word.as_bytes().strip_prefix(name.as_bytes());
+        let joined = joined.and_then(|rest| rest.strip_prefix(b"="));
+        if word == name && takes_next {
+            found.extend(words.get(at + 1).map(|value| (at..end, value.clone())));
+        } else if let Some(value) = joined {
+            found.push((at..end, OsStr::from_bytes(value).to_owned()));
         }
+        at = end;
     }
     found
 }

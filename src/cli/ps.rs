@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
+pub(super) use hosts::HostJobs;
 pub(super) use proctable::{asked, execute as show_processes, found};
 
 use super::options::HostsListArgs;

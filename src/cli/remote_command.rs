@@ -110,7 +110,8 @@ fn line(words: Vec<OsString>) -> Option<(OsString, OsString)> {
     (!rest.is_empty()).then(|| (host, rest.join(OsStr::new(" "))))
 }
 
-fn become_run(words: impl Iterator<Item = OsString>) -> RunFailure {
+/// Becomes `wireup run` with these words; returns only if that fails.
+pub(super) fn become_run(words: impl Iterator<Item = OsString>) -> RunFailure {
     let mut command = Command::new("/proc/self/exe");
     let error = command.arg0("wireup").arg("run").args(words).exec();
     RunFailure::system("cannot execute wireup run", error)

@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use crate::backend::message::FromBackend;
 use crate::control::{Controller, Loaded, RankLife};
+use crate::plan::jobs::Plans;
 use crate::report::{failures, missing_ranks};
+use crate::stdio::label::{Label, LabelFields};
 use crate::sys::poll::Source;
+use crate::sys::time_zone::local_clock;
 use wireup_core::job::demand::Wish;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
 use wireup_core::job::log::{Channel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
-use wireup_core::job::spec::PmiChoice;
+use wireup_core::job::spec::{LabelSpec, PmiChoice};
 use wireup_core::job::usage::Usage;
 use wireup_core::node::event::FromNode;
 use wireup_core::pmi::command::Dialect;
@@ -119,6 +122,7 @@ impl Controller {
                 let speaker = self.jobs.identity(rank).into();
                 self.counters.output(stream, bytes.len());
                 self.stall.take_output(rank, stream, &bytes, now);
+                self.set_label(rank);
                 self.streams.take(stream, speaker, &bytes, now)?;
                 self.regulate()?;
             }
@@ -157,6 +161,33 @@ impl Controller {
             FromBackend::Over => self.over = true,
         }
         Ok(())
+    }
+
+    /// Gives a process its label before its first output, if the user asked for a pattern.
+    fn set_label(&mut self, process: GlobalRank) {
+        let Some(LabelSpec::Pattern(pattern)) = &self.plan.spec.stdio.label else {
+            return;
+        };
+        let (job, rank) = self.jobs.identity(process);
+        let speaker = (job, rank).into();
+        if self.streams.has_label(speaker) {
+            return;
+        }
+        let (plan, _) = self.jobs.plan_of(process);
+        let label = Label::fill(
+            pattern,
+            &LabelFields {
+                fields: plan.fields(rank),
+                size: plan.job.ranks.size(),
+                job,
+                pid: self.lives[process.index()].pid.unwrap_or_default(),
+                clock: local_clock(self.since),
+            },
+        );
+        // The command line refuses other patterns.
+        if let Ok(label) = label {
+            self.streams.set_label(speaker, &label);
+        }
     }
 
     /// What several ranks have reported: the same as if each had done so by itself.

@@ -231,7 +231,7 @@ fn enter(spec: &JobSpec, nspace: &Nspace, tell: Tell<'_>) -> Result<Entered, Run
 /// How the ranks' output is shown.
 fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
     Show {
-        label: plan.spec.stdio.label,
+        label: plan.spec.stdio.label.is_some(),
         times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
         events: status.and_then(Target::output_clock),
     }

@@ -3,6 +3,8 @@
 //! - A rank that has printed a traceback of Python and then neither ends nor prints: mpi4py calls `MPI_Finalize` at
 //!   the exit of the interpreter, where the rank may wait for others that wait for it.
 //! - All ranks but a few that print nothing and use no processor time, or stay in one fence.
+//! - A few such ranks in a job whose other ranks compute or poll, and print nothing: MPIs poll while they wait for a message, and
+//!   neither processor time nor `/proc` tells that from computation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use crate::report::process_names::listed;
 use crate::report::progress::NAMED;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::record::Stream;
+use wireup_core::wording::counted;
 
 /// First line of Python's report of an exception.
 const TRACEBACK: &[u8] = b"Traceback (most recent call last):";
@@ -34,11 +37,11 @@ const INTERVAL_MAX: Duration = Duration::from_secs(600);
 /// Part of the time of the job that the next look is away.
 const PART: u32 = 4;
 
-/// Smallest number of ranks of which one may be busy in a job that stalls.
-const BUSY_FROM: usize = 4;
+/// Smallest number of ranks of which one may do otherwise than the rest.
+const FEW_FROM: usize = 4;
 
-/// Number of ranks of a larger job for each that may be busy.
-const BUSY_SHARE: usize = 16;
+/// Number of ranks of a larger job for each that may.
+const FEW_SHARE: usize = 16;
 
 /// Facts of one look at one rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,15 +59,31 @@ impl RankSample {
         let stays = self.fence.is_some() && self.fence == earlier.fence;
         self.output == earlier.output && (is_idle || stays)
     }
+
+    /// Whether the rank used a tenth of a processor, as on one that is shared, since an earlier sample, `elapsed` ago, and printed nothing.
+    fn may_have_polled_since(&self, earlier: &Self, elapsed: Duration) -> bool {
+        let used = self.cpu_ms.checked_sub(earlier.cpu_ms);
+        let is_busy = used.is_some_and(|used| u128::from(used) * 10 >= elapsed.as_millis());
+        self.output == earlier.output && is_busy
+    }
 }
 
-/// Whether a job stalls in which so many ranks run and so many of them wait.
-fn is_stalled(running: usize, waiting: usize) -> bool {
-    let busy = match running {
-        ..BUSY_FROM => 0,
-        _ => (running / BUSY_SHARE).max(1),
-    };
-    running > 1 && waiting + busy >= running
+/// Most ranks of a job of so many that may do otherwise than the rest in one that stalls.
+fn few(running: usize) -> usize {
+    match running {
+        ..FEW_FROM => 0,
+        _ => (running / FEW_SHARE).max(1),
+    }
+}
+
+/// Whether a job stalls in which so many ranks have ended, and so many of those that run wait.
+fn is_stalled(ended: usize, running: usize, waiting: usize) -> bool {
+    ended + running > 1 && waiting > 0 && waiting + few(running) >= running
+}
+
+/// Whether a few of the ranks that run wait, and all others may poll.
+fn may_hold_up(running: usize, waiting: usize, polling: usize) -> bool {
+    waiting > 0 && waiting <= few(running) && waiting + polling == running
 }
 
 /// Detects ranks that wait for each other.
@@ -192,31 +211,49 @@ impl Controller {
         let (at, before) = std::mem::replace(&mut self.stall.before, (now, samples));
         let elapsed = now.saturating_sub(at);
         let samples = &self.stall.before.1;
+        let pair = |rank: &GlobalRank| before.get(rank).zip(samples.get(rank));
         let waits = |rank: &&GlobalRank| {
-            let pair = before.get(*rank).zip(samples.get(*rank));
-            pair.is_some_and(|(before, after)| after.has_waited_since(before, elapsed))
+            pair(rank).is_some_and(|(before, after)| after.has_waited_since(before, elapsed))
+        };
+        let polls = |rank: &&&GlobalRank| {
+            pair(rank).is_some_and(|(before, after)| after.may_have_polled_since(before, elapsed))
         };
         let (waiting, busy): (Vec<&GlobalRank>, Vec<&GlobalRank>) = ranks.iter().partition(waits);
-        if !is_stalled(ranks.len(), waiting.len()) {
+        let polling = busy.iter().filter(polls).count();
+        let seconds = elapsed.as_secs();
+        let names = |ranks: &[&GlobalRank]| {
+            let ranks = ranks.iter().map(|rank| self.jobs.identity(**rank));
+            listed(&ranks.collect::<Vec<_>>())
+        };
+        let ended = self.lives.iter().filter(|life| life.end.is_some()).count();
+        let what = if is_stalled(ended, ranks.len(), waiting.len()) {
+            let mut others = match busy.is_empty() {
+                true => String::new(),
+                false => format!(", unlike {}", names(&busy)),
+            };
+            if ended > 0 {
+                others += &format!("; {} ended before", counted(ended, "rank"));
+            }
+            format!(
+                "{} of {} ranks have used no processor time, or waited in one fence, for {seconds} s{others}",
+                waiting.len(),
+                ranks.len()
+            )
+        } else if may_hold_up(ranks.len(), waiting.len(), polling) {
+            format!(
+                "{} {} used no processor time for {seconds} s while {polling} others used theirs and printed nothing: these may \
+                 compute, or poll for a message",
+                names(&waiting),
+                if waiting.len() == 1 { "has" } else { "have" }
+            )
+        } else {
             let interval =
                 (now.saturating_sub(self.stall.since) / PART).clamp(INTERVAL, INTERVAL_MAX);
             self.stall.next = Some(now + interval);
             return;
-        }
-        let busy: Vec<_> = busy
-            .into_iter()
-            .map(|rank| self.jobs.identity(*rank))
-            .collect();
-        let others = match busy.is_empty() {
-            true => String::new(),
-            false => format!(", unlike {}", listed(&busy)),
         };
         let text = format!(
-            "{} of {} ranks have used no processor time, or waited in one fence, for {} s{others}; `wireup stacks {}` shows \
-             where the ranks are",
-            waiting.len(),
-            ranks.len(),
-            elapsed.as_secs(),
+            "{what}; `wireup stacks {}` shows where the ranks are",
             std::process::id()
         );
         self.tell(&text);
@@ -259,7 +296,37 @@ mod tests {
             (64, 60, true),
             (64, 59, false),
         ] {
-            assert_eq!(is_stalled(running, waiting), stalls, "{running} {waiting}");
+            assert_eq!(
+                is_stalled(0, running, waiting),
+                stalls,
+                "{running} {waiting}"
+            );
+        }
+        assert!(is_stalled(3, 1, 1), "the last one waits");
+        assert!(!is_stalled(3, 1, 0));
+    }
+
+    #[test]
+    fn few_ranks_hold_up_others_that_may_poll() {
+        let earlier = sample(5000, 10, None);
+        let polled =
+            |later: RankSample| later.may_have_polled_since(&earlier, Duration::from_secs(30));
+        assert!(polled(sample(8000, 10, None)));
+        assert!(!polled(sample(7999, 10, None)), "a tenth of the time");
+        assert!(!polled(sample(35_000, 11, None)), "it has printed");
+        for (running, waiting, polling, holds_up) in [
+            (4, 1, 3, true),
+            (4, 1, 2, false),
+            (4, 0, 4, false),
+            (4, 2, 2, false),
+            (3, 1, 2, false),
+            (64, 4, 60, true),
+        ] {
+            assert_eq!(
+                may_hold_up(running, waiting, polling),
+                holds_up,
+                "{running} {waiting} {polling}"
+            );
         }
     }
 

@@ -34,10 +34,13 @@ const CHUNK: usize = 64 * 1024;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    #[error("its launcher is not on this machine; run this command on the host of `wireup run`")]
+    #[error(
+        "its launcher is not on this machine; name its host by --hosts, or run this command there"
+    )]
     NoLauncher,
     #[error(
-        "its launcher is on {0}; run this command there, by ssh {0} or wireup rsh {0} if an agent serves that host"
+        "its launcher is on {0}; run this command there, with --hosts {0} or by wireup rsh {0} if an agent serves that host, or \
+         by ssh {0}"
     )]
     LauncherElsewhere(String),
     /// It does not listen.

@@ -61,20 +61,24 @@ pub fn short(jobs: &[Job]) -> Vec<Option<String>> {
         .collect()
 }
 
+/// Whether the name of a job begins with `text`, of which [`PREFIX`] may be missing.
+pub fn begins(name: &str, text: &str) -> bool {
+    let digits = text.strip_prefix(PREFIX).unwrap_or(text);
+    let own = name.strip_prefix(PREFIX);
+    !digits.is_empty() && own.is_some_and(|own| own.starts_with(digits))
+}
+
 /// The index of the job that `text` means.
 ///
 /// # Errors
 /// [`NameError`] when there is none, or more than one.
 pub fn resolve(text: &str, jobs: &[Job]) -> Result<usize, NameError> {
-    let digits = text.strip_prefix(PREFIX).unwrap_or(text);
     let means = |job: &Job| {
         let mut pids = job.leaders().map(|leader| leader.pid);
         let by_pid = text
             .parse()
             .is_ok_and(|pid: i32| pids.any(|leader| leader == pid));
-        let name = job.name.as_ref().and_then(|name| name.strip_prefix(PREFIX));
-        let by_name = !digits.is_empty() && name.is_some_and(|name| name.starts_with(digits));
-        by_pid || by_name
+        by_pid || job.name.as_ref().is_some_and(|name| begins(name, text))
     };
     let found: Vec<usize> = (0..jobs.len())
         .filter(|index| means(&jobs[*index]))

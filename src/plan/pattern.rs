@@ -27,12 +27,12 @@ pub struct Fields<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// `%` before something that means nothing.
-    #[error("%{found} is unknown; known are %r %l %h %j %n {}and %%", if *.stream { "%s " } else { "" })]
+    #[error("%{found} is unknown; known are {known} and %%")]
     Unknown {
-        /// The character after it.
+        /// Character after it.
         found: char,
-        /// Whether `%s` would be known.
-        stream: bool,
+        /// Codes that the pattern may have, besides `%%`.
+        known: &'static str,
     },
     /// `%` at the end.
     #[error("a single % at the end; write %% for a percent sign")]
@@ -64,7 +64,10 @@ impl Fields<'_> {
                 (other, stream) => {
                     return Err(PatternError::Unknown {
                         found: char::from(*other),
-                        stream: stream.is_some(),
+                        known: match stream {
+                            Some(_) => "%r %l %h %j %n %s",
+                            None => "%r %l %h %j %n",
+                        },
                     });
                 }
             }

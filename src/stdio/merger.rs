@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::stdio::label::Label;
 use wireup_core::job::wall::WallClock;
 use wireup_core::record::{Record, Speaker, Stream};
 
@@ -31,7 +32,7 @@ pub enum Dress {
     /// Nothing.
     #[default]
     Plain,
-    /// The time it came, its rank in brackets, or both, are put in front.
+    /// The time it came, its label, or both, are put in front.
     Prefix {
         label: bool,
         clock: Option<WallClock>,
@@ -65,6 +66,8 @@ pub struct Merger {
     /// Unfinished lines, and since when they wait.
     partial: BTreeMap<Voice, (Vec<u8>, Duration)>,
     last: Last,
+    /// Labels by process, where it is not the rank in brackets.
+    labels: BTreeMap<Speaker, Label>,
     /// Until when ranks may have written more that was not taken from them.
     held_until: Duration,
 }
@@ -76,6 +79,16 @@ impl Merger {
             dress,
             ..Self::default()
         }
+    }
+
+    /// Whether a process has a label of its own.
+    pub fn has_label(&self, speaker: Speaker) -> bool {
+        self.labels.contains_key(&speaker)
+    }
+
+    /// Sets the label of a process.
+    pub fn set_label(&mut self, speaker: Speaker, label: Label) {
+        self.labels.insert(speaker, label);
     }
 
     /// Takes bytes that a rank wrote and appends to `out` what can be shown now. `now` is the time
@@ -204,16 +217,19 @@ impl Merger {
                 if self.is_mid_line() && !continues {
                     out.push(b'\n');
                 }
-                let mut prefix = String::new();
+                let mut prefix = Vec::new();
                 if let Some(clock) = clock {
-                    prefix = format!("{} ", clock.at(at));
+                    prefix.extend_from_slice(format!("{} ", clock.at(at)).as_bytes());
                 }
-                if label {
-                    prefix += &format!("[{}] ", voice.0);
+                let (speaker, stream) = voice;
+                match self.labels.get(&speaker) {
+                    _ if !label => {}
+                    Some(label) => label.write(stream, at, &mut prefix),
+                    None => prefix.extend_from_slice(format!("[{speaker}] ").as_bytes()),
                 }
                 for (index, line) in lines.enumerate() {
                     if index > 0 || !continues {
-                        out.extend_from_slice(prefix.as_bytes());
+                        out.extend_from_slice(&prefix);
                     }
                     out.extend_from_slice(line);
                 }

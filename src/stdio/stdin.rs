@@ -7,9 +7,9 @@
 //! A separate thread reads and writes blocking, one buffer at a time: the slowest reader sets
 //! the pace, nothing is dropped, and a rank that has closed its input is left out.
 //!
-//! Ranks on other hosts cannot inherit it either. Input that none of them reads stays for the next reader, such as a
-//! shell's `while read`: the first bytes are copied from a pipe, file or socket without taking them, and taken when a
-//! rank has read some ([`start_untaken`]).
+//! Ranks on other hosts cannot inherit it either. Input that no rank reads stays for the next reader, such as a shell's
+//! `while read`: the first bytes are copied from a pipe, file or socket without taking them, and taken when a rank has read
+//! some. The thread finds that out for ranks here ([`start`]); for others it is reported ([`start_untaken`]).
 //!
 //! Rule: a read of the controlling terminal in the background raises SIGTTIN, and fails with EIO
 //! when that is blocked. Source: tty_ioctl(4), credentials(7).
@@ -18,14 +18,15 @@ mod waiting;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, SeekFrom};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::RecvFlags;
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
 use rustix::process::Pid;
 use rustix::termios::{isatty, tcgetpgrp};
 
@@ -39,6 +40,10 @@ const BACKGROUND_CHECK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 200_000_000,
 };
+
+/// Shortest and longest interval between looks for the first read. The kernel does not report that a pipe is read.
+const FIRST_READ_CHECK: (Duration, Duration) =
+    (Duration::from_millis(1), Duration::from_millis(200));
 
 /// Whether standard input has to be copied rather than inherited.
 pub fn needs_copy(stdin: BorrowedFd<'_>, readers: usize) -> bool {
@@ -55,33 +60,31 @@ pub fn is_empty(stdin: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// Starts copying `stdin` to the pipes of `readers` (rank's process and writing end).
+/// Starts copying `stdin` to the pipes of `readers` (rank's process and writing end). The first bytes stay in `stdin` until a
+/// rank has read some, and no further ones are copied before.
 ///
-/// The thread ends with the input, with the last reader, or with the process.
+/// The thread ends with the input, with the last reader, or with the process; before that [`FirstInput::settle`] is due.
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>) -> std::io::Result<()> {
-    spawn(stdin, readers, None)
+pub fn start(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>) -> std::io::Result<FirstInput> {
+    let first = FirstInput::default();
+    spawn(stdin, readers, FirstCopy::Watched(first.clone()))?;
+    Ok(first)
 }
 
-fn spawn(
-    stdin: OwnedFd,
-    readers: Vec<(Pid, OwnedFd)>,
-    first: Option<FirstCopy>,
-) -> std::io::Result<()> {
+fn spawn(stdin: OwnedFd, readers: Vec<(Pid, OwnedFd)>, first: FirstCopy) -> std::io::Result<()> {
     thread::Builder::new()
         .name("stdin".into())
         .stack_size(128 * 1024)
-        .spawn(move || copy(stdin.as_fd(), readers, first))?;
+        .spawn(move || copy(stdin.as_fd(), readers, Some(first)))?;
     Ok(())
 }
 
-/// Starts copying as [`start`] does, but leaves the first bytes in `stdin` until [`UntakenInput::take`]; no further ones
-/// are copied before.
+/// Starts copying as [`start`] does, but takes the first bytes at [`UntakenInput::take`].
 ///
 /// # Errors
-/// When the thread cannot be started.
+/// The thread cannot be started.
 pub fn start_untaken(
     stdin: OwnedFd,
     readers: Vec<(Pid, OwnedFd)>,
@@ -92,12 +95,92 @@ pub fn start_untaken(
         copied: Arc::default(),
         taken,
     };
-    let first = FirstCopy {
+    let first = FirstCopy::Reported {
         copied: Arc::clone(&untaken.copied),
         is_taken,
     };
-    spawn(stdin, readers, Some(first))?;
+    spawn(stdin, readers, first)?;
     Ok(untaken)
+}
+
+/// The first input of the ranks here, while it is not taken.
+#[derive(Clone, Debug, Default)]
+pub struct FirstInput(Arc<Mutex<Option<CopiedInput>>>);
+
+/// Input that is in the ranks' pipes and in `stdin`.
+#[derive(Debug)]
+struct CopiedInput {
+    stdin: OwnedFd,
+    bytes: Vec<u8>,
+    pipes: Vec<OwnedFd>,
+}
+
+impl CopiedInput {
+    /// Whether a rank has read some.
+    fn is_read(&self) -> bool {
+        let written = self.bytes.len() as u64;
+        let is_read = |pipe| ioctl_fionread(pipe).is_ok_and(|unread| unread < written);
+        self.pipes.iter().any(is_read)
+    }
+}
+
+impl FirstInput {
+    /// Takes the input if a rank has read some of it; whether it is taken, or there is none to take.
+    pub fn settle(&self) -> bool {
+        let mut copied = self.lock();
+        if copied.as_ref().is_some_and(|input| !input.is_read()) {
+            return false;
+        }
+        if let Some(input) = copied.take() {
+            take(input.stdin.as_fd(), &input.bytes);
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<CopiedInput>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes bytes into the empty pipes of the readers, which have room for them.
+    fn write(
+        &self,
+        stdin: BorrowedFd<'_>,
+        bytes: &[u8],
+        readers: &mut Vec<(Pid, OwnedFd)>,
+    ) -> std::io::Result<()> {
+        let pipes = readers.iter().map(|(_, pipe)| pipe.try_clone());
+        let copied = CopiedInput {
+            stdin: stdin.try_clone_to_owned()?,
+            bytes: bytes.to_owned(),
+            pipes: pipes.collect::<std::io::Result<_>>()?,
+        };
+        let mut untaken = self.lock();
+        readers.retain(|(_, pipe)| write_all(pipe, bytes));
+        *untaken = Some(copied);
+        Ok(())
+    }
+
+    /// Waits until the input is taken; false if no rank reads any more.
+    fn wait(&self, readers: &mut Vec<(Pid, OwnedFd)>) -> bool {
+        let (mut interval, longest) = FIRST_READ_CHECK;
+        while !self.settle() {
+            if readers.is_empty() {
+                *self.lock() = None;
+                return false;
+            }
+            let ends = readers.iter();
+            let mut ends: Vec<_> = ends
+                .map(|(_, pipe)| PollFd::new(pipe, PollFlags::empty()))
+                .collect();
+            let timeout = Timespec::try_from(interval).unwrap_or_default();
+            let _ = poll(&mut ends, Some(&timeout));
+            let gone: Vec<bool> = ends.iter().map(|end| !end.revents().is_empty()).collect();
+            let mut gone = gone.into_iter();
+            readers.retain(|_| !gone.next().unwrap_or_default());
+            interval = (2 * interval).min(longest);
+        }
+        true
+    }
 }
 
 /// Input that was copied and not taken. To drop it leaves the bytes for the next reader.
@@ -113,35 +196,77 @@ impl UntakenInput {
     /// Takes the bytes, and lets the thread continue.
     pub fn take(self) {
         let copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut buffer = vec![0; copied.len()];
-        let there = peek(self.stdin.as_fd(), &mut buffer);
-        // Another process may have taken them: what is there now is not theirs.
-        let mut left = match there.is_ok_and(|count| buffer[..count] == copied[..]) {
-            true => copied.len(),
-            false => 0,
-        };
-        while left > 0 {
-            let mut ready = [PollFd::new(&self.stdin, PollFlags::IN)];
-            match poll(&mut ready, Some(&Timespec::default())) {
-                Ok(1..) => {}
-                Err(Errno::INTR) => continue,
-                Ok(0) | Err(_) => break,
-            }
-            match rustix::io::read(&self.stdin, &mut buffer[..left]) {
-                Ok(count @ 1..) => left -= count,
-                Err(Errno::INTR) => {}
-                Ok(0) | Err(_) => break,
-            }
-        }
+        take(self.stdin.as_fd(), &copied);
         // The thread may have ended with its readers.
         let _ = self.taken.send(());
     }
 }
 
-/// Thread's end of [`UntakenInput`].
-struct FirstCopy {
-    copied: Arc<Mutex<Vec<u8>>>,
-    is_taken: Receiver<()>,
+/// Takes bytes that were copied.
+fn take(stdin: BorrowedFd<'_>, copied: &[u8]) {
+    let mut buffer = vec![0; copied.len()];
+    let there = peek(stdin, &mut buffer);
+    // Another process may have taken them: what is there now is not theirs.
+    let mut left = match there.is_ok_and(|count| buffer[..count] == *copied) {
+        true => copied.len(),
+        false => 0,
+    };
+    while left > 0 {
+        let mut ready = [PollFd::from_borrowed_fd(stdin, PollFlags::IN)];
+        match poll(&mut ready, Some(&Timespec::default())) {
+            Ok(1..) => {}
+            Err(Errno::INTR) => continue,
+            Ok(0) | Err(_) => break,
+        }
+        match rustix::io::read(stdin, &mut buffer[..left]) {
+            Ok(count @ 1..) => left -= count,
+            Err(Errno::INTR) => {}
+            Ok(0) | Err(_) => break,
+        }
+    }
+}
+
+/// What the thread does with the first input.
+enum FirstCopy {
+    /// Looks whether a rank has read some.
+    Watched(FirstInput),
+    /// Thread's end of [`UntakenInput`].
+    Reported {
+        copied: Arc<Mutex<Vec<u8>>>,
+        is_taken: Receiver<()>,
+    },
+}
+
+impl FirstCopy {
+    /// Most bytes that the readers' pipes have room for.
+    fn room(&self, readers: &[(Pid, OwnedFd)]) -> usize {
+        match self {
+            Self::Watched(_) => {
+                let sizes = readers
+                    .iter()
+                    .filter_map(|(_, pipe)| fcntl_getpipe_size(pipe).ok());
+                sizes.min().unwrap_or(CHUNK).min(CHUNK)
+            }
+            Self::Reported { .. } => CHUNK,
+        }
+    }
+
+    /// Gives the bytes to the readers and waits until they are taken; false if they never are.
+    fn give(self, stdin: BorrowedFd<'_>, bytes: &[u8], readers: &mut Vec<(Pid, OwnedFd)>) -> bool {
+        match self {
+            // The system is out of descriptors: the readers get no input.
+            Self::Watched(first) => {
+                first.write(stdin, bytes, readers).is_ok() && first.wait(readers)
+            }
+            Self::Reported { copied, is_taken } => {
+                let mut copied = copied.lock().unwrap_or_else(PoisonError::into_inner);
+                copied.extend_from_slice(bytes);
+                drop(copied);
+                readers.retain(|(_, pipe)| write_all(pipe, bytes));
+                is_taken.recv().is_ok()
+            }
+        }
+    }
 }
 
 /// Copies what can be read at once, without taking it.
@@ -177,13 +302,9 @@ fn copy(stdin: BorrowedFd<'_>, mut readers: Vec<(Pid, OwnedFd)>, mut first: Opti
         let turn = turn(stdin, terminal, &mut readers);
         if turn == Turn::Ready
             && let Some(first) = first.take()
-            && let Ok(count) = peek(stdin, &mut buffer)
+            && let Ok(count) = peek(stdin, &mut buffer[..first.room(&readers)])
         {
-            let mut copied = first.copied.lock().unwrap_or_else(PoisonError::into_inner);
-            copied.extend_from_slice(&buffer[..count]);
-            drop(copied);
-            readers.retain(|(_, pipe)| write_all(pipe, &buffer[..count]));
-            if count == 0 || first.is_taken.recv().is_err() {
+            if count == 0 || !first.give(stdin, &buffer[..count], &mut readers) {
                 return;
             }
             continue;

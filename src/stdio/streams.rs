@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
+use crate::stdio::label::Label;
 use crate::stdio::merger::{Dress, Merger};
 use crate::sys::poll::Source;
 use crate::sys::start_ranks::OutputPlan;
@@ -21,7 +22,7 @@ use wireup_core::record::{Record, Speaker, Stream as Channel};
 /// How the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Show {
-    /// With the rank in front.
+    /// With a label in front.
     pub label: bool,
     /// With the time in front, as this clock writes it.
     pub times: Option<WallClock>,
@@ -145,6 +146,18 @@ impl Streams {
     /// What this rank writes is shown as it is.
     pub fn set_unframed(&mut self, speaker: Speaker) {
         self.unframed = Some(speaker);
+    }
+
+    /// Whether a process has a label of its own.
+    pub fn has_label(&self, speaker: Speaker) -> bool {
+        self.own.out.merger.has_label(speaker)
+    }
+
+    /// Sets the label of a process, in place of its rank in brackets.
+    pub fn set_label(&mut self, speaker: Speaker, label: &Label) {
+        for place in self.own.all_mut() {
+            place.merger.set_label(speaker, label.clone());
+        }
     }
 
     /// The user's terminal is in raw mode from now on, or is so no more.

@@ -257,19 +257,9 @@ fn with(text: &str, changed: &[(&str, &str)]) -> String {
     text.lines().map(line).collect()
 }
 
-/// One test for each MPI.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn programs_and_spawns_run_in_a_job() {
-                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::programs(&mpi.able_to_spawn()));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi);
+for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
+    programs_and_spawns_run_in_a_job => |mpi| programs(&mpi.able_to_spawn()),
+});
 
 fn programs(mpi: &Mpi) {
     let Some(engine) = GridEngine::new(3) else {

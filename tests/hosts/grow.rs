@@ -13,28 +13,10 @@ const PMIX_ERR_TIMEOUT: i32 = -24;
 const PMIX_ERR_JOB_FAILED_TO_LAUNCH: i32 = -181;
 const PMIX_ERR_JOB_INSUFFICIENT_RESOURCES: i32 = -234;
 
-/// One test per MPI and line, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            fn mpi() -> Option<crate::common::Mpi> {
-                crate::spawn::able(stringify!($name))
-            }
-
-            #[test]
-            fn children_on_hosts_that_join_merge_with_their_parents() {
-                let _ = mpi().map(|mpi| super::merge(&mpi));
-            }
-
-            #[test]
-            fn a_host_that_has_joined_and_is_lost_ends_everything() {
-                let _ = mpi().map(|mpi| super::lost(&mpi));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
+for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
+    children_on_hosts_that_join_merge_with_their_parents => |mpi| merge(&mpi.able_to_spawn()),
+    a_host_that_has_joined_and_is_lost_ends_everything => |mpi| lost(&mpi.able_to_spawn()),
+});
 
 fn merge(mpi: &Mpi) {
     let Some(cluster) = Cluster::new(4) else {

@@ -137,11 +137,6 @@ fn each_host_shows_its_part_to_the_user_and_to_root() {
         assert_eq!(table.lines().count(), 2, "{table}");
         assert!(words.iter().all(|word| table.contains(word)), "{table}");
     }
-    let step = job(&cluster, 1, "running")["part"]["nodes"][0]["pid"].to_string();
-    let stacks = of(ALICE, wireup(&cluster, 1, &["stacks", &step]))
-        .run()
-        .expect(1);
-    stacks.expect_one_line(&["its launcher is on node01"]);
     // From a host that has no part.
     let all = ["--hosts", "node01,node02,node03"];
     for (user, options) in [(ALICE, &all[..]), (0, &[all[0], all[1], "--all-users"])] {
@@ -183,6 +178,44 @@ fn each_host_shows_its_part_to_the_user_and_to_root() {
         0,
         &["SIGTERM sent to its launcher; ended after"],
     );
+    running.finish().expect(143);
+}
+
+#[test]
+fn commands_reach_launcher_from_any_host() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let running = three(&cluster, 0, &[], STUBBORN);
+    let job = job(&cluster, 1, "running");
+    let name = job["job"].as_str().unwrap();
+    let step = job["part"]["nodes"][0]["pid"].to_string();
+    let hosts = ["--hosts", "node01,node02,node03"];
+    let ask = |user, host, words: &[&str], options: &[&str], code| {
+        let run = wireup(&cluster, host, words).more(options);
+        of(user, run).run().expect(code)
+    };
+    // By itself from another host of the job, and with --hosts from one that has no part.
+    for (host, word, options) in [(1, &*step, &[][..]), (2, name, &hosts[..])] {
+        let stacks = ask(ALICE, host, &["stacks", "--json", word], options, 0);
+        let ranks: Vec<Value> = serde_json::from_str(&stacks.out()).unwrap();
+        assert_eq!(ranks.len(), 3, "{stacks:?}");
+        stacks.expect_one_line(&[
+            "runs on node01",
+            &format!("ssh node01 wireup stacks --json {name}"),
+        ]);
+    }
+    let table = ask(ALICE, 1, &["top"], &[], 0).out();
+    assert_eq!(table.matches(" node02 ").count(), 2, "{table}");
+    let debug = ask(ALICE, 2, &["debug", "--print", "--ranks", "1"], &hosts, 0).out();
+    assert!(debug.contains("gdb"), "{debug}");
+
+    let other = ask(BOB, 2, &["stacks", name], &hosts, 1);
+    other.expect_one_line(&["no job", "no launcher of a job of yours is on these hosts"]);
+    ask(BOB, 2, &["kill", name], &hosts, 1);
+    ask(ALICE, 2, &["kill", "-s", "USR1", name], &hosts, 0);
+    running.wait_for_many(Output::Stdout, "heard", 3);
+    ask(ALICE, 2, &["kill", "-s", "KILL"], &hosts, 0);
     running.finish().expect(143);
 }
 

@@ -4,24 +4,10 @@ use crate::cluster::{ALICE, BOB, Cluster};
 use crate::common::{Mpi, Outcome, Output, Run, eventually, field, number};
 use crate::users::of;
 
-/// One test per launcher.
-macro_rules! for_each_launcher {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn an_unchanged_script_starts_over_agents() {
-                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::scripts(&mpi));
-            }
-
-            #[test]
-            fn what_fails_on_a_host_fails_the_launcher() {
-                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::failures(&mpi));
-            }
-        })*
-    };
-}
-
-for_each_launcher!(openmpi4 openmpi5 mpich4 mpich5 impi);
+for_each_mpi!(openmpi4 openmpi5 mpich4 mpich5 impi: {
+    an_unchanged_script_starts_over_agents => |mpi| scripts(&mpi),
+    what_fails_on_a_host_fails_the_launcher => |mpi| failures(&mpi),
+});
 
 /// The program that all of them run. Debian's MPICH hangs between hosts after large messages, under ssh too.
 fn program(mpi: &Mpi) -> &'static str {

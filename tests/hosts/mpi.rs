@@ -3,38 +3,12 @@
 use crate::cluster::Cluster;
 use crate::common::{Mpi, Run, field, mpi, number, pmix};
 
-/// One test per MPI and line, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            fn mpi() -> Option<crate::common::Mpi> {
-                crate::common::mpi(stringify!($name))
-            }
-
-            #[test]
-            fn programs_run_on_2_3_and_8_hosts() {
-                let _ = mpi().map(|mpi| super::programs(&mpi));
-            }
-
-            #[test]
-            fn ranks_may_be_spread_in_any_way() {
-                let _ = mpi().map(|mpi| super::layouts(&mpi));
-            }
-
-            #[test]
-            fn different_programs_of_a_job_meet_across_hosts() {
-                let _ = mpi().map(|mpi| super::two_programs(&mpi));
-            }
-
-            #[test]
-            fn mpi_abort_on_another_host_is_the_jobs_end() {
-                let _ = mpi().map(|mpi| super::abort(&mpi));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
+for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
+    programs_run_on_2_3_and_8_hosts => |mpi| programs(&mpi),
+    ranks_may_be_spread_in_any_way => |mpi| layouts(&mpi),
+    different_programs_of_a_job_meet_across_hosts => |mpi| two_programs(&mpi),
+    mpi_abort_on_another_host_is_the_jobs_end => |mpi| abort(&mpi),
+});
 
 /// `wireup run` of an MPI's program on the first host of a cluster.
 fn run(cluster: &Cluster, mpi: &Mpi, options: &[&str], ranks: u32, program: &str) -> Run {

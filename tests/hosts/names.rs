@@ -23,29 +23,11 @@ const SERVER_NAME: &str = "node03";
 /// Where two launches are: on which host each is started, and on which it runs.
 const PLACES: [(usize, &str); 2] = [(0, "node01:1,node02:1"), (2, "node03:1,node02:1")];
 
-/// One test per MPI and store, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn launches_on_three_hosts_meet_by_names_in_files() {
-                super::meet(stringify!($name), super::files);
-            }
-
-            #[test]
-            fn launches_on_three_hosts_meet_by_names_in_etcd() {
-                super::meet(stringify!($name), super::etcd);
-            }
-
-            #[test]
-            fn launches_on_three_hosts_meet_by_names_in_a_directory() {
-                super::meet(stringify!($name), super::directory);
-            }
-        })*
-    };
-}
-
-for_each_mpi!(mpich5 impi openmpi5);
+for_each_mpi!(mpich5 impi openmpi5: {
+    launches_on_three_hosts_meet_by_names_in_files => |mpi| meet(&mpi, files),
+    launches_on_three_hosts_meet_by_names_in_etcd => |mpi| meet(&mpi, etcd),
+    launches_on_three_hosts_meet_by_names_in_a_directory => |mpi| meet(&mpi, directory),
+});
 
 /// A store that the hosts have in common.
 struct Store {
@@ -141,17 +123,14 @@ fn launch(
     variables.fold(run, |run, (name, value)| run.env(name, value))
 }
 
-fn meet(name: &str, store: impl Fn(&Cluster) -> Option<Store>) {
-    let Some(mpi) = crate::common::mpi(name) else {
-        return;
-    };
+fn meet(mpi: &Mpi, store: impl Fn(&Cluster) -> Option<Store>) {
     // Open MPI connects by way of a name server that both launches know (docs/names.md).
     let Some(cluster) = Cluster::builder(3).names_at("node02").start() else {
         return;
     };
     let Some(store) = store(&cluster) else { return };
     let (first, second) = (PLACES[0], PLACES[1]);
-    let both = (&mpi, &store);
+    let both = (mpi, &store);
     let accepts = launch(&cluster, both, first, &[], "accept").start();
     let connects = launch(&cluster, both, second, &[], "connect").start();
     let got = |outcome: &Outcome, text: &str| {

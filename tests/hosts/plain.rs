@@ -215,6 +215,25 @@ fn input_that_no_rank_reads_stays_for_shell_loop() {
         let outcome = run.stdin_bytes("one\ntwo\n").run().expect_quiet_success();
         assert_eq!(outcome.out(), expected, "{program}");
     }
+    let all = [
+        "run",
+        "--hosts",
+        "node01:1,node02:1",
+        "-n",
+        "2",
+        "--stdin",
+        "all",
+    ];
+    for (program, expected) in [
+        ("true", "after one\nafter two\n"),
+        ("cat", "two\ntwo\nafter one\n"),
+    ] {
+        let run = cluster.command(0, ["sh", "-c", each_line, "sh"]);
+        let run = run.more([cluster.wireup().as_os_str()]);
+        let run = run.more(all).more(["sh", "-c", program]);
+        let outcome = run.stdin_bytes("one\ntwo\n").run().expect_quiet_success();
+        assert_eq!(outcome.out(), expected, "{program}");
+    }
 }
 
 #[test]

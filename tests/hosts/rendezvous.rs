@@ -5,19 +5,9 @@ use crate::common::{Mpi, Outcome, Output, Pmix, Run, field, mpi};
 use crate::lost::{FAULTS, Fault};
 use crate::pmix::versions;
 
-/// One test per MPI and line, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn names_of_one_launch_are_found_by_another() {
-                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::names(&mpi));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(mpich5 impi openmpi4 openmpi5);
+for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
+    names_of_one_launch_are_found_by_another => |mpi| names(&mpi),
+});
 
 /// Where two launches are: on which host each is started, and on which it runs.
 type Places = [(usize, &'static str); 2];

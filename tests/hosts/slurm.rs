@@ -15,19 +15,9 @@ use crate::common::{Mpi, Outcome, Output, field};
 use crate::launch_agents::SIGNALLED;
 use crate::slurm_cluster::{Slurm, With};
 
-/// One test for each MPI.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn programs_and_spawns_run_in_an_allocation() {
-                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::programs(&mpi.able_to_spawn()));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi);
+for_each_mpi!(openmpi4 mpich4 mpich5 openmpi5 impi: {
+    programs_and_spawns_run_in_an_allocation => |mpi| programs(&mpi.able_to_spawn()),
+});
 
 /// As what wireup is called: `-n` means the same in all.
 const CALLED: [&str; 3] = ["run", "mpiexec", "srun"];

@@ -16,70 +16,21 @@ use crate::common::{
 use crate::lost;
 use crate::pmix::versions;
 
-/// One test per MPI and line, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            fn mpi() -> Option<crate::common::Mpi> {
-                super::able(stringify!($name))
-            }
-
-            #[test]
-            fn children_on_all_hosts_merge_with_their_parents() {
-                let _ = mpi().map(|mpi| super::merge(&mpi));
-            }
-
-            #[test]
-            fn programs_levels_and_ranks_spawn_across_hosts() {
-                let _ = mpi().map(|mpi| super::forms(&mpi));
-            }
-
-            #[test]
-            fn infos_say_where_children_are_and_how_many() {
-                let _ = mpi().map(|mpi| super::infos(&mpi));
-            }
-
-            #[test]
-            fn programs_of_one_spawn_go_on_where_the_last_one_ended() {
-                let _ = mpi().map(|mpi| super::one_behind_the_other(&mpi));
-            }
-
-            #[test]
-            fn children_that_have_ended_leave_their_slots_to_the_next() {
-                let _ = mpi().map(|mpi| super::slots_again(&mpi));
-            }
-
-            #[test]
-            fn a_program_goes_along_to_a_host_that_does_not_have_it() {
-                let _ = mpi().map(|mpi| super::program_along(&mpi));
-            }
-
-            #[test]
-            fn halves_of_a_job_on_different_hosts_connect() {
-                let _ = mpi().map(|mpi| super::halves(&mpi));
-            }
-
-            #[test]
-            fn a_parent_that_is_killed_while_it_spawns_on_another_host_ends_everything() {
-                let _ = mpi().map(|mpi| super::parent_killed(&mpi));
-            }
-
-            #[test]
-            fn a_host_that_is_lost_while_others_spawn_ends_everything() {
-                let args = ["times=100000"];
-                let _ = mpi().map(|mpi| super::lost(&mpi, "spawn", &args, "spawned rank="));
-            }
-
-            #[test]
-            fn a_host_that_is_lost_while_halves_connect_ends_everything() {
-                let args = ["halves", "a name", "1000000"];
-                let _ = mpi().map(|mpi| super::lost(&mpi, "meet", &args, "met rank="));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(openmpi4 mpich5 openmpi5 impi);
+for_each_mpi!(openmpi4 mpich5 openmpi5 impi: {
+    children_on_all_hosts_merge_with_their_parents => |mpi| merge(&mpi.able_to_spawn()),
+    programs_levels_and_ranks_spawn_across_hosts => |mpi| forms(&mpi.able_to_spawn()),
+    infos_say_where_children_are_and_how_many => |mpi| infos(&mpi.able_to_spawn()),
+    programs_of_one_spawn_go_on_where_the_last_one_ended => |mpi| one_behind_the_other(&mpi.able_to_spawn()),
+    children_that_have_ended_leave_their_slots_to_the_next => |mpi| slots_again(&mpi.able_to_spawn()),
+    a_program_goes_along_to_a_host_that_does_not_have_it => |mpi| program_along(&mpi.able_to_spawn()),
+    halves_of_a_job_on_different_hosts_connect => |mpi| halves(&mpi.able_to_spawn()),
+    a_parent_that_is_killed_while_it_spawns_on_another_host_ends_everything
+        => |mpi| parent_killed(&mpi.able_to_spawn()),
+    a_host_that_is_lost_while_others_spawn_ends_everything
+        => |mpi| lost(&mpi.able_to_spawn(), "spawn", &["times=100000"], "spawned rank="),
+    a_host_that_is_lost_while_halves_connect_ends_everything
+        => |mpi| lost(&mpi.able_to_spawn(), "meet", &["halves", "a name", "1000000"], "met rank="),
+});
 
 /// The MPI of that name, over networks with which it can spawn.
 pub(crate) fn able(name: &str) -> Option<Mpi> {

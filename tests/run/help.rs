@@ -135,8 +135,9 @@ fn help_of_one_topic_has_its_options_alone() {
     expect_refusal(
         wireup(["run", "--help", "bindng"]),
         &[
-            "no topic of options has this word; there are: Options, ",
+            "unknown help topic bindng; use a word of one of these: Options, ",
             "Binding",
+            "wireup run --help shows all options",
         ],
     );
     let whole = wireup(["run", "--help"]).expect_quiet_success().out();

@@ -139,7 +139,7 @@ fn check(launcher: &str, known: &[Known]) {
         let subject = said.strip_prefix("wireup: ").unwrap_or(&said);
         let subject = subject.split([' ', ':', '=']).next().unwrap_or_default();
         let is_other = subject.starts_with('-') && subject != option;
-        let is_unknown = said.contains("unexpected argument") || said.contains("is no option of");
+        let is_unknown = said.contains("unexpected argument") || said.contains("unknown option");
         if !output.status.success() && (is_other || is_unknown) {
             wrong.push(format!("{launcher} {option}: {said}"));
         }
@@ -266,6 +266,189 @@ fn srun_redirects_streams_of_tasks() {
     let mut both: Vec<&str> = both.lines().collect();
     both.sort_unstable();
     assert_eq!(both, ["err", "err", "out 0", "out 1"]);
+}
+
+#[test]
+fn labels_are_those_of_the_launcher() {
+    let lines = |words: &[&str], count: &str| {
+        // Slurm's --oversubscribe has no effect.
+        let slots = format!("localhost:{count}");
+        let room = match words[0] {
+            "srun" => ["-w", &slots],
+            _ => ["--no-config", "--oversubscribe"],
+        };
+        let front = ["--no-config", room[0], room[1], "-n", count];
+        let program = ["sh", "-c", "echo out; echo err >&2"];
+        let words = words[..1].iter().chain(&front).chain(&words[1..]);
+        let outcome = as_launcher(words.chain(&program).copied()).run().expect(0);
+        let text = outcome.out() + "\n" + &outcome.err();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.retain(|line| !line.is_empty());
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(
+        lines(&["mpirun", "--tag-output"], "2"),
+        [
+            "[1,0]<stderr>: err",
+            "[1,0]<stdout>: out",
+            "[1,1]<stderr>: err",
+            "[1,1]<stdout>: out",
+        ]
+    );
+    let dated = lines(&["mpirun", "--timestamp-output", "--tag-output"], "1");
+    for (line, rest) in dated
+        .iter()
+        .zip(["][1,0]<stderr>: err", "][1,0]<stdout>: out"])
+    {
+        let date = line.strip_suffix(rest).unwrap_or_else(|| panic!("{line}"));
+        assert_eq!(date.len(), "[Sat Nov 28 09:03:33 2026".len(), "{line}");
+    }
+    let detailed = lines(&["mpirun", "--output", "tag-detailed"], "1");
+    let pid = detailed[0]
+        .rsplit_once(']')
+        .unwrap()
+        .0
+        .rsplit_once(':')
+        .unwrap()
+        .1;
+    assert!(pid.parse::<u32>().unwrap() > 1, "{detailed:?}");
+    let many = lines(&["srun", "-l"], "11");
+    for line in [" 0: out", " 9: err", "10: out"] {
+        assert!(many.iter().any(|found| found == line), "{line} {many:?}");
+    }
+    assert_eq!(lines(&["srun", "-l"], "1"), ["0: err", "0: out"]);
+    let pattern = "%r %g %p %%: ";
+    let virtual_nodes = ["--virtual-nodes", "2", "--ppn", "1"];
+    let mut words = vec!["mpiexec.hydra", "-prepend-pattern", pattern];
+    words.extend(virtual_nodes);
+    assert_eq!(
+        lines(&words, "2"),
+        [
+            "0 0 0 %: err",
+            "0 0 0 %: out",
+            "1 0 1 %: err",
+            "1 0 1 %: out"
+        ]
+    );
+    assert_eq!(lines(&["mpiexec.hydra", "-l"], "1"), ["[0] err", "[0] out"]);
+}
+
+#[test]
+fn pattern_of_label_is_checked() {
+    let outcome = Run::new(["-n", "1", "--label-pattern", "%x", "true"]).run();
+    outcome
+        .expect(125)
+        .expect_one_line(&["--label-pattern", "%x is unknown; known are %r %R"]);
+}
+
+#[test]
+fn options_of_the_job_hold_for_every_program() {
+    let program = "echo $0 $A $(pwd) $OMPI_MCA_a; echo err >&2";
+    let lines = |launcher: &str, words: &[&str]| {
+        let front = [launcher, "--no-config", "--oversubscribe"];
+        let first = ["-n", "1", "sh", "-c", program, "first"];
+        let second = [":", "-n", "1", "sh", "-c", program, "second"];
+        let words = front.iter().chain(words).chain(&first).chain(&second);
+        as_launcher(words.copied())
+            .env("A", OsStr::new("inherited"))
+            .run()
+            .expect(0)
+    };
+    let outcome = lines("mpiexec.hydra", &["-genvnone", "-gwdir", "/"]);
+    assert_eq!(outcome.sorted_lines(), ["first /", "second /"]);
+    let outcome = lines("mpiexec.hydra", &["-wdir", "/", "-genvlist", "A"]);
+    assert!(
+        outcome.sorted_lines()[0] == "first inherited /",
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.sorted_lines()[1].starts_with("second inherited /"),
+        "{outcome:?}"
+    );
+    let words = [
+        "--gmca",
+        "a",
+        "1",
+        "--wdir",
+        "/",
+        "--merge-stderr-to-stdout",
+    ];
+    let outcome = lines("mpirun", &words);
+    let found = outcome.sorted_lines();
+    assert_eq!(found[..2], ["err", "err"], "{outcome:?}");
+    assert!(
+        found
+            .iter()
+            .all(|line| line == "err" || line.ends_with(" 1"))
+    );
+}
+
+#[test]
+fn wrap_of_user_and_redirections_hold() {
+    let front = ["--no-config", "--hosts", "localhost:3", "-n", "3"];
+    let program = ["sh", "-c", "echo ${A:-none}; echo err >&2"];
+    let run = |words: &[&str]| {
+        let words = words[..1].iter().chain(&front).chain(&words[1..]);
+        as_launcher(words.chain(&program).copied())
+            .run()
+            .expect_quiet_success()
+    };
+    let srun = [
+        "srun",
+        "-o",
+        "out.%t",
+        "-e",
+        "err.%t",
+        "--wrap",
+        "env 'A=1 2'",
+    ];
+    let all = run(&srun);
+    let some = run(&[&srun[..], &["--wrap-ranks", "0,2"]].concat());
+    for (rank, expected) in ["1 2\n", "none\n", "1 2\n"].into_iter().enumerate() {
+        assert_eq!(read(all.dir(), &format!("out.{rank}")), "1 2\n");
+        assert_eq!(read(some.dir(), &format!("out.{rank}")), expected);
+        assert_eq!(read(some.dir(), &format!("err.{rank}")), "err\n");
+    }
+    let pattern = [
+        "mpiexec.hydra",
+        "-outfile-pattern",
+        "o.%r",
+        "-errfile-pattern",
+        "e.%r",
+    ];
+    let hydra = run(&[&pattern[..], &["--wrap", "env A=2"]].concat());
+    assert_eq!(read(hydra.dir(), "o.1"), "2\n");
+    assert_eq!(read(hydra.dir(), "e.1"), "err\n");
+}
+
+#[test]
+fn names_of_files_that_are_not_utf_8_are_kept() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = |bytes: &'static [u8]| OsStr::from_bytes(bytes).to_owned();
+    let output = |launcher: &str, option: &str, value: &'static [u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        let status = Command::new(WIREUP)
+            .args([launcher, "--no-config", "-n", "1", option])
+            .arg(name(value))
+            .args(["echo", "x"])
+            .current_dir(dir.path())
+            .status();
+        assert!(status.unwrap().success());
+        dir
+    };
+    for (launcher, option, value, file) in [
+        ("srun", "-o", &b"\xff.%t"[..], &b"\xff.0"[..]),
+        ("srun", "-e", b"\xff.%t", b"\xff.0"),
+        ("srun", "-o", b"\xff%%", b"\xff%"),
+        ("mpiexec.hydra", "-outfile-pattern", b"\xff.%r", b"\xff.0"),
+        ("mpirun", "--output-filename", b"\xff", b"\xff/0.out"),
+        ("mpirun", "--output", b"dir=\xff", b"\xff/0.out"),
+    ] {
+        let dir = output(launcher, option, value);
+        let path = dir.path().join(name(file));
+        assert!(path.is_file(), "{launcher} {option}: {dir:?}");
+    }
 }
 
 #[test]

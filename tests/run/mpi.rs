@@ -14,83 +14,21 @@ const SECONDS: Duration = Duration::from_secs(25);
 /// How many ranks the programs run on.
 const RANKS: [u32; 4] = [1, 2, 4, 16];
 
-/// One test per MPI and line, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            fn mpi() -> Option<crate::common::Mpi> {
-                crate::common::mpi(stringify!($name))
-            }
-
-            #[test]
-            fn hello_names_its_ranks_and_libraries_on_1_2_4_and_16_ranks() {
-                let _ = mpi().map(|mpi| super::hello(&mpi));
-            }
-
-            #[test]
-            fn allreduce_is_right_on_1_2_4_and_16_ranks() {
-                let _ = mpi().map(|mpi| super::allreduce(&mpi));
-            }
-
-            #[test]
-            fn messages_of_1_mib_come_home_around_rings_of_1_2_4_and_16_ranks() {
-                let _ = mpi().map(|mpi| super::ring(&mpi));
-            }
-
-            #[test]
-            fn ranks_of_a_node_share_memory_on_1_2_4_and_16_ranks() {
-                let _ = mpi().map(|mpi| super::split_shared(&mpi));
-            }
-
-            #[test]
-            fn threads_exchange_messages_at_once_on_1_2_4_and_16_ranks() {
-                let _ = mpi().map(|mpi| super::threads(&mpi));
-            }
-
-            #[test]
-            fn every_rank_reaches_every_other() {
-                let _ = mpi().map(|mpi| super::modex(&mpi));
-            }
-
-            #[test]
-            fn the_code_of_mpi_abort_is_the_jobs() {
-                let _ = mpi().map(|mpi| super::abort(&mpi));
-            }
-
-            #[test]
-            fn the_code_of_a_rank_after_finalize_is_the_jobs() {
-                let _ = mpi().map(|mpi| super::exit_code(&mpi));
-            }
-
-            #[test]
-            fn a_rank_that_dies_ends_the_job_whatever_it_was_doing() {
-                let _ = mpi().map(|mpi| super::death(&mpi));
-            }
-
-            #[test]
-            fn shared_memory_of_a_killed_job_is_removed() {
-                let _ = mpi().map(|mpi| super::killed(&mpi));
-            }
-
-            #[test]
-            fn two_jobs_at_once_do_not_meet() {
-                let _ = mpi().map(|mpi| super::two_jobs(&mpi));
-            }
-
-            #[test]
-            fn a_job_inside_a_rank_of_another_launcher_is_a_job_of_its_own() {
-                let _ = mpi().map(|mpi| super::nested(&mpi));
-            }
-
-            #[test]
-            fn the_environment_of_an_outer_job_does_not_confuse_it() {
-                let _ = mpi().map(|mpi| super::outer_environment(&mpi));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
+for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
+    hello_names_its_ranks_and_libraries_on_1_2_4_and_16_ranks => |mpi| hello(&mpi),
+    allreduce_is_right_on_1_2_4_and_16_ranks => |mpi| allreduce(&mpi),
+    messages_of_1_mib_come_home_around_rings_of_1_2_4_and_16_ranks => |mpi| ring(&mpi),
+    ranks_of_a_node_share_memory_on_1_2_4_and_16_ranks => |mpi| split_shared(&mpi),
+    threads_exchange_messages_at_once_on_1_2_4_and_16_ranks => |mpi| threads(&mpi),
+    every_rank_reaches_every_other => |mpi| modex(&mpi),
+    the_code_of_mpi_abort_is_the_jobs => |mpi| abort(&mpi),
+    the_code_of_a_rank_after_finalize_is_the_jobs => |mpi| exit_code(&mpi),
+    a_rank_that_dies_ends_the_job_whatever_it_was_doing => |mpi| death(&mpi),
+    shared_memory_of_a_killed_job_is_removed => |mpi| killed(&mpi),
+    two_jobs_at_once_do_not_meet => |mpi| two_jobs(&mpi),
+    a_job_inside_a_rank_of_another_launcher_is_a_job_of_its_own => |mpi| nested(&mpi),
+    the_environment_of_an_outer_job_does_not_confuse_it => |mpi| outer_environment(&mpi),
+});
 
 /// What hello says about the libraries: the MPI's version and that of PMIx.
 fn versions(mpi: &Mpi) -> (&'static str, &'static str) {

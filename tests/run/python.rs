@@ -24,11 +24,10 @@ fn library(mpi: &Mpi) -> &'static str {
     }
 }
 
-/// Runs a command line with mpi4py on this MPI: two ranks, one world. `None`, and the test is ignored, without
-/// mpi4py.
+/// Runs a command line with mpi4py on this MPI: two ranks, one world. The test is ignored without mpi4py.
 #[track_caller]
-fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathBuf>) -> Option<()> {
-    let with = mpi4py(mpi)?;
+fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathBuf>) {
+    let Some(with) = mpi4py(mpi) else { return };
     let options = options.iter().map(Path::new);
     let run = Run::ranks(2, options);
     let words = words(&with.python, &run);
@@ -42,43 +41,23 @@ fn run(mpi: &Mpi, options: &[&str], words: impl FnOnce(&Path, &Run) -> Vec<PathB
         let loaded = field(&line, "library").unwrap();
         assert!(loaded.starts_with(library(mpi)), "{outcome:?}");
     }
-    Some(())
 }
 
-/// One test per MPI and choice of the interface.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            use super::*;
-
-            #[test]
-            fn a_python_program_is_one_world_without_any_option() {
-                let Some(mpi) = mpi(stringify!($name)) else { return };
-                run(&mpi, &[], |python, _| vec![python.into(), SOURCE.into()]);
-            }
-
-            #[test]
-            fn a_python_program_is_one_world_when_everything_is_offered() {
-                let Some(mpi) = mpi(stringify!($name)) else { return };
-                run(&mpi, &["--pmi", "all"], |python, _| vec![python.into(), SOURCE.into()]);
-            }
-
-            #[test]
-            fn a_python_program_that_is_executable_itself_is_one_world() {
-                let Some(mpi) = mpi(stringify!($name)) else { return };
-                run(&mpi, &[], |python, run| {
-                    let script = run.dir().join("allreduce");
-                    let source = fs::read_to_string(SOURCE).unwrap();
-                    fs::write(&script, format!("#!{}\n{source}", python.display())).unwrap();
-                    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-                    vec!["nice".into(), script]
-                });
-            }
-        })*
-    };
-}
-
-for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
+for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
+    a_python_program_is_one_world_without_any_option
+        => |mpi| run(&mpi, &[], |python, _| vec![python.into(), SOURCE.into()]),
+    a_python_program_is_one_world_when_everything_is_offered
+        => |mpi| run(&mpi, &["--pmi", "all"], |python, _| vec![python.into(), SOURCE.into()]),
+    a_python_program_that_is_executable_itself_is_one_world => |mpi| {
+        run(&mpi, &[], |python, run| {
+            let script = run.dir().join("allreduce");
+            let source = fs::read_to_string(SOURCE).unwrap();
+            fs::write(&script, format!("#!{}\n{source}", python.display())).unwrap();
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            vec!["nice".into(), script]
+        })
+    },
+});
 
 /// Sessions of Open MPI 5 need a server of its own release, which nothing but mpi4py's settings leads
 /// to: the system's is older.

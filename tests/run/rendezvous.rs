@@ -10,19 +10,9 @@ use crate::pmix::SERVERS;
 /// One node, and two.
 const NODES: [&[&str]; 2] = [&[], &["--virtual-nodes", "2"]];
 
-/// One test per MPI and line, named after both.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn names_of_one_launch_are_found_by_another_until_they_are_withdrawn_or_their_launch_ends() {
-                let _ = crate::common::mpi(stringify!($name)).map(|mpi| super::names(&mpi));
-            }
-        })*
-    };
-}
-
-for_each_mpi!(mpich5 impi openmpi4 openmpi5);
+for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
+    names_of_one_launch_are_found_by_another_until_they_are_withdrawn_or_their_launch_ends => |mpi| names(&mpi),
+});
 
 /// Two runs of `launches`, side by side, in these modes.
 fn two(mpi: &Mpi, options: &[&str], modes: [&str; 2], env: &[(&str, &str)]) -> [Outcome; 2] {

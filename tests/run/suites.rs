@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Run, mpi, mpi4py, skip};
+use crate::common::{Mpi, Run, mpi4py, skip};
 
 /// The parts of mpi4py's that have to do with a launcher: processes that start others, names, ports,
 /// sessions and groups, workers that come and go, and messages on all these communicators.
@@ -16,9 +16,7 @@ const OF_LAUNCHERS: [&str; 7] = [
 /// nodes, under mpirun on two hosts as well.
 const RANKS: usize = 4;
 
-fn mpi4pys_tests_pass(name: &str) {
-    let Some(mpi) = mpi(name) else { return };
-    let mpi = mpi.able_to_spawn();
+fn mpi4py_suite(mpi: Mpi) {
     let Some(with) = mpi4py(&mpi) else { return };
     let main = with.tests.join("main.py");
     let options = ["--virtual-nodes", "2", "--oversubscribe"];
@@ -27,7 +25,7 @@ fn mpi4pys_tests_pass(name: &str) {
     let run = run.more(["--failfast", "-x", "testJoin"]);
     // MPICH 4.0 dereferences NULL when it splits an intercommunicator by nodes and there are several, under Hydra
     // on two hosts as well.
-    let (run, tests) = match name {
+    let (run, tests) = match &*mpi.name {
         "mpich4" => (
             run.more(["-x", "test_comm_inter.*.testSplitTypeShared"]),
             360,
@@ -81,16 +79,6 @@ fn applications_give_the_same_results_as_under_their_own_launcher() {
     passes("scripts/applications", "--short");
 }
 
-/// One test per MPI.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        mod mpi4pys_tests_pass_on {
-            $(#[test]
-            fn $name() {
-                super::mpi4pys_tests_pass(stringify!($name));
-            })*
-        }
-    };
-}
-
-for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi);
+for_each_mpi!(mpich4 openmpi4 mpich5 openmpi5 impi: {
+    mpi4pys_tests_pass => |mpi| mpi4py_suite(mpi.able_to_spawn()),
+});

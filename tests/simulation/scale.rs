@@ -140,8 +140,8 @@ fn a_launch_of_256_nodes_fans_out_in_50_ms() {
 /// none of which is sent for each pair of nodes. The path of a fence without data grows with the depth of the tree.
 #[test]
 fn nothing_that_every_agent_gets_grows_faster_than_the_number_of_nodes() {
-    let small = timed::launch(64, RANKS, shape(4), Costs::default());
-    let large = timed::launch(1024, RANKS, shape(4), Costs::default());
+    let small = timed::launch(32, RANKS, shape(4), Costs::default());
+    let large = timed::launch(512, RANKS, shape(4), Costs::default());
     let words = format!("{small:?} {large:?}");
     assert!(large.bytes.0 < small.bytes.0 * 16, "{words}");
     assert!(large.bytes.1 < small.bytes.1 * 20, "{words}");

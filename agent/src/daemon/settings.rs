@@ -24,7 +24,7 @@ use crate::tls::{CredentialsError, Heartbeat, Tls};
 use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat, OnStop};
 use wireup::sys::access::read_own_settings;
 use wireup::sys::accounts;
-use wireup_core::duration::DurationSetting;
+use wireup_core::duration::ConfiguredDuration;
 use wireup_core::job::hosts::registered::Registered;
 use wireup_core::job::hosts::{self, HostList, Problem};
 use wireup_core::job::ids::UserId;
@@ -131,7 +131,7 @@ struct Config {
     name: Option<String>,
     socket: Option<PathBuf>,
     tls: Option<PathBuf>,
-    heartbeat: Option<DurationSetting>,
+    heartbeat: Option<ConfiguredDuration>,
     user: Option<String>,
     #[serde(default)]
     root_launches: bool,
@@ -160,7 +160,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
     };
     let config: Config =
         toml::from_str(&text).map_err(|error| wrong(toml_problem(&text, &error)))?;
-    let heartbeat = config.heartbeat.map(|DurationSetting(time)| time);
+    let heartbeat = config.heartbeat.map(|ConfiguredDuration(time)| time);
     let format = config.log_format.as_deref().map(|word| match word {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),

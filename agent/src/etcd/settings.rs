@@ -13,7 +13,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use crate::pki::default_directory;
 use crate::pki::store::{self, StoreError};
 use crate::site::{self, FileError, PasswordError};
-use wireup_core::duration::DurationSetting;
+use wireup_core::duration::ConfiguredDuration;
 
 /// The file's name, and where it is for all users who have none of their own.
 const FILE: &str = "etcd.toml";
@@ -71,7 +71,7 @@ struct Config {
     user: Option<String>,
     password_file: Option<PathBuf>,
     prefix: Option<String>,
-    ttl: Option<DurationSetting>,
+    ttl: Option<ConfiguredDuration>,
 }
 
 /// A user of etcd, which is none of the system.
@@ -187,7 +187,7 @@ impl EtcdSettings {
             .transpose()?;
         let ttl = config
             .ttl
-            .map_or(Duration::from_secs(15), |DurationSetting(ttl)| ttl);
+            .map_or(Duration::from_secs(15), |ConfiguredDuration(ttl)| ttl);
         if !TTL.contains(&ttl) {
             return Err(EtcdSettingsError::Ttl(ttl));
         }

@@ -16,7 +16,7 @@ use url::Url;
 
 use crate::pki::default_directory;
 use crate::site::{self, FileError, PasswordError};
-use wireup_core::duration::DurationSetting;
+use wireup_core::duration::ConfiguredDuration;
 
 /// The file's name, and where it is for all users who have none of their own.
 const FILE: &str = "ldap.toml";
@@ -61,7 +61,7 @@ struct Config {
     password_file: Option<PathBuf>,
     cacert: Option<PathBuf>,
     starttls: Option<bool>,
-    ttl: Option<DurationSetting>,
+    ttl: Option<ConfiguredDuration>,
 }
 
 /// As whom the directory is used.
@@ -163,7 +163,7 @@ impl LdapSettings {
         };
         let ttl = config
             .ttl
-            .map_or(Duration::from_secs(30), |DurationSetting(ttl)| ttl);
+            .map_or(Duration::from_secs(30), |ConfiguredDuration(ttl)| ttl);
         if !TTL.contains(&ttl) {
             return Err(LdapSettingsError::Ttl(ttl));
         }

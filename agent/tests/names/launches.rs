@@ -2,51 +2,21 @@
 
 use rustix::process::Signal;
 
-use crate::common::{Mpi, Outcome, Output, Run, eventually, field, mpi};
+use crate::common::{Mpi, Outcome, Output, Run, eventually, field};
 use crate::places::Place;
 
-/// One test per MPI, named after it.
-macro_rules! for_each_mpi {
-    ($($name:ident)*) => {
-        $(mod $name {
-            #[test]
-            fn launches_connect_by_names_in_files() {
-                super::of(stringify!($name), super::Place::file(), super::connects);
-            }
+for_each_mpi!(mpich5 impi openmpi4 openmpi5: {
+    launches_connect_by_names_in_files => |mpi| at(Place::file(), &mpi, connects),
+    launches_connect_by_names_in_etcd => |mpi| at(Place::etcd(), &mpi, connects),
+    launches_connect_by_names_in_a_directory => |mpi| at(Place::ldap(), &mpi, connects),
+    names_in_a_directory_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::ldap(), &mpi, outlives),
+    names_in_files_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::file(), &mpi, outlives),
+    names_in_etcd_outlive_their_launch_if_the_user_wants_it => |mpi| at(Place::etcd(), &mpi, outlives),
+});
 
-            #[test]
-            fn launches_connect_by_names_in_etcd() {
-                super::of(stringify!($name), super::Place::etcd(), super::connects);
-            }
-
-            #[test]
-            fn launches_connect_by_names_in_a_directory() {
-                super::of(stringify!($name), super::Place::ldap(), super::connects);
-            }
-
-            #[test]
-            fn names_in_a_directory_outlive_their_launch_if_the_user_wants_it() {
-                super::of(stringify!($name), super::Place::ldap(), super::outlives);
-            }
-
-            #[test]
-            fn names_in_files_outlive_their_launch_if_the_user_wants_it() {
-                super::of(stringify!($name), super::Place::file(), super::outlives);
-            }
-
-            #[test]
-            fn names_in_etcd_outlive_their_launch_if_the_user_wants_it() {
-                super::of(stringify!($name), super::Place::etcd(), super::outlives);
-            }
-        })*
-    };
-}
-
-for_each_mpi!(mpich5 impi openmpi4 openmpi5);
-
-fn of(name: &str, place: Option<Place>, test: impl Fn(&Mpi, &Place)) {
-    if let (Some(mpi), Some(place)) = (mpi(name), place) {
-        test(&mpi, &place);
+fn at(place: Option<Place>, mpi: &Mpi, test: impl Fn(&Mpi, &Place)) {
+    if let Some(place) = place {
+        test(mpi, &place);
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // what is not as expected fails the test
 
-#[macro_use(test)]
+#[macro_use(for_each_mpi, test)]
 extern crate wireup_test_support;
 
 mod command;

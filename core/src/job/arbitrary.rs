@@ -24,8 +24,8 @@ use super::rankfile::Slot;
 use super::spec::{
     AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
     EndingSpec, FabricSource, FabricSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec,
-    LayoutSpec, MapBy, MapWithin, MemBind, OnFailure, PmiChoice, Preload, Runtime, SpreadSpec,
-    StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
+    LabelSpec, LayoutSpec, MapBy, MapWithin, MemBind, OnFailure, PmiChoice, Preload, Runtime,
+    SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
 };
 use super::trace_context::TraceContext;
 use crate::job::rank_placement::RankMap;
@@ -322,8 +322,9 @@ fn stdio() -> BoxedStrategy<StdioSpec> {
         Just(StdinTarget::All),
         any::<u32>().prop_map(|rank| StdinTarget::Rank(Rank(rank))),
     ];
-    (any::<(bool, bool, Option<u32>)>(), of(word()), stdin)
-        .prop_map(|((label, timestamps, pty), output, stdin)| StdioSpec {
+    let label = prop_oneof![Just(LabelSpec::Rank), word().prop_map(LabelSpec::Pattern),];
+    (of(label), any::<(bool, Option<u32>)>(), of(word()), stdin)
+        .prop_map(|(label, (timestamps, pty), output, stdin)| StdioSpec {
             label,
             timestamps,
             output,

@@ -42,6 +42,11 @@ impl RankSet {
         (!runs.is_empty()).then_some(Self(runs))
     }
 
+    /// Their ranges, in the order in which the user lists them.
+    pub fn ranges(&self) -> impl Iterator<Item = &RangeInclusive<u32>> {
+        self.0.iter()
+    }
+
     /// Whether a rank is among them.
     pub fn contains(&self, rank: Rank) -> bool {
         self.0.iter().any(|range| range.contains(&rank.0))

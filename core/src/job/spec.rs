@@ -150,11 +150,20 @@ impl fmt::Display for PmiChoice {
     }
 }
 
+/// Text in front of the output lines of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LabelSpec {
+    /// Rank in brackets, with the job if that was spawned.
+    Rank,
+    /// Pattern that is filled in for each process.
+    Pattern(#[serde(with = "octets")] OsString),
+}
+
 /// Handling of the ranks' input and output.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StdioSpec {
-    /// Prefix every output line with its rank.
-    pub label: bool,
+    /// Text in front of every output line.
+    pub label: Option<LabelSpec>,
     /// Put the time in front of every output line.
     pub timestamps: bool,
     /// File name pattern for per-rank output.

@@ -72,6 +72,17 @@ impl Rfc3339 {
     }
 }
 
+impl Rfc3339 {
+    /// Date and time as ctime(3) has them, without zone: `Thu Feb 29 23:59:59 2024`.
+    pub fn ctime(self) -> String {
+        let local = self.local();
+        let (hour, minute, second) = local.as_hms();
+        let (weekday, month) = (local.weekday().to_string(), local.month().to_string());
+        let (day, year) = (local.day(), local.year());
+        format!("{weekday:.3} {month:.3} {day:>2} {hour:02}:{minute:02}:{second:02} {year}")
+    }
+}
+
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let local = self.local();
@@ -111,6 +122,16 @@ mod tests {
         assert_eq!(utc(1_709_251_200), "2024-03-01T00:00:00.007Z");
         assert_eq!(utc(4_107_542_400), "2100-03-01T00:00:00.007Z");
         assert_eq!(utc(1_735_689_599), "2024-12-31T23:59:59.007Z");
+    }
+
+    #[test]
+    fn ctime_has_weekday_and_year() {
+        let at = |ahead| WallClock::local(Duration::from_secs(1_709_251_199), ahead);
+        assert_eq!(at(0).at(Duration::ZERO).ctime(), "Thu Feb 29 23:59:59 2024");
+        assert_eq!(
+            at(3600).at(Duration::ZERO).ctime(),
+            "Fri Mar  1 00:59:59 2024"
+        );
     }
 
     #[test]

@@ -9,7 +9,8 @@ const UNCONNECTED: [&str; 4] = ["rank_failed", "aborted", "fence_timeout", "time
 /// The command that looks for a network which connects the hosts' agents and not the ranks. MPIs make connections of their own,
 /// of which wireup knows nothing. Nothing for a launch that this cannot explain.
 pub(super) fn after(timeline: &Timeline) -> Option<String> {
-    let cause = timeline.outcome.as_ref()?.cause.as_ref()?;
+    let outcome = timeline.outcome.as_ref()?;
+    let cause = outcome.cause.as_ref().filter(|_| outcome.exit_code != 0)?;
     let mut ranks = timeline.ranks.values();
     let began = ranks.clone().any(|rank| rank.connected.is_some());
     let passed = ranks.any(|rank| rank.finalized.is_some());

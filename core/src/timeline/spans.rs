@@ -156,7 +156,9 @@ fn launch(timeline: &Timeline, context: &TraceContext, end: u64) -> Span {
     let outcome = timeline.outcome.as_ref();
     let code = outcome.map(|outcome| u32::from(outcome.exit_code));
     attributes.extend(code.map(|code| named("process.exit.code", code)));
-    let cause = outcome.and_then(|outcome| outcome.cause.as_ref());
+    // A cause without effect on the exit code is no failure.
+    let failed = outcome.filter(|outcome| outcome.exit_code != 0);
+    let cause = failed.and_then(|outcome| outcome.cause.as_ref());
     Span {
         id: context.launch,
         parent: context.parent,

@@ -111,17 +111,14 @@ pub fn breakdown(timeline: &Timeline) -> Breakdown {
 
 /// The parts in their order, without their lengths.
 fn path(timeline: &Timeline) -> Vec<PathPart> {
-    let first = || {
+    let last = |is_counted: fn(JobNumber) -> bool, time: fn(&RankTimes) -> Option<u64>| {
         let ranks = timeline.ranks.iter();
         ranks
-            .filter(|(speaker, _)| speaker.job == JobNumber(0))
-            .map(|(_, rank)| rank)
-    };
-    let last = |time: fn(&RankTimes) -> Option<u64>| {
-        first()
-            .filter_map(|rank| Some((time(rank)?, rank)))
+            .filter(|(speaker, _)| is_counted(speaker.job))
+            .filter_map(|(_, rank)| Some((time(rank)?, rank)))
             .max_by_key(|(at, _)| *at)
     };
+    let is_initial = |job: JobNumber| job == JobNumber(0);
     let named = |rank: &RankTimes| format!("rank {} on {}", rank.name, timeline.host(rank.node));
     let mut parts = Vec::new();
     let mut step = |until, owner, text: String| {
@@ -147,18 +144,19 @@ fn path(timeline: &Timeline) -> Vec<PathPart> {
             format!("hosts joined, {} last", host.name),
         );
     }
-    if let Some((at, rank)) = last(|rank| rank.started) {
+    if let Some((at, rank)) = last(is_initial, |rank| rank.started) {
         let text = format!("processes were started, {} last", named(rank));
         step(at, Owner::Wireup, text);
     }
-    if let Some((at, rank)) = last(|rank| rank.connected) {
+    if let Some((at, rank)) = last(is_initial, |rank| rank.connected) {
         let text = format!(
             "programs were loaded and contacted PMI, {} last",
             named(rank)
         );
         step(at, Owner::Program, text);
     }
-    if let Some((at, rank)) = last(|rank| rank.ended) {
+    // Spawned jobs run until their last rank ends, which may be long after the initial job.
+    if let Some((at, rank)) = last(|_| true, |rank| rank.ended) {
         step(
             at,
             Owner::Program,

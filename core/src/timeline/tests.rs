@@ -1,6 +1,7 @@
 //! Streams as a launch writes them, and what is made of them.
 
 use super::*;
+use crate::job::trace_context::TraceContext;
 
 /// A launch of two ranks on two hosts, of which the second is slow.
 const STREAM: &str = r#"
@@ -115,6 +116,7 @@ fn the_doctor_is_recommended_only_after_failures_that_it_may_explain() {
     let advice = |kind: &str, more: &[(&str, &str)]| {
         let cause = format!(r#""cause":{{"kind":"{kind}","message":"m"}}"#);
         let mut stream = STREAM.replace(r#""cause":null"#, &cause);
+        stream = stream.replace(r#""exit_code":0"#, r#""exit_code":1"#);
         for (old, new) in more {
             assert!(stream.contains(old), "{old}");
             stream = stream.replace(old, new);
@@ -150,4 +152,35 @@ fn the_doctor_is_recommended_only_after_failures_that_it_may_explain() {
         ),
     );
     assert_eq!(advice("aborted", &[finalized]), None);
+    let succeeded = (r#""exit_code":1"#, r#""exit_code":0"#);
+    assert_eq!(advice("aborted", &[succeeded]), None);
+}
+
+#[test]
+fn cause_of_a_launch_that_succeeded_is_no_error_of_its_span() {
+    let cause = r#""cause":{"kind":"rank_failed","message":"m"}"#;
+    let failed = STREAM.replace(r#""cause":null"#, cause);
+    let error = |code: &str| {
+        let stream = failed.replace(r#""exit_code":0"#, code);
+        let timeline = Timeline::read(stream.trim_start().as_bytes()).unwrap();
+        let context = TraceContext::new(None, [1; 24]);
+        spans(&timeline, &context)[0].error.clone()
+    };
+    assert_eq!(error(r#""exit_code":0"#), None);
+    assert_eq!(error(r#""exit_code":1"#).as_deref(), Some("m"));
+}
+
+#[test]
+fn spawned_jobs_run_and_are_not_cleaned_up() {
+    let spawned = r#"{"time":"t","ms":99,"us":99500,"event":"rank","state":"ended","spawned_job":1,"rank":0,"node":1,"host":"b","app":0,"pid":12,"code":0,"signal":null,"signal_name":null}"#;
+    let result = STREAM.rfind(r#"{"time""#).unwrap();
+    let (front, end) = STREAM.split_at(result);
+    let stream = format!("{front}{spawned}\n{end}");
+    let timeline = Timeline::read(stream.trim_start().as_bytes()).unwrap();
+    let text = summary(&timeline).join("\n");
+    assert!(text.contains("72.5 ms  72 %  ranks ran, "), "{text}");
+    assert!(
+        text.contains("500 µs   0 %  the launch was cleaned up"),
+        "{text}"
+    );
 }

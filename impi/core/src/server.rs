@@ -205,7 +205,7 @@ impl Server {
         let strangers = self.connections.iter();
         let strangers =
             strangers.filter(|(_, known)| known.member.is_none() && known.source == source);
-        let least = strangers.min_by_key(|(id, known)| (known.has_sent(), **id));
+        let least = strangers.min_by_key(|(id, known)| (known.has_input(), **id));
         let least = least.map(|(id, _)| *id);
         if let Some(least) = least {
             self.violated(least, Violation::Replaced);

@@ -83,6 +83,7 @@ impl LocalBackend {
     pub(super) fn finish(&mut self, abnormal: bool, ends: Vec<JobEnd>) {
         self.end_inspections();
         self.forget_tools();
+        self.first_input.settle();
         let now = self.now();
         let concerned = self.nodes.iter().any(|node| node.core.concerns_tools());
         let phase = match concerned {

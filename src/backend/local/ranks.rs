@@ -147,10 +147,9 @@ impl LocalBackend {
         }
         let readers = std::mem::take(&mut self.stdin_pipes);
         let readers = readers.into_iter().map(|(_, pid, pipe)| (pid, pipe));
-        stdin::start(
-            std::io::stdin().as_fd().try_clone_to_owned()?,
-            readers.collect(),
-        )
+        let own = std::io::stdin().as_fd().try_clone_to_owned()?;
+        self.first_input = stdin::start(own, readers.collect())?;
+        Ok(())
     }
 
     /// The writing ends of pipes that feed ranks, which others fill.

@@ -3,12 +3,14 @@
 
 pub mod view;
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 
 use self::view::{Order, RankRow, Sample, SortKey};
+use crate::cli::launcher_host::LauncherHost;
 use crate::cli::ps::{found, width};
 use crate::cli::table;
 use crate::cli::value_error::ValueError;
@@ -36,6 +38,10 @@ Columns:
   S is the state of the process as ps shows it. CPU% and OUT/s are of the time since the last table. TIME, CPU% and MEMORY are
   sums over a rank's process and all below it. OUT/s is what it prints, - where that does not pass through wireup. WAITS IN is
   the PMI fence that it waits in, - if none: waits inside MPI are not known, `wireup stacks` shows them; PMI the last that it did there. Hosts are asked only while this command runs.
+
+Hosts:
+  On a host of the job without its launcher, the agent of the launcher's host executes the command there as you. Elsewhere name
+  that host, which `wireup ps --hosts LIST` shows: wireup run --pmi none --pty 0 -n 1 --hosts HOST wireup top 3f
 
 Exit status:
   0    it was shown; the job may have ended meanwhile
@@ -100,6 +106,30 @@ impl TopArgs {
     /// Whether there is a line for each host.
     pub fn by_host(&self) -> bool {
         self.hosts
+    }
+
+    /// Executes the command on the host that the job shows for its launcher, if that is another one; returns only if it is
+    /// this one.
+    ///
+    /// # Errors
+    /// The launch there cannot be started.
+    pub(in crate::cli) fn pass_on(&self) -> Result<(), RunFailure> {
+        let Some(host) = LauncherHost::shown(self.job.as_deref()) else {
+            return Ok(());
+        };
+        let key = self.sort.to_possible_value();
+        let key = key.map_or_else(String::new, |key| key.get_name().to_owned());
+        let mut options = vec!["--sort".to_owned(), key];
+        if let Some(interval) = self.interval {
+            options.extend(["--interval".to_owned(), interval.as_secs_f64().to_string()]);
+        }
+        for (option, is_given) in [("--hosts", self.hosts), ("--plain", self.plain)] {
+            if is_given {
+                options.push(option.to_owned());
+            }
+        }
+        let options = options.into_iter().map(OsString::from);
+        Err(host.execute("top", options.collect(), self.is_interactive()))
     }
 }
 

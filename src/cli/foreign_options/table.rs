@@ -1,5 +1,7 @@
 //! The table: options of Hydra, Open MPI and Slurm, and their translations.
 
+use std::ffi::{OsStr, OsString};
+
 /// Options of one meaning.
 #[derive(Debug)]
 pub(in crate::cli) struct Habit {
@@ -11,7 +13,7 @@ pub(in crate::cli) struct Habit {
 }
 
 /// Words of ours for a value of another launcher, if there are any.
-pub(in crate::cli) type Translation = std::option::Option<Vec<std::ffi::OsString>>;
+pub(in crate::cli) type Translation = std::option::Option<Vec<OsString>>;
 
 /// A stream of the ranks that can be redirected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +21,44 @@ pub(in crate::cli) enum Stream {
     Input,
     Output,
     Error,
+    /// Standard error goes where standard output goes; without a file.
+    Merged,
+}
+
+/// Translation of an option that names several things to do with output.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) struct OutputOptions {
+    /// Words of ours.
+    pub(in crate::cli) words: Vec<OsString>,
+    pub(in crate::cli) tags: Vec<Tag>,
+    /// Whether standard error goes where standard output goes.
+    pub(in crate::cli) is_merged: bool,
+}
+
+/// Part of the label that Open MPI puts in front of output lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::cli) enum Tag {
+    Time,
+    Rank,
+    /// Number of the job, and rank.
+    Proc,
+    /// The same with host and process id.
+    Detailed,
+    /// Name of the job, and rank.
+    FullName,
+}
+
+impl Tag {
+    /// Pattern of a label.
+    pub(in crate::cli) fn pattern(self) -> &'static str {
+        match self {
+            Self::Time => "[%c]",
+            Self::Rank => "[%r]",
+            Self::Proc => "[%J,%r]",
+            Self::Detailed => "[%J,%r][%h:%p]",
+            Self::FullName => "[%j,%r]",
+        }
+    }
 }
 
 /// A text about the launcher itself.
@@ -40,16 +80,25 @@ pub(in crate::cli) enum Meaning {
     Option(&'static str),
     /// It is these words of ours, in which `{1}` and `{2}` are its values.
     Words(&'static [&'static str]),
+    /// These words of ours for every program of the job.
+    Everywhere(&'static [&'static str]),
+    /// A part of the label of output lines.
+    Label(Tag),
+    /// What its value says about output; where that is unknown it is refused with the advice.
+    Outputs(
+        fn(&OsStr) -> std::option::Option<OutputOptions>,
+        &'static str,
+    ),
     /// The words of ours are computed from its value; where there are none it is refused with the advice.
     Computed(fn(&str) -> Translation, &'static str),
     /// `NAME VALUE` of a variable for this program.
     Variable,
     /// `NAME VALUE` of a variable for every program.
     VariableEverywhere,
-    /// `NAME VALUE` of a parameter, for which ranks get a variable with this prefix, if there is one. A
-    /// parameter of the launcher is the option that a [`Setting`] names.
+    /// `NAME VALUE` of a parameter, for which ranks of every program get a variable with this prefix, if there is one.
+    /// A parameter of the launcher is the option that a [`LauncherSetting`] names.
     Parameter(&'static str),
-    /// A stream of the ranks goes to the file of its value, or comes from it.
+    /// A stream of the ranks goes to the file of its value, if it has one, or comes from it.
     Redirect(Stream),
     /// A text is printed, and nothing is run.
     Show(Page),
@@ -59,14 +108,14 @@ pub(in crate::cli) enum Meaning {
 
 /// A variable (in capitals) or a parameter that a launcher reads in place of an option.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) struct Setting {
+pub(in crate::cli) struct LauncherSetting {
     pub(in crate::cli) name: &'static str,
     /// The option without dashes.
     pub(in crate::cli) option: &'static str,
 }
 
-pub(in crate::cli) const fn setting(name: &'static str, option: &'static str) -> Setting {
-    Setting { name, option }
+pub(in crate::cli) const fn setting(name: &'static str, option: &'static str) -> LauncherSetting {
+    LauncherSetting { name, option }
 }
 
 /// The command line of a launcher.
@@ -74,7 +123,7 @@ pub(in crate::cli) const fn setting(name: &'static str, option: &'static str) ->
 pub(in crate::cli) struct Dialect {
     /// Tables of options; the first that has an option counts.
     pub(in crate::cli) options: &'static [&'static [Habit]],
-    pub(in crate::cli) settings: &'static [&'static [Setting]],
+    pub(in crate::cli) settings: &'static [&'static [LauncherSetting]],
     /// Letters with values may stand together in a word, as getopt takes them.
     pub(in crate::cli) has_clusters: bool,
 }

@@ -106,7 +106,7 @@ pub(crate) struct HostsArgs {
 }
 
 /// Hosts whose agents run, for commands that are no launch.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct HostsListArgs {
     /// Ask the agents of these hosts; see `wireup run --help`
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]

@@ -1,12 +1,16 @@
 //! The ranks' input and output.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use crate::cli::value_error::ValueError;
+use crate::plan::pattern::PatternError;
+use crate::stdio::label::Label;
 use wireup_core::job::ids::Rank;
-use wireup_core::job::spec::{StdinTarget, StdioSpec};
+use wireup_core::job::spec::{LabelSpec, StdinTarget, StdioSpec};
 
 /// The ranks' input and output.
 #[derive(Debug, Args)]
@@ -15,6 +19,13 @@ pub(crate) struct StdioArgs {
     /// Put the rank in front of every output line
     #[arg(short, long)]
     label: bool,
+
+    /// Put this text in front of every output line, in place of the rank in brackets: %r rank, %R rank with blanks in
+    /// front, %l local rank, %h host, %p process id, %j name of the job, %J its number from 1, %g from 0, %n node, %s
+    /// out or err, %t seconds since the start, %c date and time
+    #[arg(long, value_name = "PATTERN")]
+    #[arg(value_parser = OsStringValueParser::new().try_map(parse_label))]
+    label_pattern: Option<OsString>,
 
     /// Put the local time in front of every output line, in files too
     #[arg(long)]
@@ -37,7 +48,10 @@ pub(crate) struct StdioArgs {
 impl From<StdioArgs> for StdioSpec {
     fn from(args: StdioArgs) -> Self {
         Self {
-            label: args.label,
+            label: match args.label_pattern {
+                Some(pattern) => Some(LabelSpec::Pattern(pattern)),
+                None => args.label.then_some(LabelSpec::Rank),
+            },
             timestamps: args.timestamps,
             output: args.output.map(PathBuf::into_os_string),
             stdin: match args.pty {
@@ -47,6 +61,10 @@ impl From<StdioArgs> for StdioSpec {
             pty: args.pty.map(Rank),
         }
     }
+}
+
+fn parse_label(pattern: OsString) -> Result<OsString, PatternError> {
+    Label::check(&pattern).map(|()| pattern)
 }
 
 fn parse_stdin(text: &str) -> Result<StdinTarget, ValueError> {

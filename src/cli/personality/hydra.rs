@@ -1,12 +1,16 @@
 //! Options of Hydra's mpiexec (MPICH, Intel MPI) that mean something else to `wireup run`, or nothing. Source: the help
 //! texts of MPICH 4.0 and 5.0 and of Intel MPI 2021.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
 use super::values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Instead, Nothing, Option as Same, Redirect, Variable, VariableEverywhere, Words,
+    Computed, Everywhere, Instead, Nothing, Option as Same, Redirect, Variable, VariableEverywhere,
+    Words,
 };
-use crate::cli::foreign_options::table::{Habit, Setting, Stream, habit, setting};
+use crate::cli::foreign_options::table::{Habit, LauncherSetting, Stream, habit, setting};
 
 const TOOL: &str = "write --wrap with the command of the tool in front of the program, and --wrap-ranks with the ranks";
 const OWN_TOPOLOGY: &str = "wireup reads the topology with hwloc where an option needs it";
@@ -23,6 +27,7 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["f", "machinefile", "machine"], 1, Same("--hostfile")),
     habit(&["hosts", "host", "hosts-group"], 1, Same("--hosts")),
     habit(&["wdir"], 1, Same("--wdir")),
+    habit(&["gwdir"], 1, Everywhere(&["--wdir", "{1}"])),
     habit(&["env"], 2, Variable),
     habit(&["genv"], 2, VariableEverywhere),
     habit(
@@ -30,8 +35,10 @@ pub(super) const HABITS: &[Habit] = &[
         0,
         Nothing("ranks inherit the environment"),
     ),
-    habit(&["envlist", "genvlist"], 1, Words(&["--env", "{1},"])),
-    habit(&["envnone", "genvnone"], 0, Words(&["--env", "none"])),
+    habit(&["envlist"], 1, Words(&["--env", "{1},"])),
+    habit(&["genvlist"], 1, Everywhere(&["--env", "{1},"])),
+    habit(&["envnone"], 0, Words(&["--env", "none"])),
+    habit(&["genvnone"], 0, Everywhere(&["--env", "none"])),
     habit(
         &["bind-to", "binding"],
         1,
@@ -74,8 +81,9 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["prepend-pattern"],
         1,
-        Instead(
-            "write -prepend-rank for the rank in front of each line, or --timestamps for the time",
+        Computed(
+            label,
+            "write %r for the rank, %g for the process group, %p for the number of the host, %h for the host, %t for seconds",
         ),
     ),
     habit(&["prepend-timestamp"], 0, Words(&["--timestamps"])),
@@ -176,7 +184,7 @@ pub(super) const HABITS: &[Habit] = &[
 ];
 
 /// Variables of Hydra, and those of Intel MPI's.
-pub(super) const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[LauncherSetting] = &[
     setting("MPIEXEC_TIMEOUT", "timeout"),
     setting("I_MPI_MPIEXEC_TIMEOUT", "timeout"),
     setting("I_MPI_JOB_TIMEOUT", "timeout"),
@@ -209,19 +217,51 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("HYDRA_HOSTNAME_PROPAGATION", "disable-hostname-propagation"),
 ];
 
-/// A file of Hydra's as a pattern of wireup's.
+/// Translates a pattern of Hydra's, code by code; `None` if there is one that `code` does not know.
+fn pattern(text: &[u8], code: impl Fn(u8) -> Option<&'static str>) -> Option<Vec<u8>> {
+    let mut pattern = Vec::new();
+    let mut bytes = text.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'%' => pattern.extend_from_slice(code(*bytes.next()?)?.as_bytes()),
+            byte => pattern.push(byte),
+        }
+    }
+    Some(pattern)
+}
+
+/// Translates the label of lines.
+fn label(text: &str) -> Option<Vec<OsString>> {
+    let pattern = pattern(text.as_bytes(), |code| {
+        Some(match code {
+            b'r' => "%r",
+            b'g' => "%g",
+            b'p' => "%n",
+            b'h' => "%h",
+            b't' => "%t",
+            b'%' => "%%",
+            _ => return None,
+        })
+    });
+    Some(vec!["--label-pattern".into(), OsString::from_vec(pattern?)])
+}
+
+/// Translates the name of a file.
 ///
 /// # Errors
 /// What to write instead.
-pub(super) fn file(name: &str) -> Result<String, String> {
-    let pattern = name.replace("%g", "0").replace("%p", "%n");
-    let mut kinds = pattern.split('%').skip(1);
-    let known = |kind: &str| kind.starts_with(['r', 'h', 'n']);
-    match kinds.all(known) {
-        true => Ok(pattern),
-        false => Err(
-            "in names of files write %r for the rank, %h for the host or %p for its number"
-                .to_owned(),
-        ),
-    }
+pub(super) fn file(name: &[u8]) -> Result<Vec<u8>, String> {
+    let pattern = pattern(name, |code| {
+        Some(match code {
+            b'r' => "%r",
+            b'g' => "0",
+            b'p' => "%n",
+            b'h' => "%h",
+            b'%' => "%%",
+            _ => return None,
+        })
+    });
+    pattern.ok_or_else(|| {
+        "in names of files write %r for the rank, %h for the host or %p for its number".to_owned()
+    })
 }

@@ -4,9 +4,10 @@
 use super::values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Instead, Nothing, Option as Same, Parameter, Words,
+    Computed, Everywhere, Instead, Label, Nothing, Option as Same, Outputs, Parameter, Redirect,
+    Words,
 };
-use crate::cli::foreign_options::table::{Habit, Setting, habit, setting};
+use crate::cli::foreign_options::table::{Habit, LauncherSetting, Stream, Tag, habit, setting};
 
 const NO_DVM: &str =
     "wireup starts each launch by itself, without a machine of daemons; leave it out";
@@ -125,7 +126,7 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["pmixmca", "gpmixmca"],
         2,
-        Words(&["-x", "PMIX_MCA_{1}={2}"]),
+        Everywhere(&["-x", "PMIX_MCA_{1}={2}"]),
     ),
     habit(&["am", "tune"], 1, Instead(PARAMETER_FILE)),
     habit(&["set-env"], 1, Same("-x")),
@@ -178,13 +179,9 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(values::display, "write --display map, allocation or bind"),
     ),
     habit(&["do-not-launch"], 0, Words(&["--dry-run"])),
-    habit(&["tag-output"], 0, Words(&["--label"])),
-    habit(&["timestamp-output"], 0, Words(&["--timestamps"])),
-    habit(
-        &["merge-stderr-to-stdout"],
-        0,
-        Words(&["--wrap", values::MERGED]),
-    ),
+    habit(&["tag-output"], 0, Label(Tag::Proc)),
+    habit(&["timestamp-output"], 0, Label(Tag::Time)),
+    habit(&["merge-stderr-to-stdout"], 0, Redirect(Stream::Merged)),
     habit(
         &["output-filename", "output-directory"],
         1,
@@ -193,8 +190,8 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["output"],
         1,
-        Computed(
-            values::streams,
+        Outputs(
+            values::outputs,
             "write --tag-output for labels, or --output with a name with %r, which is the rank",
         ),
     ),
@@ -339,7 +336,7 @@ pub(super) const HABITS: &[Habit] = &[
 ];
 
 /// Parameters of the launcher, as variables (`OMPI_MCA_…`, `PRTE_MCA_…`) and behind `--mca` and `--prtemca`.
-pub(super) const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[LauncherSetting] = &[
     setting("MPIEXEC_TIMEOUT", "timeout"),
     setting("hwloc_base_binding_policy", "bind-to"),
     setting("hwloc_default_binding_policy", "bind-to"),

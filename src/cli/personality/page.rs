@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Personality;
-use crate::cli::foreign_options::table::{Habit, Meaning, Page};
+use crate::cli::foreign_options::table::{Habit, Meaning, Page, Stream};
 
 impl Personality {
     /// The text that an option asks for.
@@ -76,11 +76,16 @@ fn translation(meaning: Meaning) -> String {
     match meaning {
         Meaning::Option(option) => format!("{option} VALUE"),
         Meaning::Words(words) => values(&words.join(" ")),
-        Meaning::Computed(_, advice) => advice.to_owned(),
+        Meaning::Everywhere(words) => format!("{} for every program", values(&words.join(" "))),
+        Meaning::Label(tag) => format!("{} in front of each line of output", tag.pattern()),
+        Meaning::Computed(_, advice) | Meaning::Outputs(_, advice) => advice.to_owned(),
         Meaning::Variable => "-x NAME=VALUE".to_owned(),
         Meaning::VariableEverywhere => "-x NAME=VALUE for every program".to_owned(),
         Meaning::Parameter(_) => {
             "an option for a parameter of the launcher, else a variable of the ranks".to_owned()
+        }
+        Meaning::Redirect(Stream::Merged) => {
+            "standard error goes where standard output goes".to_owned()
         }
         Meaning::Redirect(_) => "a file for each rank or for all".to_owned(),
         Meaning::Only(value, _) => value.to_owned(),

@@ -1,29 +1,30 @@
 //! Files of the ranks' streams, as srun and Hydra take them: one for all ranks is the launcher's own stream, one for each
 //! rank is opened by a shell that becomes the rank.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::process::Command;
 
 use super::{hydra, srun};
 use crate::cli::foreign_options::ForeignError;
 use crate::cli::foreign_options::table::Stream;
 use crate::failure::RunFailure;
-use crate::report::command_line::quoted;
+use wireup_core::job::rank_set::RankSet;
 
-/// What becomes of the files of a line.
+/// Translation of the files of a line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Redirected {
     /// Options of the job.
     pub(super) job: Vec<OsString>,
-    /// Options of each program.
-    pub(super) program: Vec<OsString>,
+    /// Redirections of each rank, as a shell writes them.
+    pub(super) ranks: OsString,
     /// Files that the launcher itself has for its streams.
-    pub(super) files: Vec<(Stream, String)>,
+    pub(super) files: Vec<(Stream, OsString)>,
 }
 
-/// The last file of each stream.
+/// Translates the last file of each stream.
 ///
 /// # Errors
 /// [`ForeignError`] for a name that cannot be meant.
@@ -37,38 +38,43 @@ pub(super) fn redirected(
         let Some((_, name)) = last(stream) else {
             return Ok(None);
         };
-        let text = name.to_string_lossy();
-        let read = match &*text {
-            "all" if is_srun => return Ok(None),
-            "none" if is_srun => Ok("/dev/null".to_owned()),
-            text if is_srun => srun::file(text),
-            text => hydra::file(text),
+        let read = match name.as_bytes() {
+            b"all" if is_srun => return Ok(None),
+            b"none" if is_srun => Ok(b"/dev/null".to_vec()),
+            name if is_srun => srun::file(name),
+            name => hydra::file(name),
         };
         read.map(Some).map_err(|advice| ForeignError::Instead {
             option: name.clone(),
             advice,
         })
     };
-    let input = match last(Stream::Input).map(|(_, name)| name.to_string_lossy()) {
-        Some(name) if name == "all" || name == "none" || name.parse::<u32>().is_ok() => {
-            result
-                .job
-                .extend(["--stdin".into(), name.into_owned().into()]);
+    let is_reader = |name: &OsStr| {
+        let rank = name
+            .to_str()
+            .is_some_and(|name| name.parse::<u32>().is_ok());
+        name == "all" || name == "none" || rank
+    };
+    let input = match last(Stream::Input) {
+        Some((_, name)) if is_reader(name) => {
+            result.job.extend(["--stdin".into(), name.clone()]);
             None
         }
         _ => pattern(Stream::Input)?,
     };
     let (mut output, mut error) = (pattern(Stream::Output)?, pattern(Stream::Error)?);
-    let of_ranks = |name: &Option<String>| name.as_deref().is_some_and(is_of_ranks);
+    let is_merged = error.is_none() && last(Stream::Merged).is_some();
+    let of_ranks = |name: &Option<Vec<u8>>| name.as_deref().is_some_and(is_of_ranks);
     // Without a file of its own, standard error of srun's tasks goes where standard output goes.
-    if of_ranks(&output) && (output == error || is_srun && error.is_none()) {
+    if of_ranks(&output) && (output == error || error.is_none() && (is_srun || is_merged)) {
         let name = output.take().unwrap_or_default();
-        result.job.extend(["--output".into(), name.into()]);
+        let name = OsString::from_vec(name);
+        result.job.extend(["--output".into(), name]);
         error = None;
     } else if is_srun && error.is_none() && last(Stream::Error).is_none() {
         error.clone_from(&output);
     }
-    let mut script = String::from("exec \"$@\"");
+    let mut script = Vec::new();
     let streams = [
         (Stream::Input, "<", input),
         (Stream::Output, ">", output),
@@ -77,16 +83,18 @@ pub(super) fn redirected(
     for (stream, sign, name) in streams {
         match name {
             Some(name) if is_of_ranks(&name) => {
-                script.push_str(&format!(" {sign}{}", quoted(name.as_ref())));
-                result.program = vec![
-                    "--wrap".into(),
-                    format!("sh -c {} sh", quoted(script.as_ref())).into(),
-                ];
+                script.push(b' ');
+                script.extend_from_slice(sign.as_bytes());
+                script.extend_from_slice(&shell_word(&name));
             }
-            Some(name) => result.files.push((stream, name.replace("%%", "%"))),
+            Some(name) => result.files.push((stream, plain(&name))),
             None => {}
         }
     }
+    if is_merged && result.job.iter().all(|word| word != "--output") {
+        script.extend_from_slice(b" 2>&1");
+    }
+    result.ranks = OsString::from_vec(script);
     if result
         .files
         .iter()
@@ -97,18 +105,92 @@ pub(super) fn redirected(
     Ok(result)
 }
 
+/// The command under which ranks have these redirections. It runs `wrap`, the user's own, on the ranks that are to have
+/// that; `None` if that cannot be split into words.
+pub(super) fn command(
+    redirections: &OsStr,
+    wrap: Option<&OsStr>,
+    ranks: Option<&RankSet>,
+) -> Option<OsString> {
+    let mut script = Vec::new();
+    let mut split = shlex::bytes::Shlex::new(wrap.unwrap_or_default().as_bytes());
+    let words: Vec<Vec<u8>> = split.by_ref().collect();
+    if split.had_error {
+        return None;
+    }
+    let start =
+        |command: &[u8]| [&b"exec "[..], command, b"\"$@\"", redirections.as_bytes()].concat();
+    if let Some(ranks) = ranks {
+        let mut command = Vec::new();
+        for word in &words {
+            command.extend_from_slice(&shell_word(word));
+            command.push(b' ');
+        }
+        script.extend_from_slice(format!("if {}; then ", is_among(ranks)).as_bytes());
+        script.extend_from_slice(&start(&command));
+        script.extend_from_slice(b"; fi; ");
+    }
+    script.extend_from_slice(&start(b""));
+    let mut line = [&b"sh -c "[..], &shell_word(&script)[..], b" sh"].concat();
+    if ranks.is_none() {
+        for word in &words {
+            line.push(b' ');
+            line.extend_from_slice(&shell_word(word));
+        }
+    }
+    Some(OsString::from_vec(line))
+}
+
+/// A shell's test of the rank.
+fn is_among(ranks: &RankSet) -> String {
+    let tests = ranks.ranges().map(|range| {
+        let (first, last) = (range.start(), range.end());
+        format!("[ %r -ge {first} ] && [ %r -le {last} ]")
+    });
+    tests.collect::<Vec<_>>().join(" || ")
+}
+
+/// A word as a shell needs it, whatever its bytes.
+fn shell_word(word: &[u8]) -> Vec<u8> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./=:,+@%".contains(byte);
+    if !word.is_empty() && word.iter().all(is_plain) {
+        return word.to_vec();
+    }
+    let parts: Vec<&[u8]> = word.split(|byte| *byte == b'\'').collect();
+    [&b"'"[..], &parts.join(&br"'\''"[..])[..], b"'"].concat()
+}
+
+/// A pattern without codes as the name that it stands for.
+fn plain(pattern: &[u8]) -> OsString {
+    let mut name = Vec::new();
+    let mut bytes = pattern.iter();
+    while let Some(&byte) = bytes.next() {
+        name.push(byte);
+        if byte == b'%' {
+            // The other half of `%%`.
+            bytes.next();
+        }
+    }
+    OsString::from_vec(name)
+}
+
 /// Whether each rank opens the file: there are several, or nothing that two of them could spoil.
-fn is_of_ranks(name: &str) -> bool {
-    ["%r", "%h", "%n"].iter().any(|field| name.contains(field)) || name == "/dev/null"
+fn is_of_ranks(name: &[u8]) -> bool {
+    let has = |code: &[u8; 2]| name.windows(2).any(|part| part == code);
+    [b"%r", b"%h", b"%n"].into_iter().any(has) || name == b"/dev/null"
 }
 
 /// Gives a command its streams.
 ///
 /// # Errors
 /// [`RunFailure`] for a file that cannot be opened.
-pub(super) fn attach(command: &mut Command, files: &[(Stream, String)]) -> Result<(), RunFailure> {
-    let failed =
-        |name: &str, error: io::Error| RunFailure::request(format!("cannot open {name}: {error}"));
+pub(super) fn attach(
+    command: &mut Command,
+    files: &[(Stream, OsString)],
+) -> Result<(), RunFailure> {
+    let failed = |name: &OsStr, error: io::Error| {
+        RunFailure::request(format!("cannot open {}: {error}", name.display()))
+    };
     for (at, (stream, name)) in files.iter().enumerate() {
         let mut options = File::options();
         if *stream == Stream::Input {
@@ -124,7 +206,7 @@ pub(super) fn attach(command: &mut Command, files: &[(Stream, String)]) -> Resul
         match stream {
             Stream::Input => command.stdin(file),
             Stream::Output => command.stdout(file),
-            Stream::Error => command.stderr(file),
+            Stream::Error | Stream::Merged => command.stderr(file),
         };
     }
     Ok(())
@@ -134,47 +216,79 @@ pub(super) fn attach(command: &mut Command, files: &[(Stream, String)]) -> Resul
 mod tests {
     use super::*;
 
-    fn of(redirects: &[(Stream, &str)], is_srun: bool) -> (String, String, Vec<(Stream, String)>) {
+    fn of(
+        redirects: &[(Stream, &str)],
+        is_srun: bool,
+    ) -> (String, String, Vec<(Stream, OsString)>) {
         let redirects: Vec<(Stream, OsString)> = redirects
             .iter()
             .map(|(stream, name)| (*stream, name.into()))
             .collect();
         let found = redirected(&redirects, is_srun).unwrap();
-        let joined = |words: Vec<OsString>| words.join(" ".as_ref()).into_string().unwrap();
-        (joined(found.job), joined(found.program), found.files)
+        let job = found.job.join(" ".as_ref()).into_string().unwrap();
+        (job, found.ranks.into_string().unwrap(), found.files)
     }
 
     #[test]
     fn file_of_each_rank_is_opened_by_rank() {
-        use Stream::{Error, Input, Output};
+        use Stream::{Error, Input, Merged, Output};
         let none = Vec::new;
         let of_srun = |list: &[(Stream, &str)]| of(list, true);
-        assert_eq!(
-            of_srun(&[(Output, "o.%t")]),
-            ("--output o.%r".into(), String::new(), none())
-        );
-        let wrap = |script: &str| format!("--wrap sh -c '{script}' sh");
+        let output = || ("--output o.%r".to_owned(), String::new(), none());
+        assert_eq!(of_srun(&[(Output, "o.%t")]), output());
         assert_eq!(
             of_srun(&[(Output, "o.%t"), (Error, "e.%t"), (Input, "i.%t")]),
-            (
-                String::new(),
-                wrap("exec \"$@\" <i.%r >o.%r 2>e.%r"),
-                none()
-            )
+            (String::new(), " <i.%r >o.%r 2>e.%r".into(), none())
         );
         assert_eq!(
             of_srun(&[(Error, "none")]),
-            (String::new(), wrap("exec \"$@\" 2>/dev/null"), none())
+            (String::new(), " 2>/dev/null".into(), none())
         );
         let same = [(Output, "o.%r"), (Error, "o.%r")];
-        assert_eq!(
-            of(&same, false),
-            ("--output o.%r".into(), String::new(), none())
-        );
+        assert_eq!(of(&same, false), output());
         assert_eq!(
             of(&same[..1], false),
-            (String::new(), wrap("exec \"$@\" >o.%r"), none())
+            (String::new(), " >o.%r".into(), none())
         );
+        assert_eq!(of(&[(Output, "o.%r"), (Merged, "")], false), output());
+        assert_eq!(
+            of(&[(Merged, "")], false),
+            (String::new(), " 2>&1".into(), none())
+        );
+    }
+
+    #[test]
+    fn commands_of_users_run_behind_redirections() {
+        let command = |wrap: Option<&str>, ranks: Option<&str>| {
+            let ranks = ranks.map(|ranks| ranks.parse().unwrap());
+            let command = command(" >o.%r".as_ref(), wrap.map(OsStr::new), ranks.as_ref());
+            command.unwrap().into_string().unwrap()
+        };
+        assert_eq!(command(None, None), r#"sh -c 'exec "$@" >o.%r' sh"#);
+        assert_eq!(
+            command(Some("env 'A=1 2'"), None),
+            r#"sh -c 'exec "$@" >o.%r' sh env 'A=1 2'"#
+        );
+        assert_eq!(
+            command(Some("env A=1"), Some("0,2-3")),
+            "sh -c 'if [ %r -ge 0 ] && [ %r -le 0 ] || [ %r -ge 2 ] && [ %r -le 3 ]; then \
+             exec env A=1 \"$@\" >o.%r; fi; exec \"$@\" >o.%r' sh"
+        );
+    }
+
+    #[test]
+    fn commands_that_cannot_be_split_are_left_to_the_parser() {
+        assert_eq!(command("".as_ref(), Some("env 'A".as_ref()), None), None);
+    }
+
+    #[test]
+    fn names_keep_bytes_that_are_not_text() {
+        let name = OsString::from_vec(b"o\xff.%r".to_vec());
+        let found = redirected(&[(Stream::Output, name)], false).unwrap();
+        assert_eq!(found.ranks.as_bytes(), b" >'o\xff.%r'");
+        let name = OsString::from_vec(b"o\xff%%".to_vec());
+        let found = redirected(&[(Stream::Output, name)], true).unwrap();
+        assert_eq!(found.files[0].1.as_bytes(), b"o\xff%");
     }
 
     #[test]
@@ -182,7 +296,7 @@ mod tests {
         use Stream::{Error, Input, Output};
         let files = |list: &[(Stream, &str)]| {
             list.iter()
-                .map(|(stream, name)| (*stream, (*name).to_owned()))
+                .map(|(stream, name)| (*stream, OsString::from(name)))
                 .collect::<Vec<_>>()
         };
         let plain = |list: &[(Stream, &str)], is_srun: bool| of(list, is_srun).2;

@@ -6,7 +6,9 @@ use super::values;
 use crate::cli::foreign_options::table::Meaning::{
     Computed, Instead, Nothing, Option as Same, Redirect, Words,
 };
-use crate::cli::foreign_options::table::{Habit, Setting, Stream, UNBUFFERED, habit, setting};
+use crate::cli::foreign_options::table::{
+    Habit, LauncherSetting, Stream, UNBUFFERED, habit, setting,
+};
 
 const NO_STEP: &str = "wireup starts a launch on all nodes that it is given; leave it out";
 const NO_LAYOUT: &str =
@@ -50,7 +52,7 @@ pub(super) const HABITS: &[Habit] = &[
             "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
         ),
     ),
-    habit(&["l", "label"], 0, Words(&["--label"])),
+    habit(&["l", "label"], 0, Words(&["--label-pattern", "%R: "])),
     habit(&["o", "output"], 1, Redirect(Stream::Output)),
     habit(&["e", "error"], 1, Redirect(Stream::Error)),
     habit(&["i", "input"], 1, Redirect(Stream::Input)),
@@ -273,7 +275,7 @@ pub(super) const HABITS: &[Habit] = &[
 ];
 
 /// Variables that srun reads in place of options.
-pub(super) const SETTINGS: &[Setting] = &[
+pub(super) const SETTINGS: &[LauncherSetting] = &[
     setting("SLURM_NTASKS", "ntasks"),
     setting("SLURM_NPROCS", "ntasks"),
     setting("SLURM_NNODES", "nodes"),
@@ -367,37 +369,39 @@ pub(super) fn defaults(option: impl Fn(&str) -> Option<OsString>) -> Vec<OsStrin
     words
 }
 
-/// A file of srun's as a pattern of wireup's.
+/// Translates the name of a file of srun's to a pattern of wireup's.
 ///
 /// # Errors
 /// What to write instead.
-pub(super) fn file(name: &str) -> Result<String, String> {
-    if name.parse::<u32>().is_ok() {
+pub(super) fn file(name: &[u8]) -> Result<Vec<u8>, String> {
+    if let Ok(name) = std::str::from_utf8(name)
+        && name.parse::<u32>().is_ok()
+    {
         return Err(format!(
             "write a name with %t, as out.%t: out.{name} is then the file of that task"
         ));
     }
     let variable = |name: &str| std::env::var(name).ok();
-    let mut pattern = String::new();
-    let mut rest = name.chars();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            pattern.push(c);
+    let mut pattern = Vec::new();
+    let mut bytes = name.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte != b'%' {
+            pattern.push(byte);
             continue;
         }
-        match rest.next() {
-            Some('t') => pattern.push_str("%r"),
-            Some('N') => pattern.push_str("%h"),
-            Some('n') => pattern.push_str("%n"),
-            Some('%') => pattern.push_str("%%"),
-            Some('j' | 'J' | 'A') => {
-                let job = variable("SLURM_JOB_ID");
-                pattern.push_str(&job.unwrap_or_else(|| std::process::id().to_string()));
+        let value = match bytes.next() {
+            Some(b't') => "%r".to_owned(),
+            Some(b'N') => "%h".to_owned(),
+            Some(b'n') => "%n".to_owned(),
+            Some(b'%') => "%%".to_owned(),
+            Some(b'j' | b'J' | b'A') => {
+                variable("SLURM_JOB_ID").unwrap_or_else(|| std::process::id().to_string())
             }
-            Some('u') => pattern.push_str(&variable("USER").unwrap_or_default()),
-            Some('x') => pattern.push_str(&variable("SLURM_JOB_NAME").unwrap_or_default()),
+            Some(b'u') => variable("USER").unwrap_or_default(),
+            Some(b'x') => variable("SLURM_JOB_NAME").unwrap_or_default(),
             _ => return Err("in names of files write %t, %N, %n, %j, %u, %x or %%".to_owned()),
-        }
+        };
+        pattern.extend_from_slice(value.as_bytes());
     }
     Ok(pattern)
 }

@@ -100,7 +100,9 @@ fn times_are_srun_s() {
         let expected = ["--timeout", seconds].map(OsString::from).to_vec();
         assert_eq!(values::time(text), Some(expected), "{text}");
     }
-    assert_eq!(values::time("0"), Some(Vec::new()));
+    for text in ["0", "UNLIMITED", "infinite"] {
+        assert_eq!(values::time(text), Some(Vec::new()), "{text}");
+    }
     assert_eq!(values::time("1:2:3:4"), None);
 }
 
@@ -160,6 +162,24 @@ fn variables_and_parameters_are_options_that_the_line_overrides() {
             "mpiexec.hydra -n 2 a",
             &[("I_MPI_PERHOST", "1")],
             "--oversubscribe --ppn 1 -n 2 a",
+        ),
+        (
+            "mpirun -n 1 a : -n 1 b",
+            &[
+                ("OMPI_MCA_iof_base_redirect_app_stderr_to_stdout", "1"),
+                ("OMPI_MCA_orte_tag_output", "1"),
+            ],
+            "--label-pattern '[%J,%r]<std%s>: ' --wrap 'sh -c '\\''exec \"$@\" 2>&1'\\'' sh' -n 1 a : \
+             --wrap 'sh -c '\\''exec \"$@\" 2>&1'\\'' sh' -n 1 b",
+        ),
+        (
+            "srun -n 1 a : -n 1 b",
+            &[
+                ("SLURM_EXPORT_ENV", "A"),
+                ("SLURM_REMOTE_CWD", "/d"),
+                ("SLURM_NTASKS", "3"),
+            ],
+            "--env A, --wdir /d -n 3 -n 1 a : --env A, --wdir /d -n 1 b",
         ),
         ("srun a", &[("SLURM_NTASKS", "3")], "-n 3 a"),
         ("srun -n 2 a", &[("SLURM_NTASKS", "3")], "-n 3 -n 2 a"),
@@ -248,16 +268,13 @@ fn refusals_name_the_option_that_was_written() {
         ("mpirun -npernode x a", "-npernode: "),
         (
             "mpirun -pmi-prot a",
-            "-pmi-prot is no option of mpirun; did you mean: --pmi-port",
+            "unknown option -pmi-prot; did you mean: --pmi-port; mpirun --help lists",
         ),
         (
             "srun --frobnicate a",
-            "--frobnicate is no option of srun; srun --help lists",
+            "unknown option --frobnicate; srun --help lists",
         ),
-        (
-            "mpiexec.hydra --map-by-x a",
-            "--map-by-x is no option of mpiexec.hydra",
-        ),
+        ("mpiexec.hydra --map-by-x a", "unknown option --map-by-x"),
         (
             "srun -n 2",
             "no program is given; write: srun [OPTIONS] PROGRAM",
@@ -281,7 +298,7 @@ fn refusals_name_the_option_that_was_written() {
 #[test]
 fn letters_of_srun_stand_together() {
     let taken = |text: &str| outcome(text).unwrap();
-    assert_eq!(taken("srun -ln4 a"), "--label -n 4 a");
+    assert_eq!(taken("srun -ln4 a"), "--label-pattern '%R: ' -n 4 a");
     assert_eq!(
         taken("srun -pdebug -Aproject -n2 -t10 a"),
         "-n 2 --timeout 600 a"
@@ -293,6 +310,100 @@ fn letters_of_srun_stand_together() {
 fn variables_of_every_program_reach_every_program() {
     let taken = outcome("mpiexec -genv A 1 -n 1 a : -n 1 b").unwrap();
     assert_eq!(taken, "-x A=1 -n 1 a : -x A=1 -n 1 b");
+    let both = |line: &str, everywhere: &str| {
+        let expected = format!("{everywhere} -n 1 a : {everywhere} -n 1 b");
+        let lines = [
+            format!("mpiexec {line} -n 1 a : -n 1 b"),
+            format!("mpiexec -n 1 a : {line} -n 1 b"),
+        ];
+        for line in lines {
+            assert_eq!(outcome(&line).unwrap(), expected, "{line}");
+        }
+    };
+    both("-genvlist A", "--env A,");
+    both("-genvnone", "--env none");
+    both("-gwdir /d", "--wdir /d");
+    both("--gmca btl tcp", "-x OMPI_MCA_btl=tcp");
+    both("--mca btl tcp", "-x OMPI_MCA_btl=tcp");
+    both("--pmixmca a 1", "-x PMIX_MCA_a=1");
+}
+
+#[test]
+fn variables_of_a_program_reach_that_program() {
+    let taken = outcome("mpiexec -n 1 -env A 1 -wdir /d a : -n 1 -envnone b").unwrap();
+    assert_eq!(taken, "-n 1 -x A=1 --wdir /d a : -n 1 --env none b");
+}
+
+#[test]
+fn labels_have_the_form_of_the_launcher() {
+    let label = |line: &str| {
+        let (_, line) = line_with(line, &[]).unwrap();
+        let at = line.words.iter().position(|word| word == "--label-pattern");
+        at.map(|at| line.words[at + 1].to_str().unwrap().to_owned())
+    };
+    for (line, expected) in [
+        ("mpirun --tag-output a", "[%J,%r]<std%s>: "),
+        ("mpirun --timestamp-output a", "[%c]<std%s>: "),
+        (
+            "mpirun --timestamp-output --tag-output a",
+            "[%c][%J,%r]<std%s>: ",
+        ),
+        ("mpirun --output tag,timestamp a", "[%c][%J,%r]<std%s>: "),
+        ("mpirun --output tag-detailed a", "[%J,%r][%h:%p]<std%s>: "),
+        ("mpirun --output tag-fullname a", "[%j,%r]<std%s>: "),
+        ("mpirun --output rank a", "[%r]<std%s>: "),
+        (
+            "mpirun --output-directory d --output rank a",
+            "[%r]<std%s>: ",
+        ),
+        ("srun -l a", "%R: "),
+        ("mpiexec.hydra -prepend-pattern %r:%g:%p:%h:%t% a", ""),
+        (
+            "mpiexec.hydra -prepend-pattern %r:%g:%p:%h:%t%% a",
+            "%r:%g:%n:%h:%t%%",
+        ),
+    ] {
+        if expected.is_empty() {
+            assert!(outcome(line).is_err(), "{line}");
+        } else {
+            assert_eq!(label(line).as_deref(), Some(expected), "{line}");
+        }
+    }
+    assert_eq!(label("mpiexec.hydra -l a"), None);
+}
+
+#[test]
+fn wraps_of_users_and_redirections_both_hold() {
+    assert_eq!(
+        outcome("srun -n 1 -e e.%t --wrap \"nice -n 1\" --wrap-ranks 0 a : -n 1 b").unwrap(),
+        "--wrap 'sh -c '\\''if [ %r -ge 0 ] && [ %r -le 0 ]; then exec nice -n 1 \"$@\" 2>e.%r; fi; exec \"$@\" \
+         2>e.%r'\\'' sh' -n 1 a : --wrap 'sh -c '\\''exec \"$@\" 2>e.%r'\\'' sh' -n 1 b"
+    );
+    assert_eq!(
+        outcome("mpirun --merge-stderr-to-stdout --wrap=nice a").unwrap(),
+        "--wrap 'sh -c '\\''exec \"$@\" 2>&1'\\'' sh nice' a"
+    );
+}
+
+#[test]
+fn option_s_of_mpirun_is_that_of_open_mpi_unless_ranks_follow() {
+    assert_eq!(outcome("mpirun -s a").unwrap(), "--preload-binary a");
+    assert_eq!(outcome("mpirun -s all a").unwrap(), "--stdin all a");
+    assert_eq!(outcome("mpirun -s 1 -n 2 a").unwrap(), "--stdin 1 -n 2 a");
+}
+
+#[test]
+fn values_of_srun_that_have_several_words_are_taken() {
+    for (line, expected) in [
+        ("srun -n 1 --export=NONE,A a", "-n 1 --env A, a"),
+        ("srun -n 1 --export=NONE a", "-n 1 --env none a"),
+        ("srun -n 1 --export=NONE,A=1 a", "-n 1 --env none -x A=1 a"),
+        ("srun -n 1 --mem-bind=q,local a", "-n 1 --mem-bind local a"),
+        ("srun -n 1 --mem-bind=v,none a", "-n 1 --mem-bind none a"),
+        ("srun -n 1 -t UNLIMITED a", "-n 1 a"),
+    ] {
+        assert_eq!(outcome(line).unwrap(), expected, "{line}");
+    }
 }
 
 #[test]

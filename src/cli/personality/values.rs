@@ -1,16 +1,24 @@
 //! Values of options that are written in another way here.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
+use crate::cli::foreign_options::table::{OutputOptions, Tag};
 use wireup_core::topology::CpuSet;
 
 fn words(words: &[&str]) -> Option<Vec<OsString>> {
     Some(words.iter().map(OsString::from).collect())
 }
 
-/// `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS[:MINUTES[:SECONDS]]`; 0 is no limit. Source:
-/// srun(1), --time.
+/// `MINUTES`, `MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`, `DAYS-HOURS[:MINUTES[:SECONDS]]`; 0, `UNLIMITED` and
+/// `INFINITE` are no limit. Source: srun(1), --time.
 pub(super) fn time(text: &str) -> Option<Vec<OsString>> {
+    if ["unlimited", "infinite"]
+        .iter()
+        .any(|word| text.eq_ignore_ascii_case(word))
+    {
+        return words(&[]);
+    }
     let numbers = |text: &str| -> Option<Vec<u64>> {
         text.split(':').map(|part| part.parse().ok()).collect()
     };
@@ -47,7 +55,8 @@ pub(super) fn export(text: &str) -> Option<Vec<OsString>> {
     for part in text.split(',').filter(|part| !part.is_empty()) {
         match part {
             "ALL" => all = true,
-            "NONE" | "NIL" => names.push("none"),
+            // So it is without any other name.
+            "NONE" | "NIL" => {}
             _ if part.contains('=') => set.push(part),
             _ => names.push(part),
         }
@@ -57,7 +66,6 @@ pub(super) fn export(text: &str) -> Option<Vec<OsString>> {
         match &names[..] {
             // srun then passes on what Slurm has set, and nothing else of the user's.
             [] => result.extend(["--env".into(), "none".into()]),
-            ["none"] => result.extend(["--env".into(), "none".into()]),
             // The comma makes it a list also if it is one name.
             names => result.extend(["--env".into(), (names.join(",") + ",").into()]),
         }
@@ -159,7 +167,9 @@ pub(super) fn memory(text: &str) -> Option<Vec<OsString>> {
 
 /// Where srun has memory from. Source: srun(1), --mem-bind.
 pub(super) fn mem_bind(text: &str) -> Option<Vec<OsString>> {
-    match text {
+    let (_, policy) = verbosity(text);
+    match policy {
+        "" => words(&[]),
         "no" | "none" => words(&["--mem-bind", "none"]),
         "local" => words(&["--mem-bind", "local"]),
         "prefer" | "p" | "prefer,local" => words(&["--mem-bind", "prefer"]),
@@ -294,9 +304,6 @@ pub(super) fn runtime(text: &str) -> Option<Vec<OsString>> {
     Some(result)
 }
 
-/// A command under which standard error of a rank goes where its standard output goes.
-pub(super) const MERGED: &str = "sh -c 'exec \"$@\" 2>&1' sh";
-
 /// What Open MPI and Hydra bind ranks to.
 pub(super) fn binding(text: &str) -> Option<Vec<OsString>> {
     let lower = text.to_ascii_lowercase();
@@ -324,19 +331,26 @@ fn mask_of(text: &str) -> Option<CpuSet> {
     Some(cpus)
 }
 
-/// What srun binds tasks to; `q` and `v` say whether that is shown. Source: srun(1), --cpu-bind.
-pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
-    let mut result = Vec::new();
-    let mut rest = text;
-    while let Some(next) = ["verbose", "quiet", "v", "q"]
+/// Whether srun shows a binding, and the rest of a value behind the words that say so. Source: srun(1), --cpu-bind.
+fn verbosity(text: &str) -> (bool, &str) {
+    let (mut is_shown, mut rest) = (false, text);
+    while let Some((word, next)) = ["verbose", "quiet", "v", "q"]
         .into_iter()
         .find_map(|word| Some((word, rest.strip_prefix(word)?)))
         .filter(|(_, next)| next.is_empty() || next.starts_with(','))
     {
-        if next.0.starts_with('v') {
-            result.push("--report-bindings".into());
-        }
-        rest = next.1.trim_start_matches(',');
+        is_shown = word.starts_with('v');
+        rest = next.trim_start_matches(',');
+    }
+    (is_shown, rest)
+}
+
+/// What srun binds tasks to. Source: srun(1), --cpu-bind.
+pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
+    let (is_shown, rest) = verbosity(text);
+    let mut result: Vec<OsString> = Vec::new();
+    if is_shown {
+        result.push("--report-bindings".into());
     }
     let (what, list) = rest.split_once(':').unwrap_or((rest, ""));
     let to = match (what, list) {
@@ -359,23 +373,31 @@ pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
 }
 
 /// `--output` of Open MPI 5: `tag`, `timestamp`, `dir=DIR` and others; a pattern of ours is one too.
-pub(super) fn streams(text: &str) -> Option<Vec<OsString>> {
-    if text.contains("%r") {
-        return words(&["--output", text]);
+pub(super) fn outputs(value: &OsStr) -> Option<OutputOptions> {
+    let bytes = value.as_bytes();
+    let mut result = OutputOptions::default();
+    if bytes.windows(2).any(|code| code == b"%r") {
+        result.words = vec!["--output".into(), value.to_owned()];
+        return Some(result);
     }
-    let mut result = Vec::new();
-    for part in text.split(',') {
-        let part = part.strip_suffix(":nocopy").unwrap_or(part);
-        result.extend(match part {
-            "tag" | "tag-detailed" | "tag-fullname" | "rank" => words(&["--label"])?,
-            "timestamp" => words(&["--timestamps"])?,
-            "merge-stderr-to-stdout" | "merge" => words(&["--wrap", MERGED])?,
+    for part in bytes.split(|byte| *byte == b',') {
+        let part = part.strip_suffix(b":nocopy").unwrap_or(part);
+        match part {
+            b"tag" => result.tags.push(Tag::Proc),
+            b"tag-detailed" => result.tags.push(Tag::Detailed),
+            b"tag-fullname" => result.tags.push(Tag::FullName),
+            b"rank" => result.tags.push(Tag::Rank),
+            b"timestamp" => result.tags.push(Tag::Time),
+            b"merge-stderr-to-stdout" | b"merge" => result.is_merged = true,
             _ => {
-                let dir = part.strip_prefix("dir=");
-                let dir = dir.or_else(|| part.strip_prefix("directory="))?;
-                words(&["--output", &format!("{dir}/%r.%s")])?
+                let dir = part.strip_prefix(b"dir=");
+                let dir = dir.or_else(|| part.strip_prefix(b"directory="))?;
+                let name = [dir, b"/%r.%s"].concat();
+                result
+                    .words
+                    .extend(["--output".into(), OsString::from_vec(name)]);
             }
-        });
+        }
     }
     Some(result)
 }

@@ -12,18 +12,12 @@ use serde_json::Value;
 
 use super::nodes::ask;
 use super::{table, user_name, width};
+use crate::cli::launcher_host::{SCRIPT, entry};
 use crate::cli::options::HostsListArgs;
 use crate::failure::RunFailure;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::link::control::LaunchMember;
-
-/// Becomes wireup where it is here, or as PATH finds it there.
-const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
-  [ -x "$own" ] && exec "$own" "$@"
-done
-echo "no $0 on $(uname -n), and no wireup in PATH" >&2
-exit 127"#;
 
 /// The answer of a host that is not what `wireup ps` prints.
 #[derive(Debug, thiserror::Error)]
@@ -33,45 +27,69 @@ struct InvalidAnswer {
     error: serde_json::Error,
 }
 
+/// The jobs of several hosts.
+pub(in crate::cli) struct HostJobs {
+    /// The hosts of the line.
+    pub(in crate::cli) hosts: Vec<HostSpec>,
+    /// Records of `wireup ps --json`, each with its host as `on`.
+    pub(in crate::cli) records: Vec<Value>,
+    /// Whether a host was not reached; a line said which.
+    missed: bool,
+}
+
+impl HostJobs {
+    /// Lists the jobs of the hosts that are reached.
+    ///
+    /// # Errors
+    /// The hosts cannot be queried.
+    pub(in crate::cli) fn list(args: HostsListArgs, all_users: bool) -> Result<Self, RunFailure> {
+        let agent = args.agent().map(Path::to_owned);
+        let hosts = args.resolve()?;
+        let members = hosts.iter().map(|host| LaunchMember {
+            name: host.name.clone(),
+            address: host.address.clone(),
+        });
+        let nodes = ask(agent.as_deref(), members.collect())?;
+        let mut reached = Vec::new();
+        for (host, node) in hosts.iter().zip(&nodes) {
+            match &node.problem {
+                None => reached.push(host),
+                Some(problem) => {
+                    let problem = printable::printable(problem);
+                    eprintln!("wireup: no jobs of host {}: {problem}", host.name);
+                }
+            }
+        }
+        let missed = reached.len() < hosts.len();
+        let mut records = Vec::new();
+        if !reached.is_empty() {
+            let output = launch(&reached, agent.as_deref(), all_users)
+                .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+            if !output.status.success() {
+                // The launch has printed why.
+                let status = output.status.to_string();
+                return Err(RunFailure::system("wireup ps on these hosts", status));
+            }
+            let output = String::from_utf8_lossy(&output.stdout);
+            records = jobs(&reached, &output)
+                .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
+        }
+        Ok(Self {
+            hosts,
+            records,
+            missed,
+        })
+    }
+}
+
 /// Prints the jobs; exit code 1 if a host was not reached.
 ///
 /// # Errors
-/// The hosts cannot be queried.
+/// As [`HostJobs::list`].
 pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Result<u8, RunFailure> {
-    let agent = args.agent().map(Path::to_owned);
-    let hosts = args.resolve()?;
-    let members = hosts.iter().map(|host| LaunchMember {
-        name: host.name.clone(),
-        address: host.address.clone(),
-    });
-    let nodes = ask(agent.as_deref(), members.collect())?;
-    let mut reached = Vec::new();
-    for (host, node) in hosts.iter().zip(&nodes) {
-        match &node.problem {
-            None => reached.push(host),
-            Some(problem) => {
-                let problem = printable::printable(problem);
-                eprintln!("wireup: no jobs of host {}: {problem}", host.name);
-            }
-        }
-    }
-    let missed = reached.len() < hosts.len();
-    let mut records = Vec::new();
-    if !reached.is_empty() {
-        let output = launch(&reached, agent.as_deref(), all_users)
-            .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
-        if !output.status.success() {
-            // The launch has printed why.
-            return Ok(output
-                .status
-                .code()
-                .and_then(|code| u8::try_from(code).ok())
-                .unwrap_or(1));
-        }
-        let output = String::from_utf8_lossy(&output.stdout);
-        records = jobs(&reached, &output)
-            .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
-    }
+    let HostJobs {
+        records, missed, ..
+    } = HostJobs::list(args, all_users)?;
     let text = match json {
         true => {
             let json = printable::json(&Value::Array(records));
@@ -89,13 +107,7 @@ fn launch(
     agent: Option<&Path>,
     all_users: bool,
 ) -> std::io::Result<std::process::Output> {
-    let list: Vec<String> = hosts
-        .iter()
-        .map(|host| match host.has_own_address() {
-            true => format!("{}@{}", host.name, host.address),
-            false => host.name.clone(),
-        })
-        .collect();
+    let list: Vec<String> = hosts.iter().map(|host| entry(host)).collect();
     let own = std::env::current_exe()?;
     let mut command = Command::new(&own);
     command

@@ -12,9 +12,12 @@ use crate::failure::RunFailure;
 /// The heading of options that have none of their own.
 const GENERAL: &str = "Options";
 
-/// No heading has this word.
+/// Word that no heading has.
 #[derive(Debug, thiserror::Error)]
-#[error("--help {topic}: no topic of options has this word; there are: {}", headings(&RunArgs::command()).join(", "))]
+#[error(
+    "unknown help topic {topic}; use a word of one of these: {}; wireup run --help shows all options, wireup run {topic} \
+     --help runs the program {topic}", headings(&RunArgs::command()).join(", ")
+)]
 struct UnknownTopic {
     topic: String,
 }

@@ -11,7 +11,7 @@ use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::spawn::SpawnInfo;
-use wireup_core::job::spec::{JobSpec, PmiChoice, StdinTarget, WrapSpec};
+use wireup_core::job::spec::{JobSpec, LabelSpec, PmiChoice, StdinTarget, WrapSpec};
 
 /// `/bin/true` on these hosts, or twice on this machine.
 fn first(hosts: &str) -> Plan {
@@ -30,7 +30,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
         ..AppSpec::default()
     }]);
     spec.layout.hosts = hosts;
-    spec.stdio.label = true;
+    spec.stdio.label = Some(LabelSpec::Rank);
     spec.stdio.output = Some("out.%r".into());
     spec.stdio.stdin = StdinTarget::Rank(Rank(0));
     spec.interface.pmi = PmiChoice::Pmi1;
@@ -438,8 +438,8 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
     assert!(made.apps[0].wrapper.is_some());
     assert_eq!(made.spec.stdio.output, Some("out.%r.%j".into()));
     assert_eq!(
-        (made.spec.stdio.stdin, made.spec.stdio.label),
-        (StdinTarget::None, true)
+        (made.spec.stdio.stdin, made.spec.stdio.label.clone()),
+        (StdinTarget::None, Some(LabelSpec::Rank))
     );
     assert_eq!(made.launch(), &plan.job.nspace);
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));

@@ -140,6 +140,25 @@ fn what_the_rank_does_not_read_is_left_for_the_next_command() {
 }
 
 #[test]
+fn input_that_no_rank_of_all_reads_stays_for_shell_loop() {
+    let wireup = env!("CARGO_BIN_EXE_wireup");
+    for (program, expected) in [
+        ("true", "after one\nafter two\n"),
+        ("read line; echo $line", "two\ntwo\nafter one\n"),
+        ("[ $WIREUP_RANK = 0 ] || cat", "two\nafter one\n"),
+    ] {
+        let run = format!("{wireup} run --oversubscribe -n 2 --stdin all sh -c '{program}'");
+        let each_line = format!("while read line; do {run} && echo after $line; done");
+        let run = Run::command(["sh", "-c", &each_line]).stdin_bytes("one\ntwo\n");
+        assert_eq!(
+            run.run().expect_quiet_success().out(),
+            expected,
+            "{program}"
+        );
+    }
+}
+
+#[test]
 fn what_is_typed_arrives_at_once_at_all_readers() {
     let script = "read x; echo \"$x\"; read x; echo \"$x\"";
     let mut running = Run::ranks(3, ["--stdin", "all", "sh", "-c", script])

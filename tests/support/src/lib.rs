@@ -37,7 +37,7 @@ pub use outcome::{Outcome, field};
 pub use owned::Owned;
 pub use pmix::{Pmix, pmix};
 pub use procfs::{Process, descriptors, memory_peak_kib, own_memory_peak_kib, process, processes};
-pub use product::combinations;
+pub use product::{combinations, sample};
 pub use programs::{Mpi, Mpi4py, Pmi2, built, mpi4py, mpis, pmi2, program};
 pub use run::{MARK, Run};
 pub use running::{Output, Running};

@@ -143,7 +143,7 @@ impl Connection {
     }
 
     /// Whether bytes have arrived.
-    pub(super) fn has_sent(&self) -> bool {
+    pub(super) fn has_input(&self) -> bool {
         self.greeted || !self.inbox.is_empty()
     }
 

@@ -1,0 +1,222 @@
+//! Commands about a job that are given on another host than its launcher's: a launch of the same user executes them there,
+//! through the agents.
+
+use std::ffi::OsString;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::options::HostsListArgs;
+use super::ps::{self, HostJobs};
+use super::remote_command::become_run;
+use crate::failure::RunFailure;
+use crate::jobs::name;
+use crate::report::command_line::quoted;
+use crate::report::printable;
+use wireup_core::job::hosts::HostSpec;
+
+/// Becomes wireup where it is here, or as PATH finds it there.
+pub(super) const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
+  [ -x "$own" ] && exec "$own" "$@"
+done
+echo "no $0 on $(uname -n), and no wireup in PATH" >&2
+exit 127"#;
+
+/// The host on which the launcher of a job runs.
+#[derive(Debug)]
+pub(super) struct LauncherHost {
+    /// Name of the job.
+    job: String,
+    /// Its host, as `--hosts` names it.
+    host: String,
+    /// Socket of the agent of this machine, if it is named.
+    agent: Option<PathBuf>,
+}
+
+impl LauncherHost {
+    /// The launcher's host of the job that a word means: among the hosts of the line, or, if it names none, the one that the
+    /// job's processes here show. `None` if the command is to be executed here.
+    ///
+    /// # Errors
+    /// As [`Self::among`].
+    pub(super) fn find(
+        hosts: HostsListArgs,
+        word: Option<&str>,
+    ) -> Result<Option<Self>, RunFailure> {
+        if hosts.has_hosts() {
+            return Self::among(hosts, word).map(Some);
+        }
+        let agent = hosts.agent().map(Path::to_owned);
+        Ok(Self::shown(word).map(|host| Self { agent, ..host }))
+    }
+
+    /// The launcher's host that the job's processes here show, if it is another one. Only those of the caller are believed:
+    /// another user's may show any.
+    pub(super) fn shown(word: Option<&str>) -> Option<Self> {
+        let job = ps::found(word).ok()?;
+        let is_own = job.uid == rustix::process::geteuid().as_raw();
+        let host = job.host_of_launcher().filter(|_| is_own)?;
+        Some(Self {
+            host: host.to_owned(),
+            job: job.name.clone()?,
+            agent: None,
+        })
+    }
+
+    /// The launcher's host of the job that a word means, among the hosts of the line.
+    ///
+    /// # Errors
+    /// The hosts cannot be queried, or no job or several have their launchers on one of them.
+    pub(super) fn among(args: HostsListArgs, word: Option<&str>) -> Result<Self, RunFailure> {
+        let agent = args.agent().map(Path::to_owned);
+        let all_users = word.is_some() && rustix::process::geteuid().is_root();
+        let HostJobs { hosts, records, .. } = HostJobs::list(args, all_users)?;
+        let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::of_record).collect();
+        let meant = led
+            .iter()
+            .filter(|job| word.is_none_or(|word| job.is_called(word)));
+        let meant: Vec<&LedJob<'_>> = meant.collect();
+        let [found] = meant[..] else {
+            return Err(RunFailure::job(not_one(word, &led, &meant)));
+        };
+        let host = hosts.iter().find(|host| host.name == found.host);
+        Ok(Self {
+            job: found.name.to_owned(),
+            host: host.map_or_else(|| found.host.to_owned(), entry),
+            agent,
+        })
+    }
+
+    /// Executes a command of wireup there, with the job and these options. On a terminal it gets one if it uses one.
+    pub(super) fn execute(
+        self,
+        command: &str,
+        options: Vec<OsString>,
+        terminal: bool,
+    ) -> RunFailure {
+        let own = match std::env::current_exe() {
+            Ok(own) => own,
+            Err(error) => return RunFailure::system("cannot tell where wireup is", error),
+        };
+        let there: Vec<String> = options.iter().map(|word| quoted(word)).collect();
+        let there = [&[command.to_owned()][..], &there, &[self.job.clone()]].concat();
+        let line = format!(
+            "wireup: {command} runs on {}, the host of the launcher of {}, through its agent; without one: ssh {} wireup {}",
+            self.host,
+            self.job,
+            self.host,
+            there.join(" ")
+        );
+        eprint!("{}", printable::lines([line]));
+        let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        let input = match terminal && has_terminal {
+            true => ["--pty", "0"],
+            false => ["--stdin", "none"],
+        };
+        let first = [
+            "--no-config",
+            "--engine",
+            "none",
+            "--pmi",
+            "none",
+            "-n",
+            "1",
+        ];
+        let mut words: Vec<OsString> = first.into_iter().chain(input).map(OsString::from).collect();
+        words.extend(["--wdir", "/", "--hosts", &self.host].map(OsString::from));
+        if let Some(agent) = self.agent {
+            words.extend(["--agent".into(), agent.into_os_string()]);
+        }
+        words.extend(["sh", "-c", SCRIPT].map(OsString::from));
+        words.extend([own.into_os_string(), command.into()]);
+        words.extend(options);
+        words.push(self.job.into());
+        become_run(words.into_iter())
+    }
+}
+
+/// A host as `--hosts` names it, without slots.
+pub(super) fn entry(host: &HostSpec) -> String {
+    match host.has_own_address() {
+        true => format!("{}@{}", host.name, host.address),
+        false => host.name.clone(),
+    }
+}
+
+/// A job whose launcher is on one of the hosts.
+struct LedJob<'a> {
+    name: &'a str,
+    host: &'a str,
+    /// Its launcher.
+    pid: i64,
+}
+
+impl<'a> LedJob<'a> {
+    /// The job of a record of `wireup ps --hosts`; `None` if the launcher is on another host.
+    fn of_record(record: &'a Value) -> Option<Self> {
+        Some(Self {
+            name: record["job"].as_str().filter(|text| name::is_job(text))?,
+            host: record["on"].as_str()?,
+            pid: record["pid"].as_i64()?,
+        })
+    }
+
+    fn is_called(&self, word: &str) -> bool {
+        name::begins(self.name, word) || self.pid.to_string() == word
+    }
+}
+
+/// Why a word, or no word, means no job or several.
+fn not_one(word: Option<&str>, all: &[LedJob<'_>], meant: &[&LedJob<'_>]) -> String {
+    let list = |jobs: &mut dyn Iterator<Item = &LedJob<'_>>| {
+        let each = jobs.map(|job| format!("{} on {} (pid {})", job.name, job.host, job.pid));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let there = match all {
+        [] => "no launcher of a job of yours is on these hosts".to_owned(),
+        _ => format!("there are {}", list(&mut all.iter())),
+    };
+    match (word, meant) {
+        (Some(word), []) => format!("no job {word:?}; {there}"),
+        (Some(word), _) => format!(
+            "{word:?} means more than one job: {}",
+            list(&mut meant.iter().copied())
+        ),
+        (None, _) => format!("name a JOB; {there}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn word_means_job_whose_launcher_is_on_hosts() {
+        let first = "wireup-1230000000000001";
+        let second = "wireup-1240000000000001";
+        let records = [
+            json!({"job": first, "pid": 77, "on": "n1"}),
+            json!({"job": first, "pid": null, "on": "n2"}),
+            json!({"job": second, "pid": 78, "on": "n2"}),
+            json!({"job": "-x", "pid": 79, "on": "n2"}),
+        ];
+        let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::of_record).collect();
+        let hosts = |word: &str| {
+            let meant = led.iter().filter(|job| job.is_called(word));
+            meant.map(|job| job.host).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts("123"), ["n1"]);
+        assert_eq!(hosts(second), ["n2"]);
+        assert_eq!(hosts("78"), ["n2"]);
+        assert_eq!(hosts("12"), ["n1", "n2"]);
+        assert_eq!(hosts("79"), [""; 0]);
+        let text = not_one(None, &led, &[]);
+        assert!(
+            text.starts_with("name a JOB; there are wireup-123"),
+            "{text}"
+        );
+    }
+}
