@@ -19,15 +19,14 @@ MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
     libpmix-bin libhwloc15 libhwloc-plugins hwloc-nox g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
     slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
-    gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
+    dnsmasq-base podman runc netavark busybox-static chromium
     squashfs-tools squashfuse bubblewrap charliecloud-runtime crun catatonit
     systemd prometheus poppler-utils e2fsprogs openssl patchelf)
 
-# The applications of scripts/applications --short.
-APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
-
-# What packs the programs, and what checks the packages (scripts/package).
-TEST_PACKAGES+=(debhelper lintian mmdebstrap rpm)
+# What `scripts/test --full` adds: Grid Engine, what packs the programs and checks the packages (scripts/package), and the
+# applications of scripts/applications --short.
+FULL_PACKAGES=(gridengine-master gridengine-exec gridengine-client debhelper lintian mmdebstrap rpm
+    hpcc mumps-test python3-mpi4py)
 
 # What agents register with.
 TEST_PACKAGES+=(etcd-server etcd-client)
