@@ -25,7 +25,7 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
 
 # What `scripts/test --full` adds: Grid Engine, what packs the programs and checks the packages (scripts/package), and the
 # applications of scripts/applications --short.
-FULL_PACKAGES=(gridengine-master gridengine-exec gridengine-client debhelper lintian mmdebstrap rpm
+FULL_PACKAGES=(gridengine-master gridengine-exec gridengine-client build-essential debhelper lintian mmdebstrap rpm
     hpcc mumps-test python3-mpi4py)
 
 # What agents register with.
