@@ -1,19 +1,24 @@
-//! The parts of wireup that are installed with this launcher: parts of another build are a fault that a launch would name
-//! late or never.
+//! Parts of wireup that are installed with this launcher, and their versions: parts of another version are a fault that a
+//! launch would report late or never.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use memchr::memmem;
 
 use crate::inspect::{agent_file, sidecar_files};
+use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::Part;
 
-/// In front of the version in the shim's file. It cannot be loaded without a libpmix, so it is read.
+/// Text in front of the version in the shim's file. The file is read: it cannot be loaded without a libpmix.
 const MARK: &[u8] = b"wireup-shim-version=";
 
-/// All parts that are there; which of them a launch needs is not known here.
+/// Time after which a program that is to print its version is killed.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns all parts that are installed; which of them a launch needs is not known here.
 pub(super) fn look() -> Vec<Part> {
     let programs = [agent_file::AGENT, agent_file::IMPI].map(agent_file::find);
     let programs = programs.into_iter().flatten();
@@ -27,21 +32,26 @@ pub(super) fn look() -> Vec<Part> {
     programs.chain(shim).map(part).collect()
 }
 
-/// What a program says to `--version`: its name and that.
+/// Returns the version that a program prints after its name; `None` if it fails or takes too long.
 fn version(program: &Path) -> Option<String> {
-    let mut command = Command::new(program);
-    let command = command
+    let mut child = Command::new(program)
         .arg("--version")
         .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    let output = command
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    // The line fits into a pipe.
+    if !wait_for(&child, VERSION_TIMEOUT) {
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().ok()?;
+    output.status.success().then_some(())?;
     let text = String::from_utf8(output.stdout).ok()?;
     text.split_ascii_whitespace().next_back().map(str::to_owned)
 }
 
+/// Returns the version in the file of a library.
 fn version_in(library: &Path) -> Option<String> {
     let bytes = fs::read(library).ok()?;
     let text = &bytes[memmem::find(&bytes, MARK)? + MARK.len()..];
@@ -54,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_a_library_is_what_follows_the_mark() {
+    fn library_version_follows_mark() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), b"\x7fELF\0wireup-shim-version=1.2.3\0rest").unwrap();
         assert_eq!(version_in(file.path()).as_deref(), Some("1.2.3"));

@@ -75,7 +75,7 @@ pub fn are_installed() -> Result<(), RunFailure> {
     found.map(drop).map_err(RunFailure::request)
 }
 
-/// The executable and the shim that were installed with this one, as far as they are there.
+/// Returns the executable of the sidecar and the shim that are installed with this executable.
 pub(crate) fn installed() -> (Option<PathBuf>, Option<PathBuf>) {
     let found = |name, flag| part(name, flag, None).ok();
     (found(HOST, "--pmix-host"), found(SHIM, "--shim"))

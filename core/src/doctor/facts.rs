@@ -37,7 +37,7 @@ pub struct HostFacts {
     /// libfabric and UCX, as far as they are installed.
     pub network_libraries: Vec<NetworkLibrary>,
     pub pmix: Pmix,
-    /// The other programs and the library of wireup's installation there.
+    /// Programs and libraries of wireup that are installed with the launcher there.
     pub parts: Vec<Part>,
     /// The container that ranks would run in.
     pub image: Option<Image>,
@@ -228,7 +228,7 @@ pub struct Pmix {
 #[serde(default)]
 pub struct Part {
     pub path: String,
-    /// `None` if it tells none, as parts of older builds.
+    /// `None` if it has none to print, as parts of older versions.
     pub version: Option<String>,
 }
 

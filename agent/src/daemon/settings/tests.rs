@@ -129,9 +129,9 @@ fn a_certificate_is_for_a_host_whatever_its_domain() {
     }
 }
 
-/// The file that packages install, whose settings are comments.
+/// The settings of the packaged file are comments.
 #[test]
-fn the_installed_file_has_every_setting() {
+fn packaged_configuration_has_every_setting() {
     let text = include_str!("../../../../packaging/agent.toml");
     let settings: String = text
         .lines()

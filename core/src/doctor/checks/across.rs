@@ -58,7 +58,7 @@ pub(super) fn agent_version(hosts: &[Host], own: usize) -> Option<Seen> {
     // A host whose launcher is the odd one has been reported.
     (running != *installed && wireup_version(hosts, own).is_none()).then_some(())?;
     Seen::problem(format!(
-        "its agent is {running}, and the wireup there {installed}: it was not restarted"
+        "its agent is {running}, and the wireup there {installed}"
     ))
 }
 
