@@ -22,7 +22,7 @@
 /* WIREUP_SHIM_ABI of the build; to be compared before anything else is called. */
 WIREUP_EXPORT uint32_t wireup_shim_abi(void);
 
-/* "wireup-shim-version=" and the version of the build, for who reads the file and does not load it. */
+/* "wireup-shim-version=" and the version of the build, for programs that read the file and do not load it. */
 WIREUP_EXPORT extern const char wireup_shim_version[];
 
 /* Called once, on the shim's reader thread, when the agent is gone or broke the protocol and all
