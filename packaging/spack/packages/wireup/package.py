@@ -1,12 +1,18 @@
-# A repository of one recipe. From a clone of the sources:
+# Repository of one recipe, which was never run. From a clone of the sources:
 #
 #   spack repo add packaging/spack
 #   spack dev-build wireup@main
 
+from os.path import abspath, dirname
+
 from spack.package import *
+
 
 class Wireup(Package):
     """Launches unmodified MPI programs and serves their ranks PMI-1, PMI-2 and PMIx."""
+
+    # The clone in which `spack dev-build` runs: there is no public address.
+    git = "file://" + dirname(dirname(dirname(dirname(dirname(abspath(__file__))))))
 
     license("Apache-2.0 OR MIT")
 
@@ -16,7 +22,8 @@ class Wireup(Package):
 
     depends_on("c", type="build")
     depends_on("rust@1.95:", type="build")
-    depends_on("llvm+clang", type="build", when="platform=linux")
+    # libclang, by which bindgen reads the headers.
+    depends_on("llvm+clang", type="build")
     depends_on("pkgconfig", type="build")
     # Headers only: the library is the one that a program brings.
     depends_on("pmix@4.2.2:", type="build", when="+pmix")
