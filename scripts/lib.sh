@@ -19,12 +19,14 @@ MPI_PACKAGES=(mpich libmpich-dev openmpi-bin libopenmpi-dev)
 TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 libpmi2-0-dev man-db
     libpmix-bin libhwloc15 libhwloc-plugins hwloc-nox g++ numactl strace ltrace gdb tmux linux-perf time iproute2 iptables munge shellcheck
     slurmctld slurmd slurm-client slurmdbd mariadb-server-core mariadb-client-core
-    gridengine-master gridengine-exec gridengine-client dnsmasq-base podman runc netavark busybox-static chromium
+    dnsmasq-base podman runc netavark busybox-static chromium
     squashfs-tools squashfuse bubblewrap charliecloud-runtime crun catatonit
     systemd prometheus poppler-utils e2fsprogs openssl patchelf)
 
-# The applications of scripts/applications --short.
-APPLICATION_PACKAGES=(hpcc mumps-test python3-mpi4py)
+# What `scripts/test --full` adds: Grid Engine, what packs the programs and checks the packages (scripts/package), and the
+# applications of scripts/applications --short.
+FULL_PACKAGES=(gridengine-master gridengine-exec gridengine-client build-essential debhelper lintian mmdebstrap rpm
+    hpcc mumps-test python3-mpi4py)
 
 # What agents register with.
 TEST_PACKAGES+=(etcd-server etcd-client)
@@ -59,6 +61,9 @@ APPTAINER=(apptainer sid libc6 libseccomp2 libsqlite3-0 apptainer)
 # CRIU, which this system has only in a version that newer kernels do not take: the Debian suite that has it. Unpacked with
 # the C library that it needs, into a directory beside the wheels.
 CRIU=(criu forky)
+
+# Systems into which the tests install packages: directory and Debian suite.
+DEBIAN_BASES=(debian12=bookworm debian13=trixie)
 
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.
@@ -363,6 +368,18 @@ install_criu() {
 
 unpack_criu() {
     unpack_packages "$1" "${CRIU[1]}" criu libc6
+}
+
+# Makes the base of each system for packages.
+install_debian_bases() {
+    local entry
+    for entry in "${DEBIAN_BASES[@]}"; do
+        install_from_archive "${entry%%=*}" "${entry#*=}" "${entry%%=*}" make_debian_base "${entry#*=}"
+    done
+}
+
+make_debian_base() {
+    as_root mmdebstrap --quiet --variant=minbase --include=systemd-standalone-sysusers "$1" "$2/base.tar" "$archive"
 }
 
 # Unpacks the source of the system's libpmix, which has OpenPMIx's examples.

@@ -92,11 +92,12 @@ fn pmix_includes() -> Result<Vec<PathBuf>, String> {
         .cargo_metadata(false)
         .probe("pmix")
         .map_err(|_| "pkg-config knows no pmix of version 4.2.2 or later (libpmix-dev)")?;
+    // Compilers search it themselves; named, it would come before the headers of another glibc.
+    let mut includes = library.include_paths;
+    includes.retain(|dir| dir != Path::new("/usr/include"));
     let has_header = |dir: &PathBuf| dir.join("pmix_server.h").is_file();
-    match library.include_paths.iter().any(has_header)
-        || Path::new("/usr/include/pmix_server.h").is_file()
-    {
-        true => Ok(library.include_paths),
+    match includes.iter().any(has_header) || Path::new("/usr/include/pmix_server.h").is_file() {
+        true => Ok(includes),
         false => Err("pkg-config names no directory with pmix_server.h".into()),
     }
 }
@@ -119,7 +120,12 @@ fn library(out: &Path, includes: &[PathBuf]) -> Result<(), String> {
             "-shared", "-fPIC", "-pthread", "-O2", "-g", "-Wall", "-Wextra",
         ])
         .args(HARDENING)
-        .args(["-fvisibility=hidden", "-ldl"]);
+        .args(["-fvisibility=hidden", "-ldl"])
+        .arg(concat!(
+            "-DWIREUP_VERSION=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\""
+        ));
     for dir in includes {
         command.arg("-isystem").arg(dir);
     }

@@ -11,6 +11,13 @@
 _Static_assert(WIREUP_MAX_KEY == PMIX_MAX_KEYLEN && WIREUP_MAX_NSPACE == PMIX_MAX_NSLEN,
                "limits of wire.h are PMIx's");
 
+/* The build has it from Cargo.toml. */
+#if !defined(WIREUP_VERSION)
+#define WIREUP_VERSION "unknown"
+#endif
+
+const char wireup_shim_version[] = "wireup-shim-version=" WIREUP_VERSION;
+
 uint32_t wireup_shim_abi(void)
 {
     return WIREUP_SHIM_ABI;

@@ -22,6 +22,9 @@
 /* WIREUP_SHIM_ABI of the build; to be compared before anything else is called. */
 WIREUP_EXPORT uint32_t wireup_shim_abi(void);
 
+/* "wireup-shim-version=" and the version of the build, for programs that read the file and do not load it. */
+WIREUP_EXPORT extern const char wireup_shim_version[];
+
 /* Called once, on the shim's reader thread, when the agent is gone or broke the protocol and all
  * upcalls have been completed. reason is one static line. */
 typedef void (*wireup_lost_fn)(const char *reason);

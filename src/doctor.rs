@@ -13,6 +13,7 @@
 mod devices;
 pub mod hosts;
 pub mod image;
+mod installation;
 pub mod machine;
 mod network;
 pub mod network_libraries;
@@ -75,6 +76,7 @@ pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
         left: machine::left(uid),
         devices: devices::look(),
         network_libraries: network_libraries::look(program.as_ref()),
+        parts: installation::look(),
         pmix,
         image,
         program,

@@ -32,9 +32,13 @@ class _Status(ctypes.Structure):
 
 
 def _library():
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libwireup_impi.so")
-    name = os.environ.get("WIREUP_IMPI_LIBRARY") or (beside if os.path.exists(beside) else "libwireup_impi.so")
-    lib = ctypes.CDLL(name)
+    here = os.path.dirname(os.path.abspath(__file__))
+    # An installed module is in share/wireup/python of a prefix.
+    libraries = os.path.join(here, "..", "..", "..", "lib")
+    places = (here, libraries, os.path.join(libraries, "wireup"))
+    files = (os.path.join(place, "libwireup_impi.so") for place in places)
+    found = next(filter(os.path.exists, files), "libwireup_impi.so")
+    lib = ctypes.CDLL(os.environ.get("WIREUP_IMPI_LIBRARY") or found)
     lib.wireup_impi_open.restype = ctypes.c_void_p
     lib.wireup_impi_error.restype = ctypes.c_char_p
     for start in (lib.wireup_impi_isend, lib.wireup_impi_issend, lib.wireup_impi_irecv):

@@ -11,10 +11,14 @@ fn main() {
     };
     println!("cargo:rustc-cfg=have_pmix");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    // A list of none is an empty path: the compiler finds the headers itself.
+    let includes: Vec<PathBuf> = env::split_paths(&includes)
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .collect();
     let builder = || {
         bindgen::Builder::default()
             .header("../../shim/host.h")
-            .clang_args(env::split_paths(&includes).map(|dir| format!("-I{}", dir.display())))
+            .clang_args(includes.iter().map(|dir| format!("-I{}", dir.display())))
             .opaque_type("pmix_(info|proc|value|byte_object|server_module.*)")
             .opaque_type("pmix_(info|proc|value|byte_object|server_module)_t")
             .dynamic_link_require_all(true)

@@ -162,6 +162,13 @@ impl Args {
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "--version")
+    {
+        println!("wireup-pmix-host {}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
     signals::block_for_ranks();
     if let Some(filter) = std::env::var_os(log::VARIABLE) {
         // The launcher has checked it.

@@ -75,6 +75,12 @@ pub fn are_installed() -> Result<(), RunFailure> {
     found.map(drop).map_err(RunFailure::request)
 }
 
+/// Returns the executable of the sidecar and the shim that are installed with this executable.
+pub(crate) fn installed() -> (Option<PathBuf>, Option<PathBuf>) {
+    let found = |name, flag| part(name, flag, None).ok();
+    (found(HOST, "--pmix-host"), found(SHIM, "--shim"))
+}
+
 fn listed(places: &[PathBuf]) -> String {
     let places: Vec<_> = places.iter().map(|path| path.to_string_lossy()).collect();
     places.join(" nor ")

@@ -64,7 +64,7 @@ impl<'a> Manager<'a> {
         fs::create_dir_all(&settings).unwrap();
         fs::copy(packaged(), units.join(UNIT)).unwrap();
         let command = format!(
-            "[Service]\nExecStart=\nExecStart={} agent --tls {} {}\nStandardError=append:{}\n",
+            "[Unit]\nConditionPathExistsGlob=\n[Service]\nExecStart=\nExecStart={} agent --tls {} {}\nStandardError=append:{}\n",
             cluster.wireup().display(),
             cluster.certificates(host).display(),
             SEPARATED.join(" "),

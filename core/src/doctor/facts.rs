@@ -37,6 +37,8 @@ pub struct HostFacts {
     /// libfabric and UCX, as far as they are installed.
     pub network_libraries: Vec<NetworkLibrary>,
     pub pmix: Pmix,
+    /// Programs and libraries of wireup that are installed with the launcher there.
+    pub parts: Vec<Part>,
     /// The container that ranks would run in.
     pub image: Option<Image>,
     /// The program that the user names, as ranks in an image would find it.
@@ -219,6 +221,15 @@ pub struct Pmix {
     pub vulnerable: Option<String>,
     /// Why there is none, or no server for it.
     pub problem: Option<String>,
+}
+
+/// A part of wireup beside the launcher.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Part {
+    pub path: String,
+    /// `None` if it has none to print, as parts of older versions.
+    pub version: Option<String>,
 }
 
 /// What came of making a container of an image.

@@ -128,3 +128,38 @@ fn a_certificate_is_for_a_host_whatever_its_domain() {
         assert!(!certified(&names, host), "{host}");
     }
 }
+
+/// The settings of the packaged file are comments.
+#[test]
+fn packaged_configuration_has_every_setting() {
+    let text = include_str!("../../../../packaging/agent.toml");
+    let settings: String = text
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' ') && !line.is_empty())
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let config: Config = toml::from_str(&settings).unwrap();
+    let Config {
+        listen: Some(_),
+        advertise: Some(_),
+        name: Some(_),
+        socket: Some(_),
+        tls: Some(_),
+        heartbeat: Some(_),
+        user: Some(_),
+        root_launches: false,
+        names: Some(_),
+        register: Some(_),
+        on_stop: Some(_),
+        metrics: Some(_),
+        log: Some(_),
+        log_format: Some(_),
+    } = config
+    else {
+        panic!("a setting is missing: {config:?}");
+    };
+    assert!(settings.contains("root-launches = "), "{settings}");
+    let (_directory, args) = file(&settings);
+    with_file(args).unwrap();
+}

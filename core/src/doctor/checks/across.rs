@@ -50,8 +50,16 @@ pub(super) fn ping_pong(hosts: &[Host], own: usize) -> Option<Seen> {
 
 pub(super) fn agent_version(hosts: &[Host], own: usize) -> Option<Seen> {
     let version = |host: &Host| host.agent.clone()?.ok();
-    let (this, most) = odd(hosts, own, version)?;
-    Seen::problem(format!("its agent is {this}, those of the others {most}"))
+    if let Some((this, most)) = odd(hosts, own, version) {
+        return Seen::problem(format!("its agent is {this}, those of the others {most}"));
+    }
+    let running = version(&hosts[own])?;
+    let installed = &hosts[own].known()?.wireup;
+    // A host whose launcher is the odd one has been reported.
+    (running != *installed && wireup_version(hosts, own).is_none()).then_some(())?;
+    Seen::problem(format!(
+        "its agent is {running}, and the wireup there {installed}"
+    ))
 }
 
 /// An agent that was not reached has been reported.

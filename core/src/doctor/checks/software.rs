@@ -1,11 +1,21 @@
 //! The program, the libraries and the devices of one host.
 
-use crate::doctor::facts::{Device, DeviceKind, HostFacts, Program, Wants};
+use crate::doctor::facts::{Device, DeviceKind, HostFacts, Part, Program, Wants};
 use crate::doctor::{Needs, Seen};
 
 pub(super) fn program(host: &HostFacts, _: &Needs) -> Option<Seen> {
     let program = host.program.as_ref()?;
     Seen::problem(program.problem.clone()?)
+}
+
+pub(super) fn parts(host: &HostFacts, _: &Needs) -> Option<Seen> {
+    let differs = |part: &&Part| part.version.as_ref() != Some(&host.wireup);
+    let part = host.parts.iter().find(differs)?;
+    let version = part.version.as_deref().unwrap_or("of an unknown version");
+    Seen::problem(format!(
+        "{} is {version}, and wireup {}",
+        part.path, host.wireup
+    ))
 }
 
 pub(super) fn image_runtime(host: &HostFacts, _: &Needs) -> Option<Seen> {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::doctor::facts::{
-    Device, DeviceKind, HostFacts, Image, Interface, NetworkLibrary, Program, Provider, Wants,
+    Device, DeviceKind, HostFacts, Image, Interface, NetworkLibrary, Part, Program, Provider, Wants,
 };
 use crate::doctor::ping_pong::{Pair, PingPong};
 use crate::doctor::{Clock, Finding, Host, Needs, Neighbour, Severity, judge, neighbours};
@@ -108,6 +108,13 @@ fn device(host: &mut HostFacts, kind: DeviceKind, problem: Option<&str>) {
     });
 }
 
+fn part(path: &str, version: &str) -> Part {
+    Part {
+        path: path.into(),
+        version: Some(version.into()),
+    }
+}
+
 fn program(host: &mut HostFacts) -> &mut Program {
     host.program.as_mut().unwrap()
 }
@@ -205,6 +212,28 @@ const OF_ONE: &[Case] = &[
         Problem,
         "another build of /usr/lib/libmpi.so.40",
         |it| program(it).mpi_digest = Some("m2".into()),
+    ),
+    (
+        "parts",
+        Problem,
+        "/l/wireup-agent is 0.9.0, and wireup 1.0.0",
+        |it| {
+            it.parts = vec![
+                part("/l/wireup-impi", "1.0.0"),
+                part("/l/wireup-agent", "0.9.0"),
+            ]
+        },
+    ),
+    (
+        "parts",
+        Problem,
+        "/l/shim.so is of an unknown version, and wireup 1.0.0",
+        |it| {
+            it.parts = vec![Part {
+                path: "/l/shim.so".into(),
+                version: None,
+            }];
+        },
     ),
     ("libpmix", Problem, "no libpmix", |it| {
         it.pmix.problem = Some("no libpmix.so.2 found".into())
@@ -603,4 +632,21 @@ fn two_hosts_that_differ_name_the_second() {
     hosts.iter_mut().for_each(|host| host.seen.clear());
     program(hosts[1].facts.as_mut().unwrap()).digest = Some("d2".into());
     expect(&hosts, "program-build", Problem, "another build");
+}
+
+#[test]
+fn agent_version_is_compared_with_launcher_on_every_host() {
+    let mut hosts = hosts();
+    for host in &mut hosts {
+        host.agent = Some(Ok("0.9.0".into()));
+    }
+    let found = judge(&hosts, &NEEDS);
+    assert_eq!(found.len(), HOSTS, "{found:#?}");
+    for finding in found {
+        assert_eq!(finding.check, "agent-version");
+        assert_eq!(
+            finding.seen.what,
+            "its agent is 0.9.0, and the wireup there 1.0.0"
+        );
+    }
 }

