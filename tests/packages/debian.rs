@@ -15,6 +15,8 @@ fn check_purge(system: &str) {
     system.bring(&Packages::make("deb").files(".deb"));
     system.run("dpkg --install /tmp/*.deb");
     assert_eq!(system.run(USER_RUNS), "hello\nhello\n");
+    system.run("test -f /usr/lib/*/pkgconfig/wireup-impi.pc");
+    system.run("test -f /usr/share/wireup/python/wireup_impi.py");
     // A key will be there, and the service waits for it.
     assert_eq!(system.run("stat -c %a /etc/wireup/tls"), "700\n");
     system.run("chmod 0750 /etc/wireup/tls && dpkg --install /tmp/wireup-agent_*.deb");
