@@ -35,9 +35,13 @@ fn mpir() -> Result<(), cc::Error> {
     // Without debug information of its own the executable would have that of the standard library. The profile cannot strip
     // it: that would take all.
     let is_wanted = env::var("DEBUG").is_ok_and(|debug| debug != "false");
-    // Linkers that read no scripts leave it in.
+    // Linkers that read no scripts leave it in. GNU's and LLD read them, and zig passes them to its LLD.
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    let reads_scripts = !["mold", "wild"].iter().any(|linker| flags.contains(linker));
+    let mut flags = flags
+        .split('\x1f')
+        .filter(|flag| !flag.starts_with("--remap-path-prefix"));
+    let reads_scripts =
+        !flags.any(|flag| ["mold", "wild"].iter().any(|linker| flag.contains(linker)));
     if !is_wanted && reads_scripts {
         println!("cargo:rustc-link-arg-bins=-Wl,-T,{root}/{MPIR_DEBUG_INFO}");
     }

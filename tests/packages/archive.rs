@@ -6,7 +6,7 @@ use std::process::Command;
 use super::{Packages, VERSION, as_user, expect};
 
 #[test]
-fn an_archive_runs_where_it_is_unpacked() {
+fn archive_runs_where_unpacked() {
     let packages = Packages::make("archive");
     let place = packages.dir.path().join("a place");
     fs::create_dir(&place).unwrap();
@@ -24,4 +24,6 @@ fn an_archive_runs_where_it_is_unpacked() {
             .exists()
     );
     assert!(place.join("include/wireup-impi.h").exists());
+    let description = fs::read_to_string(place.join("lib/pkgconfig/wireup-impi.pc")).unwrap();
+    assert!(!description.contains('@'), "{description}");
 }

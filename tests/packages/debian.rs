@@ -1,19 +1,26 @@
 //! Debian's packages, in clean systems.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::system::{System, USER_RUNS};
-use super::{Packages, expect};
+use super::{Packages, VERSION, expect};
 
-fn are_installed_used_and_purged(system: &str) {
+/// Installs the packages in a system, uses them, and purges them.
+fn check_purge(system: &str) {
     let Some(system) = System::new(system) else {
         return;
     };
     system.bring(&Packages::make("deb").files(".deb"));
     system.run("dpkg --install /tmp/*.deb");
     assert_eq!(system.run(USER_RUNS), "hello\nhello\n");
+    system.run("test -f /usr/lib/*/pkgconfig/wireup-impi.pc");
+    system.run("test -f /usr/share/wireup/python/wireup_impi.py");
     // A key will be there, and the service waits for it.
     assert_eq!(system.run("stat -c %a /etc/wireup/tls"), "700\n");
+    system.run("chmod 0750 /etc/wireup/tls && dpkg --install /tmp/wireup-agent_*.deb");
+    assert_eq!(system.run("stat -c %a /etc/wireup/tls"), "750\n");
     assert!(system.run("getent passwd wireup").contains("nologin"));
     let enabled = system.run("find /etc/systemd -name 'wireup-agent.service'");
     assert_eq!(enabled, "", "the service is enabled");
@@ -31,17 +38,64 @@ fn are_installed_used_and_purged(system: &str) {
 }
 
 #[test]
-fn packages_are_installed_used_and_purged_in_debian_12() {
-    are_installed_used_and_purged("debian12");
+fn purge_removes_all_of_wireup_in_debian_12() {
+    check_purge("debian12");
 }
 
 #[test]
-fn packages_are_installed_used_and_purged_in_debian_13() {
-    are_installed_used_and_purged("debian13");
+fn purge_removes_all_of_wireup_in_debian_13() {
+    check_purge("debian13");
+}
+
+/// Makes the package of a later revision, with a line more in the settings of the agent.
+fn later_revision(package: &Path) -> PathBuf {
+    let name = package.file_name().unwrap().to_str().unwrap();
+    let later = package.with_file_name(name.replace("-1_", "-2_"));
+    let unpacked = package.with_extension("unpacked");
+    let mut extract = Command::new("dpkg-deb");
+    expect(extract.arg("--raw-extract").arg(package).arg(&unpacked));
+    let (old, new) = (format!("{VERSION}-1"), format!("{VERSION}-2"));
+    replace(&unpacked.join("DEBIAN/control"), |text| {
+        text.replace(&old, &new)
+    });
+    let settings = unpacked.join("etc/wireup/agent.toml");
+    if settings.exists() {
+        replace(&settings, |text| text + "# Later.\n");
+    }
+    let mut build = Command::new("dpkg-deb");
+    expect(build.arg("--build").arg(&unpacked).arg(&later));
+    later
+}
+
+/// Writes a file again, changed.
+fn replace(path: &Path, change: impl FnOnce(String) -> String) {
+    let text = fs::read_to_string(path).unwrap();
+    fs::write(path, change(text)).unwrap();
 }
 
 #[test]
-fn lintian_has_no_error() {
+fn upgrade_keeps_changed_settings() {
+    let Some(system) = System::new("debian12") else {
+        return;
+    };
+    let packages = Packages::make("deb");
+    let first = packages.files(".deb");
+    let later: Vec<PathBuf> = first.iter().map(|path| later_revision(path)).collect();
+    system.bring(&first);
+    system.run("dpkg --install /tmp/*-1_*.deb && echo 'log = \"debug\"' >/etc/wireup/agent.toml");
+    system.bring(&later);
+    system.run("dpkg --force-confold --install /tmp/*-2_*.deb");
+    let settings = system.run("cat /etc/wireup/agent.toml");
+    assert_eq!(settings, "log = \"debug\"\n");
+    let version = system.run("dpkg-query --show --showformat '${Version}' wireup-agent");
+    assert_eq!(version, format!("{VERSION}-2"));
+    assert_eq!(system.run(USER_RUNS), "hello\nhello\n");
+    system.run("dpkg --purge wireup-agent wireup-dev wireup-impi wireup");
+    system.expect_nothing_left();
+}
+
+#[test]
+fn packages_pass_lintian() {
     let packages = Packages::make("deb");
     let mut lintian = Command::new("lintian");
     // The authors have no address; which release closes which bug is for Debian's own packages.

@@ -1,4 +1,4 @@
-//! What `scripts/package` makes, as people install it: a wheel in an environment, an archive anywhere, packages in systems
+//! Packages of `scripts/package`, as people install them: a wheel in an environment, an archive anywhere, packages in systems
 //! of their own.
 //!
 //! The packages have the programs of the test's build, so they need the glibc of this machine; what a release needs
@@ -11,9 +11,11 @@ extern crate wireup_test_support;
 
 mod archive;
 mod debian;
+mod output;
 mod rpm;
 mod system;
 mod wheel;
+mod wheel_file;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,10 +24,10 @@ use std::process::Command;
 
 use wireup_test_support::repository;
 
-/// The workspace's version, which every package has.
+/// Version of the workspace, which every package has.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// An ordinary user, of no account.
+/// User id of an ordinary user without an account.
 const USER: &str = "54321";
 
 fn main() -> std::process::ExitCode {
@@ -69,7 +71,7 @@ impl Packages {
         self.dir.path().join("packages")
     }
 
-    /// Those whose names have this end, in the order of their names.
+    /// Returns the packages whose names have this end, in the order of their names.
     fn files(&self, end: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path()).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -82,6 +84,7 @@ impl Packages {
     }
 }
 
+/// Makes a directory that everybody can read, on a path with blanks.
 fn readable_directory() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::Builder::new()
@@ -92,7 +95,7 @@ fn readable_directory() -> tempfile::TempDir {
     dir
 }
 
-/// Runs a command; its output.
+/// Runs a command; returns the output.
 ///
 /// # Panics
 /// If it fails.
@@ -109,7 +112,7 @@ fn expect(command: &mut Command) -> String {
     out
 }
 
-/// The command as an ordinary user's, if the test is root's.
+/// Returns a command that an ordinary user runs, if the test is root's.
 fn as_user(program: impl AsRef<OsStr>) -> Command {
     if !rustix::process::geteuid().is_root() {
         return Command::new(program);

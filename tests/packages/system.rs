@@ -1,4 +1,4 @@
-//! A system of its own, into which packages are installed.
+//! Root of a system of its own, into which packages are installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl System {
         }
     }
 
-    /// Runs a script of sh in it, with mounts and processes of its own; its output.
+    /// Runs a script of sh in it, with mounts and processes of its own; returns the output.
     #[track_caller]
     pub(crate) fn run(&self, script: &str) -> String {
         let inside = r#"mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec chroot "$0" sh -euc "$1""#;
@@ -73,13 +73,14 @@ impl System {
     pub(crate) fn expect_nothing_left(&self) {
         let left = self.run(
             "find / -xdev -name '*wireup*' -not -path '/tmp/*' -not -path '/proc/*' -not -path '/var/log/*'
-             ! getent passwd wireup || echo account",
+             ! getent passwd wireup || echo account
+             ! getent group wireup || echo group",
         );
         assert_eq!(left, "");
     }
 }
 
-/// What an ordinary user does in each system.
+/// Script in which an ordinary user launches ranks.
 pub(crate) const USER_RUNS: &str = "
 cd /tmp
 setpriv --reuid 1234 --regid 1234 --clear-groups wireup run --oversubscribe -n 2 /bin/echo hello

@@ -25,6 +25,8 @@ class Wireup(Package):
     # libclang, by which bindgen reads the headers.
     depends_on("llvm+clang", type="build")
     depends_on("pkgconfig", type="build")
+    # protoc, for the links of schedulers.
+    depends_on("protobuf", type="build")
     # Headers only: the library is the one that a program brings.
     depends_on("pmix@4.2.2:", type="build", when="+pmix")
     depends_on("hwloc@2.1:", type="run")
