@@ -16,8 +16,16 @@ use crate::report::command_line::quoted;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
 
+/// Set for commands that were passed on, which are not passed on again.
+const PASSED_ON: &str = "WIREUP_PASSED_ON";
+
+/// Length of the beginning of a job's name that names the job in an argument list, which other users can read: enough to be
+/// the only one, and too little to guess the name.
+const SHOWN: usize = "wireup-".len() + 8;
+
 /// Executes wireup by the path of this one, or by PATH of that host.
-pub(super) const SCRIPT: &str = r#"for own in "$0" "$(command -v wireup)"; do
+pub(super) const SCRIPT: &str = r#"export WIREUP_PASSED_ON=1
+for own in "$0" "$(command -v wireup)"; do
   [ -x "$own" ] && exec "$own" "$@"
 done
 echo "no $0 on $(uname -n), and no wireup in PATH" >&2
@@ -26,9 +34,8 @@ exit 127"#;
 /// The host on which the launcher of a job runs.
 #[derive(Debug)]
 pub(super) struct LauncherHost {
-    /// Number of its process there, which names the job: other users can read the words of a command, and must not learn
-    /// names of jobs.
-    pid: i64,
+    /// Beginning of the job's name.
+    job: String,
     /// Name of the host, as `--hosts` takes it.
     host: String,
     /// Socket of the agent of this machine, if it is named.
@@ -58,14 +65,17 @@ impl LauncherHost {
         }
     }
 
-    /// The launcher's host that the job's processes here show, if it is another one. Only those of the caller are believed:
-    /// another user's may show any.
+    /// The launcher's host that the job's processes here show, if it is another one. Processes of other users are ignored:
+    /// they could show any host.
     pub(super) fn shown(word: Option<&str>) -> Option<Self> {
+        if std::env::var_os(PASSED_ON).is_some() {
+            return None;
+        }
         let job = ps::found(word).ok()?;
         let is_own = job.uid == rustix::process::geteuid().as_raw();
         let launcher = job.launcher_elsewhere().filter(|_| is_own)?;
         Some(Self {
-            pid: launcher.pid.into(),
+            job: beginning(job.name.as_ref()?),
             host: launcher.host.clone(),
             agent: None,
         })
@@ -89,7 +99,7 @@ impl LauncherHost {
         };
         let host = hosts.iter().find(|host| host.name == found.host);
         Ok(Self {
-            pid: found.pid,
+            job: beginning(found.name),
             host: host.map_or_else(|| found.host.to_owned(), entry),
             agent,
         })
@@ -107,7 +117,7 @@ impl LauncherHost {
             Err(error) => return RunFailure::system("cannot tell where wireup is", error),
         };
         let there: Vec<String> = options.iter().map(|word| quoted(word)).collect();
-        let there = format!("wireup {command} {} {}", there.join(" "), self.pid);
+        let there = format!("wireup {command} {} {}", there.join(" "), self.job);
         let line = format!(
             "wireup: {command} runs on {host}, the host of the launcher, through its agent; without one: ssh {} {}",
             quoted(OsStr::new(&self.host)),
@@ -138,9 +148,13 @@ impl LauncherHost {
         words.extend(["sh", "-c", SCRIPT].map(OsString::from));
         words.extend([own.into_os_string(), command.into()]);
         words.extend(options);
-        words.push(self.pid.to_string().into());
+        words.push(self.job.into());
         become_run(words.into_iter())
     }
+}
+
+fn beginning(name: &str) -> String {
+    name.chars().take(SHOWN).collect()
 }
 
 /// A host as `--hosts` names it, without slots.

@@ -190,7 +190,7 @@ fn commands_reach_launcher_from_any_host() {
     let job = job(&cluster, 1, "running");
     let name = job["job"].as_str().unwrap();
     let step = job["part"]["nodes"][0]["pid"].to_string();
-    let launcher = self::job(&cluster, 0, "running")["pid"].to_string();
+    let shown = &name["wireup-".len()..][..8];
     let hosts = ["--hosts", "node01,node02,node03"];
     let ask = |user, host, words: &[&str], options: &[&str], code| {
         let run = wireup(&cluster, host, words).more(options);
@@ -205,7 +205,7 @@ fn commands_reach_launcher_from_any_host() {
         let err = stacks.err();
         let line = err.lines().next().unwrap_or_default();
         assert!(line.contains("runs on node01"), "{stacks:?}");
-        let there = format!("ssh node01 'wireup stacks --json {launcher}'");
+        let there = format!("ssh node01 'wireup stacks --json wireup-{shown}'");
         assert!(line.contains(&there), "{stacks:?}");
         assert!(!err.contains(name), "{stacks:?}");
     }
