@@ -2,7 +2,7 @@
 //! interface they speak.
 //!
 //! What does no I/O is in [`wireup_core`]. Here is the rest, from below; a module uses only those above it
-//! (`scripts/module-cycles`):
+//! (`scripts/structure`):
 //! - [`failure`]: errors with which wireup refuses a run or gives it up
 //! - [`log`]: the log that `--log` turns on
 //! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine

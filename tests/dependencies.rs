@@ -190,7 +190,7 @@ fn what_the_rules_forbid_is_found() {
 #[test]
 fn an_import_that_runs_up_is_refused() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let script = root.join("scripts/module-cycles");
+    let script = root.join("scripts/structure");
     let check = |root: &Path| Command::new(&script).arg(root).output().unwrap();
     assert!(check(root).status.success(), "{:?}", check(root));
 
@@ -203,10 +203,28 @@ fn an_import_that_runs_up_is_refused() {
     std::fs::write(src.join("sys/poll.rs"), up).unwrap();
     let refused = check(dir.path());
     assert!(!refused.status.success());
-    let told = String::from_utf8(refused.stdout).unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(told.lines().count(), 2, "{told}");
     assert!(
         told.contains("src/sys/poll.rs: sys uses control::run"),
+        "{told}"
+    );
+}
+
+#[test]
+fn figure_above_its_limit_is_refused() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/structure");
+    let dir = tempfile::tempdir().unwrap();
+    let src = dir.path().join("core/src");
+    std::fs::create_dir_all(&src).unwrap();
+    let fields: String = (0..40).map(|n| format!("    f{n}: u8,\n")).collect();
+    let core = format!("//! A node.\n\npub struct NodeCore {{\n{fields}}}\n");
+    std::fs::write(src.join("node.rs"), core).unwrap();
+    let refused = Command::new(&script).arg(dir.path()).output().unwrap();
+    assert!(!refused.status.success());
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        told.starts_with("NodeCore: fields: 40 is more than "),
         "{told}"
     );
 }
