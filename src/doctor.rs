@@ -76,7 +76,7 @@ pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
         left: machine::left(uid),
         devices: devices::look(),
         network_libraries: network_libraries::look(program.as_ref()),
-        parts: installation::look(),
+        parts: installation::find_parts(),
         pmix,
         image,
         program,

@@ -151,7 +151,7 @@ impl Job {
         self.launcher.iter().chain(steps)
     }
 
-    /// Its launcher, if that is on another host and known.
+    /// Launcher of the job, if it is known and runs on another host.
     pub fn launcher_elsewhere(&self) -> Option<&LauncherProcess> {
         let placement = self.placement.as_ref()?;
         let launcher = placement.launcher.as_ref()?;

@@ -203,11 +203,11 @@ fn an_import_that_runs_up_is_refused() {
     std::fs::write(src.join("sys/poll.rs"), up).unwrap();
     let refused = check(dir.path());
     assert!(!refused.status.success());
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(told.lines().count(), 2, "{told}");
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(message.lines().count(), 2, "{message}");
     assert!(
-        told.contains("src/sys/poll.rs: sys uses control::run"),
-        "{told}"
+        message.contains("src/sys/poll.rs: sys uses control::run"),
+        "{message}"
     );
 }
 
@@ -222,9 +222,9 @@ fn figure_above_its_limit_is_refused() {
     std::fs::write(src.join("node.rs"), core).unwrap();
     let refused = Command::new(&script).arg(dir.path()).output().unwrap();
     assert!(!refused.status.success());
-    let told = String::from_utf8(refused.stderr).unwrap();
+    let message = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        told.starts_with("NodeCore: fields: 40 is more than "),
-        "{told}"
+        message.starts_with("NodeCore: fields: 40 is more than "),
+        "{message}"
     );
 }

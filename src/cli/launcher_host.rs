@@ -47,7 +47,7 @@ impl LauncherHost {
     /// job's processes here show. `None` if the command is to be executed here.
     ///
     /// # Errors
-    /// As [`Self::among`], or an agent is named without hosts.
+    /// The errors of [`Self::among`]; an agent is named without hosts.
     pub(super) fn find(
         hosts: HostsListArgs,
         word: Option<&str>,
@@ -89,10 +89,10 @@ impl LauncherHost {
         let agent = args.agent().map(Path::to_owned);
         let all_users = word.is_some() && rustix::process::geteuid().is_root();
         let HostJobs { hosts, records, .. } = HostJobs::list(args, all_users)?;
-        let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::of_record).collect();
+        let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::from_record).collect();
         let meant = led
             .iter()
-            .filter(|job| word.is_none_or(|word| job.is_called(word)));
+            .filter(|job| word.is_none_or(|word| job.matches(word)));
         let meant: Vec<&LedJob<'_>> = meant.collect();
         let [found] = meant[..] else {
             return Err(RunFailure::job(not_one(word, &led, &meant)));
@@ -175,7 +175,7 @@ struct LedJob<'a> {
 
 impl<'a> LedJob<'a> {
     /// The job of a record of `wireup ps --hosts`; `None` if the launcher is on another host.
-    fn of_record(record: &'a Value) -> Option<Self> {
+    fn from_record(record: &'a Value) -> Option<Self> {
         Some(Self {
             name: record["job"].as_str().filter(|text| name::is_job(text))?,
             host: record["on"].as_str()?,
@@ -183,7 +183,7 @@ impl<'a> LedJob<'a> {
         })
     }
 
-    fn is_called(&self, word: &str) -> bool {
+    fn matches(&self, word: &str) -> bool {
         name::begins(self.name, word) || self.pid.to_string() == word
     }
 }
@@ -224,9 +224,9 @@ mod tests {
             json!({"job": second, "pid": 78, "on": "n2"}),
             json!({"job": "-x", "pid": 79, "on": "n2"}),
         ];
-        let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::of_record).collect();
+        let led: Vec<LedJob<'_>> = records.iter().filter_map(LedJob::from_record).collect();
         let hosts = |word: &str| {
-            let meant = led.iter().filter(|job| job.is_called(word));
+            let meant = led.iter().filter(|job| job.matches(word));
             meant.map(|job| job.host).collect::<Vec<_>>()
         };
         assert_eq!(hosts("123"), ["n1"]);

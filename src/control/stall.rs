@@ -3,8 +3,8 @@
 //! - A rank that has printed a traceback of Python and then neither ends nor prints: mpi4py calls `MPI_Finalize` at
 //!   the exit of the interpreter, where the rank may wait for others that wait for it.
 //! - All ranks but a few that print nothing and use no processor time, or stay in one fence.
-//! - A few such ranks in a job whose other ranks compute or poll, and print nothing: MPIs poll while they wait for a message, and
-//!   neither processor time nor `/proc` tells that from computation.
+//! - A few such ranks in a job whose other ranks compute or poll, and print nothing. MPIs poll while they wait for a message;
+//!   processor time and `/proc` do not distinguish that from computation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -19,7 +19,7 @@ const MARK: &[u8] = b"wireup-shim-version=";
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns all parts that are installed; which of them a launch needs is not known here.
-pub(super) fn look() -> Vec<Part> {
+pub(super) fn find_parts() -> Vec<Part> {
     let programs = [agent_file::AGENT, agent_file::IMPI].map(agent_file::find);
     let programs = programs.into_iter().flatten();
     let (sidecar, shim) = sidecar_files::installed();

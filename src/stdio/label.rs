@@ -79,7 +79,7 @@ impl Label {
     /// Refuses a pattern that [`Label::fill`] would refuse.
     ///
     /// # Errors
-    /// As `fill`.
+    /// The errors of [`Label::fill`].
     pub fn check(pattern: &OsStr) -> Result<(), PatternError> {
         let fields = Fields {
             rank: Rank(0),

@@ -268,7 +268,7 @@ fn take(stdin: BorrowedFd<'_>, copied: &[u8]) {
     }
 }
 
-/// What the thread does with the first input.
+/// First input, and its use by the thread that copies.
 enum FirstCopy {
     /// Looks whether a rank has read some.
     Watched(FirstInput),

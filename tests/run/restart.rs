@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Output, Run, Running, built, eventually, mpis, program, skip, wireup};
+use crate::common::{Mpi, Output, Run, Running, built, eventually, mpis, program, skip, wireup};
 
 /// On one node, and on two, with either dialect.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -220,6 +220,16 @@ impl Served {
         self.clients[rank] = Some(command.spawn().unwrap());
     }
 
+    /// Starts a program of an MPI, whose files in `/dev/shm` are looked for at the end as those of all runs.
+    fn start_mpi(&mut self, rank: usize, mpi: &Mpi, program: &str, words: &[&str]) {
+        let prefix = self.running.mount_prefix();
+        let path = mpi.dir.join(program);
+        let front = prefix.iter().map(|word| word.to_str().unwrap());
+        let own = [path.to_str().unwrap()];
+        let all: Vec<&str> = front.chain(own).chain(words.iter().copied()).collect();
+        self.start(rank, Path::new(all[0]), &all[1..], &mpi.env);
+    }
+
     /// Kills a rank's process; returns when the launch knows that it has gone.
     fn kill(&mut self, rank: usize, times: usize) {
         let mut client = self.clients[rank].take().unwrap();
@@ -305,8 +315,7 @@ fn programs_of_mpich_and_intel_are_killed_in_the_middle_and_started_again() {
         let mut served = Served::new(2, &["--virtual-nodes", "2"]);
         for times in 1..3 {
             for rank in 0..2 {
-                let path = mpi.dir.join("hang_recv");
-                served.start(rank, &path, &["0"], &mpi.env);
+                served.start_mpi(rank, &mpi, "hang_recv", &["0"]);
             }
             for rank in 0..2 {
                 let word = format!("hang_recv rank={rank}");
@@ -322,7 +331,7 @@ fn programs_of_mpich_and_intel_are_killed_in_the_middle_and_started_again() {
             }
         }
         for rank in 0..2 {
-            served.start(rank, &mpi.dir.join("allreduce"), &[], &mpi.env);
+            served.start_mpi(rank, &mpi, "allreduce", &[]);
         }
         let text = served.end();
         for rank in 0..2 {

@@ -42,7 +42,7 @@ pub(in crate::cli) enum Tag {
     Rank,
     /// Number of the job, and rank.
     Proc,
-    /// The same with host and process id.
+    /// Number of the job, rank, host and process id.
     Detailed,
     /// Name of the job, and rank.
     FullName,
@@ -80,11 +80,11 @@ pub(in crate::cli) enum Meaning {
     Option(&'static str),
     /// It is these words of ours, in which `{1}` and `{2}` are its values.
     Words(&'static [&'static str]),
-    /// These words of ours for every program of the job.
+    /// Words of `wireup run` that hold for every program of the job.
     Everywhere(&'static [&'static str]),
     /// A part of the label of output lines.
     Label(Tag),
-    /// What its value says about output; where that is unknown it is refused with the advice.
+    /// Options for output that the value stands for; an unknown value is refused with the advice.
     Outputs(
         fn(&OsStr) -> std::option::Option<OutputOptions>,
         &'static str,

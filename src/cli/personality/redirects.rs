@@ -64,7 +64,7 @@ pub(super) fn redirected(
     };
     let (mut output, mut error) = (pattern(Stream::Output)?, pattern(Stream::Error)?);
     let is_merged = error.is_none() && last(Stream::Merged).is_some();
-    let of_ranks = |name: &Option<Vec<u8>>| name.as_deref().is_some_and(is_of_ranks);
+    let of_ranks = |name: &Option<Vec<u8>>| name.as_deref().is_some_and(is_opened_by_each_rank);
     // Without a file of its own, standard error of srun's tasks goes where standard output goes.
     if of_ranks(&output) && (output == error || error.is_none() && (is_srun || is_merged)) {
         let name = output.take().unwrap_or_default();
@@ -82,7 +82,7 @@ pub(super) fn redirected(
     ];
     for (stream, sign, name) in streams {
         match name {
-            Some(name) if is_of_ranks(&name) => {
+            Some(name) if is_opened_by_each_rank(&name) => {
                 script.push(b' ');
                 script.extend_from_slice(sign.as_bytes());
                 script.extend_from_slice(&shell_word(&name));
@@ -126,7 +126,7 @@ pub(super) fn command(
             command.extend_from_slice(&shell_word(word));
             command.push(b' ');
         }
-        script.extend_from_slice(format!("if {}; then ", is_among(ranks)).as_bytes());
+        script.extend_from_slice(format!("if {}; then ", write_rank_test(ranks)).as_bytes());
         script.extend_from_slice(&start(&command));
         script.extend_from_slice(b"; fi; ");
     }
@@ -141,8 +141,8 @@ pub(super) fn command(
     Some(OsString::from_vec(line))
 }
 
-/// A shell's test of the rank.
-fn is_among(ranks: &RankSet) -> String {
+/// Writes a shell's test of whether a rank is in the set.
+fn write_rank_test(ranks: &RankSet) -> String {
     let tests = ranks.ranges().map(|range| {
         let (first, last) = (range.start(), range.end());
         // `&&` and `||` have the same precedence.
@@ -175,8 +175,8 @@ fn plain(pattern: &[u8]) -> OsString {
     OsString::from_vec(name)
 }
 
-/// Whether each rank opens the file: there are several, or nothing that two of them could spoil.
-fn is_of_ranks(name: &[u8]) -> bool {
+/// Whether each rank may open the file: it has a name for each rank, or writers cannot spoil it.
+fn is_opened_by_each_rank(name: &[u8]) -> bool {
     let mut bytes = name.iter();
     while let Some(&byte) = bytes.next() {
         if byte == b'%' && matches!(bytes.next(), Some(b'r' | b'h' | b'n')) {
@@ -287,7 +287,7 @@ mod tests {
     fn shell_test_of_rank_agrees_with_rank_set() {
         for text in ["2-3,0", "0-9,2-3", "0,4-7,9", "5", "1-3,2-8"] {
             let set: RankSet = text.parse().unwrap();
-            let test = is_among(&set).replace("%r", "$r");
+            let test = write_rank_test(&set).replace("%r", "$r");
             let ranks: Vec<String> = (0..12).map(|rank| rank.to_string()).collect();
             let ranks = ranks.join(" ");
             let script = format!("for r in {ranks}; do if {test}; then echo $r; fi; done");
@@ -308,10 +308,10 @@ mod tests {
     #[test]
     fn percent_sign_before_code_letter_is_no_code() {
         for name in ["o%%r", "o%%h", "o%%n", "o%%"] {
-            assert!(!is_of_ranks(name.as_bytes()), "{name}");
+            assert!(!is_opened_by_each_rank(name.as_bytes()), "{name}");
         }
         for name in ["o%r", "o%%%r", "%%%h", "%n", "/dev/null"] {
-            assert!(is_of_ranks(name.as_bytes()), "{name}");
+            assert!(is_opened_by_each_rank(name.as_bytes()), "{name}");
         }
         let (job, ranks, files) = of(&[(Stream::Output, "o.%%r")], false);
         assert_eq!((job.as_str(), ranks.as_str()), ("", ""));

@@ -345,7 +345,7 @@ fn verbosity(text: &str) -> (bool, &str) {
     (is_shown, rest)
 }
 
-/// What srun binds tasks to. Source: srun(1), --cpu-bind.
+/// Translates the value of `srun --cpu-bind`, which says to which CPUs tasks are bound. Source: srun(1).
 pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
     let (is_shown, rest) = verbosity(text);
     let mut result: Vec<OsString> = Vec::new();

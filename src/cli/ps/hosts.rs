@@ -85,7 +85,7 @@ impl HostJobs {
 /// Prints the jobs; exit code 1 if a host was not reached.
 ///
 /// # Errors
-/// As [`HostJobs::list`].
+/// The errors of [`HostJobs::list`].
 pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Result<u8, RunFailure> {
     let HostJobs {
         records, missed, ..

@@ -1,5 +1,6 @@
 //! A run that goes on: what it printed so far, signals to it, and its end.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -167,6 +168,11 @@ impl Running {
     /// The directory the run was started in.
     pub fn work(&self) -> &std::path::Path {
         self.sandbox.work()
+    }
+
+    /// Words in front of a command of the test's own that find the run's `/dev/shm`; the process of the command stays the same.
+    pub fn mount_prefix(&self) -> Vec<OsString> {
+        self.sandbox.mount_prefix()
     }
 
     /// Lets cleaning up take this long after the process has ended, see `Run::clean_within`.
