@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Pid, Signal};
 use tokio::sync::Notify;
@@ -25,12 +26,13 @@ use tracing::{debug, warn};
 use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, spawn, wireup};
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
+use wireup::sys::procfs::process;
 use wireup::sys::spawn::{Child, wait};
 use wireup_core::fabric::credential::NAMES;
 use wireup_core::link::steps::{Account, HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
-/// How long the helper may take for an order, which is a fork at most.
+/// How often a helper that has not answered is looked at, and how long one may take to end. An order is a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Where steps and launchers come from.
@@ -327,7 +329,6 @@ impl Helper {
     fn start(program: &Path) -> Option<Self> {
         let start = || {
             let (socket, theirs) = UnixStream::pair()?;
-            socket.set_read_timeout(Some(LIMIT))?;
             socket.set_write_timeout(Some(LIMIT))?;
             let says = io::stderr().as_fd().try_clone_to_owned()?;
             let program = wireup(program, SERVER_COMMAND, theirs.into(), says)?;
@@ -349,6 +350,7 @@ impl Helper {
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
         send(&self.socket, &encode(order), descriptors)?;
+        await_answer(&self.socket, &self.child, LIMIT)?;
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let (body, descriptors) = receive(&self.socket)?.ok_or_else(ended)?;
         let answer = decode(&body).map_err(io::Error::other)?;
@@ -384,6 +386,30 @@ impl Drop for Steps {
             let _ = collect(accounts);
         }
     }
+}
+
+/// Waits for the answer or the end of a helper.
+///
+/// A helper that only runs slowly is not given up: it may have made a process already, which would stay without its parent's
+/// knowledge, with the link of the process that is made in its place.
+///
+/// # Errors
+/// The system's, and when the helper is stopped after `interval`.
+pub(super) fn await_answer(
+    socket: &UnixStream,
+    helper: &Child,
+    interval: Duration,
+) -> io::Result<()> {
+    let interval = Timespec::try_from(interval).map_err(io::Error::other)?;
+    let pid = helper.pid.as_raw_nonzero().get();
+    let mut ready = [PollFd::new(socket, PollFlags::IN)];
+    while retry_on_intr(|| poll(&mut ready, Some(&interval)))? == 0 {
+        if process(pid).is_none_or(|found| found.is_stopped() || found.has_ended()) {
+            let message = format!("the helper (pid {pid}) is stopped");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+    }
+    Ok(())
 }
 
 /// Waits a while for the end of a process that ends by itself; whether it has.

@@ -1,11 +1,12 @@
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wireup::sys::spawn::{ExitStatus, wait};
 
-use super::steps::{Started, Steps};
+use super::steps::{Started, Steps, await_answer};
 use super::*;
 use wireup_test_support::skip;
 
@@ -206,4 +207,26 @@ async fn whether_a_program_is_executed_is_awaited_without_a_thread() {
     let (what, error) = exec_report.receive().await.unwrap().unwrap();
     assert_eq!((what, error.kind()), ("exec", io::ErrorKind::NotFound));
     end(&child);
+}
+
+/// On a machine that stands still for a while, the helper may have made a process before it can answer.
+#[test]
+fn a_slow_helper_is_waited_for_and_a_stopped_one_is_not() {
+    let interval = Duration::from_millis(20);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (_link, link) = UnixStream::pair().unwrap();
+    let helper = shell(&me(), "sleep 60", link);
+    let answer = std::thread::spawn(move || {
+        std::thread::sleep(10 * interval);
+        (&theirs).write_all(b"made").unwrap();
+        theirs
+    });
+    await_answer(&ours, &helper, interval).unwrap();
+    let _theirs = answer.join().unwrap();
+    (&ours).read_exact(&mut [0; 4]).unwrap();
+
+    rustix::process::pidfd_send_signal(&helper.pidfd, Signal::STOP).unwrap();
+    let error = await_answer(&ours, &helper, interval).unwrap_err();
+    assert!(error.to_string().contains("is stopped"), "{error}");
+    end(&helper);
 }
