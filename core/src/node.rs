@@ -26,6 +26,7 @@ mod keys;
 mod logs;
 mod losses;
 pub(crate) mod names;
+mod node_context;
 mod output;
 mod pmi_state;
 mod queries;
@@ -84,6 +85,7 @@ use crate::pmi::server::{self as pmi};
 use crate::pmix::sidecar::{SidecarLink, UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
 use names::Asker;
+use node_context::NodeContext;
 use spawns::Spawns;
 use stopped::Stopped;
 use tools::Tools;
@@ -139,7 +141,7 @@ enum FenceTicket {
 
 /// One node of one launch.
 pub struct NodeCore {
-    node: NodeId,
+    cx: NodeContext,
     jobs: Roster<JobMember>,
     terms: Terms,
     fences: FenceEngine<FenceTicket>,
@@ -203,7 +205,7 @@ impl NodeCore {
         modex.handle(added, Moment::default(), &mut Vec::new());
         let local_size = job.ranks.local_size(node) as usize;
         Ok(Self {
-            node,
+            cx: NodeContext::new(node),
             jobs: Roster::new(member),
             fences: match terms.survives {
                 true => fences.surviving(),
@@ -244,7 +246,7 @@ impl NodeCore {
         self.link.count(kind)
     }
 
-    fn rank_ended(&mut self, at: NodeRank, end: RankEnd, now: Moment, actions: &mut Vec<Action>) {
+    fn rank_ended(&mut self, at: NodeRank, end: RankEnd) {
         let process = self.process(at);
         let was_active = self.pmi_state(at).active;
         self.ended.insert(process);
@@ -259,29 +261,30 @@ impl NodeCore {
         if let Some((job, local, pmi)) = self.pmi_of(at) {
             let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
-            self.pmi_effects(job, effects, now, actions);
+            self.pmi_effects(job, effects);
         }
-        self.store_rank_ended(process, now, actions);
-        self.pull_ended(now, actions);
+        self.store_rank_ended(process);
+        self.pull_ended();
         if self.host.is_offered() {
             let proc = self.name_of(process);
-            self.groups(actions, |engine, out| engine.rank_ended(proc, out));
+            self.groups(|engine, out| engine.rank_ended(proc, out));
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
             let proc = self.name_of(process);
-            self.modex(ModexInput::RankGone { proc }, now, actions);
+            self.modex(ModexInput::RankGone { proc });
         }
         let failed = was_active || end != RankEnd::Code(0);
         if died || failed && self.terms.survives {
-            self.tell_of_death(process, end, now, actions);
+            self.tell_of_death(process, end);
         }
         if died {
-            self.tell_groups_of_death(process, now, actions);
+            self.tell_groups_of_death(process);
         }
         if failed && self.terms.survives {
-            actions.push(Action::SendEveryPeer(PeerMessage::Died(process)));
-            self.died(process, now, actions);
+            self.cx
+                .order(Action::SendEveryPeer(PeerMessage::Died(process)));
+            self.died(process);
         }
     }
 }

@@ -29,16 +29,11 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (directive, infos): (u8, &[Info]),
-        actions: &mut Vec<Action>,
     ) {
         let Some(directive) = Directive::of_pmix(directive) else {
-            return self.answer(
-                id,
-                &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED),
-                actions,
-            );
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         };
-        self.ask_for(id, proc, (directive, infos), actions);
+        self.ask_for(id, proc, (directive, infos));
     }
 
     /// A process's request for nodes and slots.
@@ -47,10 +42,9 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (directive, infos): (Directive, &[Info]),
-        actions: &mut Vec<Action>,
     ) {
         let Some(by) = self.named(proc) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         self.allocations.last += 1;
         let ticket = AllocationTicket(self.allocations.last);
@@ -60,7 +54,7 @@ impl NodeCore {
             infos: infos.iter().map(said).collect(),
             timeout: super::upcalls::timeout(infos),
         });
-        actions.push(Action::Tell(FromNode::Allocate {
+        self.cx.order(Action::Tell(FromNode::Allocate {
             ticket,
             by,
             request,
@@ -68,30 +62,25 @@ impl NodeCore {
     }
 
     /// The launcher's answer to a request.
-    pub(super) fn allocated(
-        &mut self,
-        ticket: AllocationTicket,
-        result: &AllocationResult,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn allocated(&mut self, ticket: AllocationTicket, result: &AllocationResult) {
         if let Some(id) = self.allocations.waiting.remove(&ticket) {
             let answer = match result {
                 Ok(allocation) => UpcallAnswer::Infos(Status::SUCCESS, told(allocation)),
                 Err(failure) => UpcallAnswer::Status(status(failure.kind)),
             };
-            self.answer(id, &answer, actions);
+            self.answer(id, &answer);
         }
     }
 
     /// Nothing is given any more.
-    pub(super) fn allocations_tear_down(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn allocations_tear_down(&mut self) {
         let ending = Err(AllocationFailure {
             kind: AllocationFailureKind::Canceled,
             text: String::new(),
         });
         let tickets: Vec<_> = self.allocations.waiting.keys().copied().collect();
         for ticket in tickets {
-            self.allocated(ticket, &ending, actions);
+            self.allocated(ticket, &ending);
         }
     }
 }

@@ -90,9 +90,10 @@ impl NodeCore {
         names.take(ranks.nodes() as usize).cloned().collect()
     }
 
-    pub(super) fn tell_rendezvous(&self, message: ToRendezvous, actions: &mut Vec<Action>) {
+    pub(super) fn tell_rendezvous(&mut self, message: ToRendezvous) {
         let epoch = self.collectives.epoch;
-        actions.push(Action::Tell(FromNode::Rendezvous { epoch, message }));
+        self.cx
+            .order(Action::Tell(FromNode::Rendezvous { epoch, message }));
     }
 
     /// Processes of this node take part in something together with those of other launches.
@@ -102,11 +103,9 @@ impl NodeCore {
         (act, procs): (Act, &[Proc]),
         (status, data): (i32, Vec<u8>),
         timeout: Option<Duration>,
-        now: Moment,
-        actions: &mut Vec<Action>,
     ) {
         let Some(members) = members(procs) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
@@ -114,8 +113,8 @@ impl NodeCore {
         };
         let own = self.own_part(&members);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
-        if !own.nodes.contains(&self.node) || act != Act::Connect && !all_known {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+        if !own.nodes.contains(&self.cx.node) || act != Act::Connect && !all_known {
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         let key = (act, members.clone());
         self.collectives
@@ -131,7 +130,7 @@ impl NodeCore {
             data,
             timeout: timeout.map(|timeout| timeout.after),
         };
-        self.send_collective(HEAD, message, now, actions);
+        self.send_collective(HEAD, message);
     }
 
     /// This launch's part in what these do together.
@@ -160,27 +159,16 @@ impl NodeCore {
         Own { nodes, jobs }
     }
 
-    fn send_collective(
-        &mut self,
-        to: NodeId,
-        message: CollectiveMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        if to == self.node {
-            return self.collective_message(to, message, now, actions);
+    fn send_collective(&mut self, to: NodeId, message: CollectiveMessage) {
+        if to == self.cx.node {
+            return self.collective_message(to, message);
         }
         let message = PeerMessage::Collective(message);
-        actions.push(Action::SendPeer { to, message });
+        self.cx.order(Action::SendPeer { to, message });
     }
 
-    pub(super) fn collective_message(
-        &mut self,
-        from: NodeId,
-        message: CollectiveMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn collective_message(&mut self, from: NodeId, message: CollectiveMessage) {
+        let now = self.cx.now;
         match message {
             CollectiveMessage::Arrive {
                 act,
@@ -188,35 +176,33 @@ impl NodeCore {
                 status,
                 data,
                 timeout,
-            } if self.node == HEAD => {
+            } if self.cx.node == HEAD => {
                 let own = self.own_part(&members);
                 let deadline = timeout.map(|timeout| now + timeout);
-                self.with_hub(now, actions, |hub, out| {
+                self.with_hub(|hub, out| {
                     hub.arrive((act, members), own, (from, status, data), deadline, out);
                 });
             }
-            CollectiveMessage::Registered { key, result } if self.node == HEAD => {
-                self.with_hub(now, actions, |hub, out| {
+            CollectiveMessage::Registered { key, result } if self.cx.node == HEAD => {
+                self.with_hub(|hub, out| {
                     hub.registered(&key, from, result, out);
                 });
             }
-            CollectiveMessage::Fetch { serial, proc } if self.node == HEAD => {
+            CollectiveMessage::Fetch { serial, proc } if self.cx.node == HEAD => {
                 self.collectives.last += 1;
                 let number = self.collectives.last;
                 let to = proc.nspace.clone();
                 let asked = (from, serial, to.clone());
                 self.collectives.fetches.insert(number, asked);
                 let serial = number;
-                self.relay(to, &Packet::Fetch { serial, proc }, actions);
+                self.relay(to, &Packet::Fetch { serial, proc });
             }
             CollectiveMessage::Register { key, jobs } if from == HEAD => {
-                self.register_far(key, &jobs, now, actions);
+                self.register_far(key, &jobs);
             }
-            CollectiveMessage::Forget { jobs } if from == HEAD => {
-                self.forget_far(&jobs, now, actions)
-            }
+            CollectiveMessage::Forget { jobs } if from == HEAD => self.forget_far(&jobs),
             CollectiveMessage::Release { key, outcome } if from == HEAD => {
-                self.collective_ended(key, outcome, actions);
+                self.collective_ended(key, outcome);
             }
             CollectiveMessage::Fetched { serial, result } if from == HEAD => {
                 if let Some((id, _)) = self.collectives.fetching.remove(&serial) {
@@ -224,7 +210,7 @@ impl NodeCore {
                         Ok(data) => UpcallAnswer::Data(data),
                         Err(status) => UpcallAnswer::Status(Status(status)),
                     };
-                    self.answer(id, &answer, actions);
+                    self.answer(id, &answer);
                 }
             }
             // Not to this node, or not from that one.
@@ -233,20 +219,14 @@ impl NodeCore {
     }
 
     /// libpmix requests the data of a process of another launch.
-    pub(super) fn fetch_far(
-        &mut self,
-        id: UpcallId,
-        proc: &Proc,
-        timeout: Option<Duration>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn fetch_far(&mut self, id: UpcallId, proc: &Proc, timeout: Option<Duration>) {
+        let now = self.cx.now;
         let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
         let Some((nspace, proc::ProcRank::One(rank))) = named else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         if !self.collectives.known.contains(&nspace) {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         self.collectives.last += 1;
         let serial = self.collectives.last;
@@ -254,10 +234,10 @@ impl NodeCore {
         self.collectives.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);
         let message = CollectiveMessage::Fetch { serial, proc };
-        self.send_collective(HEAD, message, now, actions);
+        self.send_collective(HEAD, message);
     }
 
-    fn collective_ended(&mut self, key: Key, outcome: Outcome, actions: &mut Vec<Action>) {
+    fn collective_ended(&mut self, key: Key, outcome: Outcome) {
         let act = key.act;
         let named = (key.act, key.members);
         let waiting = self.collectives.waiting.get_mut(&named);
@@ -275,47 +255,39 @@ impl NodeCore {
             Ok((0, data)) if act == Act::Fence => UpcallAnswer::Data(data),
             Ok((status, _)) | Err(status) => UpcallAnswer::Status(Status(status)),
         };
-        self.answer(id, &answer, actions);
+        self.answer(id, &answer);
     }
 
     /// A node of this launch is gone for good.
-    pub(super) fn collectives_node_lost(
-        &mut self,
-        node: NodeId,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn collectives_node_lost(&mut self, node: NodeId) {
         let lost = Status::ERR_LOST_CONNECTION.0;
         if node == HEAD {
-            return self.collectives_tear_down(actions);
+            return self.collectives_tear_down();
         }
-        self.with_hub(now, actions, |hub, out| hub.node_lost(node, lost, out));
+        self.with_hub(|hub, out| hub.node_lost(node, lost, out));
     }
 
-    pub(super) fn collectives_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn collectives_tick(&mut self) {
+        let now = self.cx.now;
         let timeout = Status::ERR_TIMEOUT.0;
-        self.with_hub(now, actions, |hub, out| hub.tick(now, timeout, out));
+        self.with_hub(|hub, out| hub.tick(now, timeout, out));
         let fetching = self.collectives.fetching.iter();
         let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
             self.collectives.fetching.remove(&serial);
-            self.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT), actions);
+            self.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
         }
     }
 
     /// The launch ends: all waiting requests fail.
-    pub(super) fn collectives_tear_down(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn collectives_tear_down(&mut self) {
         let waiting = std::mem::take(&mut self.collectives.waiting);
         let fetching = std::mem::take(&mut self.collectives.fetching);
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {
-            self.answer(
-                id,
-                &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION),
-                actions,
-            );
+            self.answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
         }
     }
 }

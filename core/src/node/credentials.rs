@@ -48,7 +48,8 @@ impl NodeCore {
     }
 
     /// libpmix knows which of its clients asks.
-    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info], now: Moment) -> UpcallAnswer {
+    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info]) -> UpcallAnswer {
+        let now = self.cx.now;
         let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
@@ -65,7 +66,8 @@ impl NodeCore {
         UpcallAnswer::Credential(token, vec![kind()])
     }
 
-    pub(super) fn validate(&self, token: &[u8], directives: &[Info], now: Moment) -> UpcallAnswer {
+    pub(super) fn validate(&self, token: &[u8], directives: &[Info]) -> UpcallAnswer {
+        let now = self.cx.now;
         let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };

@@ -14,34 +14,29 @@ const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
 
 impl NodeCore {
     /// A process of the launch has died, here or elsewhere.
-    pub(super) fn died(&mut self, process: GlobalRank, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn died(&mut self, process: GlobalRank) {
         if let Some((job, rank)) = self.jobs.find(process)
             && let Some(member) = self.jobs.get_mut(job)
             && let Some(server) = &mut member.pmi
         {
             server.died(rank);
         }
-        self.fence(FenceInput::ProcessDied, now, actions);
+        self.fence(FenceInput::ProcessDied);
     }
 
     /// Nodes are lost, and their processes with them. Every remaining node is notified, so no node forwards
     /// it to others.
-    pub(super) fn died_with_nodes(
-        &mut self,
-        nodes: &[NodeId],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn died_with_nodes(&mut self, nodes: &[NodeId]) {
         if !self.terms.survives {
             return;
         }
-        let own = self.node;
+        let own = self.cx.node;
         for &node in nodes.iter().filter(|node| **node != own) {
             let processes: Vec<GlobalRank> = self.jobs.processes_on(node).collect();
             for process in processes {
-                self.died(process, now, actions);
+                self.died(process);
                 if let Some(event) = self.death(process, WITH_ITS_NODE) {
-                    self.notify(&event, now, actions);
+                    self.notify(&event);
                 }
             }
         }
@@ -53,7 +48,7 @@ impl NodeCore {
             let Some((job, member)) = self.job_named(nspace.as_str()) else {
                 return true;
             };
-            let here = member.context.ranks.ranks_on(self.node);
+            let here = member.context.ranks.ranks_on(self.cx.node);
             let takes_part = |rank: &crate::job::ids::Rank| match ranks {
                 Ranks::All => true,
                 Ranks::Runs(runs) => runs.iter().any(|run| (run.first..=run.last).contains(rank)),

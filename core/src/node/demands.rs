@@ -77,16 +77,15 @@ impl NodeCore {
         proc: &Proc,
         (code, message): (i32, &Text),
         targets: &[Proc],
-        actions: &mut Vec<Action>,
     ) {
         let Some(ranks) = self.targets(proc, targets) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         let by = self.named(proc);
         // A tool does not exit by it.
         let waits = by.is_some() && (targets.is_empty() || ranks.is_none());
         let message = message.to_string();
-        actions.push(match (by, ranks) {
+        self.cx.order(match (by, ranks) {
             (Some(by), None) => Action::Report(Report::Failed(Cause::Aborted {
                 rank: by,
                 code,
@@ -100,14 +99,14 @@ impl NodeCore {
         });
         match waits {
             true => self.aborts.push(id),
-            false => self.answer(id, &UpcallAnswer::Status(Status::SUCCESS), actions),
+            false => self.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
         }
     }
 
     /// All ranks have ended.
-    pub(super) fn answer_aborts(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn answer_aborts(&mut self) {
         for id in std::mem::take(&mut self.aborts) {
-            self.answer(id, &UpcallAnswer::Status(Status::SUCCESS), actions);
+            self.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
         }
     }
 
@@ -118,17 +117,16 @@ impl NodeCore {
         proc: &Proc,
         targets: &[Proc],
         directives: &[Info],
-        actions: &mut Vec<Action>,
     ) {
         let wishes = wishes(directives, &OF_JOBS);
         let (ranks, wishes) = match (self.targets(proc, targets), wishes) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
             (None, _) => {
-                return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+                return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
-            (_, Err(status)) => return self.answer(id, &UpcallAnswer::Status(status), actions),
+            (_, Err(status)) => return self.answer(id, &UpcallAnswer::Status(status)),
         };
-        self.demand(id, proc, (&ranks, wishes), actions);
+        self.demand(id, proc, (&ranks, wishes));
     }
 
     /// `PMIx_Session_control`: the session is the launch, with all its jobs.
@@ -137,19 +135,18 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (session, directives): (u32, &[Info]),
-        actions: &mut Vec<Action>,
     ) {
         if session != OWN_SESSION {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
             let mut infos = directives.to_vec();
             infos.retain(|info| info.key != keys::SESSION_EXTEND && info.key != OF_SESSIONS.id);
-            return self.ask_for(id, proc, (Directive::Extend, &infos), actions);
+            return self.ask_for(id, proc, (Directive::Extend, &infos));
         }
         match wishes(directives, &OF_SESSIONS) {
-            Ok(wishes) => self.demand(id, proc, (&None, wishes), actions),
-            Err(status) => self.answer(id, &UpcallAnswer::Status(status), actions),
+            Ok(wishes) => self.demand(id, proc, (&None, wishes)),
+            Err(status) => self.answer(id, &UpcallAnswer::Status(status)),
         }
     }
 
@@ -158,14 +155,13 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
-        actions: &mut Vec<Action>,
     ) {
         let by = self.named(proc);
-        actions.extend(wishes.into_iter().map(|what| {
+        self.cx.actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
             Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
         }));
-        self.answer(id, &UpcallAnswer::Status(Status::SUCCESS), actions);
+        self.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
     }
 
     /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if

@@ -38,35 +38,23 @@ pub(super) enum Direction {
 impl NodeCore {
     /// Starts the sidecar of a launch that a tool directs; [`NodeCore::direct`] follows. `by` is for the
     /// node to whose server the tool talks. How long the tool takes is its own affair.
-    pub fn start_directed(
-        &mut self,
-        init: &Control,
-        by: Option<&Director>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn start_directed(&mut self, init: &Control, by: Option<&Director>) {
         if let Some(by) = by {
             let attach = by.uri.is_none();
             self.direction = Direction::Awaited { attach };
         }
-        self.control(init, now, actions);
+        self.control(init);
     }
 
     /// The first job as the tool wants it, which `register` makes known to the sidecar.
-    pub fn direct(
-        &mut self,
-        context: Arc<JobContext>,
-        register: &Control,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn direct(&mut self, context: Arc<JobContext>, register: &Control) {
         let first = self.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
-        self.start_sidecar(std::slice::from_ref(register), now, actions);
+        self.start_sidecar(std::slice::from_ref(register));
     }
 
     /// The server runs, and has no job yet: tells the tool, if it is to attach.
-    pub(super) fn awaits_directives(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn awaits_directives(&mut self) {
         if !matches!(self.direction, Direction::Awaited { attach: true }) {
             return;
         }
@@ -78,16 +66,11 @@ impl NodeCore {
             range: DataRange::SESSION,
             infos: vec![Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true))],
         };
-        self.control(&control, now, actions);
+        self.control(&control);
     }
 
     /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
-    pub(super) fn directed(
-        &mut self,
-        source: &Proc,
-        infos: &[Info],
-        actions: &mut Vec<Action>,
-    ) -> bool {
+    pub(super) fn directed(&mut self, source: &Proc, infos: &[Info]) -> bool {
         let Direction::Awaited { attach } = self.direction else {
             return false;
         };
@@ -98,19 +81,19 @@ impl NodeCore {
                 return false;
             }
             // The server has connected to it, and libpmix does not report that.
-            self.tools.attach(source, actions);
+            self.tools.attach(source, &mut self.cx);
         }
         self.direction = Direction::Given(source.clone());
         let said = match directives {
             Some(Value::Infos(infos)) => infos.iter().map(said).collect(),
             _ => Vec::new(),
         };
-        actions.push(Action::Tell(FromNode::Directed(said)));
+        self.cx.order(Action::Tell(FromNode::Directed(said)));
         true
     }
 
     /// All ranks of the first job run: notifies the tool that directs the launch.
-    pub(super) fn launched(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn launched(&mut self) {
         let Direction::Given(tool) = &self.direction else {
             return;
         };
@@ -125,6 +108,6 @@ impl NodeCore {
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ],
         };
-        self.control(&control, now, actions);
+        self.control(&control);
     }
 }

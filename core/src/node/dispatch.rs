@@ -12,20 +12,39 @@ use crate::pmix::value::Status;
 impl NodeCore {
     /// Handles one event and appends the resulting actions.
     pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
+        self.with_actions(now, actions, |core| core.dispatch(event));
+    }
+
+    /// Does something at a time and appends the resulting actions.
+    pub fn with_actions<T>(
+        &mut self,
+        now: Moment,
+        actions: &mut Vec<Action>,
+        part: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.cx.now = now;
+        std::mem::swap(&mut self.cx.actions, actions);
+        let result = part(self);
+        std::mem::swap(&mut self.cx.actions, actions);
+        result
+    }
+
+    fn dispatch(&mut self, event: Event<'_>) {
+        let now = self.cx.now;
         match event {
             Event::PmiReceived { rank, bytes } => {
                 self.heard[rank.index()] = Some(now);
                 if let Some((job, local, pmi)) = self.pmi_of(rank) {
                     let mut effects = Vec::new();
                     pmi.receive(local, bytes, &mut effects);
-                    self.pmi_effects(job, effects, now, actions);
+                    self.pmi_effects(job, effects);
                 }
             }
             Event::PmiFinalized { rank } => {
                 if let Some((job, local, pmi)) = self.pmi_of(rank) {
                     let mut effects = Vec::new();
                     pmi.finalized(local, &mut effects);
-                    self.pmi_effects(job, effects, now, actions);
+                    self.pmi_effects(job, effects);
                 }
             }
             Event::PmiClient { rank, has_groups } => {
@@ -35,53 +54,53 @@ impl NodeCore {
             }
             Event::RankStarted { rank, pid } => {
                 self.rank_started(rank, pid);
-                self.started_stopped(rank, now, actions);
+                self.started_stopped(rank);
             }
-            Event::Fed { number, rank, fed } => self.fed((number, rank), fed, actions),
-            Event::RankEnded { rank, end } => self.rank_ended(rank, end, now, actions),
+            Event::Fed { number, rank, fed } => self.fed((number, rank), fed),
+            Event::RankEnded { rank, end } => self.rank_ended(rank, end),
             Event::Printed {
                 rank,
                 channel,
                 bytes,
-            } => self.output(rank, channel, bytes, now, actions),
+            } => self.output(rank, channel, bytes),
             Event::ControlReceived(bytes) => {
                 let events = self.link.on_control_bytes(bytes);
-                self.sidecar_replied(events, now, actions);
+                self.sidecar_replied(events);
             }
             Event::UpcallReceived(bytes) => {
                 let events = self.link.on_upcall_bytes(bytes);
-                self.sidecar_replied(events, now, actions);
+                self.sidecar_replied(events);
             }
-            Event::SidecarSeen(doing) => self.sidecar_inspected(doing, now, actions),
-            Event::SidecarClosed => self.sidecar_closed(now),
-            Event::SidecarEnded { how, end } => self.sidecar_ended(how, end, now, actions),
-            Event::Peer { from, message } => self.peer_message(from, message, now, actions),
-            Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason, now, actions),
-            Event::StartsKnown(asked) => self.starts_known(asked, now, actions),
+            Event::SidecarSeen(doing) => self.sidecar_inspected(doing),
+            Event::SidecarClosed => self.sidecar_closed(),
+            Event::SidecarEnded { how, end } => self.sidecar_ended(how, end),
+            Event::Peer { from, message } => self.peer_message(from, message),
+            Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
+            Event::StartsKnown(asked) => self.starts_known(asked),
             Event::Weighed {
                 asked,
                 server,
                 processes,
-            } => self.weighed(asked, server, &processes, now, actions),
+            } => self.weighed(asked, server, &processes),
             Event::Told(told) => match told {
-                ToNode::Rendezvous(message) => self.rendezvous_said(message, now, actions),
-                ToNode::RendezvousLost => self.rendezvous_lost(now, actions),
-                ToNode::Spawned { ticket, result } => self.spawned(ticket, &result, now, actions),
-                ToNode::Allocated { ticket, result } => self.allocated(ticket, &result, actions),
-                ToNode::Launched => self.launched(now, actions),
+                ToNode::Rendezvous(message) => self.rendezvous_said(message),
+                ToNode::RendezvousLost => self.rendezvous_lost(),
+                ToNode::Spawned { ticket, result } => self.spawned(ticket, &result),
+                ToNode::Allocated { ticket, result } => self.allocated(ticket, &result),
+                ToNode::Launched => self.launched(),
             },
-            Event::JobOver(job) => self.job_over(job, now, actions),
-            Event::JobsEnded(ends) => self.tell_tools_of_ends(ends, now, actions),
-            Event::LaunchEnded => self.launch_ended(now, actions),
+            Event::JobOver(job) => self.job_over(job),
+            Event::JobsEnded(ends) => self.tell_tools_of_ends(ends),
+            Event::LaunchEnded => self.launch_ended(),
             Event::Tick => {
-                self.fence(FenceInput::Tick, now, actions);
-                self.modex(ModexInput::Tick, now, actions);
-                self.store_tick(now, actions);
-                self.groups(actions, |engine, out| engine.tick(now, out));
-                self.collectives_tick(now, actions);
-                self.ask_nodes(now, actions, |engine, out| engine.tick(now, out));
-                self.tell_kept_ends(false, now, actions);
-                self.sidecar_tick(now, actions);
+                self.fence(FenceInput::Tick);
+                self.modex(ModexInput::Tick);
+                self.store_tick();
+                self.groups(|engine, out| engine.tick(now, out));
+                self.collectives_tick();
+                self.ask_nodes(|engine, out| engine.tick(now, out));
+                self.tell_kept_ends(false);
+                self.sidecar_tick();
             }
         }
     }
@@ -103,13 +122,7 @@ impl NodeCore {
         .min()
     }
 
-    fn peer_message(
-        &mut self,
-        from: NodeId,
-        message: PeerMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn peer_message(&mut self, from: NodeId, message: PeerMessage) {
         match message {
             // Ranks that have ended get no answer to a fence.
             PeerMessage::Fence(message)
@@ -117,54 +130,48 @@ impl NodeCore {
                     .last_node()
                     .is_some_and(|last| last.0 >= self.jobs.nodes()) => {}
             PeerMessage::Fence(message) => {
-                self.fence(FenceInput::Message { from, message }, now, actions);
+                self.fence(FenceInput::Message { from, message });
             }
             PeerMessage::Modex(message) => {
-                self.modex(ModexInput::Message { from, message }, now, actions);
+                self.modex(ModexInput::Message { from, message });
             }
-            PeerMessage::Store(message) => self.store_message(from, message, now, actions),
-            PeerMessage::Group(message) => self.group_message(from, message, now, actions),
-            PeerMessage::Collective(message) => {
-                self.collective_message(from, message, now, actions)
-            }
-            PeerMessage::Query(message) => self.query_message(from, message, now, actions),
+            PeerMessage::Store(message) => self.store_message(from, message),
+            PeerMessage::Group(message) => self.group_message(from, message),
+            PeerMessage::Collective(message) => self.collective_message(from, message),
+            PeerMessage::Query(message) => self.query_message(from, message),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
-                self.node_stopped(from, &event, now, actions);
+                self.node_stopped(from, &event);
             }
-            PeerMessage::Notify(event) => self.notify(&event, now, actions),
+            PeerMessage::Notify(event) => self.notify(&event),
             PeerMessage::Died(process) => {
                 if self.jobs.node_of(process) == Some(from) {
-                    self.died(process, now, actions);
+                    self.died(process);
                 }
             }
-            PeerMessage::Output(message) => self.output_message(from, message, now, actions),
-            PeerMessage::Key(message) => self.key_message(from, message, now, actions),
-            PeerMessage::Epoch(message) => self.epoch_message(from, message, now, actions),
-            PeerMessage::Input(message) => self.input_message(from, message, actions),
+            PeerMessage::Output(message) => self.output_message(from, message),
+            PeerMessage::Key(message) => self.key_message(from, message),
+            PeerMessage::Epoch(message) => self.epoch_message(from, message),
+            PeerMessage::Input(message) => self.input_message(from, message),
         }
     }
 
-    pub(super) fn modex(
-        &mut self,
-        input: ModexInput<ModexTicket>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn modex(&mut self, input: ModexInput<ModexTicket>) {
+        let now = self.cx.now;
         let mut outputs = Vec::new();
         self.modex.handle(input, now, &mut outputs);
         for output in outputs {
             match output {
                 ModexOutput::Send { to, message } => {
-                    actions.push(Action::SendPeer {
+                    self.cx.order(Action::SendPeer {
                         to,
                         message: PeerMessage::Modex(message),
                     });
                 }
-                ModexOutput::AskHost { proc } => self.ask_sidecar(proc, now, actions),
+                ModexOutput::AskHost { proc } => self.ask_sidecar(proc),
                 ModexOutput::Complete { ticket, result } => match ticket {
-                    ModexTicket::Pmix(id) => self.modex_answer(id, result, actions),
+                    ModexTicket::Pmix(id) => self.modex_answer(id, result),
                     ModexTicket::Far { to, serial } => {
-                        self.answer_far(to, serial, result, actions);
+                        self.answer_far(to, serial, result);
                     }
                 },
             }

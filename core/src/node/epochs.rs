@@ -33,57 +33,51 @@ pub(super) struct Epochs {
 
 impl NodeCore {
     /// A process speaks for a rank of this node in place of another one.
-    pub(super) fn begin_epoch(&mut self, asker: Asker, now: Moment, actions: &mut Vec<Action>) {
-        if self.node == HEAD {
-            let epoch = self.next_epoch(now, actions);
-            return self.epoch_begun(asker, epoch, now, actions);
+    pub(super) fn begin_epoch(&mut self, asker: Asker) {
+        if self.cx.node == HEAD {
+            let epoch = self.next_epoch();
+            return self.epoch_begun(asker, epoch);
         }
         self.epochs.asked += 1;
         let number = self.epochs.asked;
         self.epochs.waiting.insert(number, asker);
         let message = PeerMessage::Epoch(EpochMessage::Begin { number });
-        actions.push(Action::SendPeer { to: HEAD, message });
+        self.cx.order(Action::SendPeer { to: HEAD, message });
     }
 
-    pub(super) fn epoch_message(
-        &mut self,
-        from: NodeId,
-        message: EpochMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn epoch_message(&mut self, from: NodeId, message: EpochMessage) {
         if !self.terms.restartable {
             return;
         }
         match message {
-            EpochMessage::Begin { number } if self.node == HEAD => {
-                let epoch = self.next_epoch(now, actions);
+            EpochMessage::Begin { number } if self.cx.node == HEAD => {
+                let epoch = self.next_epoch();
                 let message = PeerMessage::Epoch(EpochMessage::Begun { number, epoch });
-                actions.push(Action::SendPeer { to: from, message });
+                self.cx.order(Action::SendPeer { to: from, message });
             }
             EpochMessage::Begun { number, epoch } if from == HEAD => {
                 if let Some(asker) = self.epochs.waiting.remove(&number) {
-                    self.epoch_begun(asker, epoch, now, actions);
+                    self.epoch_begun(asker, epoch);
                 }
             }
             _ => {}
         }
     }
 
-    fn next_epoch(&mut self, now: Moment, actions: &mut Vec<Action>) -> u64 {
+    fn next_epoch(&mut self) -> u64 {
         let epoch = self.fences.epoch().saturating_add(1);
-        self.fence(FenceInput::Renew { epoch }, now, actions);
+        self.fence(FenceInput::Renew { epoch });
         epoch
     }
 
-    fn epoch_begun(&mut self, asker: Asker, epoch: u64, now: Moment, actions: &mut Vec<Action>) {
-        self.fence(FenceInput::Renew { epoch }, now, actions);
+    fn epoch_begun(&mut self, asker: Asker, epoch: u64) {
+        self.fence(FenceInput::Renew { epoch });
         let Asker { job, rank, number } = asker;
         let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
         let mut effects = Vec::new();
         server.renewed(rank, number, &mut effects);
-        self.pmi_effects(job, effects, now, actions);
+        self.pmi_effects(job, effects);
     }
 }
 

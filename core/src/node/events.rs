@@ -20,7 +20,7 @@ use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
 impl NodeCore {
     /// An event raised here: libpmix notifies this node's clients, and this function the other
     /// nodes.
-    pub(super) fn forward(&mut self, event: Notification, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn forward(&mut self, event: Notification) {
         let everywhere = [
             DataRange::NAMESPACE,
             DataRange::SESSION,
@@ -35,33 +35,28 @@ impl NodeCore {
             .is_none_or(|_| self.local_of(&event.source).is_some())
             || self.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
-            self.groups_hear(&event, now, actions);
-            self.carry(&Arc::new(event), actions);
+            self.groups_hear(&event);
+            self.carry(&Arc::new(event));
         }
     }
 
-    pub(super) fn carry(&self, event: &Arc<Notification>, actions: &mut Vec<Action>) {
+    pub(super) fn carry(&mut self, event: &Arc<Notification>) {
         let message = PeerMessage::Notify(Arc::clone(event));
-        actions.push(Action::SendEveryPeer(message));
+        self.cx.order(Action::SendEveryPeer(message));
     }
 
     /// An event of another node, or of the host itself.
-    pub(super) fn notify(&mut self, event: &Notification, now: Moment, actions: &mut Vec<Action>) {
-        self.groups_hear(event, now, actions);
+    pub(super) fn notify(&mut self, event: &Notification) {
+        self.groups_hear(event);
         if event.code == Status::DEBUGGER_RELEASE {
             self.rank_released(&event.infos);
         }
-        if !self.keeps_end(event, now) {
-            self.notify_now(event, now, actions);
+        if !self.keeps_end(event) {
+            self.notify_now(event);
         }
     }
 
-    pub(super) fn notify_now(
-        &mut self,
-        event: &Notification,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn notify_now(&mut self, event: &Notification) {
         if self.host.state != SidecarState::Ready {
             return;
         }
@@ -71,22 +66,16 @@ impl NodeCore {
             range: event.range,
             infos: event.infos.clone(),
         };
-        self.control(&control, now, actions);
+        self.control(&control);
     }
 
     /// A rank of this node died between init and finalize: if the job continues, processes that
     /// registered for it are notified.
-    pub(super) fn tell_of_death(
-        &mut self,
-        process: GlobalRank,
-        end: RankEnd,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_of_death(&mut self, process: GlobalRank, end: RankEnd) {
         if let Some(event) = self.death(process, end) {
             let event = Arc::new(event);
-            self.carry(&event, actions);
-            self.notify(&event, now, actions);
+            self.carry(&event);
+            self.notify(&event);
         }
     }
 

@@ -122,13 +122,7 @@ pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
 
 impl NodeCore {
     /// Some local members have entered a barrier or ring, and others have not.
-    pub(super) fn pmi_begun(
-        &mut self,
-        job: JobNumber,
-        collective: Collective,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
         let (series, nodes) = self.meeting_of(job, &collective);
         let input = FenceInput::Begin {
             series,
@@ -136,7 +130,7 @@ impl NodeCore {
             timeout: self.terms.timeout(),
             ticket: FenceTicket::Pmi(job, collective),
         };
-        self.fence(input, now, actions);
+        self.fence(input);
     }
 
     /// The participants of a barrier or ring, and their nodes.
@@ -154,7 +148,7 @@ impl NodeCore {
             Collective::Barrier {
                 scope: CollectiveScope::Node,
                 ..
-            } => Nodes::new([self.node]),
+            } => Nodes::new([self.cx.node]),
             _ => Some(member.world.1.clone()),
         };
         let nodes = nodes.expect("a process that entered it has a node");
@@ -162,21 +156,15 @@ impl NodeCore {
     }
 
     /// The local ranks that are missing in a fence.
-    pub(super) fn describe(
-        &mut self,
-        id: FenceId,
-        collect: bool,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn describe(&mut self, id: FenceId, collect: bool) {
         if self.terms.survives && self.is_vacant(&id.series.participants) {
-            return self.fence(FenceInput::Vacant { id }, now, actions);
+            return self.fence(FenceInput::Vacant { id });
         }
         let absences = match collective_of(&id.series) {
-            Some((job, collective)) => self.absent_from(job.as_str(), &collective, now),
-            None => self.absent_from_pmix(&id, collect, now),
+            Some((job, collective)) => self.absent_from(job.as_str(), &collective),
+            None => self.absent_from_pmix(&id, collect),
         };
-        self.fence(FenceInput::Described { id, absences }, now, actions);
+        self.fence(FenceInput::Described { id, absences });
     }
 
     /// The local processes that take part in a barrier or ring and have not entered it.
@@ -190,18 +178,18 @@ impl NodeCore {
         absent.map(|local| NodeRank(first.0 + local.0)).collect()
     }
 
-    fn absent_from(&self, job: &str, collective: &Collective, now: Moment) -> Absences {
+    fn absent_from(&self, job: &str, collective: &Collective) -> Absences {
         let mut absences = Absences::default();
         for rank in self.missing_from(job, collective) {
             if let Some((local, server)) = self.pmi_seen(rank) {
                 let (last, overdue) = server.state(local).whereabouts();
-                absences.add(self.absent(rank, last, now), overdue);
+                absences.add(self.absent(rank, last), overdue);
             }
         }
         absences
     }
 
-    fn absent_from_pmix(&self, id: &FenceId, collect: bool, now: Moment) -> Absences {
+    fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> Absences {
         let mut absences = Absences::default();
         let mut here = 0;
         for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
@@ -217,10 +205,10 @@ impl NodeCore {
                 PmixState::Finalized => ("finalized", false),
                 PmixState::Died => ("has ended", true),
             };
-            absences.add(self.absent(local, last.to_owned(), now), overdue);
+            absences.add(self.absent(local, last.to_owned()), overdue);
         }
         if absences.is_empty() && here > 0 {
-            absences.nodes.add(self.node, 0);
+            absences.nodes.add(self.cx.node, 0);
             // The first fence of all comes at once after the start, and a rank that exchanges data
             // is in the middle of it; a barrier later on may wait for work.
             absences.overdue = id.generation == 0 || collect;
@@ -228,7 +216,8 @@ impl NodeCore {
         absences
     }
 
-    fn absent(&self, local: NodeRank, last: String, now: Moment) -> Absent {
+    fn absent(&self, local: NodeRank, last: String) -> Absent {
+        let now = self.cx.now;
         let heard = self.heard[local.index()];
         Absent {
             rank: self.process(local),
@@ -251,13 +240,7 @@ impl NodeCore {
     }
 
     /// A fence takes long: said once for the job, by the node that finds it first.
-    pub(super) fn fence_is_late(
-        &mut self,
-        id: &FenceId,
-        waited: Duration,
-        absences: Absences,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn fence_is_late(&mut self, id: &FenceId, waited: Duration, absences: Absences) {
         let pmi = collective_of(&id.series).is_some();
         let late = LateFence {
             kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
@@ -265,7 +248,7 @@ impl NodeCore {
             ranks: self.size_of(&id.series.participants),
             absences,
         };
-        actions.push(Action::Tell(FromNode::FenceLate(late)));
+        self.cx.order(Action::Tell(FromNode::FenceLate(late)));
     }
 
     /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
@@ -325,51 +308,42 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn fence(
-        &mut self,
-        input: FenceInput<FenceTicket>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
+        let now = self.cx.now;
         let mut outputs = Vec::new();
         self.fences.handle(input, now, &mut outputs);
         for output in outputs {
             match output {
                 fence::FenceOutput::Send { to, message } => {
-                    actions.push(Action::SendPeer {
+                    self.cx.order(Action::SendPeer {
                         to,
                         message: super::PeerMessage::Fence(message),
                     });
                 }
                 fence::FenceOutput::SendAll(message) => {
                     let message = super::PeerMessage::Fence(message);
-                    actions.push(Action::SendEveryPeer(message));
+                    self.cx.order(Action::SendEveryPeer(message));
                 }
                 fence::FenceOutput::Complete { ticket, result } => {
-                    self.fence_ended(ticket, result, now, actions);
+                    self.fence_ended(ticket, result);
                 }
                 fence::FenceOutput::Describe { id, collect } => {
-                    self.describe(id, collect, now, actions);
+                    self.describe(id, collect);
                 }
                 fence::FenceOutput::Passed { id, nodes, times } => {
-                    actions.push(Action::Tell(self.fence_passed(id, nodes, times)));
+                    self.cx
+                        .order(Action::Tell(self.fence_passed(id, nodes, times)));
                 }
                 fence::FenceOutput::Waits {
                     id,
                     waited,
                     absences,
-                } => self.fence_is_late(&id, waited, absences, actions),
+                } => self.fence_is_late(&id, waited, absences),
             }
         }
     }
 
-    fn fence_ended(
-        &mut self,
-        ticket: FenceTicket,
-        result: FenceResult,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn fence_ended(&mut self, ticket: FenceTicket, result: FenceResult) {
         if let Err(failure) = &result {
             let ranks = match &ticket {
                 FenceTicket::Pmi(job, collective) => {
@@ -380,34 +354,30 @@ impl NodeCore {
             };
             let cause = self.fence_cause(&ticket, ranks, failure);
             let late = matches!(cause, Some(Cause::FenceTimeout(_)));
-            actions.extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
+            self.cx
+                .actions
+                .extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
             if late && self.terms.shown {
                 return self.held_fences.push((ticket, result));
             }
         }
-        self.answer_fence(ticket, result, now, actions);
+        self.answer_fence(ticket, result);
     }
 
     /// The launch ends: those that wait in fences that have failed it are answered.
-    pub(super) fn answer_held_fences(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn answer_held_fences(&mut self) {
         for (ticket, result) in std::mem::take(&mut self.held_fences) {
-            self.answer_fence(ticket, result, now, actions);
+            self.answer_fence(ticket, result);
         }
     }
 
-    fn answer_fence(
-        &mut self,
-        ticket: FenceTicket,
-        result: FenceResult,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn answer_fence(&mut self, ticket: FenceTicket, result: FenceResult) {
         match ticket {
             FenceTicket::Pmi(job, collective) => {
-                self.pmi_released((job, &collective), result, now, actions);
+                self.pmi_released((job, &collective), result);
             }
-            FenceTicket::Pmix(id) => self.fence_answer(id, result, actions),
-            FenceTicket::Connect(id) => self.connect_answer(id, result, actions),
+            FenceTicket::Pmix(id) => self.fence_answer(id, result),
+            FenceTicket::Connect(id) => self.connect_answer(id, result),
             FenceTicket::Released => {}
         }
     }

@@ -69,35 +69,30 @@ impl NodeCore {
         (op, name): (GroupOp, Text),
         procs: &[Proc],
         infos: Vec<Info>,
-        now: Moment,
-        actions: &mut Vec<Action>,
     ) {
+        let now = self.cx.now;
         if infos.iter().any(has_local_cid) && self.libpmix_is_before(SESSIONS_SINCE) {
-            return self.refuse_sessions(id, actions);
+            return self.refuse_sessions(id);
         }
         if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
-            return self.answer(
-                id,
-                &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED),
-                actions,
-            );
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         }
         let added = match self.added_here(&infos) {
             Ok(added) => added,
-            Err(status) => return self.answer(id, &UpcallAnswer::Status(status), actions),
+            Err(status) => return self.answer(id, &UpcallAnswer::Status(status)),
         };
         let Some(mut members) = self.members(procs) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
         let home = |member| self.jobs.node_of(member);
-        members.retain(|member| !local_only || home(*member) == Some(self.node));
+        members.retain(|member| !local_only || home(*member) == Some(self.cx.node));
         let placement = self.placement(members);
         let named = placement.members.iter();
         let named = named.map(|proc| (proc.nspace, proc::ProcRank::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let key = GroupKey {
             operation: match op {
@@ -126,7 +121,7 @@ impl NodeCore {
             id,
             key: key.clone(),
         };
-        self.groups(actions, |engine, out| {
+        self.groups(|engine, out| {
             engine.arrive(key, (placement, offer), ticket, now, out);
         });
     }
@@ -141,20 +136,15 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn group_message(
-        &mut self,
-        from: NodeId,
-        message: GroupMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn group_message(&mut self, from: NodeId, message: GroupMessage) {
+        let now = self.cx.now;
         let placement = match &message {
             GroupMessage::Arrive { key, .. } if !self.groups.engine.is_open(key) => {
                 self.placed(key)
             }
             _ => None,
         };
-        self.groups(actions, |engine, out| {
+        self.groups(|engine, out| {
             engine.message(from, message, placement, now, out);
         });
     }
@@ -204,25 +194,25 @@ impl NodeCore {
     /// Does something with the engine and carries out what follows.
     pub(super) fn groups(
         &mut self,
-        actions: &mut Vec<Action>,
         what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<GroupOutput<Ticket>>),
     ) {
         let mut outputs = Vec::new();
         what(&mut self.groups.engine, &mut outputs);
         for output in outputs {
             match output {
-                GroupOutput::Send { to, message } => actions.push(Action::SendPeer {
+                GroupOutput::Send { to, message } => self.cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Group(message),
                 }),
                 GroupOutput::SendAll(message) => {
-                    actions.push(Action::SendEveryPeer(PeerMessage::Group(message)));
+                    self.cx
+                        .order(Action::SendEveryPeer(PeerMessage::Group(message)));
                 }
                 GroupOutput::Complete { ticket, result } => {
                     if let Ok(released) = &result {
                         self.follow(ticket.key, released);
                     }
-                    self.answer(ticket.id, &group_answer(result), actions);
+                    self.answer(ticket.id, &group_answer(result));
                 }
             }
         }
@@ -238,21 +228,18 @@ impl NodeCore {
 
     /// Open MPI 5 creates a communicator for a session's group, and reads the answer of an older
     /// server for something else: it is given one in which it finds the refusal.
-    fn refuse_sessions(&mut self, id: UpcallId, actions: &mut Vec<Action>) {
+    fn refuse_sessions(&mut self, id: UpcallId) {
         if !std::mem::replace(&mut self.groups.warned, true) {
             let text = format!(
                 "the program uses MPI sessions, which libpmix {} cannot serve; give wireup one of \
                  version {SESSIONS_SINCE} or later (--libpmix)",
                 version(&self.groups.libpmix).unwrap_or("of an old version"),
             );
-            actions.push(Action::Report(Report::SidecarWarning { text }));
+            self.cx
+                .order(Action::Report(Report::SidecarWarning { text }));
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
-        self.answer(
-            id,
-            &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing),
-            actions,
-        );
+        self.answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
     }
 }
 

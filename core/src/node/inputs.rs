@@ -67,23 +67,17 @@ pub(super) struct Inputs {
 
 impl NodeCore {
     /// `PMIx_IOF_push`: nothing for the end of the input.
-    pub(super) fn push(
-        &mut self,
-        id: UpcallId,
-        targets: &[Proc],
-        data: &[u8],
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn push(&mut self, id: UpcallId, targets: &[Proc], data: &[u8]) {
         let processes = match self.members(targets) {
             Some(processes) if !processes.is_empty() => processes,
             Some(_) => {
-                return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
+                return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
             }
-            None => return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions),
+            None => return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND)),
         };
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         for process in processes {
-            let node = self.jobs.node_of(process).unwrap_or(self.node);
+            let node = self.jobs.node_of(process).unwrap_or(self.cx.node);
             by_node.entry(node).or_default().push(process);
         }
         self.inputs.next += 1;
@@ -103,26 +97,21 @@ impl NodeCore {
                 processes,
                 bytes,
             };
-            self.send_input(to, message, actions);
+            self.send_input(to, message);
         }
     }
 
-    fn send_input(&mut self, to: NodeId, message: InputMessage, actions: &mut Vec<Action>) {
-        match to == self.node {
-            true => self.input_message(to, message, actions),
-            false => actions.push(Action::SendPeer {
+    fn send_input(&mut self, to: NodeId, message: InputMessage) {
+        match to == self.cx.node {
+            true => self.input_message(to, message),
+            false => self.cx.order(Action::SendPeer {
                 to,
                 message: PeerMessage::Input(message),
             }),
         }
     }
 
-    pub(super) fn input_message(
-        &mut self,
-        from: NodeId,
-        message: InputMessage,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn input_message(&mut self, from: NodeId, message: InputMessage) {
         match message {
             InputMessage::Give {
                 push,
@@ -142,25 +131,20 @@ impl NodeCore {
                 };
                 self.inputs.writing.insert(number, writing);
                 match ranks.is_empty() {
-                    true => self.look_at_writing(number, actions),
-                    false => actions.push(Action::Feed {
+                    true => self.look_at_writing(number),
+                    false => self.cx.order(Action::Feed {
                         number,
                         ranks,
                         bytes,
                     }),
                 }
             }
-            InputMessage::Done { push, status } => self.given(push, from, status, actions),
+            InputMessage::Done { push, status } => self.given(push, from, status),
         }
     }
 
     /// A rank here has a piece of input, or will never have it.
-    pub(super) fn fed(
-        &mut self,
-        (number, rank): (u64, NodeRank),
-        fed: Fed,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn fed(&mut self, (number, rank): (u64, NodeRank), fed: Fed) {
         let Some(writing) = self.inputs.writing.get_mut(&number) else {
             return;
         };
@@ -174,10 +158,10 @@ impl NodeCore {
         if status != Status::SUCCESS {
             writing.status = status;
         }
-        self.look_at_writing(number, actions);
+        self.look_at_writing(number);
     }
 
-    fn look_at_writing(&mut self, number: u64, actions: &mut Vec<Action>) {
+    fn look_at_writing(&mut self, number: u64) {
         let done = |writing: &Writing| writing.left.is_empty();
         if !self.inputs.writing.get(&number).is_some_and(done) {
             return;
@@ -186,11 +170,11 @@ impl NodeCore {
             from, push, status, ..
         }) = self.inputs.writing.remove(&number)
         {
-            self.send_input(from, InputMessage::Done { push, status }, actions);
+            self.send_input(from, InputMessage::Done { push, status });
         }
     }
 
-    fn given(&mut self, push: u64, by: NodeId, status: Status, actions: &mut Vec<Action>) {
+    fn given(&mut self, push: u64, by: NodeId, status: Status) {
         let Some(entry) = self.inputs.pushes.get_mut(&push) else {
             return;
         };
@@ -200,25 +184,25 @@ impl NodeCore {
         if entry.waiting.is_empty() {
             let (id, status) = (entry.id, entry.status);
             self.inputs.pushes.remove(&push);
-            self.answer(id, &UpcallAnswer::Status(status), actions);
+            self.answer(id, &UpcallAnswer::Status(status));
         }
     }
 
     /// Processes of a node that is gone read nothing.
-    pub(super) fn inputs_node_lost(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+    pub(super) fn inputs_node_lost(&mut self, node: NodeId) {
         let waiting = self.inputs.pushes.iter();
         let waiting = waiting.filter(|(_, push)| push.waiting.contains(&node));
         let waiting: Vec<u64> = waiting.map(|(number, _)| *number).collect();
         for push in waiting {
-            self.given(push, node, Status::ERR_UNREACH, actions);
+            self.given(push, node, Status::ERR_UNREACH);
         }
     }
 
     /// Whatever still waits is answered.
-    pub(super) fn inputs_tear_down(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn inputs_tear_down(&mut self) {
         for (_, push) in std::mem::take(&mut self.inputs.pushes) {
             let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);
-            self.answer(push.id, &answer, actions);
+            self.answer(push.id, &answer);
         }
     }
 }

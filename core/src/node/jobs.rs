@@ -111,11 +111,10 @@ impl NodeCore {
         context: Arc<JobContext>,
         pmi: bool,
         requests: &[Control],
-        now: Moment,
-        actions: &mut Vec<Action>,
     ) -> Result<JobNumber, pmi::SetupError> {
-        let first = NodeRank(self.jobs.local_size(self.node));
-        let mut member = JobMember::new(Arc::clone(&context), self.node, pmi, first, self.terms)?;
+        let first = NodeRank(self.jobs.local_size(self.cx.node));
+        let mut member =
+            JobMember::new(Arc::clone(&context), self.cx.node, pmi, first, self.terms)?;
         for (key, value) in &self.attributes {
             member.describe(key, value);
         }
@@ -123,41 +122,35 @@ impl NodeCore {
             server.name_hosts(self.collectives.names());
         }
         let job = self.jobs.add(member);
-        let here = self.jobs.local_size(self.node) as usize;
+        let here = self.jobs.local_size(self.cx.node) as usize;
         self.pmix.resize(here, PmixState::default());
         self.heard.resize(here, None);
         let added = ModexInput::NspaceAdded {
             nspace: context.nspace.clone(),
-            local: context.ranks.ranks_on(self.node).collect(),
+            local: context.ranks.ranks_on(self.cx.node).collect(),
         };
-        self.modex(added, now, actions);
+        self.modex(added);
         for request in requests {
-            let id = self.control(request, now, actions);
+            let id = self.control(request);
             if matches!(request, Control::RegisterJob { .. }) {
                 self.registering.extend(id.map(|id| (id, job)));
             }
         }
-        self.forward_job(job, now, actions);
+        self.forward_job(job);
         Ok(job)
     }
 
     /// Nodes joined the launch: its first job as it is known now, the same but for the number of
     /// nodes. `absent` are nodes that could not join and were not reported before.
-    pub fn grow(
-        &mut self,
-        context: Arc<JobContext>,
-        absent: &[NodeId],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
         let nodes = context.ranks.nodes();
         let first = self.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
         self.groups.engine.grow(nodes);
         self.fences.of_launch(nodes);
-        self.store_grow(nodes, now, actions);
+        self.store_grow(nodes);
         let reason = Arc::from("it could not join the launch");
-        self.give_up(absent.iter().copied(), &reason, now, actions);
+        self.give_up(absent.iter().copied(), &reason);
     }
 
     /// The spawned job that a request is to register.
@@ -172,7 +165,6 @@ impl NodeCore {
         &mut self,
         id: RequestId,
         result: Result<ForkEnv, ControlRefusal>,
-        actions: &mut Vec<Action>,
     ) {
         let Some(job) = self.registers(id) else {
             return;
@@ -188,11 +180,11 @@ impl NodeCore {
                 error: refusal.to_string(),
             },
         };
-        actions.push(Action::Report(report));
+        self.cx.order(Action::Report(report));
     }
 
     /// All ranks of a spawned job have ended, on all nodes.
-    pub(super) fn job_over(&mut self, job: JobNumber, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn job_over(&mut self, job: JobNumber) {
         let Some(member) = self.jobs.get_mut(job) else {
             return;
         };
@@ -200,20 +192,20 @@ impl NodeCore {
             return;
         }
         if job == JobNumber(0) {
-            return self.ask_for_end(job, now, actions);
+            return self.ask_for_end(job);
         }
         member.pmi = None;
         let nspace = member.context.nspace.clone();
         let removed = ModexInput::NspaceRemoved {
             nspace: nspace.clone(),
         };
-        self.modex(removed, now, actions);
-        self.early_over(job, now, actions);
+        self.modex(removed);
+        self.early_over(job);
         self.forget_output(job);
-        self.ask_for_end(job, now, actions);
+        self.ask_for_end(job);
         // The rest of its output may be on its way to processes here.
         if self.host.is_ready() && !self.outputs.is_asking() {
-            self.control(&Control::DeregisterJob { nspace }, now, actions);
+            self.control(&Control::DeregisterJob { nspace });
         }
     }
 
@@ -221,7 +213,7 @@ impl NodeCore {
     pub fn running_here(&self) -> Vec<Proc> {
         let running = self.running_jobs();
         let procs = running.flat_map(|(_, job)| {
-            let ranks = job.ranks.ranks_on(self.node);
+            let ranks = job.ranks.ranks_on(self.cx.node);
             ranks.map(|rank| Proc::new(&job.nspace, rank))
         });
         procs.collect()
@@ -251,20 +243,20 @@ impl NodeCore {
         &mut self,
         at: NodeRank,
     ) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
-        let (job, local) = self.jobs.local_at(self.node, at)?;
+        let (job, local) = self.jobs.local_at(self.cx.node, at)?;
         let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
         Some((job, local, server))
     }
 
     /// The same, to look at.
     pub(super) fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
-        let (job, local) = self.jobs.local_at(self.node, at)?;
+        let (job, local) = self.jobs.local_at(self.cx.node, at)?;
         Some((local, self.jobs.get(job)?.pmi.as_ref()?))
     }
 
     /// A process of this node.
     pub(super) fn process(&self, at: NodeRank) -> GlobalRank {
-        let process = self.jobs.process_at(self.node, at);
+        let process = self.jobs.process_at(self.cx.node, at);
         process.expect("the driver uses positions of processes that live here")
     }
 
@@ -288,7 +280,7 @@ impl NodeCore {
 
     /// The local number of a process, if it is on this node.
     pub(super) fn local(&self, process: GlobalRank) -> Option<NodeRank> {
-        (self.jobs.node_of(process)? == self.node).then(|| self.jobs.node_rank(process))?
+        (self.jobs.node_of(process)? == self.cx.node).then(|| self.jobs.node_rank(process))?
     }
 
     /// The processes named in the order given, each once; `None` when some are not of this launch.
@@ -302,7 +294,7 @@ impl NodeCore {
             match proc.rank {
                 ProcRank::WILDCARD => members.extend(self.jobs.processes_of(job)),
                 ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
-                    members.extend(map.ranks_on(self.node).map(global));
+                    members.extend(map.ranks_on(self.cx.node).map(global));
                 }
                 rank => {
                     let rank: Rank = rank.rank()?;

@@ -62,14 +62,7 @@ enum KeyLookup {
 
 impl NodeCore {
     /// A rank asks for something of another job of the launch.
-    pub(super) fn pmi_key(
-        &mut self,
-        asker: Asker,
-        job: Nspace,
-        wanted: Wanted,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_key(&mut self, asker: Asker, job: Nspace, wanted: Wanted) {
         let answer = match self.find_key(&job, &wanted) {
             KeyLookup::Elsewhere(to) => {
                 self.keys.next += 1;
@@ -80,7 +73,7 @@ impl NodeCore {
                     job,
                     wanted,
                 });
-                return actions.push(Action::SendPeer { to, message });
+                return self.cx.order(Action::SendPeer { to, message });
             }
             found => found,
         };
@@ -89,7 +82,7 @@ impl NodeCore {
             KeyLookup::NoJob => KeyAnswer::NoJob,
             KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
         };
-        self.tell_key(asker, answer, now, actions);
+        self.tell_key(asker, answer);
     }
 
     fn find_key(&self, job: &Nspace, wanted: &Wanted) -> KeyLookup {
@@ -100,7 +93,7 @@ impl NodeCore {
             return KeyLookup::NoJob;
         };
         let hosting = self.hosting(&member.context);
-        let is_here = hosting.contains(&self.node);
+        let is_here = hosting.contains(&self.cx.node);
         // What its spawner put is everywhere, the rest is not.
         let found = (is_here || *wanted != Wanted::Pairs).then(|| server.wanted(wanted));
         if let Some(value) = found.flatten() {
@@ -113,29 +106,17 @@ impl NodeCore {
         }
     }
 
-    fn tell_key(
-        &mut self,
-        Asker { job, rank, number }: Asker,
-        answer: KeyAnswer<'_>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell_key(&mut self, Asker { job, rank, number }: Asker, answer: KeyAnswer<'_>) {
         let member = self.jobs.get_mut(job);
         let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
             return;
         };
         let mut effects = Vec::new();
         server.key_answer((rank, number), answer, &mut effects);
-        self.pmi_effects(job, effects, now, actions);
+        self.pmi_effects(job, effects);
     }
 
-    pub(super) fn key_message(
-        &mut self,
-        from: NodeId,
-        message: KeyMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn key_message(&mut self, from: NodeId, message: KeyMessage) {
         match message {
             KeyMessage::Ask {
                 number,
@@ -147,25 +128,25 @@ impl NodeCore {
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };
                 let message = PeerMessage::Key(KeyMessage::Told { number, value });
-                actions.push(Action::SendPeer { to: from, message });
+                self.cx.order(Action::SendPeer { to: from, message });
             }
             KeyMessage::Told { number, value } => {
                 if let Some((asker, _)) = self.keys.waiting.remove(&number) {
                     let answer = value.as_deref();
                     let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);
-                    self.tell_key(asker, answer, now, actions);
+                    self.tell_key(asker, answer);
                 }
             }
         }
     }
 
     /// Keys that were put on a lost node are unknown.
-    pub(super) fn keys_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn keys_node_lost(&mut self, node: NodeId) {
         let waiting = std::mem::take(&mut self.keys.waiting).into_iter();
         let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
         self.keys.waiting.extend(left);
         for (_, (asker, _)) in lost {
-            self.tell_key(asker, KeyAnswer::NoKey, now, actions);
+            self.tell_key(asker, KeyAnswer::NoKey);
         }
     }
 }

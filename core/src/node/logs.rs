@@ -77,17 +77,10 @@ impl Manner {
 }
 
 impl NodeCore {
-    pub(super) fn log(
-        &mut self,
-        id: UpcallId,
-        proc: &Proc,
-        data: Vec<Info>,
-        directives: &[Info],
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn log(&mut self, id: UpcallId, proc: &Proc, data: Vec<Info>, directives: &[Info]) {
         let manner = match Manner::of(directives) {
             Ok(manner) => manner,
-            Err(status) => return self.answer(id, &UpcallAnswer::Status(status), actions),
+            Err(status) => return self.answer(id, &UpcallAnswer::Status(status)),
         };
         let flagged = |info: &Info| {
             info.key == keys::LOG_JOB_RECORD
@@ -149,8 +142,10 @@ impl NodeCore {
             (false, true) => Status::ERR_PARTIAL_SUCCESS,
             (_, false) => Status::SUCCESS,
         };
-        actions.extend(reports.into_iter().map(Action::Tell));
-        self.answer(id, &UpcallAnswer::Status(status), actions);
+        self.cx
+            .actions
+            .extend(reports.into_iter().map(Action::Tell));
+        self.answer(id, &UpcallAnswer::Status(status));
     }
 }
 

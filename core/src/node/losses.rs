@@ -13,64 +13,48 @@ use crate::queries::QueryEngine;
 
 impl NodeCore {
     /// Requests that wait for these nodes are answered, and registered processes are notified.
-    pub(super) fn nodes_lost(
-        &mut self,
-        nodes: &[NodeId],
-        reason: &Arc<str>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.give_up(nodes.iter().copied(), reason, now, actions);
-        self.tell_of_lost_nodes(nodes, now, actions);
-        self.died_with_nodes(nodes, now, actions);
+    pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &Arc<str>) {
+        self.give_up(nodes.iter().copied(), reason);
+        self.tell_of_lost_nodes(nodes);
+        self.died_with_nodes(nodes);
     }
 
     /// Whatever waits for these nodes is answered.
-    pub(super) fn give_up(
-        &mut self,
-        nodes: impl IntoIterator<Item = NodeId>,
-        reason: &Arc<str>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn give_up(&mut self, nodes: impl IntoIterator<Item = NodeId>, reason: &Arc<str>) {
         for node in nodes {
             let reason = Arc::clone(reason);
-            self.fence(
-                FenceInput::PeerLost {
-                    node,
-                    reason: Arc::clone(&reason),
-                },
-                now,
-                actions,
-            );
+            self.fence(FenceInput::PeerLost {
+                node,
+                reason: Arc::clone(&reason),
+            });
             let lost = ModexInput::PeerLost {
                 node,
                 reason: Arc::clone(&reason),
             };
-            self.modex(lost, now, actions);
-            self.groups(actions, |engine, out| engine.node_lost(node, out));
-            self.ask_nodes(now, actions, |engine, out| engine.node_lost(node, out));
-            self.store_node_lost(node, now, actions);
-            self.outputs_node_lost(node, actions);
-            self.inputs_node_lost(node, actions);
-            self.keys_node_lost(node, now, actions);
-            self.collectives_node_lost(node, now, actions);
+            self.modex(lost);
+            self.groups(|engine, out| engine.node_lost(node, out));
+            self.ask_nodes(|engine, out| engine.node_lost(node, out));
+            self.store_node_lost(node);
+            self.outputs_node_lost(node);
+            self.inputs_node_lost(node);
+            self.keys_node_lost(node);
+            self.collectives_node_lost(node);
         }
     }
 
     /// All pending work on this node ends.
-    pub(super) fn launch_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.fence(FenceInput::Teardown, now, actions);
-        self.answer_held_fences(now, actions);
-        self.modex(ModexInput::Teardown, now, actions);
-        self.store_tear_down(now, actions);
-        self.collectives_tear_down(actions);
-        self.spawns_tear_down(now, actions);
-        self.allocations_tear_down(actions);
-        self.inputs_tear_down(actions);
-        self.answer_aborts(actions);
-        self.groups(actions, GroupEngine::tear_down);
-        self.ask_nodes(now, actions, QueryEngine::tear_down);
-        self.stop_sidecar(now, actions);
+    pub(super) fn launch_ended(&mut self) {
+        self.fence(FenceInput::Teardown);
+        self.answer_held_fences();
+        self.modex(ModexInput::Teardown);
+        self.store_tear_down();
+        self.collectives_tear_down();
+        self.spawns_tear_down();
+        self.allocations_tear_down();
+        self.inputs_tear_down();
+        self.answer_aborts();
+        self.groups(GroupEngine::tear_down);
+        self.ask_nodes(QueryEngine::tear_down);
+        self.stop_sidecar();
     }
 }

@@ -41,8 +41,6 @@ impl NodeCore {
         service: Vec<u8>,
         port: Vec<u8>,
         limits: Limits,
-        now: Moment,
-        actions: &mut Vec<Action>,
     ) {
         let request = NameRequest::Publish {
             range: Range::Session,
@@ -50,72 +48,40 @@ impl NodeCore {
             limits,
             values: vec![(service, Data::Text(port.into()))],
         };
-        self.pmi_ask(rank, request, now, actions);
+        self.pmi_ask(rank, request);
     }
 
-    pub(super) fn pmi_lookup(
-        &mut self,
-        rank: NodeRank,
-        service: Vec<u8>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_lookup(&mut self, rank: NodeRank, service: Vec<u8>) {
         let request = NameRequest::Lookup(Lookup {
             range: Range::Session,
             accepts: Accepts::Text(NAME_MAX),
             keys: vec![service],
             wait: None,
         });
-        self.pmi_ask(rank, request, now, actions);
+        self.pmi_ask(rank, request);
     }
 
-    pub(super) fn pmi_unpublish(
-        &mut self,
-        rank: NodeRank,
-        service: Vec<u8>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_unpublish(&mut self, rank: NodeRank, service: Vec<u8>) {
         let request = NameRequest::Unpublish {
             removal: Removal::Anybodys,
             keys: vec![service],
         };
-        self.pmi_ask(rank, request, now, actions);
+        self.pmi_ask(rank, request);
     }
 
-    fn pmi_ask(
-        &mut self,
-        at: NodeRank,
-        request: NameRequest,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pmi_ask(&mut self, at: NodeRank, request: NameRequest) {
+        let now = self.cx.now;
         let who = self.requester(self.process(at));
-        self.store(now, actions, |store, out| {
+        self.store(|store, out| {
             store.ask(who, request, Asker::Pmi(at), now, out);
         });
     }
 
-    pub(super) fn publish(
-        &mut self,
-        id: UpcallId,
-        proc: &Proc,
-        infos: Vec<Info>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.pmix_ask(id, proc, pmix::publication(infos), now, actions);
+    pub(super) fn publish(&mut self, id: UpcallId, proc: &Proc, infos: Vec<Info>) {
+        self.pmix_ask(id, proc, pmix::publication(infos));
     }
 
-    pub(super) fn look_up(
-        &mut self,
-        id: UpcallId,
-        proc: &Proc,
-        keys: Vec<Text>,
-        infos: &[Info],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn look_up(&mut self, id: UpcallId, proc: &Proc, keys: Vec<Text>, infos: &[Info]) {
         let request = pmix::wait(infos).and_then(|wait| {
             Ok(NameRequest::Lookup(Lookup {
                 range: pmix::range(infos)?.unwrap_or(Range::Session),
@@ -124,18 +90,10 @@ impl NodeCore {
                 wait,
             }))
         });
-        self.pmix_ask(id, proc, request, now, actions);
+        self.pmix_ask(id, proc, request);
     }
 
-    pub(super) fn unpublish(
-        &mut self,
-        id: UpcallId,
-        proc: &Proc,
-        keys: Vec<Text>,
-        infos: &[Info],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn unpublish(&mut self, id: UpcallId, proc: &Proc, keys: Vec<Text>, infos: &[Info]) {
         let request = pmix::range(infos).map(|range| {
             // "Everything of mine" means just that; single keys are those of the default range.
             let range = range.or_else(|| (!keys.is_empty()).then_some(Range::Session));
@@ -144,17 +102,11 @@ impl NodeCore {
                 keys: keys.into_iter().map(Text::into_bytes).collect(),
             }
         });
-        self.pmix_ask(id, proc, request, now, actions);
+        self.pmix_ask(id, proc, request);
     }
 
-    fn pmix_ask(
-        &mut self,
-        id: UpcallId,
-        proc: &Proc,
-        request: Result<NameRequest, Status>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pmix_ask(&mut self, id: UpcallId, proc: &Proc, request: Result<NameRequest, Status>) {
+        let now = self.cx.now;
         // libpmix names the process of the connection, and has only clients of this launch, and tools.
         let process = self.named(proc);
         let process = process.filter(|process| self.local(*process).is_some());
@@ -166,46 +118,32 @@ impl NodeCore {
         };
         match (who, request) {
             (Some(who), Ok(request)) => {
-                self.store(now, actions, |store, out| {
+                self.store(|store, out| {
                     store.ask(who, request, Asker::Pmix(id), now, out);
                 });
             }
             (None, _) => {
-                self.answer(
-                    id,
-                    &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND),
-                    actions,
-                );
+                self.answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
-            (_, Err(status)) => self.answer(id, &upcall::UpcallAnswer::Status(status), actions),
+            (_, Err(status)) => self.answer(id, &upcall::UpcallAnswer::Status(status)),
         }
     }
 
-    pub(super) fn store_message(
-        &mut self,
-        from: NodeId,
-        message: StoreMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.store(now, actions, |store, out| {
+    pub(super) fn store_message(&mut self, from: NodeId, message: StoreMessage) {
+        let now = self.cx.now;
+        self.store(|store, out| {
             store.message(from, message, now, out);
         });
     }
 
-    pub(super) fn store_rank_ended(
-        &mut self,
-        process: GlobalRank,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn store_rank_ended(&mut self, process: GlobalRank) {
+        let now = self.cx.now;
         let Requester { proc, app, .. } = self.requester(process);
-        self.store(now, actions, |store, out| {
-            store.rank_ended(proc, app, now, out)
-        });
+        self.store(|store, out| store.rank_ended(proc, app, now, out));
     }
 
-    pub(super) fn store_node_lost(&mut self, node: NodeId, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn store_node_lost(&mut self, node: NodeId) {
+        let now = self.cx.now;
         let procs: Vec<_> = self
             .jobs
             .processes_on(node)
@@ -214,48 +152,45 @@ impl NodeCore {
                 (proc, app)
             })
             .collect();
-        self.store(now, actions, |store, out| {
-            store.node_lost(node, procs, now, out)
-        });
+        self.store(|store, out| store.node_lost(node, procs, now, out));
     }
 
-    pub(super) fn store_grow(&mut self, nodes: u32, now: Moment, actions: &mut Vec<Action>) {
-        self.store(now, actions, |store, out| store.grow(nodes, out));
+    pub(super) fn store_grow(&mut self, nodes: u32) {
+        self.store(|store, out| store.grow(nodes, out));
     }
 
-    pub(super) fn store_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.store(now, actions, |store, out| store.tick(now, out));
+    pub(super) fn store_tick(&mut self) {
+        let now = self.cx.now;
+        self.store(|store, out| store.tick(now, out));
     }
 
-    pub(super) fn store_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
-        self.store(now, actions, |store, out| store.tear_down(now, out));
+    pub(super) fn store_tear_down(&mut self) {
+        let now = self.cx.now;
+        self.store(|store, out| store.tear_down(now, out));
     }
 
     /// At the head node: a message of the name server.
-    pub(super) fn rendezvous_said(
-        &mut self,
-        message: FromRendezvous,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn rendezvous_said(&mut self, message: FromRendezvous) {
+        let now = self.cx.now;
         match message {
             // The launcher reports trouble.
             FromRendezvous::Welcome | FromRendezvous::Trouble(_) => {}
-            FromRendezvous::Store(message) => self.store(now, actions, |store, out| {
+            FromRendezvous::Store(message) => self.store(|store, out| {
                 store.shared_said(message, now, out);
             }),
             FromRendezvous::Relayed { from, body } => {
-                self.crossed(&from, &body, now, actions);
+                self.crossed(&from, &body);
             }
-            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs), now, actions),
+            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs)),
         }
     }
 
     /// At the head node: the rendezvous is lost.
-    pub(super) fn rendezvous_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn rendezvous_lost(&mut self) {
+        let now = self.cx.now;
         self.collectives.epoch += 1;
-        self.store(now, actions, |store, out| store.shared_lost(now, out));
-        self.jobs_gone(None, now, actions);
+        self.store(|store, out| store.shared_lost(now, out));
+        self.jobs_gone(None);
     }
 
     fn requester(&self, process: GlobalRank) -> Requester {
@@ -266,7 +201,7 @@ impl NodeCore {
         let members = job.appnums.ranks_of(app);
         Requester {
             proc,
-            node: self.node,
+            node: self.cx.node,
             user: job.user,
             app,
             app_size: members.end - members.start,
@@ -277,7 +212,7 @@ impl NodeCore {
     fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
         Some(Requester {
             proc: self.tool_named(name)?,
-            node: self.node,
+            node: self.cx.node,
             user: self.launch().user,
             app: AppNum(0),
             app_size: 1,
@@ -285,45 +220,34 @@ impl NodeCore {
     }
 
     /// Does something with the store and carries out what follows.
-    fn store(
-        &mut self,
-        now: Moment,
-        actions: &mut Vec<Action>,
-        what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<NameOutput<Asker>>),
-    ) {
+    fn store(&mut self, what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<NameOutput<Asker>>)) {
         let mut outputs = Vec::new();
         what(&mut self.store, &mut outputs);
         for output in outputs {
             match output {
-                NameOutput::Send { to, message } => actions.push(Action::SendPeer {
+                NameOutput::Send { to, message } => self.cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Store(message),
                 }),
                 NameOutput::Shared(message) => {
-                    self.tell_rendezvous(ToRendezvous::Store(message), actions);
+                    self.tell_rendezvous(ToRendezvous::Store(message));
                 }
                 NameOutput::Complete {
                     ticket: Asker::Pmi(at),
                     answer,
-                } => self.pmi_name_answer(at, &answer, now, actions),
+                } => self.pmi_name_answer(at, &answer),
                 NameOutput::Complete {
                     ticket: Asker::Pmix(id),
                     answer,
                 } => {
                     let answer = pmix::pmix_answer(answer);
-                    self.answer(id, &answer, actions);
+                    self.answer(id, &answer);
                 }
             }
         }
     }
 
-    fn pmi_name_answer(
-        &mut self,
-        at: NodeRank,
-        answer: &NameReply,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pmi_name_answer(&mut self, at: NodeRank, answer: &NameReply) {
         let Some((job, local, server)) = self.pmi_of(at) else {
             return;
         };
@@ -353,7 +277,7 @@ impl NodeCore {
         };
         let mut effects = Vec::new();
         server.name_answer(local, answer, &mut effects);
-        self.pmi_effects(job, effects, now, actions);
+        self.pmi_effects(job, effects);
     }
 }
 

@@ -134,18 +134,11 @@ impl NodeCore {
     }
 
     /// An unknown local process subscribes to output of others, or unsubscribes.
-    pub(super) fn pull(
-        &mut self,
-        procs: &[Proc],
-        infos: &[Info],
-        channels: Channels,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pull(&mut self, procs: &[Proc], infos: &[Info], channels: Channels) {
         if !matches!(find(infos, keys::IOF_STOP), None | Some(Value::Bool(false))) {
             self.outputs.pulls = self.outputs.pulls.saturating_sub(1);
             if self.outputs.pulls == 0 {
-                self.pull_nothing(now, actions);
+                self.pull_nothing();
             }
             return;
         }
@@ -168,84 +161,70 @@ impl NodeCore {
                 channels,
                 cached: CachedOutput::wanted(infos),
             };
-            self.send_output(to, message, now, actions);
+            self.send_output(to, message);
         }
     }
 
     /// No local process is subscribed any more.
-    fn pull_nothing(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn pull_nothing(&mut self) {
         self.outputs.pulls = 0;
         self.outputs.awaited.clear();
-        self.tell_kept_ends(true, now, actions);
+        self.tell_kept_ends(true);
         for to in std::mem::take(&mut self.outputs.asked) {
-            self.send_output(to, OutputMessage::WantNothing, now, actions);
+            self.send_output(to, OutputMessage::WantNothing);
         }
     }
 
     /// Removes subscriptions of processes that have ended.
-    pub(super) fn pull_ended(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn pull_ended(&mut self) {
         let gone = self.tools.is_empty() && !self.pmix.contains(&PmixState::Connected);
         if self.outputs.is_asking() && gone {
-            self.pull_nothing(now, actions);
+            self.pull_nothing();
         }
     }
 
     /// The sidecar serves no client any more.
-    pub(super) fn outputs_lost(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn outputs_lost(&mut self) {
         for (_, delivery) in std::mem::take(&mut self.outputs.delivering) {
-            self.taken(delivery, now, actions);
+            self.taken(delivery);
         }
         while let Some(job) = self.outputs.early.keys().next().copied() {
-            self.drop_early(job, now, actions);
+            self.drop_early(job);
         }
-        self.pull_nothing(now, actions);
+        self.pull_nothing();
     }
 
     /// A node is lost: removes its subscriptions and pending pieces.
-    pub(super) fn outputs_node_lost(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+    pub(super) fn outputs_node_lost(&mut self, node: NodeId) {
         self.outputs.asked.remove(&node);
         let jobs = &self.jobs;
         let there = |process| jobs.node_of(process) == Some(node);
         self.outputs.awaited.retain(|(process, _)| !there(*process));
         self.outputs.readers.remove(&node);
-        self.release_output(actions);
+        self.release_output();
     }
 
     /// Something was read of a stream; nothing when it has ended.
-    pub(super) fn output(
-        &mut self,
-        at: NodeRank,
-        channel: Channels,
-        bytes: &[u8],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn output(&mut self, at: NodeRank, channel: Channels, bytes: &[u8]) {
         let stream = (at, channel.0);
         self.outputs.kept.add(stream, bytes);
         let readers = self.outputs.readers.iter();
         let readers = readers.filter(|(_, reader)| reader.wants.contains(&stream));
         let readers: Vec<NodeId> = readers.map(|(node, _)| *node).collect();
         for to in readers {
-            self.pass_on(to, stream, bytes.to_vec(), now, actions);
+            self.pass_on(to, stream, bytes.to_vec());
         }
     }
 
     /// Passes a piece of a local stream on to a node that wants it.
-    fn pass_on(
-        &mut self,
-        to: NodeId,
-        stream: Stream,
-        bytes: Vec<u8>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pass_on(&mut self, to: NodeId, stream: Stream, bytes: Vec<u8>) {
         let (rank, channel) = (stream.0, Channels(stream.1));
         if let Some(reader) = self.outputs.readers.get_mut(&to) {
             let ahead = reader.ahead.entry(stream).or_default();
             *ahead += bytes.len();
             if *ahead >= AHEAD && self.outputs.held.insert(stream) {
                 let held = true;
-                actions.push(Action::HoldOutput {
+                self.cx.order(Action::HoldOutput {
                     rank,
                     channel,
                     held,
@@ -262,32 +241,20 @@ impl NodeCore {
             channel,
             bytes,
         };
-        self.send_output(to, message, now, actions);
+        self.send_output(to, message);
     }
 
-    fn send_output(
-        &mut self,
-        to: NodeId,
-        message: OutputMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        match to == self.node {
-            true => self.output_message(to, message, now, actions),
-            false => actions.push(Action::SendPeer {
+    fn send_output(&mut self, to: NodeId, message: OutputMessage) {
+        match to == self.cx.node {
+            true => self.output_message(to, message),
+            false => self.cx.order(Action::SendPeer {
                 to,
                 message: PeerMessage::Output(message),
             }),
         }
     }
 
-    pub(super) fn output_message(
-        &mut self,
-        from: NodeId,
-        message: OutputMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn output_message(&mut self, from: NodeId, message: OutputMessage) {
         match message {
             OutputMessage::Want {
                 processes,
@@ -298,7 +265,7 @@ impl NodeCore {
                 let streams = here.flat_map(|at| STREAMS.map(|stream| (at, stream.0)));
                 let wanted = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
                 let wanted: Vec<Stream> = wanted.collect();
-                self.wanted(from, &wanted, cached, now, actions);
+                self.wanted(from, &wanted, cached);
             }
             OutputMessage::Unclaimed { processes } => {
                 let here = processes.into_iter().filter_map(|p| self.local(p));
@@ -309,13 +276,13 @@ impl NodeCore {
             }
             OutputMessage::WantNothing => {
                 self.outputs.readers.remove(&from);
-                self.release_output(actions);
+                self.release_output();
             }
             OutputMessage::Output {
                 process,
                 channel,
                 bytes,
-            } => self.deliver((from, process, channel, bytes), now, actions),
+            } => self.deliver((from, process, channel, bytes)),
             OutputMessage::Taken {
                 process,
                 channel,
@@ -327,14 +294,14 @@ impl NodeCore {
                 let ahead = ahead.and_then(|(reader, at)| reader.ahead.get_mut(&(at, channel.0)));
                 if let Some(ahead) = ahead {
                     *ahead = ahead.saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
-                    self.release_output(actions);
+                    self.release_output();
                 }
             }
         }
     }
 
     /// Streams are read again of which no node is far behind.
-    fn release_output(&mut self, actions: &mut Vec<Action>) {
+    fn release_output(&mut self) {
         let readers = &self.outputs.readers;
         let behind = |stream: &Stream| {
             let ahead = readers.values().filter_map(|r| r.ahead.get(stream));
@@ -343,7 +310,7 @@ impl NodeCore {
         let released: Vec<Stream> = self.outputs.held.iter().copied().collect();
         for stream in released.into_iter().filter(|stream| !behind(stream)) {
             self.outputs.held.remove(&stream);
-            actions.push(Action::HoldOutput {
+            self.cx.order(Action::HoldOutput {
                 rank: stream.0,
                 channel: Channels(stream.1),
                 held: false,
@@ -352,12 +319,7 @@ impl NodeCore {
     }
 
     /// Output of a process for processes here.
-    fn deliver(
-        &mut self,
-        (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>),
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn deliver(&mut self, (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>)) {
         let delivery = (from, process, channel, data.len());
         let job = self.jobs.find(process).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.outputs.early.get_mut(&job)) {
@@ -366,12 +328,12 @@ impl NodeCore {
         }
         // Its node may have been asked to forward it when the tool was gone already.
         let tool = job.and_then(|job| self.job(job).tool.as_ref());
-        if tool.is_some_and(|tool| tool.node == self.node && !self.tools.has(&tool.name)) {
+        if tool.is_some_and(|tool| tool.node == self.cx.node && !self.tools.has(&tool.name)) {
             let processes = vec![process];
-            self.send_output(from, OutputMessage::Unclaimed { processes }, now, actions);
+            self.send_output(from, OutputMessage::Unclaimed { processes });
         }
         if job.is_none() || !self.outputs.is_asking() || self.host.state != SidecarState::Ready {
-            return self.taken(delivery, now, actions);
+            return self.taken(delivery);
         }
         let name = self.name_of(process);
         let control = Control::IofDeliver {
@@ -379,29 +341,24 @@ impl NodeCore {
             channel,
             data,
         };
-        match self.control(&control, now, actions) {
+        match self.control(&control) {
             Some(id) => drop(self.outputs.delivering.insert(id, delivery)),
-            None => self.taken(delivery, now, actions),
+            None => self.taken(delivery),
         }
     }
 
     /// The sidecar has passed some output on, or cannot: its askers may have gone.
-    pub(super) fn delivered(&mut self, id: RequestId, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn delivered(&mut self, id: RequestId) {
         if let Some(delivery) = self.outputs.delivering.remove(&id) {
-            self.taken(delivery, now, actions);
+            self.taken(delivery);
         }
     }
 
-    fn taken(
-        &mut self,
-        (to, process, channel, bytes): (NodeId, GlobalRank, Channels, usize),
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn taken(&mut self, (to, process, channel, bytes): (NodeId, GlobalRank, Channels, usize)) {
         if bytes == 0 {
             self.outputs.awaited.remove(&(process, channel.0));
             if !self.outputs.ends.is_empty() {
-                self.tell_kept_ends(false, now, actions);
+                self.tell_kept_ends(false);
             }
         } else {
             let message = OutputMessage::Taken {
@@ -409,7 +366,7 @@ impl NodeCore {
                 channel,
                 bytes: bytes as u64,
             };
-            self.send_output(to, message, now, actions);
+            self.send_output(to, message);
         }
     }
 }

@@ -68,7 +68,7 @@ impl NodeCore {
         let Some(member) = self.jobs.get(job) else {
             return false;
         };
-        let here = member.context.ranks.local_size(self.node);
+        let here = member.context.ranks.local_size(self.cx.node);
         (0..here).map(LocalRank).any(|local| {
             let pmi = member.pmi.as_ref();
             self.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected

@@ -129,13 +129,8 @@ impl NodeCore {
         self.queries.entry_mut(rank).end = Some((end, connected));
     }
 
-    pub(super) fn query(
-        &mut self,
-        id: UpcallId,
-        queries: Vec<Query>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn query(&mut self, id: UpcallId, queries: Vec<Query>) {
+        let now = self.cx.now;
         let mut wants = Wants::default();
         let mut limit = LIMIT;
         for query in &queries {
@@ -148,7 +143,7 @@ impl NodeCore {
         }
         let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
         if wants.nodes.is_empty() {
-            return self.answer_query((id, &queries, &jobs), &BTreeMap::new(), actions);
+            return self.answer_query((id, &queries, &jobs), &BTreeMap::new());
         }
         let pending = Pending::Upcall {
             id,
@@ -159,7 +154,7 @@ impl NodeCore {
             jobs,
             memory: wants.memory,
         };
-        self.ask_nodes(now, actions, |engine, out| {
+        self.ask_nodes(|engine, out| {
             engine.ask(&question, wants.nodes, pending, now + limit, out);
         });
     }
@@ -167,15 +162,13 @@ impl NodeCore {
     /// Calls the engine and executes its orders.
     pub(super) fn ask_nodes(
         &mut self,
-        now: Moment,
-        actions: &mut Vec<Action>,
         act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<QueryOutput<Pending>>),
     ) {
         let mut outputs = Vec::new();
         act(&mut self.queries.engine, &mut outputs);
         for output in outputs {
             match output {
-                QueryOutput::Send { to, message } => actions.push(Action::SendPeer {
+                QueryOutput::Send { to, message } => self.cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Query(message),
                 }),
@@ -184,41 +177,33 @@ impl NodeCore {
                     let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
                     self.queries.looking.insert(asked, question);
-                    actions.push(Action::AwaitStarts { asked, jobs });
+                    self.cx.order(Action::AwaitStarts { asked, jobs });
                 }
                 QueryOutput::Complete { ticket, heard } => match ticket {
                     Pending::Upcall { id, queries, jobs } => {
-                        self.answer_query((id, &queries, &jobs), &heard, actions);
+                        self.answer_query((id, &queries, &jobs), &heard);
                     }
-                    Pending::End(job) => self.tell_of_job_end(job, &heard, now, actions),
+                    Pending::End(job) => self.tell_of_job_end(job, &heard),
                 },
             }
         }
     }
 
-    pub(super) fn query_message(
-        &mut self,
-        from: NodeId,
-        message: QueryMessage,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
-        self.ask_nodes(now, actions, |engine, out| {
-            engine.message(from, message, out)
-        });
+    pub(super) fn query_message(&mut self, from: NodeId, message: QueryMessage) {
+        self.ask_nodes(|engine, out| engine.message(from, message, out));
     }
 
     /// This node's answer about its processes; immediate, unless their memory must be measured.
-    pub(super) fn starts_known(&mut self, asked: Asked, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn starts_known(&mut self, asked: Asked) {
         let Some(question) = self.queries.looking.get(&asked) else {
             return;
         };
         match question.memory {
             true => {
                 let pids = self.living(question).collect();
-                actions.push(Action::Weigh { asked, pids });
+                self.cx.order(Action::Weigh { asked, pids });
             }
-            false => self.weighed(asked, None, &BTreeMap::new(), now, actions),
+            false => self.weighed(asked, None, &BTreeMap::new()),
         }
     }
 
@@ -228,14 +213,12 @@ impl NodeCore {
         asked: Asked,
         server: Option<u64>,
         processes: &BTreeMap<u32, u64>,
-        now: Moment,
-        actions: &mut Vec<Action>,
     ) {
         let Some(question) = self.queries.looking.remove(&asked) else {
             return;
         };
         let part = self.part(&question, server, processes);
-        self.ask_nodes(now, actions, |engine, out| engine.looked(asked, part, out));
+        self.ask_nodes(|engine, out| engine.looked(asked, part, out));
     }
 
     fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
@@ -247,7 +230,7 @@ impl NodeCore {
 
     /// The ranks of a job on this node, with their positions on it.
     fn entries_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, ProcessEntry)> {
-        let ranks = self.job(job).ranks.ranks_on(self.node);
+        let ranks = self.job(job).ranks.ranks_on(self.cx.node);
         ranks.filter_map(move |rank| {
             let at = self.jobs.node_rank(self.jobs.global(job, rank))?;
             Some((rank, at, self.queries.entry(at)))
@@ -305,7 +288,6 @@ impl NodeCore {
         &mut self,
         (id, queries, jobs): (UpcallId, &[Query], &[Nspace]),
         heard: &BTreeMap<NodeId, Heard>,
-        actions: &mut Vec<Action>,
     ) {
         let view = View {
             core: self,
@@ -313,24 +295,25 @@ impl NodeCore {
             heard,
         };
         let answer = view.answer(queries);
-        self.answer(id, &answer, actions);
+        self.answer(id, &answer);
     }
 
     /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
     /// tells all.
-    pub(super) fn ask_for_end(&mut self, job: JobNumber, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn ask_for_end(&mut self, job: JobNumber) {
+        let now = self.cx.now;
         if !self.host.is_offered() {
             return;
         }
         let nodes = self.hosting(self.job(job));
-        if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.node) {
+        if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.cx.node) {
             return;
         }
         let question = Question {
             jobs: vec![self.job(job).nspace.clone()],
             memory: false,
         };
-        self.ask_nodes(now, actions, |engine, out| {
+        self.ask_nodes(|engine, out| {
             engine.ask(&question, nodes, Pending::End(job), now + LIMIT, out);
         });
     }

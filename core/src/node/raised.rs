@@ -86,12 +86,7 @@ fn of_job(code: Status, nspace: &Nspace, affected: ProcRank, more: Vec<Info>) ->
 
 impl NodeCore {
     /// All processes of a job that was spawned from here run: notifies the registered processes.
-    pub(super) fn tell_of_job_start(
-        &mut self,
-        nspace: &Nspace,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_of_job_start(&mut self, nspace: &Nspace) {
         if !self.host.is_offered() {
             return;
         }
@@ -101,18 +96,12 @@ impl NodeCore {
             ProcRank::WILDCARD,
             Vec::new(),
         );
-        self.carry(&event, actions);
-        self.notify(&event, now, actions);
+        self.carry(&event);
+        self.notify(&event);
     }
 
     /// A spawned job has ended and its status is known: notifies the registered processes.
-    pub(super) fn tell_of_job_end(
-        &mut self,
-        job: JobNumber,
-        heard: &BTreeMap<NodeId, Heard>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_of_job_end(&mut self, job: JobNumber, heard: &BTreeMap<NodeId, Heard>) {
         let processes = heard.values().filter_map(|heard| match heard {
             Heard::Part(part) => Some(part.jobs.iter().flatten()),
             Heard::Lost | Heard::Nothing => None,
@@ -125,22 +114,17 @@ impl NodeCore {
             return;
         }
         let event = ended(&self.job(job).nspace, end_of_job(heard.values(), 0));
-        self.carry(&event, actions);
-        self.notify(&event, now, actions);
+        self.carry(&event);
+        self.notify(&event);
     }
 
     /// The launch ends: the tools here are notified of the jobs that end with it. Each node tells
     /// its own.
-    pub(super) fn tell_tools_of_ends(
-        &mut self,
-        ends: &[JobEnd],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_tools_of_ends(&mut self, ends: &[JobEnd]) {
         if self.tools.is_empty() || self.host.state != SidecarState::Ready {
             return;
         }
-        self.tell_kept_ends(true, now, actions);
+        self.tell_kept_ends(true);
         for end in ends {
             let Some(member) = self.jobs.get(end.job) else {
                 continue;
@@ -152,25 +136,20 @@ impl NodeCore {
                 range: event.range,
                 infos: event.infos.clone(),
             };
-            let id = self.control(&control, now, actions);
+            let id = self.control(&control);
             self.tools.telling.extend(id);
         }
         // Its thread sends an event after it has answered, and before it answers this.
-        let id = self.control(&Control::Probe, now, actions);
+        let id = self.control(&Control::Probe);
         self.tools.telling.extend(id);
     }
 
     /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
-    pub(super) fn tell_of_lost_nodes(
-        &mut self,
-        nodes: &[NodeId],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_of_lost_nodes(&mut self, nodes: &[NodeId]) {
         if !self.host.is_offered() {
             return;
         }
-        let own = self.node;
+        let own = self.cx.node;
         for &node in nodes.iter().filter(|node| **node != own) {
             let processes: Vec<Proc> = self
                 .jobs
@@ -197,7 +176,7 @@ impl NodeCore {
                 range: DataRange::SESSION,
                 infos,
             };
-            self.notify(&event, now, actions);
+            self.notify(&event);
         }
     }
 }

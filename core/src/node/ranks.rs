@@ -12,13 +12,7 @@ use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
 
 impl NodeCore {
-    pub(super) fn pmi_effects(
-        &mut self,
-        job: JobNumber,
-        effects: Vec<Effect>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_effects(&mut self, job: JobNumber, effects: Vec<Effect>) {
         let first = self.jobs.get(job).map_or(NodeRank(0), |job| job.first);
         let at = |local: LocalRank| NodeRank(first.0 + local.0);
         let failed = |cause| Action::Report(Report::Failed(cause));
@@ -26,20 +20,20 @@ impl NodeCore {
             match effect {
                 Effect::Send { rank, bytes } => {
                     let rank = at(rank);
-                    actions.push(Action::SendPmi { rank, bytes });
+                    self.cx.order(Action::SendPmi { rank, bytes });
                 }
-                Effect::Begun { collective } => self.pmi_begun(job, collective, now, actions),
-                Effect::Ended { collective } => self.pmi_met(job, &collective, now, actions),
+                Effect::Begun { collective } => self.pmi_begun(job, collective),
+                Effect::Ended { collective } => self.pmi_met(job, &collective),
                 Effect::Entered {
                     collective,
                     contribution,
-                } => self.pmi_fence((job, collective), contribution, now, actions),
+                } => self.pmi_fence((job, collective), contribution),
                 Effect::Withdrawn { collective } => {
                     let (series, _) = self.meeting_of(job, &collective);
-                    self.fence(FenceInput::Withdraw { series }, now, actions);
+                    self.fence(FenceInput::Withdraw { series });
                 }
                 Effect::Renew { rank, number } => {
-                    self.begin_epoch(Asker { job, rank, number }, now, actions);
+                    self.begin_epoch(Asker { job, rank, number });
                 }
                 Effect::Abort {
                     rank,
@@ -47,7 +41,7 @@ impl NodeCore {
                     message,
                 } => {
                     let rank = self.process(at(rank));
-                    actions.push(failed(Cause::Aborted {
+                    self.cx.order(failed(Cause::Aborted {
                         rank,
                         code,
                         message,
@@ -55,11 +49,13 @@ impl NodeCore {
                 }
                 Effect::Initialized { rank } => {
                     let rank = at(rank);
-                    actions.push(Action::Report(Report::RankConnected { rank }));
+                    self.cx
+                        .order(Action::Report(Report::RankConnected { rank }));
                 }
                 Effect::Finalized { rank } => {
                     let rank = at(rank);
-                    actions.push(Action::Report(Report::RankFinalized { rank }));
+                    self.cx
+                        .order(Action::Report(Report::RankFinalized { rank }));
                 }
                 Effect::Publish {
                     rank,
@@ -67,15 +63,15 @@ impl NodeCore {
                     port,
                     limits,
                 } => {
-                    self.pmi_publish(at(rank), service, port, limits, now, actions);
+                    self.pmi_publish(at(rank), service, port, limits);
                 }
                 Effect::Lookup { rank, service } => {
-                    self.pmi_lookup(at(rank), service, now, actions);
+                    self.pmi_lookup(at(rank), service);
                 }
                 Effect::Unpublish { rank, service } => {
-                    self.pmi_unpublish(at(rank), service, now, actions);
+                    self.pmi_unpublish(at(rank), service);
                 }
-                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request, actions),
+                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request),
                 Effect::Key {
                     rank,
                     number,
@@ -83,40 +79,28 @@ impl NodeCore {
                     wanted,
                 } => {
                     let asker = Asker { job, rank, number };
-                    self.pmi_key(asker, other, wanted, now, actions);
+                    self.pmi_key(asker, other, wanted);
                 }
                 Effect::Misbehaved { rank, error } => {
                     let rank = self.process(at(rank));
-                    actions.push(failed(Cause::Misbehaved { rank, error }));
+                    self.cx.order(failed(Cause::Misbehaved { rank, error }));
                 }
             }
         }
     }
 
     /// The result of a rank's spawn request.
-    pub(super) fn pmi_spawned(
-        &mut self,
-        at: NodeRank,
-        result: &SpawnResult,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_spawned(&mut self, at: NodeRank, result: &SpawnResult) {
         let Some((job, rank, server)) = self.pmi_of(at) else {
             return;
         };
         let mut effects = Vec::new();
         server.spawned(rank, result, &mut effects);
-        self.pmi_effects(job, effects, now, actions);
+        self.pmi_effects(job, effects);
     }
 
     /// All local members have entered a barrier or ring: fence with the other nodes.
-    fn pmi_fence(
-        &mut self,
-        (job, collective): (JobNumber, Collective),
-        contribution: Vec<u8>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pmi_fence(&mut self, (job, collective): (JobNumber, Collective), contribution: Vec<u8>) {
         let (series, nodes) = self.meeting_of(job, &collective);
         let contribution = Contribution {
             data: contribution.into(),
@@ -130,17 +114,11 @@ impl NodeCore {
             timeout: self.terms.timeout(),
             ticket: FenceTicket::Pmi(job, collective),
         };
-        self.fence(input, now, actions);
+        self.fence(input);
     }
 
     /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
-    fn pmi_met(
-        &mut self,
-        job: JobNumber,
-        collective: &Collective,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pmi_met(&mut self, job: JobNumber, collective: &Collective) {
         let (series, nodes) = self.meeting_of(job, collective);
         let contribution = Contribution {
             data: Vec::new().into(),
@@ -154,15 +132,13 @@ impl NodeCore {
             timeout: None,
             ticket: FenceTicket::Released,
         };
-        self.fence(input, now, actions);
+        self.fence(input);
     }
 
     pub(super) fn pmi_released(
         &mut self,
         (job, collective): (JobNumber, &Collective),
         result: fence::FenceResult,
-        now: Moment,
-        actions: &mut Vec<Action>,
     ) {
         let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
@@ -172,7 +148,7 @@ impl NodeCore {
                 if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
                     let error = error.to_string();
                     let cause = Cause::FenceFailed { error };
-                    actions.push(Action::Report(Report::Failed(cause)));
+                    self.cx.order(Action::Report(Report::Failed(cause)));
                 }
             }
             Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
@@ -182,6 +158,6 @@ impl NodeCore {
                 let _ = server.released(collective, Err(&text), &mut effects);
             }
         }
-        self.pmi_effects(job, effects, now, actions);
+        self.pmi_effects(job, effects);
     }
 }

@@ -149,23 +149,19 @@ impl SidecarLife {
 impl NodeCore {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
-    pub fn start_sidecar(&mut self, requests: &[Control], now: Moment, actions: &mut Vec<Action>) {
+    pub fn start_sidecar(&mut self, requests: &[Control]) {
+        let now = self.cx.now;
         let nodes = self.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
         self.host.patience = Some(Patience::new(limit, now));
         for request in requests {
-            self.control(request, now, actions);
+            self.control(request);
         }
     }
 
     /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
     /// requests register all jobs that have not ended, the first one first.
-    pub fn start_sidecar_for_tools(
-        &mut self,
-        requests: &[Control],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub fn start_sidecar_for_tools(&mut self, requests: &[Control]) {
         self.host = SidecarLife {
             for_tools: true,
             silence: self.host.silence,
@@ -173,7 +169,7 @@ impl NodeCore {
         };
         self.link.renew();
         self.groups.engine.server_returned();
-        self.start_sidecar(requests, now, actions);
+        self.start_sidecar(requests);
     }
 
     /// Whether it was started for tools and is gone, without harm to any rank, so that tools that come later may get
@@ -195,60 +191,45 @@ impl NodeCore {
     }
 
     /// Makes a request of the sidecar.
-    pub(super) fn control(
-        &mut self,
-        control: &Control,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) -> Option<RequestId> {
+    pub(super) fn control(&mut self, control: &Control) -> Option<RequestId> {
         if !self.host.is_offered() {
             return None;
         }
         match self.link.control(control) {
             Ok((id, bytes)) => {
-                actions.push(Action::SendControl(bytes));
+                self.cx.order(Action::SendControl(bytes));
                 Some(id)
             }
             Err(error) => {
                 let text = format!("{}: {error}", control.kind().name());
-                self.sidecar_broken(text, now, actions);
+                self.sidecar_broken(text);
                 None
             }
         }
     }
 
     /// Something came on one of the sidecar's sockets.
-    pub(super) fn sidecar_replied(
-        &mut self,
-        events: Result<Vec<SidecarEvent>, WireError>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
         if !self.host.is_heard() {
             return;
         }
         // Frames that were complete before an error count: a rank that finalized has finalized.
-        self.sidecar_events(events.unwrap_or_default(), now, actions);
+        self.sidecar_events(events.unwrap_or_default());
         if let Some(error) = self.link.error() {
             let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
-            self.sidecar_broken(text, now, actions);
+            self.sidecar_broken(text);
         }
     }
 
-    pub(super) fn control_reply(
-        &mut self,
-        id: RequestId,
-        reply: ControlReply,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
+        let now = self.cx.now;
         match reply {
-            ControlReply::Init(Ok(())) => self.awaits_directives(now, actions),
+            ControlReply::Init(Ok(())) => self.awaits_directives(),
             ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
-                self.far_registered(id, result.map(drop), now, actions);
+                self.far_registered(id, result.map(drop));
             }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
-                self.job_registered(id, result, actions);
+                self.job_registered(id, result);
             }
             ControlReply::RegisterJob(Ok(env)) => {
                 self.note_server(&env);
@@ -259,11 +240,11 @@ impl NodeCore {
                         self.host.patience = None;
                         self.host.probe_at = Some(now + self.host.silence / 2);
                     }
-                    actions.push(Action::Report(Report::SidecarReady {
+                    self.cx.order(Action::Report(Report::SidecarReady {
                         job: JobNumber(0),
                         env,
                     }));
-                    self.tell_of_earlier_stops(now, actions);
+                    self.tell_of_earlier_stops();
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
@@ -273,7 +254,7 @@ impl NodeCore {
                     false => "; see what it prints with -vv, or try another libpmix (--libpmix)",
                 };
                 let text = format!("{refusal}{remedy}");
-                self.sidecar_broken(text, now, actions);
+                self.sidecar_broken(text);
             }
             ControlReply::DirectModex(result) => {
                 let requests = &mut self.modex_requests;
@@ -283,35 +264,30 @@ impl NodeCore {
                 let result = result
                     .map(std::sync::Arc::from)
                     .map_err(|refusal| refusal.status.0);
-                self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
+                self.modex(ModexInput::SidecarAnswered { proc, result });
             }
             // No process waits for the delivery of an event: its sender has continued long ago.
             ControlReply::Notify(_) => drop(self.tools.telling.remove(&id)),
             ControlReply::DeregisterJob(_) => {}
-            ControlReply::IofDeliver(_) => self.delivered(id, now, actions),
+            ControlReply::IofDeliver(_) => self.delivered(id),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.host.stopped = true,
             ControlReply::Probe(_) => {
                 self.tools.telling.remove(&id);
-                self.probe_answered(id, now);
+                self.probe_answered(id);
             }
         }
     }
 
     /// The sidecar reports why it cannot continue.
-    pub(super) fn sidecar_gave_up(
-        &mut self,
-        failed: &Failed,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn sidecar_gave_up(&mut self, failed: &Failed) {
         // The other stages know their own remedies.
         let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
             ("", StartupStage::Link) => UNINTELLIGIBLE,
             (remedy, _) => remedy,
         };
         let text = format!("{}{remedy}", failed.text);
-        self.sidecar_broken(text, now, actions);
+        self.sidecar_broken(text);
     }
 
     /// The sidecar has loaded its libraries.
@@ -320,16 +296,18 @@ impl NodeCore {
     }
 
     /// All ranks have ended: the sidecar is asked to stop.
-    pub(super) fn stop_sidecar(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn stop_sidecar(&mut self) {
+        let now = self.cx.now;
         if self.host.is_needed() {
             self.host.settle(SidecarState::Stopping);
             self.host.patience = Some(Patience::new(STOP_LIMIT, now));
-            self.control(&Control::Finalize, now, actions);
+            self.control(&Control::Finalize);
         }
     }
 
     /// A socket of the sidecar has ended. That is how it stops, dies, or goes wrong.
-    pub(super) fn sidecar_closed(&mut self, now: Moment) {
+    pub(super) fn sidecar_closed(&mut self) {
+        let now = self.cx.now;
         if self.host.is_needed() && !self.host.closed {
             self.host.closed = true;
             self.host.probe_at = None;
@@ -338,28 +316,23 @@ impl NodeCore {
     }
 
     /// The sidecar's process has ended.
-    pub(super) fn sidecar_ended(
-        &mut self,
-        how: String,
-        end: SidecarEnd,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn sidecar_ended(&mut self, how: String, end: SidecarEnd) {
         if self.host.is_heard() && !(end == SidecarEnd::InOrder && self.host.stopped) {
             self.host.replaceable |= end == SidecarEnd::Killed;
-            self.sidecar_lost(how, now, actions);
+            self.sidecar_lost(how);
         }
         self.host.settle(SidecarState::Ended);
     }
 
-    pub(super) fn sidecar_tick(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn sidecar_tick(&mut self) {
+        let now = self.cx.now;
         let life = &mut self.host;
         life.doubt = life.doubt.filter(|(_, until)| now < *until);
         if life.probe_at.is_some_and(|at| now >= at) {
             life.probe_at = None;
             life.silent_since = now;
             life.patience = Some(Patience::new(life.silence / 2, now));
-            self.host.probe = self.control(&Control::Probe, now, actions);
+            self.host.probe = self.control(&Control::Probe);
         }
         let Some(patience) = &mut self.host.patience else {
             return;
@@ -368,31 +341,31 @@ impl NodeCore {
         let (over, limit) = (patience.exhausted(now), patience.limit());
         match (self.host.state, self.host.closed) {
             // One that is stopped does not start any more; one that waits may wait for a file system.
-            (SidecarState::Starting, false) if due && !over => actions.push(Action::LookAtSidecar),
-            (SidecarState::Ready, false) if over => actions.push(Action::LookAtSidecar),
-            _ if over => self.sidecar_timed_out(limit, now, actions),
+            (SidecarState::Starting, false) if due && !over => self.cx.order(Action::LookAtSidecar),
+            (SidecarState::Ready, false) if over => self.cx.order(Action::LookAtSidecar),
+            _ if over => self.sidecar_timed_out(limit),
             _ => {}
         }
     }
 
     /// The sidecar cannot be used any more, though its process may still run.
-    pub(super) fn sidecar_broken(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn sidecar_broken(&mut self, error: String) {
         if self.host.is_heard() {
-            self.sidecar_lost(error, now, actions);
-            actions.push(Action::KillSidecar);
+            self.sidecar_lost(error);
+            self.cx.order(Action::KillSidecar);
         }
     }
 
     /// Reports the loss and answers the sidecar's pending requests.
-    fn sidecar_lost(&mut self, error: String, now: Moment, actions: &mut Vec<Action>) {
+    fn sidecar_lost(&mut self, error: String) {
         self.host.settle(SidecarState::Broken);
-        actions.push(Action::Report(Report::SidecarLost { error }));
-        self.groups(actions, GroupEngine::server_lost);
-        self.tools_lost(actions);
-        self.outputs_lost(now, actions);
+        self.cx.order(Action::Report(Report::SidecarLost { error }));
+        self.groups(GroupEngine::server_lost);
+        self.tools_lost();
+        self.outputs_lost();
         for (_, proc) in std::mem::take(&mut self.modex_requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);
-            self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
+            self.modex(ModexInput::SidecarAnswered { proc, result });
         }
     }
 

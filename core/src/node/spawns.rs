@@ -62,21 +62,20 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (infos, apps): (&[Info], Vec<SpawnedAppInfo>),
-        actions: &mut Vec<Action>,
     ) {
         let Some(by) = self.spawner(proc) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM), actions);
+            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let request = SpawnRequest {
             apps,
             infos: infos.iter().map(said).collect(),
             preputs: Vec::new(),
         };
-        self.ask_to_spawn(Asker::Pmix(id), by, request, actions);
+        self.ask_to_spawn(Asker::Pmix(id), by, request);
     }
 
     /// The process of the launch or the tool of that name.
@@ -88,23 +87,12 @@ impl NodeCore {
     }
 
     /// A spawn request over PMI.
-    pub(super) fn pmi_spawn(
-        &mut self,
-        at: NodeRank,
-        request: SpawnRequest,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn pmi_spawn(&mut self, at: NodeRank, request: SpawnRequest) {
         let by = Spawner::Rank(self.process(at));
-        self.ask_to_spawn(Asker::Pmi(at), by, request, actions);
+        self.ask_to_spawn(Asker::Pmi(at), by, request);
     }
 
-    fn ask_to_spawn(
-        &mut self,
-        asker: Asker,
-        by: Spawner,
-        request: SpawnRequest,
-        actions: &mut Vec<Action>,
-    ) {
+    fn ask_to_spawn(&mut self, asker: Asker, by: Spawner, request: SpawnRequest) {
         let (request, beside) = cospawn::divide(request);
         let part = match beside.is_empty() {
             true => Part::Whole,
@@ -114,19 +102,13 @@ impl NodeCore {
                 beside,
             },
         };
-        self.ask_for_part((asker, part), by, request, actions);
+        self.ask_for_part((asker, part), by, request);
     }
 
-    fn ask_for_part(
-        &mut self,
-        part: (Asker, Part),
-        by: Spawner,
-        request: SpawnRequest,
-        actions: &mut Vec<Action>,
-    ) {
+    fn ask_for_part(&mut self, part: (Asker, Part), by: Spawner, request: SpawnRequest) {
         let ticket = self.spawns.ask(part);
         let request = Box::new(request);
-        actions.push(Action::Tell(FromNode::Spawn {
+        self.cx.order(Action::Tell(FromNode::Spawn {
             ticket,
             by,
             request,
@@ -134,13 +116,7 @@ impl NodeCore {
     }
 
     /// The launcher's answer to a request.
-    pub(super) fn spawned(
-        &mut self,
-        ticket: SpawnTicket,
-        result: &SpawnResult,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn spawned(&mut self, ticket: SpawnTicket, result: &SpawnResult) {
         let Some((asker, part)) = self.spawns.waiting.remove(&ticket) else {
             return;
         };
@@ -163,70 +139,57 @@ impl NodeCore {
                             started,
                             beside,
                         };
-                        self.ask_for_part((asker, part), by, request, actions);
+                        self.ask_for_part((asker, part), by, request);
                     }
-                    None => self.answer_spawn(asker, &Ok(ranks), now, actions),
+                    None => self.answer_spawn(asker, &Ok(ranks)),
                 }
             }
             (part, result) => {
                 if let Part::Cospawned { by, started, .. } = part {
                     for job in &started {
-                        self.end_cospawned(&by, job, actions);
+                        self.end_cospawned(&by, job);
                     }
                 }
-                self.answer_spawn(asker, result, now, actions);
+                self.answer_spawn(asker, result);
             }
         }
         if let Ok(nspace) = result {
             self.job_announced(nspace);
-            self.tell_of_job_start(nspace, now, actions);
+            self.tell_of_job_start(nspace);
         }
     }
 
-    fn answer_spawn(
-        &mut self,
-        asker: Asker,
-        result: &SpawnResult,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn answer_spawn(&mut self, asker: Asker, result: &SpawnResult) {
         match asker {
             Asker::Pmix(id) => {
                 let answer = match result {
                     Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
                     Err(failure) => UpcallAnswer::Status(status(failure.kind)),
                 };
-                self.answer(id, &answer, actions);
+                self.answer(id, &answer);
             }
-            Asker::Pmi(at) => self.pmi_spawned(at, result, now, actions),
+            Asker::Pmi(at) => self.pmi_spawned(at, result),
         }
     }
 
     /// Nothing is started any more.
-    pub(super) fn spawns_tear_down(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn spawns_tear_down(&mut self) {
         let ending = Err(SpawnFailure {
             kind: SpawnFailureKind::Ending,
             text: String::new(),
         });
         let tickets: Vec<_> = self.spawns.waiting.keys().copied().collect();
         for ticket in tickets {
-            self.spawned(ticket, &ending, now, actions);
+            self.spawned(ticket, &ending);
         }
     }
 
     /// `PMIx_Connect` and `PMIx_Disconnect`.
-    pub(super) fn meet(
-        &mut self,
-        id: UpcallId,
-        (act, procs): (Act, &[Proc]),
-        infos: &[Info],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
         let Some((participants, nodes)) = self.participants(procs) else {
             let data = (super::upcalls::local_status(infos), Vec::new());
             let timeout = super::upcalls::timeout(infos);
-            return self.cross(id, (act, procs), data, timeout, now, actions);
+            return self.cross(id, (act, procs), data, timeout);
         };
         let kind = match act {
             Act::Connect => Kind::Connect,
@@ -248,7 +211,7 @@ impl NodeCore {
             timeout: self.terms.timeout_or(given.map(|given| given * 3 / 4)),
             ticket: FenceTicket::Connect(id),
         };
-        self.fence(input, now, actions);
+        self.fence(input);
     }
 }
 

@@ -75,25 +75,19 @@ pub(super) struct Stopped {
 
 impl NodeCore {
     /// A rank of this node was started, and stopped if it is to begin later.
-    pub(super) fn started_stopped(&mut self, at: NodeRank, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn started_stopped(&mut self, at: NodeRank) {
         let name = self.name_of(self.process(at));
         let job = self.job_named(name.nspace.as_str());
         let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
         if stops.is_some_and(|stops| stops.holds(name.rank)) {
             let source = Proc::new(&name.nspace, name.rank);
             let place = Info::new(keys::BREAKPOINT, Value::String(ON_EXEC.into()));
-            self.rank_stopped(&source, &[place], now, actions);
+            self.rank_stopped(&source, &[place]);
         }
     }
 
     /// A rank of this node waits for a debugger, or all of a job do.
-    pub(super) fn rank_stopped(
-        &mut self,
-        source: &Proc,
-        infos: &[Info],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn rank_stopped(&mut self, source: &Proc, infos: &[Info]) {
         let nspace = std::str::from_utf8(source.nspace.as_bytes());
         let Some((job, member)) = nspace.ok().and_then(|nspace| self.job_named(nspace)) else {
             return;
@@ -101,7 +95,7 @@ impl NodeCore {
         let context = Arc::clone(&member.context);
         let place = Place::of(infos);
         let choice = place.choice(&context.debug);
-        let here: BTreeSet<Rank> = context.ranks.ranks_on(self.node).collect();
+        let here: BTreeSet<Rank> = context.ranks.ranks_on(self.cx.node).collect();
         let (awaited, others): (BTreeSet<Rank>, BTreeSet<Rank>) =
             here.iter().partition(|rank| choice.holds(**rank));
         let settled = self.stopped.settled.contains(&job);
@@ -126,7 +120,7 @@ impl NodeCore {
         let all_wait = !awaited.is_empty() && *counted == awaited;
         if place == Place::Init {
             for rank in waits.intersection(&others) {
-                self.release(&context, *rank, now, actions);
+                self.release(&context, *rank);
             }
         }
         if !all_wait {
@@ -144,8 +138,8 @@ impl NodeCore {
             range: DataRange::SESSION,
             infos: place.into_iter().collect(),
         });
-        self.carry(&event, actions);
-        self.node_stopped(self.node, &event, now, actions);
+        self.carry(&event);
+        self.node_stopped(self.cx.node, &event);
     }
 
     /// A debugger has released processes that wait in PMIx: those of the custom range, or all.
@@ -182,21 +176,15 @@ impl NodeCore {
     }
 
     /// Lets them go on.
-    pub fn let_go(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub fn let_go(&mut self) {
         for (job, rank) in std::mem::take(&mut self.stopped.held) {
             let context = Arc::clone(self.job(job));
-            self.release(&context, rank, now, actions);
+            self.release(&context, rank);
         }
     }
 
     /// A rank waits in `PMIx_Init` and is not to: up to 5.0 all clients of a job wait if one does.
-    fn release(
-        &mut self,
-        context: &JobContext,
-        rank: Rank,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn release(&mut self, context: &JobContext, rank: Rank) {
         // Not the server, whose own events come back, and not the rank, which gets none of its own.
         let source = format!("{}-debugger", self.launch().nspace);
         let whom = Value::Proc(Proc::new(&context.nspace, rank));
@@ -212,17 +200,11 @@ impl NodeCore {
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ],
         };
-        self.control(&control, now, actions);
+        self.control(&control);
     }
 
     /// All ranks of a job on a node that are to wait for a debugger do.
-    pub(super) fn node_stopped(
-        &mut self,
-        node: NodeId,
-        event: &Notification,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn node_stopped(&mut self, node: NodeId, event: &Notification) {
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
         let Some((job, member)) = nspace.ok().and_then(|nspace| self.job_named(nspace)) else {
             return;
@@ -255,16 +237,16 @@ impl NodeCore {
             infos,
         };
         match self.host.state {
-            SidecarState::Ready => self.notify_now(&event, now, actions),
+            SidecarState::Ready => self.notify_now(&event),
             SidecarState::Absent | SidecarState::Starting => self.stopped.earlier.push(event),
             SidecarState::Stopping | SidecarState::Broken | SidecarState::Ended => {}
         }
     }
 
     /// The server is ready: its tools are notified of jobs that had stopped before.
-    pub(super) fn tell_of_earlier_stops(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn tell_of_earlier_stops(&mut self) {
         for event in std::mem::take(&mut self.stopped.earlier) {
-            self.notify_now(&event, now, actions);
+            self.notify_now(&event);
         }
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeCore;
+use super::node_context::NodeContext;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc;
@@ -39,9 +40,9 @@ impl Tools {
     }
 
     /// It is attached.
-    pub(super) fn attach(&mut self, name: &Proc, actions: &mut Vec<Action>) {
+    pub(super) fn attach(&mut self, name: &Proc, cx: &mut NodeContext) {
         // Each time: a node may have lost its sidecar since another one came.
-        actions.push(Action::Tell(FromNode::Tools { attached: true }));
+        cx.order(Action::Tell(FromNode::Tools { attached: true }));
         *self.attached.entry(name.clone()).or_default() += 1;
     }
 
@@ -71,12 +72,7 @@ impl NodeCore {
     }
 
     /// A tool has connected.
-    pub(super) fn tool_connected(
-        &mut self,
-        id: UpcallId,
-        infos: &[Info],
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tool_connected(&mut self, id: UpcallId, infos: &[Info]) {
         let claimed = claimed(infos);
         let name = match claimed {
             Some(claimed) if self.is_free(&claimed) => claimed,
@@ -84,13 +80,13 @@ impl NodeCore {
                 let name = self.new_tool_name();
                 // Of a rank libpmix does not take the name.
                 if claimed.is_some_and(|claimed| self.named(&claimed).is_some()) {
-                    return self.answer(id, &UpcallAnswer::Named(name), actions);
+                    return self.answer(id, &UpcallAnswer::Named(name));
                 }
                 name
             }
         };
-        self.tools.attach(&name, actions);
-        self.answer(id, &UpcallAnswer::Named(name), actions);
+        self.tools.attach(&name, &mut self.cx);
+        self.answer(id, &UpcallAnswer::Named(name));
     }
 
     /// The tool of that name, if it is attached here.
@@ -116,7 +112,7 @@ impl NodeCore {
         loop {
             self.tools.made += 1;
             let launch = &self.launch().nspace;
-            let nspace = format!("{launch}-tool-{}-{}", self.node, self.tools.made);
+            let nspace = format!("{launch}-tool-{}-{}", self.cx.node, self.tools.made);
             let name = Proc {
                 nspace: nspace.as_str().into(),
                 rank: Rank(0).into(),
@@ -128,21 +124,16 @@ impl NodeCore {
     }
 
     /// The sidecar is lost, and every tool with it.
-    pub(super) fn tools_lost(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn tools_lost(&mut self) {
         self.tools.telling.clear();
         if !std::mem::take(&mut self.tools.attached).is_empty() {
-            actions.push(Action::Tell(FromNode::Tools { attached: false }));
+            self.cx
+                .order(Action::Tell(FromNode::Tools { attached: false }));
         }
     }
 
     /// Connections have ended; those of processes of the launch are not of interest here.
-    pub(super) fn connections_lost(
-        &mut self,
-        source: Proc,
-        infos: Vec<Info>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn connections_lost(&mut self, source: Proc, infos: Vec<Info>) {
         let others = infos.into_iter().filter_map(|info| match info.value {
             Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
             _ => None,
@@ -153,14 +144,15 @@ impl NodeCore {
                 *connections -= 1;
                 if *connections == 0 {
                     self.tools.attached.remove(&name);
-                    self.forward_no_more(&name, now, actions);
+                    self.forward_no_more(&name);
                 }
             }
         }
         if any && self.tools.is_empty() {
-            actions.push(Action::Tell(FromNode::Tools { attached: false }));
+            self.cx
+                .order(Action::Tell(FromNode::Tools { attached: false }));
         }
-        self.pull_ended(now, actions);
+        self.pull_ended();
     }
 }
 

@@ -25,47 +25,46 @@ use crate::pmix::upcall::{Notice, UpcallAnswer, UpcallRequest};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
 
 impl NodeCore {
-    pub(super) fn sidecar_events(
-        &mut self,
-        events: Vec<SidecarEvent>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn sidecar_events(&mut self, events: Vec<SidecarEvent>) {
         for event in events {
             match event {
                 SidecarEvent::Hello(hello) => {
                     self.sidecar_loaded();
                     self.groups.libpmix.clone_from(&hello.libpmix);
-                    actions.push(Action::Report(Report::SidecarLoaded(hello)));
+                    self.cx.order(Action::Report(Report::SidecarLoaded(hello)));
                 }
                 SidecarEvent::Warning(text) => {
                     let text = text.to_string();
-                    actions.push(Action::Report(Report::SidecarWarning { text }));
+                    self.cx
+                        .order(Action::Report(Report::SidecarWarning { text }));
                 }
-                SidecarEvent::Failed(failed) => self.sidecar_gave_up(&failed, now, actions),
-                SidecarEvent::Reply { id, reply } => self.control_reply(id, reply, now, actions),
-                SidecarEvent::Request { id, request } => self.request(id, request, now, actions),
-                SidecarEvent::Notice(notice) => self.notice(notice, now, actions),
+                SidecarEvent::Failed(failed) => self.sidecar_gave_up(&failed),
+                SidecarEvent::Reply { id, reply } => self.control_reply(id, reply),
+                SidecarEvent::Request { id, request } => self.request(id, request),
+                SidecarEvent::Notice(notice) => self.notice(notice),
             }
         }
     }
 
-    fn notice(&mut self, notice: Notice, now: Moment, actions: &mut Vec<Action>) {
+    fn notice(&mut self, notice: Notice) {
+        let now = self.cx.now;
         match notice {
             Notice::ClientConnected { proc, .. } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Connected;
                     self.heard[local.index()] = Some(now);
                     let proc = self.name_of(self.process(local));
-                    self.modex(ModexInput::RankConnected { proc }, now, actions);
-                    actions.push(Action::Report(Report::RankConnected { rank: local }));
+                    self.modex(ModexInput::RankConnected { proc });
+                    self.cx
+                        .order(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
             Notice::ClientFinalized { proc } => {
                 if let Some(local) = self.local_of(&proc) {
                     self.pmix[local.index()] = PmixState::Finalized;
                     self.heard[local.index()] = Some(now);
-                    actions.push(Action::Report(Report::RankFinalized { rank: local }));
+                    self.cx
+                        .order(Action::Report(Report::RankFinalized { rank: local }));
                 }
             }
             Notice::NotifyEvent {
@@ -73,29 +72,25 @@ impl NodeCore {
                 source,
                 infos,
                 ..
-            } => self.rank_stopped(&source, &infos, now, actions),
+            } => self.rank_stopped(&source, &infos),
             Notice::NotifyEvent {
                 code,
                 source,
                 range,
                 infos,
             } => {
-                if code == Status::DEBUGGER_RELEASE && self.directed(&source, &infos, actions) {
+                if code == Status::DEBUGGER_RELEASE && self.directed(&source, &infos) {
                     return;
                 }
                 if code == Status::DEBUGGER_RELEASE {
                     self.rank_released(&infos);
                 }
-                self.forward(
-                    Notification {
-                        code,
-                        source,
-                        range,
-                        infos,
-                    },
-                    now,
-                    actions,
-                );
+                self.forward(Notification {
+                    code,
+                    source,
+                    range,
+                    infos,
+                });
             }
             // libpmix delivers events to local clients by itself, and every event of the job is
             // carried to every node anyway.
@@ -104,29 +99,23 @@ impl NodeCore {
                 procs,
                 infos,
                 channels,
-            } => self.pull(&procs, &infos, channels, now, actions),
-            Notice::Spawned { nspace } => self.job_subscribed(&nspace, now, actions),
+            } => self.pull(&procs, &infos, channels),
+            Notice::Spawned { nspace } => self.job_subscribed(&nspace),
             Notice::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
             Notice::ConnectionsLost { source, infos } => {
-                self.connections_lost(source, infos, now, actions);
+                self.connections_lost(source, infos);
             }
         }
     }
 
-    fn request(
-        &mut self,
-        id: UpcallId,
-        request: UpcallRequest,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn request(&mut self, id: UpcallId, request: UpcallRequest) {
         match request {
             UpcallRequest::Fence { procs, infos, data } => {
-                self.pmix_fence(id, &procs, &infos, data, now, actions);
+                self.pmix_fence(id, &procs, &infos, data);
             }
             UpcallRequest::DirectModex { proc, infos } => {
                 let Some(process) = self.named(&proc) else {
-                    return self.fetch_far(id, &proc, timeout(&infos), now, actions);
+                    return self.fetch_far(id, &proc, timeout(&infos));
                 };
                 let proc = self.name_of(process);
                 let owner = self.jobs.node_of(process);
@@ -134,108 +123,89 @@ impl NodeCore {
                 let timeout = self.terms.timeout_or(timeout(&infos));
                 let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
                 let timeout = timeout.map(|timeout| timeout.after);
-                self.modex(
-                    ModexInput::Ask {
-                        proc,
-                        owner,
-                        timeout,
-                        key: required_key(&infos),
-                        ticket: ModexTicket::Pmix(id),
-                    },
-                    now,
-                    actions,
-                );
+                self.modex(ModexInput::Ask {
+                    proc,
+                    owner,
+                    timeout,
+                    key: required_key(&infos),
+                    ticket: ModexTicket::Pmix(id),
+                });
             }
             UpcallRequest::Abort {
                 proc,
                 status,
                 message,
                 targets,
-            } => self.abort(id, &proc, (status, &message), &targets, actions),
-            UpcallRequest::Query { queries, .. } => self.query(id, queries, now, actions),
+            } => self.abort(id, &proc, (status, &message), &targets),
+            UpcallRequest::Query { queries, .. } => self.query(id, queries),
             UpcallRequest::Log {
                 proc,
                 data,
                 directives,
-            } => self.log(id, &proc, data, &directives, actions),
-            UpcallRequest::Publish { proc, infos } => self.publish(id, &proc, infos, now, actions),
+            } => self.log(id, &proc, data, &directives),
+            UpcallRequest::Publish { proc, infos } => self.publish(id, &proc, infos),
             UpcallRequest::Lookup { proc, keys, infos } => {
-                self.look_up(id, &proc, keys, &infos, now, actions);
+                self.look_up(id, &proc, keys, &infos);
             }
             UpcallRequest::Unpublish { proc, keys, infos } => {
-                self.unpublish(id, &proc, keys, &infos, now, actions);
+                self.unpublish(id, &proc, keys, &infos);
             }
             UpcallRequest::Group {
                 op,
                 name,
                 procs,
                 infos,
-            } => self.group(id, (op, name), &procs, infos, now, actions),
+            } => self.group(id, (op, name), &procs, infos),
             UpcallRequest::JobControl {
                 proc,
                 targets,
                 directives,
-            } => self.job_control(id, &proc, &targets, &directives, actions),
+            } => self.job_control(id, &proc, &targets, &directives),
             UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
-            } => self.session_control(id, &proc, (session, &directives), actions),
-            UpcallRequest::PushStdin { targets, data, .. } => {
-                self.push(id, &targets, &data, actions)
-            }
-            UpcallRequest::Spawn { proc, infos, apps } => {
-                self.spawn(id, &proc, (&infos, apps), actions)
-            }
+            } => self.session_control(id, &proc, (session, &directives)),
+            UpcallRequest::PushStdin { targets, data, .. } => self.push(id, &targets, &data),
+            UpcallRequest::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps)),
             UpcallRequest::Connect { procs, infos } => {
-                self.meet(id, (Act::Connect, &procs), &infos, now, actions);
+                self.meet(id, (Act::Connect, &procs), &infos);
             }
             UpcallRequest::Disconnect { procs, infos } => {
-                self.meet(id, (Act::Disconnect, &procs), &infos, now, actions);
+                self.meet(id, (Act::Disconnect, &procs), &infos);
             }
             UpcallRequest::GetCredential { proc, directives } => {
-                let answer = self.vouch_for(proc, &directives, now);
-                self.answer(id, &answer, actions);
+                let answer = self.vouch_for(proc, &directives);
+                self.answer(id, &answer);
             }
             UpcallRequest::ValidateCredential {
                 credential,
                 directives,
                 ..
             } => {
-                let answer = self.validate(&credential, &directives, now);
-                self.answer(id, &answer, actions);
+                let answer = self.validate(&credential, &directives);
+                self.answer(id, &answer);
             }
             UpcallRequest::Allocate {
                 proc,
                 directive,
                 infos,
-            } => self.allocate(id, &proc, (directive, &infos), actions),
-            UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos, actions),
+            } => self.allocate(id, &proc, (directive, &infos)),
+            UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos),
         }
     }
 
-    pub(super) fn answer(
-        &mut self,
-        id: UpcallId,
-        answer: &UpcallAnswer,
-        actions: &mut Vec<Action>,
-    ) {
-        actions.extend(self.link.answer(id, answer).map(Action::SendUpcall));
+    pub(super) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
+        self.cx
+            .actions
+            .extend(self.link.answer(id, answer).map(Action::SendUpcall));
     }
 
-    fn pmix_fence(
-        &mut self,
-        id: UpcallId,
-        procs: &[Proc],
-        infos: &[Info],
-        data: Vec<u8>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
         let Some((participants, nodes)) = self.participants(procs) else {
             let data = (local_status(infos), data);
             let timeout = timeout(infos);
-            return self.cross(id, (Act::Fence, procs), data, timeout, now, actions);
+            return self.cross(id, (Act::Fence, procs), data, timeout);
         };
         let collect = infos
             .iter()
@@ -257,7 +227,7 @@ impl NodeCore {
             timeout,
             ticket,
         };
-        self.fence(input, now, actions);
+        self.fence(input);
     }
 
     /// The participants and the nodes that host them; `None` when they are not of this launch.
@@ -280,56 +250,41 @@ impl NodeCore {
         Some((participants, Nodes::new(nodes)?))
     }
 
-    pub(super) fn fence_answer(
-        &mut self,
-        id: UpcallId,
-        result: FenceResult,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
         let answer = match result {
             Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
             Ok(released) => UpcallAnswer::Status(Status(released.status)),
             Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
         };
-        self.answer(id, &answer, actions);
+        self.answer(id, &answer);
     }
 
     /// The same where no data is exchanged.
-    pub(super) fn connect_answer(
-        &mut self,
-        id: UpcallId,
-        result: FenceResult,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
         let status = match result {
             Ok(released) => Status(released.status),
             Err(failure) => failure_status(&failure),
         };
-        self.answer(id, &UpcallAnswer::Status(status), actions);
+        self.answer(id, &UpcallAnswer::Status(status));
     }
 
-    pub(super) fn modex_answer(
-        &mut self,
-        id: UpcallId,
-        result: ModexResult,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn modex_answer(&mut self, id: UpcallId, result: ModexResult) {
         let answer = match result {
             Ok(data) => UpcallAnswer::Data(data.to_vec()),
             Err(failure) => UpcallAnswer::Status(modex_status(failure)),
         };
-        self.answer(id, &answer, actions);
+        self.answer(id, &answer);
     }
 
     /// Another node requests a local rank's data.
-    pub(super) fn ask_sidecar(&mut self, proc: proc::Proc, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn ask_sidecar(&mut self, proc: proc::Proc) {
         if self.host.state != SidecarState::Ready {
             let result = Err(Status::ERR_NOT_FOUND.0);
-            return self.modex(ModexInput::SidecarAnswered { proc, result }, now, actions);
+            return self.modex(ModexInput::SidecarAnswered { proc, result });
         }
         let (nspace, rank) = (proc.nspace.clone(), proc.rank);
         let control = Control::DirectModex { nspace, rank };
-        if let Some(id) = self.control(&control, now, actions) {
+        if let Some(id) = self.control(&control) {
             self.modex_requests.push((id, proc));
         }
     }

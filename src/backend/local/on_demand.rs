@@ -176,7 +176,9 @@ impl LocalBackend {
             self.start_sidecar(node, &parts, (&env, &reset), listener)?;
             let (mut actions, now): (Vec<Action>, _) = (Vec::new(), Moment(self.now()));
             let core = &mut self.nodes[index].core;
-            core.start_sidecar_for_tools(&requests, now, &mut actions);
+            core.with_actions(now, &mut actions, |core| {
+                core.start_sidecar_for_tools(&requests)
+            });
             self.act(node, actions);
         }
         Ok(())

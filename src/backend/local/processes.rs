@@ -66,7 +66,9 @@ impl LocalBackend {
         self.signal_some(&stopped, Signal::CONT);
         for index in 0..self.nodes.len() {
             let (now, mut actions) = (Moment(self.now()), Vec::new());
-            self.nodes[index].core.let_go(now, &mut actions);
+            self.nodes[index]
+                .core
+                .with_actions(now, &mut actions, |core| core.let_go());
             self.act(self.part.node_at(index), actions);
         }
     }

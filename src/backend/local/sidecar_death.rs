@@ -53,7 +53,9 @@ impl LocalBackend {
         let now = Moment(self.now());
         for index in 0..self.nodes.len() {
             let mut actions = Vec::new();
-            self.nodes[index].core.probe_sidecar(now, &mut actions);
+            self.nodes[index]
+                .core
+                .with_actions(now, &mut actions, |core| core.probe_sidecar());
             self.act(self.part.node_at(index), actions);
         }
     }

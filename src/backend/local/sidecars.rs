@@ -113,7 +113,9 @@ impl LocalBackend {
         for index in 0..self.nodes.len() {
             let mut actions = Vec::new();
             let core = &mut self.nodes[index].core;
-            core.grow(Arc::clone(&plan.job), &absent, now, &mut actions);
+            core.with_actions(now, &mut actions, |core| {
+                core.grow(Arc::clone(&plan.job), &absent)
+            });
             core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
             core.name_nodes(&plan.node_names);
             self.act(self.part.node_at(index), actions);

@@ -100,9 +100,11 @@ impl LocalBackend {
             match &plan.spec.debug.director {
                 Some(by) => {
                     let by = (node == HEAD).then_some(by);
-                    core.start_directed(&requests[0], by, now, &mut actions);
+                    core.with_actions(now, &mut actions, |core| {
+                        core.start_directed(&requests[0], by)
+                    });
                 }
-                None => core.start_sidecar(&requests, now, &mut actions),
+                None => core.with_actions(now, &mut actions, |core| core.start_sidecar(&requests)),
             }
             self.act(node, actions);
         }
@@ -151,7 +153,9 @@ impl LocalBackend {
             match host_requests(&plan, node, directories) {
                 Ok([_, register]) => {
                     let core = &mut self.nodes[index].core;
-                    core.direct(Arc::clone(&plan.job), &register, now, &mut actions);
+                    core.with_actions(now, &mut actions, |core| {
+                        core.direct(Arc::clone(&plan.job), &register)
+                    });
                     core.add_facts(JobNumber(0), Arc::clone(&plan) as Arc<dyn Facts>);
                 }
                 Err(failure) => {

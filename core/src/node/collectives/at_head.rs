@@ -15,15 +15,13 @@ impl NodeCore {
     /// Has the hub do something and carries out its orders.
     pub(super) fn with_hub(
         &mut self,
-        now: Moment,
-        actions: &mut Vec<Action>,
         what: impl FnOnce(&mut CollectiveHub, &mut Vec<CollectiveOutput>),
     ) {
         let mut out = Vec::new();
         what(&mut self.collectives.hub, &mut out);
         for output in out {
             match output {
-                CollectiveOutput::Send { to, packet } => self.relay(to, &packet, actions),
+                CollectiveOutput::Send { to, packet } => self.relay(to, &packet),
                 CollectiveOutput::Register { key, nodes, jobs } => {
                     for job in &jobs {
                         let met = self.collectives.met.entry(job.nspace.clone());
@@ -32,7 +30,7 @@ impl NodeCore {
                     for node in nodes {
                         let (key, jobs) = (key.clone(), jobs.clone());
                         let message = CollectiveMessage::Register { key, jobs };
-                        self.send_collective(node, message, now, actions);
+                        self.send_collective(node, message);
                     }
                 }
                 CollectiveOutput::Release {
@@ -43,28 +41,22 @@ impl NodeCore {
                     for node in nodes {
                         let (key, outcome) = (key.clone(), outcome.clone());
                         let message = CollectiveMessage::Release { key, outcome };
-                        self.send_collective(node, message, now, actions);
+                        self.send_collective(node, message);
                     }
                 }
             }
         }
     }
 
-    pub(super) fn relay(&self, to: Nspace, packet: &Packet, actions: &mut Vec<Action>) {
+    pub(super) fn relay(&self, to: Nspace, packet: &Packet) {
         let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
-        self.tell_rendezvous(ToRendezvous::Relay { own, to, body }, actions);
+        self.tell_rendezvous(ToRendezvous::Relay { own, to, body });
     }
 
     /// A message of another launch.
-    pub(in crate::node) fn crossed(
-        &mut self,
-        from: &Nspace,
-        body: &[u8],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in crate::node) fn crossed(&mut self, from: &Nspace, body: &[u8]) {
         // Another version of wireup; it is refused before.
         let Ok(packet) = decode(body) else { return };
         match packet {
@@ -76,13 +68,13 @@ impl NodeCore {
             } => {
                 let own = self.own_part(&key.members);
                 if !own.nodes.is_empty() {
-                    self.with_hub(now, actions, |hub, out| {
+                    self.with_hub(|hub, out| {
                         hub.arrived(&key, own, (jobs, status, &data), out);
                     });
                 }
             }
             Packet::Ready { key, jobs } => {
-                self.with_hub(now, actions, |hub, out| hub.ready(&key, &jobs, out));
+                self.with_hub(|hub, out| hub.ready(&key, &jobs, out));
             }
             Packet::Fetch { serial, proc } => {
                 let process = self.job_named(proc.nspace.as_str());
@@ -95,60 +87,43 @@ impl NodeCore {
                     key: None,
                     ticket: ModexTicket::Far { to, serial },
                 };
-                self.modex(ask, now, actions);
+                self.modex(ask);
             }
-            Packet::Fetched { serial, result } => self.fetched(serial, result, now, actions),
+            Packet::Fetched { serial, result } => self.fetched(serial, result),
         }
     }
 
-    fn fetched(
-        &mut self,
-        serial: u64,
-        result: Result<Vec<u8>, i32>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn fetched(&mut self, serial: u64, result: Result<Vec<u8>, i32>) {
         if let Some((node, serial, _)) = self.collectives.fetches.remove(&serial) {
             let message = CollectiveMessage::Fetched { serial, result };
-            self.send_collective(node, message, now, actions);
+            self.send_collective(node, message);
         }
     }
 
     /// The data that another launch has asked for.
-    pub(in crate::node) fn answer_far(
-        &mut self,
-        to: Nspace,
-        serial: u64,
-        result: ModexResult,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in crate::node) fn answer_far(&mut self, to: Nspace, serial: u64, result: ModexResult) {
         let result = result.map(|data| data.to_vec());
         let result = result.map_err(|failure| crate::node::upcalls::modex_status(failure).0);
-        self.relay(to, &Packet::Fetched { serial, result }, actions);
+        self.relay(to, &Packet::Fetched { serial, result });
     }
 
     /// These jobs of other launches are gone, or all of them.
-    pub(in crate::node) fn jobs_gone(
-        &mut self,
-        jobs: Option<&[Nspace]>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;
-        self.with_hub(now, actions, |hub, out| hub.gone(is_gone, lost, out));
+        self.with_hub(|hub, out| hub.gone(is_gone, lost, out));
         let fetches = self.collectives.fetches.iter();
         let lost_ones = fetches.filter(|(_, (_, _, nspace))| is_gone(nspace));
         let lost_ones: Vec<u64> = lost_ones.map(|(serial, _)| *serial).collect();
         for serial in lost_ones {
-            self.fetched(serial, Err(lost), now, actions);
+            self.fetched(serial, Err(lost));
         }
         // Without the rendezvous the other launches may continue, connected to this one.
         for job in jobs.unwrap_or_default() {
             for node in self.collectives.met.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];
                 let message = CollectiveMessage::Forget { jobs };
-                self.send_collective(node, message, now, actions);
+                self.send_collective(node, message);
             }
         }
     }

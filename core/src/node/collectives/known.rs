@@ -14,13 +14,7 @@ use crate::pmix::value::Status;
 
 impl NodeCore {
     /// Makes jobs of other launches known to the sidecar.
-    pub(super) fn register_far(
-        &mut self,
-        key: Key,
-        jobs: &[Description],
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn register_far(&mut self, key: Key, jobs: &[Description]) {
         let mut missing = BTreeSet::new();
         for job in jobs {
             let known = &self.collectives.known;
@@ -38,7 +32,7 @@ impl NodeCore {
             });
             let asked = match request {
                 Ok(request) => {
-                    let id = self.control(&request, now, actions);
+                    let id = self.control(&request);
                     id.ok_or(Status::ERR_LOST_CONNECTION.0)
                 }
                 Err(_) => Err(Status::ERR_BAD_PARAM.0),
@@ -48,22 +42,16 @@ impl NodeCore {
                 Err(status) => {
                     let result = Err(status);
                     let message = CollectiveMessage::Registered { key, result };
-                    return self.send_collective(HEAD, message, now, actions);
+                    return self.send_collective(HEAD, message);
                 }
             }
         }
         self.collectives.unregistered.push((key, missing));
-        self.tell_registered(now, actions);
+        self.tell_registered();
     }
 
     /// The sidecar has registered such a job, or has not.
-    pub(crate) fn far_registered(
-        &mut self,
-        id: RequestId,
-        result: Result<(), ControlRefusal>,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn far_registered(&mut self, id: RequestId, result: Result<(), ControlRefusal>) {
         let registering = &mut self.collectives.registering;
         let Some(at) = registering.iter().position(|(request, _)| *request == id) else {
             return;
@@ -78,7 +66,7 @@ impl NodeCore {
                 }
                 let result = Err(refusal.status.0);
                 let message = CollectiveMessage::Registered { key, result };
-                self.send_collective(HEAD, message, now, actions);
+                self.send_collective(HEAD, message);
             }
             return;
         }
@@ -86,21 +74,21 @@ impl NodeCore {
             missing.remove(&nspace);
         }
         self.collectives.known.insert(nspace);
-        self.tell_registered(now, actions);
+        self.tell_registered();
     }
 
     /// Jobs of other launches are gone for good: the sidecar of a launch that meets many in its time
     /// would keep them all.
-    pub(super) fn forget_far(&mut self, jobs: &[Nspace], now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn forget_far(&mut self, jobs: &[Nspace]) {
         for nspace in jobs {
             if self.collectives.known.remove(nspace) && self.host.is_ready() {
                 let nspace = nspace.clone();
-                self.control(&Control::DeregisterJob { nspace }, now, actions);
+                self.control(&Control::DeregisterJob { nspace });
             }
         }
     }
 
-    fn tell_registered(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    fn tell_registered(&mut self) {
         let unregistered = &mut self.collectives.unregistered;
         let done: Vec<Key> = unregistered
             .extract_if(.., |(_, missing)| missing.is_empty())
@@ -109,7 +97,7 @@ impl NodeCore {
         for key in done {
             let result = Ok(());
             let message = CollectiveMessage::Registered { key, result };
-            self.send_collective(HEAD, message, now, actions);
+            self.send_collective(HEAD, message);
         }
     }
 }

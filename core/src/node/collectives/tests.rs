@@ -47,7 +47,9 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         nodes: [NodeId(1)].into(),
         jobs: vec![job],
     };
-    cores[0].with_hub(now, &mut actions, |_, out| out.push(register));
+    cores[0].with_actions(now, &mut actions, |core| {
+        core.with_hub(|_, out| out.push(register))
+    });
     bring(&mut cores[1], &mut actions);
     // The job's own registration was request 1.
     let env = ForkEnv::default();

@@ -54,12 +54,7 @@ impl NodeCore {
     }
 
     /// An event that concerns groups has come by.
-    pub(in super::super) fn groups_hear(
-        &mut self,
-        event: &Notification,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn groups_hear(&mut self, event: &Notification) {
         if ![
             Status::GROUP_INVITED,
             Status::GROUP_CONSTRUCT_COMPLETE,
@@ -88,7 +83,7 @@ impl NodeCore {
                 for member in invited {
                     let local = self.local(member);
                     if local.is_some_and(|at| self.pmix[at.index()] == PmixState::Died) {
-                        self.tell_groups_of_death(member, now, actions);
+                        self.tell_groups_of_death(member);
                     }
                 }
             }
@@ -97,9 +92,7 @@ impl NodeCore {
             _ => {
                 self.groups.watch.left(name, &source);
                 let name = Arc::from(name);
-                self.groups(actions, |engine, out| {
-                    engine.member_left(&name, source, out)
-                });
+                self.groups(|engine, out| engine.member_left(&name, source, out));
             }
         }
     }
@@ -123,29 +116,18 @@ impl NodeCore {
 
     /// A rank of this node died between init and finalize: if the job continues, the members of
     /// its groups are notified.
-    pub(in super::super) fn tell_groups_of_death(
-        &mut self,
-        process: GlobalRank,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn tell_groups_of_death(&mut self, process: GlobalRank) {
         let dead = self.name_of(process);
         let notices = self.groups.watch.died(&dead);
         if !self.terms.tolerant || !self.host.is_offered() {
             return;
         }
         for notice in notices {
-            self.tell_members(&dead, notice, now, actions);
+            self.tell_members(&dead, notice);
         }
     }
 
-    fn tell_members(
-        &mut self,
-        dead: &proc::Proc,
-        notice: Notice,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell_members(&mut self, dead: &proc::Proc, notice: Notice) {
         let source = Proc::new(&dead.nspace, dead.rank);
         let to = notice.to.iter();
         let to: Vec<Proc> = to.map(|proc| Proc::new(&proc.nspace, proc.rank)).collect();
@@ -184,14 +166,14 @@ impl NodeCore {
                 range: DataRange::CUSTOM,
                 infos: infos.clone(),
             });
-            for &to in nodes.iter().filter(|to| **to != self.node) {
-                actions.push(Action::SendPeer {
+            for &to in nodes.iter().filter(|to| **to != self.cx.node) {
+                self.cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Notify(Arc::clone(&event)),
                 });
             }
-            if nodes.contains(&self.node) {
-                self.notify(&event, now, actions);
+            if nodes.contains(&self.cx.node) {
+                self.notify(&event);
             }
         }
     }

@@ -36,18 +36,13 @@ fn streams_of(tool: &SpawnedByTool) -> Vec<Channels> {
 
 impl NodeCore {
     /// A job was added. If a tool has spawned it and gets its output, it does so from the beginning.
-    pub(in super::super) fn forward_job(
-        &mut self,
-        job: JobNumber,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn forward_job(&mut self, job: JobNumber) {
         let context = Arc::clone(self.job(job));
         let Some(tool) = &context.tool else {
             return;
         };
         let streams = streams_of(tool);
-        let here = context.ranks.ranks_on(self.node);
+        let here = context.ranks.ranks_on(self.cx.node);
         let here = here.filter_map(|rank| self.local(self.jobs.global(job, rank)));
         let here: BTreeSet<Stream> = here
             .flat_map(|at| streams.iter().map(move |stream| (at, stream.0)))
@@ -58,14 +53,14 @@ impl NodeCore {
             reader.known.extend(&here);
             reader.claims.extend(here);
         }
-        if tool.node == self.node && !streams.is_empty() {
+        if tool.node == self.cx.node && !streams.is_empty() {
             self.outputs.pulls += 1;
             self.await_output(self.jobs.processes_of(job), &streams);
             self.outputs.asked.extend(self.hosting(&context));
             self.outputs.early.insert(job, Early::default());
             if !self.tools.has(&tool.name) {
-                self.unclaim(&[job], now, actions);
-                self.pull_ended(now, actions);
+                self.unclaim(&[job]);
+                self.pull_ended();
             }
         }
     }
@@ -86,14 +81,15 @@ impl NodeCore {
     }
 
     /// Whether the event is the end of a job whose output a tool here has not got yet; it is kept then.
-    pub(in super::super) fn keeps_end(&mut self, event: &Notification, now: Moment) -> bool {
+    pub(in super::super) fn keeps_end(&mut self, event: &Notification) -> bool {
+        let now = self.cx.now;
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
         let job = nspace.ok().and_then(|nspace| self.job_named(nspace));
         let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
             return false;
         };
         let tool = member.context.tool.as_ref();
-        let keeps = tool.is_some_and(|tool| tool.node == self.node) && self.awaits_job(job);
+        let keeps = tool.is_some_and(|tool| tool.node == self.cx.node) && self.awaits_job(job);
         if keeps {
             let until = now + LINGER;
             self.outputs.ends.insert(job, (until, event.clone()));
@@ -107,12 +103,8 @@ impl NodeCore {
     }
 
     /// Tells the ends of jobs that need not wait any more; all of them if `all` is set.
-    pub(in super::super) fn tell_kept_ends(
-        &mut self,
-        all: bool,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn tell_kept_ends(&mut self, all: bool) {
+        let now = self.cx.now;
         let due = |core: &Self, job: JobNumber, until: Moment| {
             all || now >= until || !core.awaits_job(job)
         };
@@ -123,33 +115,28 @@ impl NodeCore {
             .collect();
         for job in due {
             if let Some((_, event)) = self.outputs.ends.remove(&job) {
-                self.notify_now(&event, now, actions);
+                self.notify_now(&event);
             }
         }
     }
 
     /// A tool is gone: what its jobs print goes to the launcher again.
-    pub(in super::super) fn forward_no_more(
-        &mut self,
-        name: &Proc,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn forward_no_more(&mut self, name: &Proc) {
         let of_tool = |context: &JobContext| {
             let tool = context.tool.as_ref();
             tool.is_some_and(|tool| Proc::new(&tool.name.nspace, tool.name.rank) == *name)
         };
         let jobs = self.running_jobs().filter(|(_, job)| of_tool(job));
         let jobs: Vec<JobNumber> = jobs.map(|(job, _)| job).collect();
-        self.unclaim(&jobs, now, actions);
+        self.unclaim(&jobs);
     }
 
-    pub(super) fn unclaim(&mut self, jobs: &[JobNumber], now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn unclaim(&mut self, jobs: &[JobNumber]) {
         for job in jobs {
             let processes: Vec<GlobalRank> = self.jobs.processes_of(*job).collect();
             for to in self.hosting(&Arc::clone(self.job(*job))) {
                 let processes = processes.clone();
-                self.send_output(to, OutputMessage::Unclaimed { processes }, now, actions);
+                self.send_output(to, OutputMessage::Unclaimed { processes });
             }
         }
     }
@@ -163,38 +150,28 @@ impl NodeCore {
     }
 
     /// libpmix passes on what a job prints, if its spawner wanted that.
-    pub(in super::super) fn job_subscribed(
-        &mut self,
-        nspace: &Text,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn job_subscribed(&mut self, nspace: &Text) {
         let nspace = std::str::from_utf8(nspace.as_bytes());
         let job = nspace.ok().and_then(|nspace| self.job_named(nspace));
         let job = job.map(|(job, _)| job);
         let early = job.and_then(|job| self.outputs.early.remove(&job));
         for piece in early.unwrap_or_default().pieces {
-            self.deliver(piece, now, actions);
+            self.deliver(piece);
         }
     }
 
     /// All ranks of a job have ended: if it was never announced, no tool gets what it printed.
-    pub(in super::super) fn early_over(
-        &mut self,
-        job: JobNumber,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in super::super) fn early_over(&mut self, job: JobNumber) {
         let early = self.outputs.early.get(&job);
         if early.is_some_and(|early| !early.announced) {
-            self.drop_early(job, now, actions);
+            self.drop_early(job);
         }
     }
 
-    pub(super) fn drop_early(&mut self, job: JobNumber, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn drop_early(&mut self, job: JobNumber) {
         let early = self.outputs.early.remove(&job).unwrap_or_default();
         for (from, process, channel, data) in early.pieces {
-            self.taken((from, process, channel, data.len()), now, actions);
+            self.taken((from, process, channel, data.len()));
         }
     }
 }

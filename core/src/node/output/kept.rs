@@ -153,14 +153,7 @@ impl Kept {
 
 impl NodeCore {
     /// A node wants these streams of local processes, and what was kept of those that it did not want before.
-    pub(super) fn wanted(
-        &mut self,
-        by: NodeId,
-        streams: &[Stream],
-        cached: CachedOutput,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn wanted(&mut self, by: NodeId, streams: &[Stream], cached: CachedOutput) {
         for stream in streams {
             let reader = self.outputs.readers.entry(by).or_default();
             if !reader.known.insert(*stream) {
@@ -168,7 +161,7 @@ impl NodeCore {
             }
             reader.wants.insert(*stream);
             for piece in self.outputs.kept.pieces(*stream, cached) {
-                self.pass_on(by, *stream, piece, now, actions);
+                self.pass_on(by, *stream, piece);
             }
         }
     }

@@ -95,7 +95,7 @@ impl NodeCore {
         let rank = scope.rank.and_then(|rank| scope.job.ranks.node_of(rank));
         match scope.node.or(rank) {
             _ if local => {
-                wants.nodes.insert(self.node);
+                wants.nodes.insert(self.cx.node);
             }
             Some(node) => {
                 wants.nodes.insert(node);
@@ -187,7 +187,7 @@ impl View<'_> {
                 self.table(scope, local || scope.local_only)
             }
             keys::SERVER_URI => {
-                let part = self.part(scope.node.unwrap_or(self.core.node));
+                let part = self.part(scope.node.unwrap_or(self.core.cx.node));
                 let uri = part.map(|part| Text::new(&part.uri[..]));
                 let uri = uri.filter(|uri| !uri.as_bytes().is_empty());
                 uri.map(Value::String).ok_or(Status::ERR_NOT_FOUND)
@@ -196,12 +196,12 @@ impl View<'_> {
             keys::QUERY_RESOLVE_NODE => Ok(self.core.nodes_of(scope)),
             keys::QUERY_MEMORY_USAGE => self.memory(scope),
             keys::DAEMON_MEMORY => {
-                let part = self.part(self.core.node);
+                let part = self.part(self.core.cx.node);
                 let server = part.and_then(|part| part.server);
                 server.map(megabytes).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::CLIENT_AVG_MEMORY => {
-                let sizes = self.sizes(scope, self.core.node);
+                let sizes = self.sizes(scope, self.core.cx.node);
                 average(&sizes).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
@@ -264,7 +264,7 @@ impl View<'_> {
 
     /// Ascending by rank.
     fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
-        let here = |node: &NodeId| !local || *node == self.core.node;
+        let here = |node: &NodeId| !local || *node == self.core.cx.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
         for (node, heard) in self.heard.iter().filter(|(node, _)| here(node)) {
             let host = Text::from(self.core.host_name(*node).unwrap_or_default());
@@ -334,7 +334,7 @@ impl View<'_> {
     /// Of this node alone, server and clients; else an array of such for each node.
     fn memory(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
         if scope.local_only {
-            let infos = self.memory_of(scope, self.core.node);
+            let infos = self.memory_of(scope, self.core.cx.node);
             return infos.map(Value::Infos).ok_or(Status::ERR_NOT_FOUND);
         }
         let nodes = self.heard.keys().filter_map(|node| {

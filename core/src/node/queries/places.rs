@@ -21,7 +21,7 @@ impl NodeCore {
 
     /// The processes on a node: on this one, if none is named.
     pub(super) fn peers(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
-        let node = scope.node.unwrap_or(self.node);
+        let node = scope.node.unwrap_or(self.cx.node);
         let procs = self.jobs_meant(scope).flat_map(|job| {
             let ranks = job.ranks.ranks_on(node);
             let meant = ranks.filter(|rank| scope.holds(node, *rank));

@@ -19,9 +19,10 @@ const STOPPED_LOOKS: u32 = 1;
 impl NodeCore {
     /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
     /// its own end is seen, and must not be blamed: it is asked for a sign of life.
-    pub fn probe_sidecar(&mut self, now: Moment, actions: &mut Vec<Action>) {
+    pub fn probe_sidecar(&mut self) {
+        let now = self.cx.now;
         if self.host.state == SidecarState::Ready {
-            let probe = self.control(&Control::Probe, now, actions);
+            let probe = self.control(&Control::Probe);
             self.host.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
         }
     }
@@ -32,7 +33,8 @@ impl NodeCore {
         self.host.is_needed() && (self.host.closed || self.host.doubt.is_some())
     }
 
-    pub(super) fn probe_answered(&mut self, id: RequestId, now: Moment) {
+    pub(super) fn probe_answered(&mut self, id: RequestId) {
+        let now = self.cx.now;
         let life = &mut self.host;
         if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
             life.doubt = None;
@@ -45,19 +47,15 @@ impl NodeCore {
     }
 
     /// What the sidecar's process was seen to do when it was silent.
-    pub(in crate::node) fn sidecar_inspected(
-        &mut self,
-        doing: Doing,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(in crate::node) fn sidecar_inspected(&mut self, doing: Doing) {
+        let now = self.cx.now;
         let life = &mut self.host;
         match (life.state, doing) {
             (SidecarState::Starting, Doing::Stopped) => {
                 life.seen_stopped += 1;
                 // One that was stopped for a moment continues.
                 if life.seen_stopped > STOPPED_LOOKS {
-                    self.sidecar_broken("its process is stopped".to_owned(), now, actions);
+                    self.sidecar_broken("its process is stopped".to_owned());
                 }
             }
             (SidecarState::Starting, _) => life.seen_stopped = 0,
@@ -66,20 +64,15 @@ impl NodeCore {
             }
             (SidecarState::Ready, _) => {
                 let limit = now.since(life.silent_since) + life.silence / 2;
-                self.sidecar_timed_out(limit, now, actions);
+                self.sidecar_timed_out(limit);
             }
             _ => {}
         }
     }
 
-    pub(super) fn sidecar_timed_out(
-        &mut self,
-        limit: Duration,
-        now: Moment,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn sidecar_timed_out(&mut self, limit: Duration) {
         let text = self.impatient(limit.as_secs());
-        self.sidecar_broken(text, now, actions);
+        self.sidecar_broken(text);
     }
 
     /// The wait that timed out, and the reaction.

@@ -45,7 +45,9 @@ impl Node {
         let mut core =
             NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();
         let mut actions = Vec::new();
-        core.start_sidecar(&requests(&nspace), Moment::default(), &mut actions);
+        core.with_actions(Moment::default(), &mut actions, |core| {
+            core.start_sidecar(&requests(&nspace))
+        });
         assert_eq!(actions.len(), 2);
         Self {
             core,
@@ -214,14 +216,17 @@ fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits()
 fn a_rank_that_ended_badly_waits_for_a_sign_of_life_but_not_for_long() {
     let mut node = Node::ready();
     let mut actions = Vec::new();
-    node.core.probe_sidecar(node.now, &mut actions);
+    node.core
+        .with_actions(node.now, &mut actions, |core| core.probe_sidecar());
     assert!(is_probe(&actions) && node.core.sidecar_in_doubt());
     node.reply(ControlKind::Probe, 3, Body::Done);
     assert!(!node.core.sidecar_in_doubt());
 
     // An answer to an earlier probe proves nothing about the time after.
-    node.core.probe_sidecar(node.now, &mut actions);
-    node.core.probe_sidecar(node.now, &mut actions);
+    node.core
+        .with_actions(node.now, &mut actions, |core| core.probe_sidecar());
+    node.core
+        .with_actions(node.now, &mut actions, |core| core.probe_sidecar());
     node.reply(ControlKind::Probe, 4, Body::Done);
     assert!(node.core.sidecar_in_doubt());
     assert!(node.wait(DOUBT_LIMIT).is_empty());
@@ -297,8 +302,9 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
     for first in [1, 3] {
         let mut actions = Vec::new();
         let requests = requests(&node.nspace);
-        node.core
-            .start_sidecar_for_tools(&requests, node.now, &mut actions);
+        node.core.with_actions(node.now, &mut actions, |core| {
+            core.start_sidecar_for_tools(&requests)
+        });
         assert_eq!(actions.len(), 2);
         node.reply(ControlKind::Init, first, Body::Done);
         let env = ForkEnv::default();
@@ -315,8 +321,9 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
     for (end, follows) in [(SidecarEnd::Killed, true), (SidecarEnd::Failed, false)] {
         let requests = requests(&node.nspace);
         let mut actions = Vec::new();
-        node.core
-            .start_sidecar_for_tools(&requests, node.now, &mut actions);
+        node.core.with_actions(node.now, &mut actions, |core| {
+            core.start_sidecar_for_tools(&requests)
+        });
         node.handle(ended(end));
         assert_eq!(node.core.sidecar_may_follow(), follows, "{end:?}");
     }

@@ -149,11 +149,11 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
 
 impl NodeCore {
     /// A job of a co-spawn cannot be started: those that have been are ended.
-    pub(super) fn end_cospawned(&self, by: &Spawner, nspace: &Nspace, actions: &mut Vec<Action>) {
+    pub(super) fn end_cospawned(&mut self, by: &Spawner, nspace: &Nspace) {
         let Some((job, _)) = self.job_named(nspace.as_str()) else {
             return;
         };
-        actions.push(Action::Tell(FromNode::Demanded(Demand {
+        self.cx.order(Action::Tell(FromNode::Demanded(Demand {
             by: match by {
                 Spawner::Rank(process) => Some(*process),
                 Spawner::Tool(_) => None,
