@@ -142,8 +142,6 @@ enum FenceTicket {
 /// One node of one launch.
 pub struct NodeCore {
     cx: NodeContext,
-    jobs: Roster<JobMember>,
-    terms: Terms,
     fences: FenceEngine<FenceTicket>,
     /// Fences that have failed the job, whose ranks are looked at before it ends.
     held_fences: Vec<(FenceTicket, FenceResult)>,
@@ -164,20 +162,13 @@ pub struct NodeCore {
     inputs: Inputs,
     keys: Keys,
     epochs: Epochs,
-    link: SidecarLink,
     host: SidecarLife,
-    /// By position on the node.
-    pmix: Vec<PmixState>,
-    /// When each process here was last heard of, by its own word.
-    heard: Vec<Option<Moment>>,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
     /// Aborts of all ranks, which are answered after all ranks have ended.
     aborts: Vec<UpcallId>,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
-    /// Processes of this node that have ended.
-    ended: BTreeSet<GlobalRank>,
 }
 
 impl NodeCore {
@@ -203,18 +194,14 @@ impl NodeCore {
             local,
         };
         modex.handle(added, Moment::default(), &mut Vec::new());
-        let local_size = job.ranks.local_size(node) as usize;
         Ok(Self {
-            cx: NodeContext::new(node),
-            jobs: Roster::new(member),
+            cx: NodeContext::new(node, terms, member),
             fences: match terms.survives {
                 true => fences.surviving(),
                 false => fences,
             }
             .observed(terms.observed),
             held_fences: Vec::new(),
-            terms,
-            heard: vec![None; local_size],
             modex,
             store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
@@ -231,26 +218,23 @@ impl NodeCore {
             inputs: Inputs::default(),
             keys: Keys::default(),
             epochs: Epochs::default(),
-            link: SidecarLink::new(),
             host: SidecarLife::new(pmix),
-            pmix: vec![PmixState::default(); local_size],
             modex_requests: Vec::new(),
             aborts: Vec::new(),
             registering: Vec::new(),
-            ended: BTreeSet::new(),
         })
     }
 
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
-        self.link.count(kind)
+        self.cx.link.count(kind)
     }
 
     fn rank_ended(&mut self, at: NodeRank, end: RankEnd) {
-        let process = self.process(at);
+        let process = self.cx.process(at);
         let was_active = self.pmi_state(at).active;
-        self.ended.insert(process);
-        let pmix = &mut self.pmix[at.index()];
+        self.cx.ended.insert(process);
+        let pmix = &mut self.cx.pmix[at.index()];
         let died = *pmix == PmixState::Connected;
         *pmix = match *pmix {
             PmixState::Absent => PmixState::Stayed,
@@ -258,7 +242,7 @@ impl NodeCore {
             other => other,
         };
         self.note_end(at, end, died);
-        if let Some((job, local, pmi)) = self.pmi_of(at) {
+        if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
             let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
             self.pmi_effects(job, effects);
@@ -266,22 +250,22 @@ impl NodeCore {
         self.store_rank_ended(process);
         self.pull_ended();
         if self.host.is_offered() {
-            let proc = self.name_of(process);
+            let proc = self.cx.name_of(process);
             self.groups(|engine, out| engine.rank_ended(proc, out));
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
-            let proc = self.name_of(process);
+            let proc = self.cx.name_of(process);
             self.modex(ModexInput::RankGone { proc });
         }
         let failed = was_active || end != RankEnd::Code(0);
-        if died || failed && self.terms.survives {
+        if died || failed && self.cx.terms.survives {
             self.tell_of_death(process, end);
         }
         if died {
             self.tell_groups_of_death(process);
         }
-        if failed && self.terms.survives {
+        if failed && self.cx.terms.survives {
             self.cx
                 .order(Action::SendEveryPeer(PeerMessage::Died(process)));
             self.died(process);

@@ -31,7 +31,9 @@ impl NodeCore {
         (directive, infos): (u8, &[Info]),
     ) {
         let Some(directive) = Directive::of_pmix(directive) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         };
         self.ask_for(id, proc, (directive, infos));
     }
@@ -43,8 +45,10 @@ impl NodeCore {
         proc: &Proc,
         (directive, infos): (Directive, &[Info]),
     ) {
-        let Some(by) = self.named(proc) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        let Some(by) = self.cx.named(proc) else {
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         self.allocations.last += 1;
         let ticket = AllocationTicket(self.allocations.last);
@@ -68,7 +72,7 @@ impl NodeCore {
                 Ok(allocation) => UpcallAnswer::Infos(Status::SUCCESS, told(allocation)),
                 Err(failure) => UpcallAnswer::Status(status(failure.kind)),
             };
-            self.answer(id, &answer);
+            self.cx.answer(id, &answer);
         }
     }
 

@@ -77,8 +77,8 @@ impl NodeCore {
     /// Tells how the nodes of the launch are called, for other launches and for clients of PMI.
     pub fn name_nodes(&mut self, names: &[String]) {
         self.collectives.names = names.into();
-        for job in (0..self.jobs.count()).map(JobNumber) {
-            if let Some(server) = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut()) {
+        for job in (0..self.cx.jobs.count()).map(JobNumber) {
+            if let Some(server) = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut()) {
                 server.name_hosts(&self.collectives.names);
             }
         }
@@ -105,16 +105,20 @@ impl NodeCore {
         timeout: Option<Duration>,
     ) {
         let Some(members) = members(procs) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
-            self.job_named(nspace.as_str()).is_some() || self.collectives.known.contains(nspace)
+            self.cx.job_named(nspace.as_str()).is_some() || self.collectives.known.contains(nspace)
         };
         let own = self.own_part(&members);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
         if !own.nodes.contains(&self.cx.node) || act != Act::Connect && !all_known {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         let key = (act, members.clone());
         self.collectives
@@ -122,7 +126,7 @@ impl NodeCore {
             .entry(key)
             .or_default()
             .push_back(id);
-        let timeout = self.terms.timeout_or(timeout);
+        let timeout = self.cx.terms.timeout_or(timeout);
         let message = CollectiveMessage::Arrive {
             act,
             members,
@@ -138,7 +142,7 @@ impl NodeCore {
         let mut nodes = BTreeSet::new();
         let mut jobs: Vec<Description> = Vec::new();
         for (nspace, rank) in members {
-            let Some((_, member)) = self.job_named(nspace.as_str()) else {
+            let Some((_, member)) = self.cx.job_named(nspace.as_str()) else {
                 continue;
             };
             let job = &member.context;
@@ -210,7 +214,7 @@ impl NodeCore {
                         Ok(data) => UpcallAnswer::Data(data),
                         Err(status) => UpcallAnswer::Status(Status(status)),
                     };
-                    self.answer(id, &answer);
+                    self.cx.answer(id, &answer);
                 }
             }
             // Not to this node, or not from that one.
@@ -223,10 +227,14 @@ impl NodeCore {
         let now = self.cx.now;
         let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
         let Some((nspace, proc::ProcRank::One(rank))) = named else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         if !self.collectives.known.contains(&nspace) {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         self.collectives.last += 1;
         let serial = self.collectives.last;
@@ -255,7 +263,7 @@ impl NodeCore {
             Ok((0, data)) if act == Act::Fence => UpcallAnswer::Data(data),
             Ok((status, _)) | Err(status) => UpcallAnswer::Status(Status(status)),
         };
-        self.answer(id, &answer);
+        self.cx.answer(id, &answer);
     }
 
     /// A node of this launch is gone for good.
@@ -276,7 +284,8 @@ impl NodeCore {
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
             self.collectives.fetching.remove(&serial);
-            self.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
+            self.cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
         }
     }
 
@@ -287,7 +296,8 @@ impl NodeCore {
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {
-            self.answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
+            self.cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
         }
     }
 }

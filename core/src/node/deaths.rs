@@ -15,8 +15,8 @@ const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
 impl NodeCore {
     /// A process of the launch has died, here or elsewhere.
     pub(super) fn died(&mut self, process: GlobalRank) {
-        if let Some((job, rank)) = self.jobs.find(process)
-            && let Some(member) = self.jobs.get_mut(job)
+        if let Some((job, rank)) = self.cx.jobs.find(process)
+            && let Some(member) = self.cx.jobs.get_mut(job)
             && let Some(server) = &mut member.pmi
         {
             server.died(rank);
@@ -27,12 +27,12 @@ impl NodeCore {
     /// Nodes are lost, and their processes with them. Every remaining node is notified, so no node forwards
     /// it to others.
     pub(super) fn died_with_nodes(&mut self, nodes: &[NodeId]) {
-        if !self.terms.survives {
+        if !self.cx.terms.survives {
             return;
         }
         let own = self.cx.node;
         for &node in nodes.iter().filter(|node| **node != own) {
-            let processes: Vec<GlobalRank> = self.jobs.processes_on(node).collect();
+            let processes: Vec<GlobalRank> = self.cx.jobs.processes_on(node).collect();
             for process in processes {
                 self.died(process);
                 if let Some(event) = self.death(process, WITH_ITS_NODE) {
@@ -45,7 +45,7 @@ impl NodeCore {
     /// Whether none of the participants of a fence that live here is left.
     pub(super) fn is_vacant(&self, participants: &Participants) -> bool {
         participants.entries().all(|(nspace, ranks)| {
-            let Some((job, member)) = self.job_named(nspace.as_str()) else {
+            let Some((job, member)) = self.cx.job_named(nspace.as_str()) else {
                 return true;
             };
             let here = member.context.ranks.ranks_on(self.cx.node);
@@ -54,7 +54,7 @@ impl NodeCore {
                 Ranks::Runs(runs) => runs.iter().any(|run| (run.first..=run.last).contains(rank)),
             };
             let mut members = here.filter(takes_part);
-            members.all(|rank| self.ended.contains(&self.jobs.global(job, rank)))
+            members.all(|rank| self.cx.ended.contains(&self.cx.jobs.global(job, rank)))
         })
     }
 }

@@ -79,9 +79,11 @@ impl NodeCore {
         targets: &[Proc],
     ) {
         let Some(ranks) = self.targets(proc, targets) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        let by = self.named(proc);
+        let by = self.cx.named(proc);
         // A tool does not exit by it.
         let waits = by.is_some() && (targets.is_empty() || ranks.is_none());
         let message = message.to_string();
@@ -99,14 +101,14 @@ impl NodeCore {
         });
         match waits {
             true => self.aborts.push(id),
-            false => self.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
+            false => self.cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
         }
     }
 
     /// All ranks have ended.
     pub(super) fn answer_aborts(&mut self) {
         for id in std::mem::take(&mut self.aborts) {
-            self.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+            self.cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
         }
     }
 
@@ -122,9 +124,11 @@ impl NodeCore {
         let (ranks, wishes) = match (self.targets(proc, targets), wishes) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
             (None, _) => {
-                return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+                return self
+                    .cx
+                    .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
-            (_, Err(status)) => return self.answer(id, &UpcallAnswer::Status(status)),
+            (_, Err(status)) => return self.cx.answer(id, &UpcallAnswer::Status(status)),
         };
         self.demand(id, proc, (&ranks, wishes));
     }
@@ -137,7 +141,9 @@ impl NodeCore {
         (session, directives): (u32, &[Info]),
     ) {
         if session != OWN_SESSION {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
             let mut infos = directives.to_vec();
@@ -146,7 +152,7 @@ impl NodeCore {
         }
         match wishes(directives, &OF_SESSIONS) {
             Ok(wishes) => self.demand(id, proc, (&None, wishes)),
-            Err(status) => self.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => self.cx.answer(id, &UpcallAnswer::Status(status)),
         }
     }
 
@@ -156,12 +162,12 @@ impl NodeCore {
         proc: &Proc,
         (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
     ) {
-        let by = self.named(proc);
+        let by = self.cx.named(proc);
         self.cx.actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
             Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
         }));
-        self.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+        self.cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
     }
 
     /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if
@@ -171,8 +177,10 @@ impl NodeCore {
             nspace: caller.nspace.clone(),
             rank: ProcRank::WILDCARD,
         }];
-        let ranks = self.members(if procs.is_empty() { &job } else { procs })?;
-        let all = ranks.len() == self.jobs.size() as usize;
+        let ranks = self
+            .cx
+            .members(if procs.is_empty() { &job } else { procs })?;
+        let all = ranks.len() == self.cx.jobs.size() as usize;
         Some((!all).then_some(ranks))
     }
 }

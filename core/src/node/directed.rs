@@ -48,7 +48,7 @@ impl NodeCore {
 
     /// The first job as the tool wants it, which `register` makes known to the sidecar.
     pub fn direct(&mut self, context: Arc<JobContext>, register: &Control) {
-        let first = self.jobs.get_mut(JobNumber(0));
+        let first = self.cx.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
         self.start_sidecar(std::slice::from_ref(register));
     }
@@ -59,7 +59,7 @@ impl NodeCore {
             return;
         }
         // The job's name: an event whose source is the server comes back.
-        let source = Proc::new(&self.launch().nspace, Rank(0));
+        let source = Proc::new(&self.cx.launch().nspace, Rank(0));
         let control = Control::Notify {
             code: Status::LAUNCHER_READY,
             source,
@@ -97,7 +97,7 @@ impl NodeCore {
         let Direction::Given(tool) = &self.direction else {
             return;
         };
-        let job = &self.launch().nspace;
+        let job = &self.cx.launch().nspace;
         let control = Control::Notify {
             code: Status::LAUNCH_COMPLETE,
             source: Proc::new(job, ProcRank(0)),

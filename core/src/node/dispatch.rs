@@ -33,22 +33,22 @@ impl NodeCore {
         let now = self.cx.now;
         match event {
             Event::PmiReceived { rank, bytes } => {
-                self.heard[rank.index()] = Some(now);
-                if let Some((job, local, pmi)) = self.pmi_of(rank) {
+                self.cx.heard[rank.index()] = Some(now);
+                if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
                     let mut effects = Vec::new();
                     pmi.receive(local, bytes, &mut effects);
                     self.pmi_effects(job, effects);
                 }
             }
             Event::PmiFinalized { rank } => {
-                if let Some((job, local, pmi)) = self.pmi_of(rank) {
+                if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
                     let mut effects = Vec::new();
                     pmi.finalized(local, &mut effects);
                     self.pmi_effects(job, effects);
                 }
             }
             Event::PmiClient { rank, has_groups } => {
-                if let Some((_, local, pmi)) = self.pmi_of(rank) {
+                if let Some((_, local, pmi)) = self.cx.pmi_of(rank) {
                     pmi.note_client(local, has_groups);
                 }
             }
@@ -64,11 +64,11 @@ impl NodeCore {
                 bytes,
             } => self.output(rank, channel, bytes),
             Event::ControlReceived(bytes) => {
-                let events = self.link.on_control_bytes(bytes);
+                let events = self.cx.link.on_control_bytes(bytes);
                 self.sidecar_replied(events);
             }
             Event::UpcallReceived(bytes) => {
-                let events = self.link.on_upcall_bytes(bytes);
+                let events = self.cx.link.on_upcall_bytes(bytes);
                 self.sidecar_replied(events);
             }
             Event::SidecarSeen(doing) => self.sidecar_inspected(doing),
@@ -128,7 +128,7 @@ impl NodeCore {
             PeerMessage::Fence(message)
                 if message
                     .last_node()
-                    .is_some_and(|last| last.0 >= self.jobs.nodes()) => {}
+                    .is_some_and(|last| last.0 >= self.cx.jobs.nodes()) => {}
             PeerMessage::Fence(message) => {
                 self.fence(FenceInput::Message { from, message });
             }
@@ -144,7 +144,7 @@ impl NodeCore {
             }
             PeerMessage::Notify(event) => self.notify(&event),
             PeerMessage::Died(process) => {
-                if self.jobs.node_of(process) == Some(from) {
+                if self.cx.jobs.node_of(process) == Some(from) {
                     self.died(process);
                 }
             }

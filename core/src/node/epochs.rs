@@ -46,7 +46,7 @@ impl NodeCore {
     }
 
     pub(super) fn epoch_message(&mut self, from: NodeId, message: EpochMessage) {
-        if !self.terms.restartable {
+        if !self.cx.terms.restartable {
             return;
         }
         match message {
@@ -73,7 +73,7 @@ impl NodeCore {
     fn epoch_begun(&mut self, asker: Asker, epoch: u64) {
         self.fence(FenceInput::Renew { epoch });
         let Asker { job, rank, number } = asker;
-        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
         let mut effects = Vec::new();
         server.renewed(rank, number, &mut effects);

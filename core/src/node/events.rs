@@ -32,7 +32,7 @@ impl NodeCore {
             .source
             .rank
             .rank()
-            .is_none_or(|_| self.local_of(&event.source).is_some())
+            .is_none_or(|_| self.cx.local_of(&event.source).is_some())
             || self.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
             self.groups_hear(&event);
@@ -81,10 +81,10 @@ impl NodeCore {
 
     /// The event that a process has died; `None` where the job does not go on.
     pub(super) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
-        if !self.terms.tolerant || !self.host.is_offered() {
+        if !self.cx.terms.tolerant || !self.host.is_offered() {
             return None;
         }
-        let name = self.name_of(process);
+        let name = self.cx.name_of(process);
         let proc = Proc::new(&name.nspace, name.rank);
         let code = match end {
             RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,

@@ -127,7 +127,7 @@ impl NodeCore {
         let input = FenceInput::Begin {
             series,
             nodes,
-            timeout: self.terms.timeout(),
+            timeout: self.cx.terms.timeout(),
             ticket: FenceTicket::Pmi(job, collective),
         };
         self.fence(input);
@@ -135,7 +135,11 @@ impl NodeCore {
 
     /// The participants of a barrier or ring, and their nodes.
     pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
-        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
+        let member = self
+            .cx
+            .jobs
+            .get(job)
+            .expect("a job with ranks in a barrier");
         if *collective == Collective::WORLD {
             return member.world.clone();
         }
@@ -157,7 +161,7 @@ impl NodeCore {
 
     /// The local ranks that are missing in a fence.
     pub(super) fn describe(&mut self, id: FenceId, collect: bool) {
-        if self.terms.survives && self.is_vacant(&id.series.participants) {
+        if self.cx.terms.survives && self.is_vacant(&id.series.participants) {
             return self.fence(FenceInput::Vacant { id });
         }
         let absences = match collective_of(&id.series) {
@@ -169,7 +173,7 @@ impl NodeCore {
 
     /// The local processes that take part in a barrier or ring and have not entered it.
     pub(super) fn missing_from(&self, job: &str, collective: &Collective) -> Vec<NodeRank> {
-        let member = self.job_named(job).map(|(_, member)| member);
+        let member = self.cx.job_named(job).map(|(_, member)| member);
         let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
         let Some((first, server)) = server else {
             return Vec::new();
@@ -181,7 +185,7 @@ impl NodeCore {
     fn absent_from(&self, job: &str, collective: &Collective) -> Absences {
         let mut absences = Absences::default();
         for rank in self.missing_from(job, collective) {
-            if let Some((local, server)) = self.pmi_seen(rank) {
+            if let Some((local, server)) = self.cx.pmi_seen(rank) {
                 let (last, overdue) = server.state(local).whereabouts();
                 absences.add(self.absent(rank, last), overdue);
             }
@@ -192,8 +196,8 @@ impl NodeCore {
     fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> Absences {
         let mut absences = Absences::default();
         let mut here = 0;
-        for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
-            let name = self.name_of(self.process(local));
+        for (local, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
+            let name = self.cx.name_of(self.cx.process(local));
             if !id.series.participants.contains(&name) {
                 continue;
             }
@@ -218,9 +222,9 @@ impl NodeCore {
 
     fn absent(&self, local: NodeRank, last: String) -> Absent {
         let now = self.cx.now;
-        let heard = self.heard[local.index()];
+        let heard = self.cx.heard[local.index()];
         Absent {
-            rank: self.process(local),
+            rank: self.cx.process(local),
             last,
             idle: heard.map(|at| now.since(at)),
         }
@@ -229,7 +233,7 @@ impl NodeCore {
     /// Ranks that take part.
     fn size_of(&self, participants: &Participants) -> u32 {
         let size = |job: &str| {
-            let job = self.job_named(job);
+            let job = self.cx.job_named(job);
             job.map_or(0, |(_, member)| member.context.ranks.size())
         };
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
@@ -255,15 +259,15 @@ impl NodeCore {
     /// entered last.
     fn fence_passed(&self, id: FenceId, nodes: u32, times: PassageTimes) -> FromNode {
         let is_pmi = collective_of(&id.series).is_some();
-        let here = (0..).map(NodeRank).zip(&self.heard);
+        let here = (0..).map(NodeRank).zip(&self.cx.heard);
         let members = here.filter(|(local, _)| {
-            let name = self.name_of(self.process(*local));
+            let name = self.cx.name_of(self.cx.process(*local));
             is_pmi && id.series.participants.contains(&name)
         });
         let last = members.max_by_key(|(_, heard)| **heard);
         FromNode::FencePassed(Box::new(FencePassage {
             ranks: self.size_of(&id.series.participants),
-            last: last.map(|(local, _)| self.process(local)),
+            last: last.map(|(local, _)| self.cx.process(local)),
             id,
             nodes,
             times,
@@ -350,14 +354,14 @@ impl NodeCore {
                     let (series, _) = self.meeting_of(*job, collective);
                     self.size_of(&series.participants)
                 }
-                _ => self.jobs.size(),
+                _ => self.cx.jobs.size(),
             };
             let cause = self.fence_cause(&ticket, ranks, failure);
             let late = matches!(cause, Some(Cause::FenceTimeout(_)));
             self.cx
                 .actions
                 .extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
-            if late && self.terms.shown {
+            if late && self.cx.terms.shown {
                 return self.held_fences.push((ticket, result));
             }
         }

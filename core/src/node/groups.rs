@@ -75,24 +75,30 @@ impl NodeCore {
             return self.refuse_sessions(id);
         }
         if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         }
         let added = match self.added_here(&infos) {
             Ok(added) => added,
-            Err(status) => return self.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => return self.cx.answer(id, &UpcallAnswer::Status(status)),
         };
-        let Some(mut members) = self.members(procs) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+        let Some(mut members) = self.cx.members(procs) else {
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
-        let home = |member| self.jobs.node_of(member);
+        let home = |member| self.cx.jobs.node_of(member);
         members.retain(|member| !local_only || home(*member) == Some(self.cx.node));
         let placement = self.placement(members);
         let named = placement.members.iter();
         let named = named.map(|proc| (proc.nspace, proc::ProcRank::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let key = GroupKey {
             operation: match op {
@@ -153,13 +159,13 @@ impl NodeCore {
     fn placement(&self, members: Vec<GlobalRank>) -> Placement {
         let homes = members
             .iter()
-            .filter_map(|member| self.jobs.node_of(*member));
+            .filter_map(|member| self.cx.jobs.node_of(*member));
         let homes: Arc<[NodeId]> = homes.collect();
         let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
         Placement {
             members: members
                 .into_iter()
-                .map(|member| self.name_of(member))
+                .map(|member| self.cx.name_of(member))
                 .collect(),
             homes,
             nodes: nodes.into_iter().collect(),
@@ -170,7 +176,7 @@ impl NodeCore {
     fn placed(&self, key: &GroupKey) -> Option<Placement> {
         let mut members = Vec::new();
         for (nspace, ranks) in key.members.entries() {
-            let (job, member) = self.job_named(nspace.as_str())?;
+            let (job, member) = self.cx.job_named(nspace.as_str())?;
             let size = member.context.ranks.size();
             let listed: Vec<u32> = match ranks {
                 Ranks::All => (0..size).collect(),
@@ -185,7 +191,7 @@ impl NodeCore {
             members.extend(
                 listed
                     .into_iter()
-                    .map(|rank| self.jobs.global(job, Rank(rank))),
+                    .map(|rank| self.cx.jobs.global(job, Rank(rank))),
             );
         }
         Some(self.placement(members))
@@ -212,7 +218,7 @@ impl NodeCore {
                     if let Ok(released) = &result {
                         self.follow(ticket.key, released);
                     }
-                    self.answer(ticket.id, &group_answer(result));
+                    self.cx.answer(ticket.id, &group_answer(result));
                 }
             }
         }
@@ -239,7 +245,8 @@ impl NodeCore {
                 .order(Action::Report(Report::SidecarWarning { text }));
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
-        self.answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
+        self.cx
+            .answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
     }
 }
 

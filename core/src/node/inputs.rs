@@ -68,16 +68,22 @@ pub(super) struct Inputs {
 impl NodeCore {
     /// `PMIx_IOF_push`: nothing for the end of the input.
     pub(super) fn push(&mut self, id: UpcallId, targets: &[Proc], data: &[u8]) {
-        let processes = match self.members(targets) {
+        let processes = match self.cx.members(targets) {
             Some(processes) if !processes.is_empty() => processes,
             Some(_) => {
-                return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+                return self
+                    .cx
+                    .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
             }
-            None => return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND)),
+            None => {
+                return self
+                    .cx
+                    .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            }
         };
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         for process in processes {
-            let node = self.jobs.node_of(process).unwrap_or(self.cx.node);
+            let node = self.cx.jobs.node_of(process).unwrap_or(self.cx.node);
             by_node.entry(node).or_default().push(process);
         }
         self.inputs.next += 1;
@@ -118,7 +124,7 @@ impl NodeCore {
                 processes,
                 bytes,
             } => {
-                let left = processes.into_iter().filter_map(|p| self.local(p));
+                let left = processes.into_iter().filter_map(|p| self.cx.local(p));
                 let left: BTreeSet<NodeRank> = left.collect();
                 let ranks: Vec<NodeRank> = left.iter().copied().collect();
                 self.inputs.next += 1;
@@ -184,7 +190,7 @@ impl NodeCore {
         if entry.waiting.is_empty() {
             let (id, status) = (entry.id, entry.status);
             self.inputs.pushes.remove(&push);
-            self.answer(id, &UpcallAnswer::Status(status));
+            self.cx.answer(id, &UpcallAnswer::Status(status));
         }
     }
 
@@ -202,7 +208,7 @@ impl NodeCore {
     pub(super) fn inputs_tear_down(&mut self) {
         for (_, push) in std::mem::take(&mut self.inputs.pushes) {
             let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);
-            self.answer(push.id, &answer);
+            self.cx.answer(push.id, &answer);
         }
     }
 }

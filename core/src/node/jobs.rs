@@ -94,7 +94,7 @@ impl JobMember {
 impl NodeCore {
     /// The same, with an attribute for the PMI clients of all jobs.
     pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
-        let first = self.jobs.get_mut(JobNumber(0));
+        let first = self.cx.jobs.get_mut(JobNumber(0));
         let first = first.expect("there is always a first job");
         first.describe(key, value);
         self.attributes.push((key, value.to_owned()));
@@ -112,19 +112,24 @@ impl NodeCore {
         pmi: bool,
         requests: &[Control],
     ) -> Result<JobNumber, pmi::SetupError> {
-        let first = NodeRank(self.jobs.local_size(self.cx.node));
-        let mut member =
-            JobMember::new(Arc::clone(&context), self.cx.node, pmi, first, self.terms)?;
+        let first = NodeRank(self.cx.jobs.local_size(self.cx.node));
+        let mut member = JobMember::new(
+            Arc::clone(&context),
+            self.cx.node,
+            pmi,
+            first,
+            self.cx.terms,
+        )?;
         for (key, value) in &self.attributes {
             member.describe(key, value);
         }
         if let Some(server) = &mut member.pmi {
             server.name_hosts(self.collectives.names());
         }
-        let job = self.jobs.add(member);
-        let here = self.jobs.local_size(self.cx.node) as usize;
-        self.pmix.resize(here, PmixState::default());
-        self.heard.resize(here, None);
+        let job = self.cx.jobs.add(member);
+        let here = self.cx.jobs.local_size(self.cx.node) as usize;
+        self.cx.pmix.resize(here, PmixState::default());
+        self.cx.heard.resize(here, None);
         let added = ModexInput::NspaceAdded {
             nspace: context.nspace.clone(),
             local: context.ranks.ranks_on(self.cx.node).collect(),
@@ -144,7 +149,7 @@ impl NodeCore {
     /// nodes. `absent` are nodes that could not join and were not reported before.
     pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
         let nodes = context.ranks.nodes();
-        let first = self.jobs.get_mut(JobNumber(0));
+        let first = self.cx.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
         self.groups.engine.grow(nodes);
         self.fences.of_launch(nodes);
@@ -185,7 +190,7 @@ impl NodeCore {
 
     /// All ranks of a spawned job have ended, on all nodes.
     pub(super) fn job_over(&mut self, job: JobNumber) {
-        let Some(member) = self.jobs.get_mut(job) else {
+        let Some(member) = self.cx.jobs.get_mut(job) else {
             return;
         };
         if std::mem::replace(&mut member.over, true) {
@@ -217,94 +222,5 @@ impl NodeCore {
             ranks.map(|rank| Proc::new(&job.nspace, rank))
         });
         procs.collect()
-    }
-
-    /// The name of the launch: that of its first job.
-    pub(super) fn launch(&self) -> &Arc<JobContext> {
-        &self.jobs.first().context
-    }
-
-    /// A job by its number.
-    pub(super) fn job(&self, job: JobNumber) -> &Arc<JobContext> {
-        let member = self.jobs.get(job);
-        &member
-            .expect("numbers of jobs come from the roster")
-            .context
-    }
-
-    /// The job of that name.
-    pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
-        let mut jobs = self.jobs.jobs().rev();
-        jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
-    }
-
-    /// What serves a process over PMI, and its place there.
-    pub(super) fn pmi_of(
-        &mut self,
-        at: NodeRank,
-    ) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
-        let (job, local) = self.jobs.local_at(self.cx.node, at)?;
-        let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
-        Some((job, local, server))
-    }
-
-    /// The same, to look at.
-    pub(super) fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
-        let (job, local) = self.jobs.local_at(self.cx.node, at)?;
-        Some((local, self.jobs.get(job)?.pmi.as_ref()?))
-    }
-
-    /// A process of this node.
-    pub(super) fn process(&self, at: NodeRank) -> GlobalRank {
-        let process = self.jobs.process_at(self.cx.node, at);
-        process.expect("the driver uses positions of processes that live here")
-    }
-
-    /// The PMIx name of a process.
-    pub(super) fn name_of(&self, process: GlobalRank) -> proc::Proc {
-        let (job, rank) = self.jobs.find(process).expect("a process of the launch");
-        proc::Proc::new(self.job(job).nspace.clone(), rank)
-    }
-
-    /// The process that libpmix names, if it is one of the launch.
-    pub(super) fn named(&self, proc: &Proc) -> Option<GlobalRank> {
-        let rank = proc.rank.rank()?;
-        let (job, member) = self.job_named(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
-        (rank.0 < member.context.ranks.size()).then(|| self.jobs.global(job, rank))
-    }
-
-    /// The local number of a process that libpmix names.
-    pub(super) fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
-        self.local(self.named(proc)?)
-    }
-
-    /// The local number of a process, if it is on this node.
-    pub(super) fn local(&self, process: GlobalRank) -> Option<NodeRank> {
-        (self.jobs.node_of(process)? == self.cx.node).then(|| self.jobs.node_rank(process))?
-    }
-
-    /// The processes named in the order given, each once; `None` when some are not of this launch.
-    pub(super) fn members(&self, procs: &[Proc]) -> Option<Vec<GlobalRank>> {
-        let mut members = Vec::with_capacity(procs.len());
-        for proc in procs {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (job, member) = self.job_named(nspace)?;
-            let map = &member.context.ranks;
-            let global = |rank| self.jobs.global(job, rank);
-            match proc.rank {
-                ProcRank::WILDCARD => members.extend(self.jobs.processes_of(job)),
-                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
-                    members.extend(map.ranks_on(self.cx.node).map(global));
-                }
-                rank => {
-                    let rank: Rank = rank.rank()?;
-                    map.node_of(rank)?;
-                    members.push(global(rank));
-                }
-            }
-        }
-        let mut seen = std::collections::BTreeSet::new();
-        members.retain(|member| seen.insert(*member));
-        Some(members)
     }
 }

@@ -86,7 +86,7 @@ impl NodeCore {
     }
 
     fn find_key(&self, job: &Nspace, wanted: &Wanted) -> KeyLookup {
-        let Some((_, member)) = self.job_named(job.as_str()) else {
+        let Some((_, member)) = self.cx.job_named(job.as_str()) else {
             return KeyLookup::NoJob;
         };
         let Some(server) = &member.pmi else {
@@ -107,7 +107,7 @@ impl NodeCore {
     }
 
     fn tell_key(&mut self, Asker { job, rank, number }: Asker, answer: KeyAnswer<'_>) {
-        let member = self.jobs.get_mut(job);
+        let member = self.cx.jobs.get_mut(job);
         let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
             return;
         };

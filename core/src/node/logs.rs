@@ -80,7 +80,7 @@ impl NodeCore {
     pub(super) fn log(&mut self, id: UpcallId, proc: &Proc, data: Vec<Info>, directives: &[Info]) {
         let manner = match Manner::of(directives) {
             Ok(manner) => manner,
-            Err(status) => return self.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => return self.cx.answer(id, &UpcallAnswer::Status(status)),
         };
         let flagged = |info: &Info| {
             info.key == keys::LOG_JOB_RECORD
@@ -92,7 +92,7 @@ impl NodeCore {
             Some(Value::Proc(source)) => source,
             _ => proc,
         };
-        let rank = self.named(source);
+        let rank = self.cx.named(source);
         let (mut reports, mut lost) = (Vec::new(), false);
         for info in data {
             let text = match info.value {
@@ -145,7 +145,7 @@ impl NodeCore {
         self.cx
             .actions
             .extend(reports.into_iter().map(Action::Tell));
-        self.answer(id, &UpcallAnswer::Status(status));
+        self.cx.answer(id, &UpcallAnswer::Status(status));
     }
 }
 

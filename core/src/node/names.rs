@@ -71,7 +71,7 @@ impl NodeCore {
 
     fn pmi_ask(&mut self, at: NodeRank, request: NameRequest) {
         let now = self.cx.now;
-        let who = self.requester(self.process(at));
+        let who = self.requester(self.cx.process(at));
         self.store(|store, out| {
             store.ask(who, request, Asker::Pmi(at), now, out);
         });
@@ -108,8 +108,8 @@ impl NodeCore {
     fn pmix_ask(&mut self, id: UpcallId, proc: &Proc, request: Result<NameRequest, Status>) {
         let now = self.cx.now;
         // libpmix names the process of the connection, and has only clients of this launch, and tools.
-        let process = self.named(proc);
-        let process = process.filter(|process| self.local(*process).is_some());
+        let process = self.cx.named(proc);
+        let process = process.filter(|process| self.cx.local(*process).is_some());
         let who = match (process, &request) {
             (Some(process), _) => Some(self.requester(process)),
             (None, Ok(NameRequest::Lookup(_))) => self.tool_as_requester(proc),
@@ -123,9 +123,10 @@ impl NodeCore {
                 });
             }
             (None, _) => {
-                self.answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+                self.cx
+                    .answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
-            (_, Err(status)) => self.answer(id, &upcall::UpcallAnswer::Status(status)),
+            (_, Err(status)) => self.cx.answer(id, &upcall::UpcallAnswer::Status(status)),
         }
     }
 
@@ -145,6 +146,7 @@ impl NodeCore {
     pub(super) fn store_node_lost(&mut self, node: NodeId) {
         let now = self.cx.now;
         let procs: Vec<_> = self
+            .cx
             .jobs
             .processes_on(node)
             .map(|process| {
@@ -194,9 +196,9 @@ impl NodeCore {
     }
 
     fn requester(&self, process: GlobalRank) -> Requester {
-        let proc = self.name_of(process);
-        let (job, rank) = self.jobs.find(process).expect("a process of the launch");
-        let job = self.job(job);
+        let proc = self.cx.name_of(process);
+        let (job, rank) = self.cx.jobs.find(process).expect("a process of the launch");
+        let job = self.cx.job(job);
         let app = job.appnums.of(rank);
         let members = job.appnums.ranks_of(app);
         Requester {
@@ -213,7 +215,7 @@ impl NodeCore {
         Some(Requester {
             proc: self.tool_named(name)?,
             node: self.cx.node,
-            user: self.launch().user,
+            user: self.cx.launch().user,
             app: AppNum(0),
             app_size: 1,
         })
@@ -241,14 +243,14 @@ impl NodeCore {
                     answer,
                 } => {
                     let answer = pmix::pmix_answer(answer);
-                    self.answer(id, &answer);
+                    self.cx.answer(id, &answer);
                 }
             }
         }
     }
 
     fn pmi_name_answer(&mut self, at: NodeRank, answer: &NameReply) {
-        let Some((job, local, server)) = self.pmi_of(at) else {
+        let Some((job, local, server)) = self.cx.pmi_of(at) else {
             return;
         };
         let answer = match answer {

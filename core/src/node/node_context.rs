@@ -1,30 +1,150 @@
-//! The context in which the parts of a node act: the time, and the queue of orders.
+//! The context in which the parts of a node act: the time, the jobs and the local ranks, the sidecar's link, and the queue of orders.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::JobContext;
 use super::event::Action;
+use super::fences::Terms;
+use super::jobs::JobMember;
+use super::pmi_state::PmixState;
 use crate::job::clock::Moment;
-use crate::job::ids::NodeId;
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::proc;
+use crate::job::roster::Roster;
+use crate::pmi::server as pmi;
+use crate::pmix::sidecar::{SidecarLink, UpcallId};
+use crate::pmix::upcall::UpcallAnswer;
+use crate::pmix::value::{Proc, ProcRank};
 
 /// State that all parts of a node use.
-#[derive(Debug)]
 pub(super) struct NodeContext {
     pub node: NodeId,
+    pub terms: Terms,
     /// Time of the event that is being handled.
     pub now: Moment,
     /// Orders of this event, in the order in which they are to be executed.
     pub actions: Vec<Action>,
+    pub jobs: Roster<JobMember>,
+    pub link: SidecarLink,
+    /// By position on the node.
+    pub pmix: Vec<PmixState>,
+    /// When each process here was last heard of, by its own word.
+    pub heard: Vec<Option<Moment>>,
+    /// Processes of this node that have ended.
+    pub ended: BTreeSet<GlobalRank>,
 }
 
 impl NodeContext {
-    pub fn new(node: NodeId) -> Self {
+    pub fn new(node: NodeId, terms: Terms, first: JobMember) -> Self {
+        let jobs = Roster::new(first);
+        let local_size = jobs.local_size(node) as usize;
         Self {
             node,
+            terms,
             now: Moment::default(),
             actions: Vec::new(),
+            jobs,
+            link: SidecarLink::new(),
+            pmix: vec![PmixState::default(); local_size],
+            heard: vec![None; local_size],
+            ended: BTreeSet::new(),
         }
     }
 
     /// Appends an order to those of the event.
     pub fn order(&mut self, action: Action) {
         self.actions.push(action);
+    }
+
+    /// The name of the launch: that of its first job.
+    pub fn launch(&self) -> &Arc<JobContext> {
+        &self.jobs.first().context
+    }
+
+    /// A job by its number.
+    pub fn job(&self, job: JobNumber) -> &Arc<JobContext> {
+        let member = self.jobs.get(job);
+        &member
+            .expect("numbers of jobs come from the roster")
+            .context
+    }
+
+    /// The job of that name.
+    pub fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
+        let mut jobs = self.jobs.jobs().rev();
+        jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
+    }
+
+    /// What serves a process over PMI, and its place there.
+    pub fn pmi_of(&mut self, at: NodeRank) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
+        let (job, local) = self.jobs.local_at(self.node, at)?;
+        let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
+        Some((job, local, server))
+    }
+
+    /// The same, to look at.
+    pub fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
+        let (job, local) = self.jobs.local_at(self.node, at)?;
+        Some((local, self.jobs.get(job)?.pmi.as_ref()?))
+    }
+
+    /// A process of this node.
+    pub fn process(&self, at: NodeRank) -> GlobalRank {
+        let process = self.jobs.process_at(self.node, at);
+        process.expect("the driver uses positions of processes that live here")
+    }
+
+    /// The PMIx name of a process.
+    pub fn name_of(&self, process: GlobalRank) -> proc::Proc {
+        let (job, rank) = self.jobs.find(process).expect("a process of the launch");
+        proc::Proc::new(self.job(job).nspace.clone(), rank)
+    }
+
+    /// The process that libpmix names, if it is one of the launch.
+    pub fn named(&self, proc: &Proc) -> Option<GlobalRank> {
+        let rank = proc.rank.rank()?;
+        let (job, member) = self.job_named(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
+        (rank.0 < member.context.ranks.size()).then(|| self.jobs.global(job, rank))
+    }
+
+    /// The local number of a process that libpmix names.
+    pub fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
+        self.local(self.named(proc)?)
+    }
+
+    /// The local number of a process, if it is on this node.
+    pub fn local(&self, process: GlobalRank) -> Option<NodeRank> {
+        (self.jobs.node_of(process)? == self.node).then(|| self.jobs.node_rank(process))?
+    }
+
+    /// The processes named in the order given, each once; `None` when some are not of this launch.
+    pub fn members(&self, procs: &[Proc]) -> Option<Vec<GlobalRank>> {
+        let mut members = Vec::with_capacity(procs.len());
+        for proc in procs {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (job, member) = self.job_named(nspace)?;
+            let map = &member.context.ranks;
+            let global = |rank| self.jobs.global(job, rank);
+            match proc.rank {
+                ProcRank::WILDCARD => members.extend(self.jobs.processes_of(job)),
+                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
+                    members.extend(map.ranks_on(self.node).map(global));
+                }
+                rank => {
+                    let rank: Rank = rank.rank()?;
+                    map.node_of(rank)?;
+                    members.push(global(rank));
+                }
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        members.retain(|member| seen.insert(*member));
+        Some(members)
+    }
+
+    pub fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
+        let answer = self.link.answer(id, answer);
+        self.actions.extend(answer.map(Action::SendUpcall));
     }
 }

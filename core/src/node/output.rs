@@ -145,12 +145,12 @@ impl NodeCore {
         self.outputs.pulls += 1;
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         // There is no answer that could report unknown processes.
-        let members = self.members(procs).unwrap_or_default();
+        let members = self.cx.members(procs).unwrap_or_default();
         let streams = STREAMS.into_iter().filter(|stream| channels.has(*stream));
         let streams: Vec<Channels> = streams.collect();
         self.await_output(members.iter().copied(), &streams);
         for process in members {
-            if let Some(node) = self.jobs.node_of(process) {
+            if let Some(node) = self.cx.jobs.node_of(process) {
                 by_node.entry(node).or_default().push(process);
             }
         }
@@ -177,7 +177,7 @@ impl NodeCore {
 
     /// Removes subscriptions of processes that have ended.
     pub(super) fn pull_ended(&mut self) {
-        let gone = self.tools.is_empty() && !self.pmix.contains(&PmixState::Connected);
+        let gone = self.tools.is_empty() && !self.cx.pmix.contains(&PmixState::Connected);
         if self.outputs.is_asking() && gone {
             self.pull_nothing();
         }
@@ -197,7 +197,7 @@ impl NodeCore {
     /// A node is lost: removes its subscriptions and pending pieces.
     pub(super) fn outputs_node_lost(&mut self, node: NodeId) {
         self.outputs.asked.remove(&node);
-        let jobs = &self.jobs;
+        let jobs = &self.cx.jobs;
         let there = |process| jobs.node_of(process) == Some(node);
         self.outputs.awaited.retain(|(process, _)| !there(*process));
         self.outputs.readers.remove(&node);
@@ -235,7 +235,7 @@ impl NodeCore {
                 reader.claims.remove(&stream);
             }
         }
-        let process = self.process(rank);
+        let process = self.cx.process(rank);
         let message = OutputMessage::Output {
             process,
             channel,
@@ -261,14 +261,14 @@ impl NodeCore {
                 channels,
                 cached,
             } => {
-                let here = processes.into_iter().filter_map(|p| self.local(p));
+                let here = processes.into_iter().filter_map(|p| self.cx.local(p));
                 let streams = here.flat_map(|at| STREAMS.map(|stream| (at, stream.0)));
                 let wanted = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
                 let wanted: Vec<Stream> = wanted.collect();
                 self.wanted(from, &wanted, cached);
             }
             OutputMessage::Unclaimed { processes } => {
-                let here = processes.into_iter().filter_map(|p| self.local(p));
+                let here = processes.into_iter().filter_map(|p| self.cx.local(p));
                 let here: BTreeSet<NodeRank> = here.collect();
                 if let Some(reader) = self.outputs.readers.get_mut(&from) {
                     reader.claims.retain(|(at, _)| !here.contains(at));
@@ -288,7 +288,7 @@ impl NodeCore {
                 channel,
                 bytes,
             } => {
-                let at = self.local(process);
+                let at = self.cx.local(process);
                 let reader = self.outputs.readers.get_mut(&from);
                 let ahead = reader.zip(at);
                 let ahead = ahead.and_then(|(reader, at)| reader.ahead.get_mut(&(at, channel.0)));
@@ -321,13 +321,13 @@ impl NodeCore {
     /// Output of a process for processes here.
     fn deliver(&mut self, (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>)) {
         let delivery = (from, process, channel, data.len());
-        let job = self.jobs.find(process).map(|(job, _)| job);
+        let job = self.cx.jobs.find(process).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.outputs.early.get_mut(&job)) {
             early.pieces.push((from, process, channel, data));
             return;
         }
         // Its node may have been asked to forward it when the tool was gone already.
-        let tool = job.and_then(|job| self.job(job).tool.as_ref());
+        let tool = job.and_then(|job| self.cx.job(job).tool.as_ref());
         if tool.is_some_and(|tool| tool.node == self.cx.node && !self.tools.has(&tool.name)) {
             let processes = vec![process];
             self.send_output(from, OutputMessage::Unclaimed { processes });
@@ -335,7 +335,7 @@ impl NodeCore {
         if job.is_none() || !self.outputs.is_asking() || self.host.state != SidecarState::Ready {
             return self.taken(delivery);
         }
-        let name = self.name_of(process);
+        let name = self.cx.name_of(process);
         let control = Control::IofDeliver {
             source: Proc::new(&name.nspace, name.rank),
             channel,

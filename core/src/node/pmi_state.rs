@@ -25,8 +25,9 @@ pub(super) enum PmixState {
 impl NodeCore {
     /// What a rank has done with its process-management interfaces.
     pub fn pmi_state(&self, rank: NodeRank) -> PmiState {
-        let pmix = self.pmix[rank.index()];
+        let pmix = self.cx.pmix[rank.index()];
         let pmi = self
+            .cx
             .pmi_seen(rank)
             .map(|(local, server)| server.state(local));
         let last = match (pmi.filter(|state| state.contacted()), pmix) {
@@ -45,7 +46,7 @@ impl NodeCore {
 
     /// The form in which a rank speaks PMI, once it has said something.
     pub fn pmi_dialect(&self, rank: NodeRank) -> Option<Dialect> {
-        let (local, server) = self.pmi_seen(rank)?;
+        let (local, server) = self.cx.pmi_seen(rank)?;
         let state = server.state(local);
         state.contacted().then(|| state.dialect())
     }
@@ -53,25 +54,25 @@ impl NodeCore {
     /// Number of other ranks of a rank's job on this node between init and finalize, if the rank is there and its
     /// library sends finalize only when its process exits.
     pub fn sessions_beside(&self, rank: NodeRank) -> Option<u32> {
-        let (local, server) = self.pmi_seen(rank)?;
+        let (local, server) = self.cx.pmi_seen(rank)?;
         server.sessions_beside(local)
     }
 
     /// Whether a rank is between PMI's init and finalize.
     pub fn has_pmi_session(&self, rank: NodeRank) -> bool {
-        let seen = self.pmi_seen(rank);
+        let seen = self.cx.pmi_seen(rank);
         seen.is_some_and(|(local, server)| server.state(local).in_session())
     }
 
     /// Whether some rank of a job is between init and finalize on this node.
     pub fn any_active(&self, job: JobNumber) -> bool {
-        let Some(member) = self.jobs.get(job) else {
+        let Some(member) = self.cx.jobs.get(job) else {
             return false;
         };
         let here = member.context.ranks.local_size(self.cx.node);
         (0..here).map(LocalRank).any(|local| {
             let pmi = member.pmi.as_ref();
-            self.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
+            self.cx.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
                 || pmi.is_some_and(|pmi| pmi.state(local).in_session())
         })
     }
@@ -79,11 +80,11 @@ impl NodeCore {
     /// Whether a rank of this node waits for this rank of the launch, whose process has ended: for
     /// instance in a PMI barrier, or a PMIx fence between nodes.
     pub fn waits_for(&self, process: GlobalRank) -> bool {
-        let Some((job, rank)) = self.jobs.find(process) else {
+        let Some((job, rank)) = self.cx.jobs.find(process) else {
             return false;
         };
-        let pmi = self.jobs.get(job).and_then(|job| job.pmi.as_ref());
-        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.name_of(process))
+        let pmi = self.cx.jobs.get(job).and_then(|job| job.pmi.as_ref());
+        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.cx.name_of(process))
     }
 
     /// Whether a fence or connection of this node's processes needs this one.

@@ -174,7 +174,7 @@ impl NodeCore {
                 }),
                 QueryOutput::Look { asked, question } => {
                     let jobs = question.jobs.iter();
-                    let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
+                    let jobs = jobs.filter_map(|nspace| self.cx.job_named(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
                     self.queries.looking.insert(asked, question);
                     self.cx.order(Action::AwaitStarts { asked, jobs });
@@ -223,16 +223,16 @@ impl NodeCore {
 
     fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
         let jobs = question.jobs.iter();
-        let jobs = jobs.filter_map(|nspace| self.job_named(nspace.as_str()));
+        let jobs = jobs.filter_map(|nspace| self.cx.job_named(nspace.as_str()));
         let entries = jobs.flat_map(|(job, _)| self.entries_of(job));
         entries.filter_map(|(_, _, entry)| entry.pid.filter(|_| entry.end.is_none()))
     }
 
     /// The ranks of a job on this node, with their positions on it.
     fn entries_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, ProcessEntry)> {
-        let ranks = self.job(job).ranks.ranks_on(self.cx.node);
+        let ranks = self.cx.job(job).ranks.ranks_on(self.cx.node);
         ranks.filter_map(move |rank| {
-            let at = self.jobs.node_rank(self.jobs.global(job, rank))?;
+            let at = self.cx.jobs.node_rank(self.cx.jobs.global(job, rank))?;
             Some((rank, at, self.queries.entry(at)))
         })
     }
@@ -244,7 +244,7 @@ impl NodeCore {
         memory: &BTreeMap<u32, u64>,
     ) -> QueryPart {
         let of_job = |nspace: &Nspace| {
-            let Some((job, _)) = self.job_named(nspace.as_str()) else {
+            let Some((job, _)) = self.cx.job_named(nspace.as_str()) else {
                 return Vec::new();
             };
             let entries = self.entries_of(job);
@@ -265,14 +265,14 @@ impl NodeCore {
         (rank, at, ProcessEntry { pid, end }): (Rank, NodeRank, ProcessEntry),
         memory: &BTreeMap<u32, u64>,
     ) -> QueriedProcess {
-        let connected = self.pmix[at.index()] == PmixState::Connected;
+        let connected = self.cx.pmix[at.index()] == PmixState::Connected;
         let life = match (end, pid) {
             (Some((end, connected)), _) => ProcessLife::Ended { end, connected },
             (None, None) => ProcessLife::Planned,
             (None, Some(_)) if connected => ProcessLife::Connected,
             (None, Some(_)) => ProcessLife::Running,
         };
-        let app = self.job(job).appnums.of(rank);
+        let app = self.cx.job(job).appnums.of(rank);
         let facts = self.queries.facts.get(&job);
         let executable = facts.and_then(|facts| facts.executable(app));
         QueriedProcess {
@@ -295,7 +295,7 @@ impl NodeCore {
             heard,
         };
         let answer = view.answer(queries);
-        self.answer(id, &answer);
+        self.cx.answer(id, &answer);
     }
 
     /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
@@ -305,12 +305,12 @@ impl NodeCore {
         if !self.host.is_offered() {
             return;
         }
-        let nodes = self.hosting(self.job(job));
+        let nodes = self.hosting(self.cx.job(job));
         if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.cx.node) {
             return;
         }
         let question = Question {
-            jobs: vec![self.job(job).nspace.clone()],
+            jobs: vec![self.cx.job(job).nspace.clone()],
             memory: false,
         };
         self.ask_nodes(|engine, out| {
@@ -320,7 +320,7 @@ impl NodeCore {
 
     /// The jobs of the launch that have not ended, in the order of their start.
     pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
-        let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        let running = self.cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         running.map(|(number, job)| (number, &job.context))
     }
 

@@ -113,7 +113,7 @@ impl NodeCore {
         {
             return;
         }
-        let event = ended(&self.job(job).nspace, end_of_job(heard.values(), 0));
+        let event = ended(&self.cx.job(job).nspace, end_of_job(heard.values(), 0));
         self.carry(&event);
         self.notify(&event);
     }
@@ -126,7 +126,7 @@ impl NodeCore {
         }
         self.tell_kept_ends(true);
         for end in ends {
-            let Some(member) = self.jobs.get(end.job) else {
+            let Some(member) = self.cx.jobs.get(end.job) else {
                 continue;
             };
             let event = ended(&member.context.nspace, end.worst);
@@ -152,9 +152,10 @@ impl NodeCore {
         let own = self.cx.node;
         for &node in nodes.iter().filter(|node| **node != own) {
             let processes: Vec<Proc> = self
+                .cx
                 .jobs
                 .processes_on(node)
-                .map(|process| self.name_of(process))
+                .map(|process| self.cx.name_of(process))
                 .map(|name| Proc::new(&name.nspace, name.rank))
                 .collect();
             // A node without processes concerns no client.

@@ -13,7 +13,7 @@ use crate::pmi::server::Effect;
 
 impl NodeCore {
     pub(super) fn pmi_effects(&mut self, job: JobNumber, effects: Vec<Effect>) {
-        let first = self.jobs.get(job).map_or(NodeRank(0), |job| job.first);
+        let first = self.cx.jobs.get(job).map_or(NodeRank(0), |job| job.first);
         let at = |local: LocalRank| NodeRank(first.0 + local.0);
         let failed = |cause| Action::Report(Report::Failed(cause));
         for effect in effects {
@@ -40,7 +40,7 @@ impl NodeCore {
                     code,
                     message,
                 } => {
-                    let rank = self.process(at(rank));
+                    let rank = self.cx.process(at(rank));
                     self.cx.order(failed(Cause::Aborted {
                         rank,
                         code,
@@ -82,7 +82,7 @@ impl NodeCore {
                     self.pmi_key(asker, other, wanted);
                 }
                 Effect::Misbehaved { rank, error } => {
-                    let rank = self.process(at(rank));
+                    let rank = self.cx.process(at(rank));
                     self.cx.order(failed(Cause::Misbehaved { rank, error }));
                 }
             }
@@ -91,7 +91,7 @@ impl NodeCore {
 
     /// The result of a rank's spawn request.
     pub(super) fn pmi_spawned(&mut self, at: NodeRank, result: &SpawnResult) {
-        let Some((job, rank, server)) = self.pmi_of(at) else {
+        let Some((job, rank, server)) = self.cx.pmi_of(at) else {
             return;
         };
         let mut effects = Vec::new();
@@ -111,7 +111,7 @@ impl NodeCore {
             series,
             nodes,
             contribution,
-            timeout: self.terms.timeout(),
+            timeout: self.cx.terms.timeout(),
             ticket: FenceTicket::Pmi(job, collective),
         };
         self.fence(input);
@@ -140,7 +140,7 @@ impl NodeCore {
         (job, collective): (JobNumber, &Collective),
         result: fence::FenceResult,
     ) {
-        let server = self.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
         let mut effects = Vec::new();
         match &result {

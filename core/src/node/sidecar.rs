@@ -151,7 +151,7 @@ impl NodeCore {
     /// users). They may wait in its socket while it still loads its libraries.
     pub fn start_sidecar(&mut self, requests: &[Control]) {
         let now = self.cx.now;
-        let nodes = self.jobs.nodes();
+        let nodes = self.cx.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
         self.host.patience = Some(Patience::new(limit, now));
         for request in requests {
@@ -167,7 +167,7 @@ impl NodeCore {
             silence: self.host.silence,
             ..SidecarLife::new(true)
         };
-        self.link.renew();
+        self.cx.link.renew();
         self.groups.engine.server_returned();
         self.start_sidecar(requests);
     }
@@ -195,7 +195,7 @@ impl NodeCore {
         if !self.host.is_offered() {
             return None;
         }
-        match self.link.control(control) {
+        match self.cx.link.control(control) {
             Ok((id, bytes)) => {
                 self.cx.order(Action::SendControl(bytes));
                 Some(id)
@@ -215,7 +215,7 @@ impl NodeCore {
         }
         // Frames that were complete before an error count: a rank that finalized has finalized.
         self.sidecar_events(events.unwrap_or_default());
-        if let Some(error) = self.link.error() {
+        if let Some(error) = self.cx.link.error() {
             let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
             self.sidecar_broken(text);
         }
@@ -377,7 +377,7 @@ impl NodeCore {
             PmixState::Connected => true,
             PmixState::Finalized | PmixState::Died | PmixState::Stayed => false,
         };
-        !self.pmix.iter().any(needs)
+        !self.cx.pmix.iter().any(needs)
     }
 }
 

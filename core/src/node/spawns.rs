@@ -64,11 +64,15 @@ impl NodeCore {
         (infos, apps): (&[Info], Vec<SpawnedAppInfo>),
     ) {
         let Some(by) = self.spawner(proc) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
-            return self.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return self
+                .cx
+                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let request = SpawnRequest {
             apps,
@@ -80,7 +84,7 @@ impl NodeCore {
 
     /// The process of the launch or the tool of that name.
     fn spawner(&self, name: &Proc) -> Option<Spawner> {
-        if let Some(process) = self.named(name) {
+        if let Some(process) = self.cx.named(name) {
             return Some(Spawner::Rank(process));
         }
         self.tool_named(name).map(Spawner::Tool)
@@ -88,7 +92,7 @@ impl NodeCore {
 
     /// A spawn request over PMI.
     pub(super) fn pmi_spawn(&mut self, at: NodeRank, request: SpawnRequest) {
-        let by = Spawner::Rank(self.process(at));
+        let by = Spawner::Rank(self.cx.process(at));
         self.ask_to_spawn(Asker::Pmi(at), by, request);
     }
 
@@ -166,7 +170,7 @@ impl NodeCore {
                     Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
                     Err(failure) => UpcallAnswer::Status(status(failure.kind)),
                 };
-                self.answer(id, &answer);
+                self.cx.answer(id, &answer);
             }
             Asker::Pmi(at) => self.pmi_spawned(at, result),
         }
@@ -208,7 +212,7 @@ impl NodeCore {
             },
             // libpmix has its own timer, and a callback after it has fired uses freed memory: the
             // answer must come first.
-            timeout: self.terms.timeout_or(given.map(|given| given * 3 / 4)),
+            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
             ticket: FenceTicket::Connect(id),
         };
         self.fence(input);

@@ -76,8 +76,8 @@ pub(super) struct Stopped {
 impl NodeCore {
     /// A rank of this node was started, and stopped if it is to begin later.
     pub(super) fn started_stopped(&mut self, at: NodeRank) {
-        let name = self.name_of(self.process(at));
-        let job = self.job_named(name.nspace.as_str());
+        let name = self.cx.name_of(self.cx.process(at));
+        let job = self.cx.job_named(name.nspace.as_str());
         let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
         if stops.is_some_and(|stops| stops.holds(name.rank)) {
             let source = Proc::new(&name.nspace, name.rank);
@@ -89,7 +89,7 @@ impl NodeCore {
     /// A rank of this node waits for a debugger, or all of a job do.
     pub(super) fn rank_stopped(&mut self, source: &Proc, infos: &[Info]) {
         let nspace = std::str::from_utf8(source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| self.job_named(nspace)) else {
+        let Some((job, member)) = nspace.ok().and_then(|nspace| self.cx.job_named(nspace)) else {
             return;
         };
         let context = Arc::clone(&member.context);
@@ -160,7 +160,7 @@ impl NodeCore {
         };
         for proc in named {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes());
-            let job = nspace.ok().and_then(|nspace| self.job_named(nspace));
+            let job = nspace.ok().and_then(|nspace| self.cx.job_named(nspace));
             let Some((job, _)) = job else { continue };
             let rank = proc.rank.rank();
             let meant =
@@ -172,13 +172,13 @@ impl NodeCore {
     /// Whether ranks of this node wait in PMIx for a debugger.
     pub fn holds_ranks(&self) -> bool {
         let mut held = self.stopped.held.iter();
-        held.any(|(job, rank)| !self.ended.contains(&self.jobs.global(*job, *rank)))
+        held.any(|(job, rank)| !self.cx.ended.contains(&self.cx.jobs.global(*job, *rank)))
     }
 
     /// Lets them go on.
     pub fn let_go(&mut self) {
         for (job, rank) in std::mem::take(&mut self.stopped.held) {
-            let context = Arc::clone(self.job(job));
+            let context = Arc::clone(self.cx.job(job));
             self.release(&context, rank);
         }
     }
@@ -186,7 +186,7 @@ impl NodeCore {
     /// A rank waits in `PMIx_Init` and is not to: up to 5.0 all clients of a job wait if one does.
     fn release(&mut self, context: &JobContext, rank: Rank) {
         // Not the server, whose own events come back, and not the rank, which gets none of its own.
-        let source = format!("{}-debugger", self.launch().nspace);
+        let source = format!("{}-debugger", self.cx.launch().nspace);
         let whom = Value::Proc(Proc::new(&context.nspace, rank));
         let control = Control::Notify {
             code: Status::DEBUGGER_RELEASE,
@@ -206,7 +206,7 @@ impl NodeCore {
     /// All ranks of a job on a node that are to wait for a debugger do.
     pub(super) fn node_stopped(&mut self, node: NodeId, event: &Notification) {
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| self.job_named(nspace)) else {
+        let Some((job, member)) = nspace.ok().and_then(|nspace| self.cx.job_named(nspace)) else {
             return;
         };
         let context = Arc::clone(&member.context);

@@ -79,14 +79,14 @@ impl NodeCore {
             claimed => {
                 let name = self.new_tool_name();
                 // Of a rank libpmix does not take the name.
-                if claimed.is_some_and(|claimed| self.named(&claimed).is_some()) {
-                    return self.answer(id, &UpcallAnswer::Named(name));
+                if claimed.is_some_and(|claimed| self.cx.named(&claimed).is_some()) {
+                    return self.cx.answer(id, &UpcallAnswer::Named(name));
                 }
                 name
             }
         };
         self.tools.attach(&name, &mut self.cx);
-        self.answer(id, &UpcallAnswer::Named(name));
+        self.cx.answer(id, &UpcallAnswer::Named(name));
     }
 
     /// The tool of that name, if it is attached here.
@@ -102,16 +102,16 @@ impl NodeCore {
         let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
             return false;
         };
-        let launch = self.launch().nspace.as_str();
+        let launch = self.cx.launch().nspace.as_str();
         !nspace.is_empty()
-            && self.job_named(nspace).is_none()
+            && self.cx.job_named(nspace).is_none()
             && nspace.strip_prefix(launch) != Some("-host")
     }
 
     fn new_tool_name(&mut self) -> Proc {
         loop {
             self.tools.made += 1;
-            let launch = &self.launch().nspace;
+            let launch = &self.cx.launch().nspace;
             let nspace = format!("{launch}-tool-{}-{}", self.cx.node, self.tools.made);
             let name = Proc {
                 nspace: nspace.as_str().into(),

@@ -50,19 +50,19 @@ impl NodeCore {
         let now = self.cx.now;
         match notice {
             Notice::ClientConnected { proc, .. } => {
-                if let Some(local) = self.local_of(&proc) {
-                    self.pmix[local.index()] = PmixState::Connected;
-                    self.heard[local.index()] = Some(now);
-                    let proc = self.name_of(self.process(local));
+                if let Some(local) = self.cx.local_of(&proc) {
+                    self.cx.pmix[local.index()] = PmixState::Connected;
+                    self.cx.heard[local.index()] = Some(now);
+                    let proc = self.cx.name_of(self.cx.process(local));
                     self.modex(ModexInput::RankConnected { proc });
                     self.cx
                         .order(Action::Report(Report::RankConnected { rank: local }));
                 }
             }
             Notice::ClientFinalized { proc } => {
-                if let Some(local) = self.local_of(&proc) {
-                    self.pmix[local.index()] = PmixState::Finalized;
-                    self.heard[local.index()] = Some(now);
+                if let Some(local) = self.cx.local_of(&proc) {
+                    self.cx.pmix[local.index()] = PmixState::Finalized;
+                    self.cx.heard[local.index()] = Some(now);
                     self.cx
                         .order(Action::Report(Report::RankFinalized { rank: local }));
                 }
@@ -114,13 +114,13 @@ impl NodeCore {
                 self.pmix_fence(id, &procs, &infos, data);
             }
             UpcallRequest::DirectModex { proc, infos } => {
-                let Some(process) = self.named(&proc) else {
+                let Some(process) = self.cx.named(&proc) else {
                     return self.fetch_far(id, &proc, timeout(&infos));
                 };
-                let proc = self.name_of(process);
-                let owner = self.jobs.node_of(process);
+                let proc = self.cx.name_of(process);
+                let owner = self.cx.jobs.node_of(process);
                 // Without a given limit, the owner applies its own.
-                let timeout = self.terms.timeout_or(timeout(&infos));
+                let timeout = self.cx.terms.timeout_or(timeout(&infos));
                 let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
                 let timeout = timeout.map(|timeout| timeout.after);
                 self.modex(ModexInput::Ask {
@@ -176,7 +176,7 @@ impl NodeCore {
             }
             UpcallRequest::GetCredential { proc, directives } => {
                 let answer = self.vouch_for(proc, &directives);
-                self.answer(id, &answer);
+                self.cx.answer(id, &answer);
             }
             UpcallRequest::ValidateCredential {
                 credential,
@@ -184,7 +184,7 @@ impl NodeCore {
                 ..
             } => {
                 let answer = self.validate(&credential, &directives);
-                self.answer(id, &answer);
+                self.cx.answer(id, &answer);
             }
             UpcallRequest::Allocate {
                 proc,
@@ -193,12 +193,6 @@ impl NodeCore {
             } => self.allocate(id, &proc, (directive, &infos)),
             UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos),
         }
-    }
-
-    pub(super) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
-        self.cx
-            .actions
-            .extend(self.link.answer(id, answer).map(Action::SendUpcall));
     }
 
     fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
@@ -216,7 +210,7 @@ impl NodeCore {
             status: local_status(infos),
         };
         let ticket = FenceTicket::Pmix(id);
-        let timeout = self.terms.timeout_or(timeout(infos));
+        let timeout = self.cx.terms.timeout_or(timeout(infos));
         let input = FenceInput::Arrive {
             series: Series {
                 kind: Kind::Pmix,
@@ -236,7 +230,7 @@ impl NodeCore {
         let mut nodes = Vec::new();
         for proc in procs {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (_, member) = self.job_named(nspace)?;
+            let (_, member) = self.cx.job_named(nspace)?;
             let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
             match rank {
                 proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
@@ -256,7 +250,7 @@ impl NodeCore {
             Ok(released) => UpcallAnswer::Status(Status(released.status)),
             Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
         };
-        self.answer(id, &answer);
+        self.cx.answer(id, &answer);
     }
 
     /// The same where no data is exchanged.
@@ -265,7 +259,7 @@ impl NodeCore {
             Ok(released) => Status(released.status),
             Err(failure) => failure_status(&failure),
         };
-        self.answer(id, &UpcallAnswer::Status(status));
+        self.cx.answer(id, &UpcallAnswer::Status(status));
     }
 
     pub(super) fn modex_answer(&mut self, id: UpcallId, result: ModexResult) {
@@ -273,7 +267,7 @@ impl NodeCore {
             Ok(data) => UpcallAnswer::Data(data.to_vec()),
             Err(failure) => UpcallAnswer::Status(modex_status(failure)),
         };
-        self.answer(id, &answer);
+        self.cx.answer(id, &answer);
     }
 
     /// Another node requests a local rank's data.

@@ -34,9 +34,9 @@ impl NodeCore {
             };
             let absent = fences::collective_of(&id.series)
                 .map(|(job, collective)| self.missing_from(job.as_str(), &collective));
-            for (rank, state) in (0..).map(NodeRank).zip(&self.pmix) {
+            for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
                 let takes_part = || {
-                    let name = self.name_of(self.process(rank));
+                    let name = self.cx.name_of(self.cx.process(rank));
                     id.series.participants.contains(&name)
                 };
                 let waits_here = match &absent {

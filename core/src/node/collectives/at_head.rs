@@ -48,8 +48,8 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn relay(&self, to: Nspace, packet: &Packet) {
-        let jobs = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+    pub(super) fn relay(&mut self, to: Nspace, packet: &Packet) {
+        let jobs = self.cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
         self.tell_rendezvous(ToRendezvous::Relay { own, to, body });
@@ -77,7 +77,7 @@ impl NodeCore {
                 self.with_hub(|hub, out| hub.ready(&key, &jobs, out));
             }
             Packet::Fetch { serial, proc } => {
-                let process = self.job_named(proc.nspace.as_str());
+                let process = self.cx.job_named(proc.nspace.as_str());
                 let owner = process.and_then(|(_, job)| job.context.ranks.node_of(proc.rank));
                 let to = from.clone();
                 let ask = ModexInput::Ask {

@@ -29,10 +29,10 @@ impl NodeCore {
                 return Err(Status::ERR_NOT_SUPPORTED);
             }
             for proc in procs(&info.value).ok_or(Status::ERR_BAD_PARAM)? {
-                let known = self.members(std::slice::from_ref(&proc));
+                let known = self.cx.members(std::slice::from_ref(&proc));
                 match known {
                     Some(known) => added.extend(known.into_iter().map(|process| {
-                        let proc = self.name_of(process);
+                        let proc = self.cx.name_of(process);
                         Proc::new(&proc.nspace, proc.rank)
                     })),
                     None if proc.rank.rank().is_some() => added.push(proc),

@@ -412,7 +412,7 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
     }
     let mut told = Vec::new();
     for core in &mut cores {
-        core.terms.tolerant = true;
+        core.cx.terms.tolerant = true;
     }
     for (node, event) in events {
         for (node, action) in served::deliver(&mut cores, node, event, Moment::default()) {

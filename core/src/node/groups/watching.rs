@@ -38,8 +38,8 @@ impl NodeCore {
 
     /// A group of this node has ended, which libpmix only reports.
     pub(in super::super) fn local_group_ended(&mut self, name: &Text, procs: &[Proc]) {
-        let members = self.members(procs).unwrap_or_default().into_iter();
-        let members: BTreeSet<proc::Proc> = members.map(|member| self.name_of(member)).collect();
+        let members = self.cx.members(procs).unwrap_or_default().into_iter();
+        let members: BTreeSet<proc::Proc> = members.map(|member| self.cx.name_of(member)).collect();
         let watch = &mut self.groups.watch;
         watch.ended(name.as_bytes(), |proc| members.contains(proc));
     }
@@ -68,21 +68,24 @@ impl NodeCore {
         let Some(Value::String(name)) = find(&event.infos, keys::GROUP_ID) else {
             return;
         };
-        let Some(source) = self.named(&event.source) else {
+        let Some(source) = self.cx.named(&event.source) else {
             return;
         };
-        let source = self.name_of(source);
+        let source = self.cx.name_of(source);
         let name = name.as_bytes();
         match event.code {
             Status::GROUP_INVITED => {
                 let invited = self.invited(&event.infos);
-                let members: Vec<_> = invited.iter().map(|member| self.name_of(*member)).collect();
+                let members: Vec<_> = invited
+                    .iter()
+                    .map(|member| self.cx.name_of(*member))
+                    .collect();
                 self.groups.engine.invited(name, &members);
                 self.groups.watch.invited(name.into(), source, members);
                 // The death of a process that died before the event arrived is not reported again.
                 for member in invited {
-                    let local = self.local(member);
-                    if local.is_some_and(|at| self.pmix[at.index()] == PmixState::Died) {
+                    let local = self.cx.local(member);
+                    if local.is_some_and(|at| self.cx.pmix[at.index()] == PmixState::Died) {
                         self.tell_groups_of_death(member);
                     }
                 }
@@ -111,15 +114,15 @@ impl NodeCore {
             }
             _ => return Vec::new(),
         };
-        self.members(&procs).unwrap_or_default()
+        self.cx.members(&procs).unwrap_or_default()
     }
 
     /// A rank of this node died between init and finalize: if the job continues, the members of
     /// its groups are notified.
     pub(in super::super) fn tell_groups_of_death(&mut self, process: GlobalRank) {
-        let dead = self.name_of(process);
+        let dead = self.cx.name_of(process);
         let notices = self.groups.watch.died(&dead);
-        if !self.terms.tolerant || !self.host.is_offered() {
+        if !self.cx.terms.tolerant || !self.host.is_offered() {
             return;
         }
         for notice in notices {
@@ -131,9 +134,9 @@ impl NodeCore {
         let source = Proc::new(&dead.nspace, dead.rank);
         let to = notice.to.iter();
         let to: Vec<Proc> = to.map(|proc| Proc::new(&proc.nspace, proc.rank)).collect();
-        let members = to.iter().filter_map(|proc| self.named(proc));
+        let members = to.iter().filter_map(|proc| self.cx.named(proc));
         let nodes: BTreeSet<NodeId> = members
-            .filter_map(|member| self.jobs.node_of(member))
+            .filter_map(|member| self.cx.jobs.node_of(member))
             .collect();
         let Some(to) = Array::new(to.into_iter().map(Value::Proc).collect()) else {
             return;
@@ -166,13 +169,14 @@ impl NodeCore {
                 range: DataRange::CUSTOM,
                 infos: infos.clone(),
             });
-            for &to in nodes.iter().filter(|to| **to != self.cx.node) {
+            let own = self.cx.node;
+            for &to in nodes.iter().filter(|to| **to != own) {
                 self.cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Notify(Arc::clone(&event)),
                 });
             }
-            if nodes.contains(&self.cx.node) {
+            if nodes.contains(&own) {
                 self.notify(&event);
             }
         }

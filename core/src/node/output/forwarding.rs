@@ -37,13 +37,13 @@ fn streams_of(tool: &SpawnedByTool) -> Vec<Channels> {
 impl NodeCore {
     /// A job was added. If a tool has spawned it and gets its output, it does so from the beginning.
     pub(in super::super) fn forward_job(&mut self, job: JobNumber) {
-        let context = Arc::clone(self.job(job));
+        let context = Arc::clone(self.cx.job(job));
         let Some(tool) = &context.tool else {
             return;
         };
         let streams = streams_of(tool);
         let here = context.ranks.ranks_on(self.cx.node);
-        let here = here.filter_map(|rank| self.local(self.jobs.global(job, rank)));
+        let here = here.filter_map(|rank| self.cx.local(self.cx.jobs.global(job, rank)));
         let here: BTreeSet<Stream> = here
             .flat_map(|at| streams.iter().map(move |stream| (at, stream.0)))
             .collect();
@@ -55,7 +55,7 @@ impl NodeCore {
         }
         if tool.node == self.cx.node && !streams.is_empty() {
             self.outputs.pulls += 1;
-            self.await_output(self.jobs.processes_of(job), &streams);
+            self.await_output(self.cx.jobs.processes_of(job), &streams);
             self.outputs.asked.extend(self.hosting(&context));
             self.outputs.early.insert(job, Early::default());
             if !self.tools.has(&tool.name) {
@@ -84,7 +84,7 @@ impl NodeCore {
     pub(in super::super) fn keeps_end(&mut self, event: &Notification) -> bool {
         let now = self.cx.now;
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| self.job_named(nspace));
+        let job = nspace.ok().and_then(|nspace| self.cx.job_named(nspace));
         let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
             return false;
         };
@@ -99,7 +99,7 @@ impl NodeCore {
 
     pub(super) fn awaits_job(&self, job: JobNumber) -> bool {
         let mut awaited = self.outputs.awaited.iter();
-        awaited.any(|(process, _)| self.jobs.find(*process).is_some_and(|(of, _)| of == job))
+        awaited.any(|(process, _)| self.cx.jobs.find(*process).is_some_and(|(of, _)| of == job))
     }
 
     /// Tells the ends of jobs that need not wait any more; all of them if `all` is set.
@@ -133,8 +133,8 @@ impl NodeCore {
 
     pub(super) fn unclaim(&mut self, jobs: &[JobNumber]) {
         for job in jobs {
-            let processes: Vec<GlobalRank> = self.jobs.processes_of(*job).collect();
-            for to in self.hosting(&Arc::clone(self.job(*job))) {
+            let processes: Vec<GlobalRank> = self.cx.jobs.processes_of(*job).collect();
+            for to in self.hosting(&Arc::clone(self.cx.job(*job))) {
                 let processes = processes.clone();
                 self.send_output(to, OutputMessage::Unclaimed { processes });
             }
@@ -143,7 +143,7 @@ impl NodeCore {
 
     /// A job was started for a process here, which is being told its name.
     pub(in super::super) fn job_announced(&mut self, nspace: &Nspace) {
-        let job = self.job_named(nspace.as_str()).map(|(job, _)| job);
+        let job = self.cx.job_named(nspace.as_str()).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.outputs.early.get_mut(&job)) {
             early.announced = true;
         }
@@ -152,7 +152,7 @@ impl NodeCore {
     /// libpmix passes on what a job prints, if its spawner wanted that.
     pub(in super::super) fn job_subscribed(&mut self, nspace: &Text) {
         let nspace = std::str::from_utf8(nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| self.job_named(nspace));
+        let job = nspace.ok().and_then(|nspace| self.cx.job_named(nspace));
         let job = job.map(|(job, _)| job);
         let early = job.and_then(|job| self.outputs.early.remove(&job));
         for piece in early.unwrap_or_default().pieces {

@@ -169,9 +169,10 @@ impl NodeCore {
     /// All processes of a job have ended: none of it can be asked for any more.
     pub(in super::super) fn forget_output(&mut self, job: JobNumber) {
         let gone: BTreeSet<NodeRank> = self
+            .cx
             .jobs
             .processes_of(job)
-            .filter_map(|p| self.local(p))
+            .filter_map(|p| self.cx.local(p))
             .collect();
         self.outputs.kept.forget(|(at, _)| gone.contains(&at));
     }

@@ -76,7 +76,12 @@ impl NodeCore {
         if scope.qualifiers_only {
             return;
         }
-        let over = || self.jobs.get(scope.number).is_some_and(JobMember::is_over);
+        let over = || {
+            self.cx
+                .jobs
+                .get(scope.number)
+                .is_some_and(JobMember::is_over)
+        };
         let (local, memory) = if *key == keys::QUERY_JOB_STATUS && over() {
             (false, false)
         } else if *key == keys::QUERY_PROC_TABLE {
@@ -219,7 +224,7 @@ impl View<'_> {
 
     /// Success while it runs; then how it ended.
     fn job_status(&self, scope: &QueryScope<'_>) -> Status {
-        let job = self.core.jobs.get(scope.number);
+        let job = self.core.cx.jobs.get(scope.number);
         if !job.is_some_and(JobMember::is_over) {
             return Status::SUCCESS;
         }

@@ -37,7 +37,7 @@ impl NodeCore {
             let mut jobs = self.jobs_meant(scope);
             jobs.any(|job| job.ranks.local_size(*node) > 0)
         };
-        let nodes = self.launch().ranks.node_ids().filter(hosts);
+        let nodes = self.cx.launch().ranks.node_ids().filter(hosts);
         let names = nodes.filter_map(|node| self.host_name(node));
         Value::String(names.collect::<Vec<_>>().join(",").into())
     }

@@ -38,7 +38,7 @@ impl<'a> QueryScope<'a> {
     pub(super) fn of(core: &'a NodeCore, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
             number: JobNumber(0),
-            job: core.launch(),
+            job: core.cx.launch(),
             names_job: false,
             rank: None,
             node: None,
@@ -125,7 +125,7 @@ impl<'a> QueryScope<'a> {
             return Err(Status::ERR_BAD_PARAM);
         }
         let name = std::str::from_utf8(nspace.as_bytes()).ok();
-        let named = name.and_then(|name| core.job_named(name));
+        let named = name.and_then(|name| core.cx.job_named(name));
         let (number, member) = named.ok_or(Status::ERR_NOT_FOUND)?;
         (self.number, self.job) = (number, &member.context);
         self.names_job = true;

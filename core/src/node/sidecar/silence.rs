@@ -81,7 +81,7 @@ impl NodeCore {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"
                 .to_owned();
         }
-        let pending = self.link.outstanding_controls().next();
+        let pending = self.cx.link.outstanding_controls().next();
         let what = match (self.host.state, pending) {
             (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
             (SidecarState::Ready, _) => "answer",

@@ -150,7 +150,7 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
 impl NodeCore {
     /// A job of a co-spawn cannot be started: those that have been are ended.
     pub(super) fn end_cospawned(&mut self, by: &Spawner, nspace: &Nspace) {
-        let Some((job, _)) = self.job_named(nspace.as_str()) else {
+        let Some((job, _)) = self.cx.job_named(nspace.as_str()) else {
             return;
         };
         self.cx.order(Action::Tell(FromNode::Demanded(Demand {
@@ -159,7 +159,7 @@ impl NodeCore {
                 Spawner::Tool(_) => None,
             },
             what: Wish::Kill,
-            ranks: Some(self.jobs.processes_of(job).collect()),
+            ranks: Some(self.cx.jobs.processes_of(job).collect()),
         })));
     }
 }

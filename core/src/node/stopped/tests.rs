@@ -93,7 +93,7 @@ fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
     for core in &mut cores {
         let mut context = (**core.job(JobNumber(0))).clone();
         context.debug.in_init = "1,4".parse().map(RankChoice::Only).ok();
-        core.jobs.get_mut(JobNumber(0)).unwrap().context = Arc::new(context);
+        core.cx.jobs.get_mut(JobNumber(0)).unwrap().context = Arc::new(context);
     }
     let mut job = Job(cores, Vec::new());
     for (node, rank) in [(0, 0), (1, 2), (1, 3), (2, 4)] {
