@@ -162,7 +162,6 @@ pub struct NodeCore {
     inputs: Inputs,
     keys: Keys,
     epochs: Epochs,
-    host: SidecarLife,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
     /// Aborts of all ranks, which are answered after all ranks have ended.
@@ -195,7 +194,7 @@ impl NodeCore {
         };
         modex.handle(added, Moment::default(), &mut Vec::new());
         Ok(Self {
-            cx: NodeContext::new(node, terms, member),
+            cx: NodeContext::new(node, terms, pmix, member),
             fences: match terms.survives {
                 true => fences.surviving(),
                 false => fences,
@@ -218,7 +217,6 @@ impl NodeCore {
             inputs: Inputs::default(),
             keys: Keys::default(),
             epochs: Epochs::default(),
-            host: SidecarLife::new(pmix),
             modex_requests: Vec::new(),
             aborts: Vec::new(),
             registering: Vec::new(),
@@ -249,7 +247,7 @@ impl NodeCore {
         }
         self.store_rank_ended(process);
         self.pull_ended();
-        if self.host.is_offered() {
+        if self.cx.sidecar.is_offered() {
             let proc = self.cx.name_of(process);
             self.groups(|engine, out| engine.rank_ended(proc, out));
         }

@@ -43,7 +43,7 @@ impl NodeCore {
             let attach = by.uri.is_none();
             self.direction = Direction::Awaited { attach };
         }
-        self.control(init);
+        self.cx.control(init);
     }
 
     /// The first job as the tool wants it, which `register` makes known to the sidecar.
@@ -66,7 +66,7 @@ impl NodeCore {
             range: DataRange::SESSION,
             infos: vec![Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true))],
         };
-        self.control(&control);
+        self.cx.control(&control);
     }
 
     /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
@@ -108,6 +108,6 @@ impl NodeCore {
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ],
         };
-        self.control(&control);
+        self.cx.control(&control);
     }
 }

@@ -25,6 +25,9 @@ impl NodeCore {
         self.cx.now = now;
         std::mem::swap(&mut self.cx.actions, actions);
         let result = part(self);
+        if let Some(error) = self.cx.unsent.take() {
+            self.sidecar_broken(error);
+        }
         std::mem::swap(&mut self.cx.actions, actions);
         result
     }
@@ -114,7 +117,7 @@ impl NodeCore {
             self.groups.engine.next_deadline(),
             self.collectives.next_deadline(),
             self.queries.next_deadline(),
-            self.host.next_deadline(),
+            self.cx.sidecar.next_deadline(),
             self.outputs.next_deadline(),
         ]
         .into_iter()

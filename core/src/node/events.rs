@@ -57,7 +57,7 @@ impl NodeCore {
     }
 
     pub(super) fn notify_now(&mut self, event: &Notification) {
-        if self.host.state != SidecarState::Ready {
+        if self.cx.sidecar.state != SidecarState::Ready {
             return;
         }
         let control = Control::Notify {
@@ -66,7 +66,7 @@ impl NodeCore {
             range: event.range,
             infos: event.infos.clone(),
         };
-        self.control(&control);
+        self.cx.control(&control);
     }
 
     /// A rank of this node died between init and finalize: if the job continues, processes that
@@ -81,7 +81,7 @@ impl NodeCore {
 
     /// The event that a process has died; `None` where the job does not go on.
     pub(super) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
-        if !self.cx.terms.tolerant || !self.host.is_offered() {
+        if !self.cx.terms.tolerant || !self.cx.sidecar.is_offered() {
             return None;
         }
         let name = self.cx.name_of(process);

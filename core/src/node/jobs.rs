@@ -136,7 +136,7 @@ impl NodeCore {
         };
         self.modex(added);
         for request in requests {
-            let id = self.control(request);
+            let id = self.cx.control(request);
             if matches!(request, Control::RegisterJob { .. }) {
                 self.registering.extend(id.map(|id| (id, job)));
             }
@@ -209,8 +209,8 @@ impl NodeCore {
         self.forget_output(job);
         self.ask_for_end(job);
         // The rest of its output may be on its way to processes here.
-        if self.host.is_ready() && !self.outputs.is_asking() {
-            self.control(&Control::DeregisterJob { nspace });
+        if self.cx.sidecar.is_ready() && !self.outputs.is_asking() {
+            self.cx.control(&Control::DeregisterJob { nspace });
         }
     }
 

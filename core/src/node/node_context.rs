@@ -8,12 +8,14 @@ use super::event::Action;
 use super::fences::Terms;
 use super::jobs::JobMember;
 use super::pmi_state::PmixState;
+use super::sidecar::SidecarLife;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::proc;
 use crate::job::roster::Roster;
 use crate::pmi::server as pmi;
-use crate::pmix::sidecar::{SidecarLink, UpcallId};
+use crate::pmix::control::Control;
+use crate::pmix::sidecar::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, ProcRank};
 
@@ -27,6 +29,9 @@ pub(super) struct NodeContext {
     pub actions: Vec<Action>,
     pub jobs: Roster<JobMember>,
     pub link: SidecarLink,
+    pub sidecar: SidecarLife,
+    /// Why a request could not be made of the sidecar, until that is handled.
+    pub unsent: Option<String>,
     /// By position on the node.
     pub pmix: Vec<PmixState>,
     /// When each process here was last heard of, by its own word.
@@ -36,7 +41,7 @@ pub(super) struct NodeContext {
 }
 
 impl NodeContext {
-    pub fn new(node: NodeId, terms: Terms, first: JobMember) -> Self {
+    pub fn new(node: NodeId, terms: Terms, pmix: bool, first: JobMember) -> Self {
         let jobs = Roster::new(first);
         let local_size = jobs.local_size(node) as usize;
         Self {
@@ -46,6 +51,8 @@ impl NodeContext {
             actions: Vec::new(),
             jobs,
             link: SidecarLink::new(),
+            sidecar: SidecarLife::new(pmix),
+            unsent: None,
             pmix: vec![PmixState::default(); local_size],
             heard: vec![None; local_size],
             ended: BTreeSet::new(),
@@ -55,6 +62,23 @@ impl NodeContext {
     /// Appends an order to those of the event.
     pub fn order(&mut self, action: Action) {
         self.actions.push(action);
+    }
+
+    /// Makes a request of the sidecar. One that cannot be made breaks the sidecar at the end of the event.
+    pub fn control(&mut self, control: &Control) -> Option<RequestId> {
+        if !self.sidecar.is_offered() {
+            return None;
+        }
+        match self.link.control(control) {
+            Ok((id, bytes)) => {
+                self.order(Action::SendControl(bytes));
+                Some(id)
+            }
+            Err(error) => {
+                self.unsent = Some(format!("{}: {error}", control.kind().name()));
+                None
+            }
+        }
     }
 
     /// The name of the launch: that of its first job.

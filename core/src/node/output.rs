@@ -332,7 +332,10 @@ impl NodeCore {
             let processes = vec![process];
             self.send_output(from, OutputMessage::Unclaimed { processes });
         }
-        if job.is_none() || !self.outputs.is_asking() || self.host.state != SidecarState::Ready {
+        if job.is_none()
+            || !self.outputs.is_asking()
+            || self.cx.sidecar.state != SidecarState::Ready
+        {
             return self.taken(delivery);
         }
         let name = self.cx.name_of(process);
@@ -341,7 +344,7 @@ impl NodeCore {
             channel,
             data,
         };
-        match self.control(&control) {
+        match self.cx.control(&control) {
             Some(id) => drop(self.outputs.delivering.insert(id, delivery)),
             None => self.taken(delivery),
         }

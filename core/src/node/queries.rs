@@ -302,7 +302,7 @@ impl NodeCore {
     /// tells all.
     pub(super) fn ask_for_end(&mut self, job: JobNumber) {
         let now = self.cx.now;
-        if !self.host.is_offered() {
+        if !self.cx.sidecar.is_offered() {
             return;
         }
         let nodes = self.hosting(self.cx.job(job));

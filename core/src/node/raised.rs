@@ -87,7 +87,7 @@ fn of_job(code: Status, nspace: &Nspace, affected: ProcRank, more: Vec<Info>) ->
 impl NodeCore {
     /// All processes of a job that was spawned from here run: notifies the registered processes.
     pub(super) fn tell_of_job_start(&mut self, nspace: &Nspace) {
-        if !self.host.is_offered() {
+        if !self.cx.sidecar.is_offered() {
             return;
         }
         let event = of_job(
@@ -121,7 +121,7 @@ impl NodeCore {
     /// The launch ends: the tools here are notified of the jobs that end with it. Each node tells
     /// its own.
     pub(super) fn tell_tools_of_ends(&mut self, ends: &[JobEnd]) {
-        if self.tools.is_empty() || self.host.state != SidecarState::Ready {
+        if self.tools.is_empty() || self.cx.sidecar.state != SidecarState::Ready {
             return;
         }
         self.tell_kept_ends(true);
@@ -136,17 +136,17 @@ impl NodeCore {
                 range: event.range,
                 infos: event.infos.clone(),
             };
-            let id = self.control(&control);
+            let id = self.cx.control(&control);
             self.tools.telling.extend(id);
         }
         // Its thread sends an event after it has answered, and before it answers this.
-        let id = self.control(&Control::Probe);
+        let id = self.cx.control(&Control::Probe);
         self.tools.telling.extend(id);
     }
 
     /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
     pub(super) fn tell_of_lost_nodes(&mut self, nodes: &[NodeId]) {
-        if !self.host.is_offered() {
+        if !self.cx.sidecar.is_offered() {
             return;
         }
         let own = self.cx.node;

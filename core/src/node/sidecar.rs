@@ -153,18 +153,18 @@ impl NodeCore {
         let now = self.cx.now;
         let nodes = self.cx.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
-        self.host.patience = Some(Patience::new(limit, now));
+        self.cx.sidecar.patience = Some(Patience::new(limit, now));
         for request in requests {
-            self.control(request);
+            self.cx.control(request);
         }
     }
 
     /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
     /// requests register all jobs that have not ended, the first one first.
     pub fn start_sidecar_for_tools(&mut self, requests: &[Control]) {
-        self.host = SidecarLife {
+        self.cx.sidecar = SidecarLife {
             for_tools: true,
-            silence: self.host.silence,
+            silence: self.cx.sidecar.silence,
             ..SidecarLife::new(true)
         };
         self.cx.link.renew();
@@ -180,37 +180,19 @@ impl NodeCore {
             for_tools,
             replaceable,
             ..
-        } = self.host;
+        } = self.cx.sidecar;
         state == SidecarState::Ended && for_tools && replaceable && self.ranks_are_done()
     }
 
     /// Gives up a sidecar that is silent for so long.
     pub fn impatient_after(mut self, silence: Duration) -> Self {
-        self.host.silence = silence;
+        self.cx.sidecar.silence = silence;
         self
-    }
-
-    /// Makes a request of the sidecar.
-    pub(super) fn control(&mut self, control: &Control) -> Option<RequestId> {
-        if !self.host.is_offered() {
-            return None;
-        }
-        match self.cx.link.control(control) {
-            Ok((id, bytes)) => {
-                self.cx.order(Action::SendControl(bytes));
-                Some(id)
-            }
-            Err(error) => {
-                let text = format!("{}: {error}", control.kind().name());
-                self.sidecar_broken(text);
-                None
-            }
-        }
     }
 
     /// Something came on one of the sidecar's sockets.
     pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
-        if !self.host.is_heard() {
+        if !self.cx.sidecar.is_heard() {
             return;
         }
         // Frames that were complete before an error count: a rank that finalized has finalized.
@@ -233,12 +215,12 @@ impl NodeCore {
             }
             ControlReply::RegisterJob(Ok(env)) => {
                 self.note_server(&env);
-                if self.host.state == SidecarState::Starting {
-                    self.host.state = SidecarState::Ready;
-                    self.host.replaceable = true;
-                    if !self.host.closed {
-                        self.host.patience = None;
-                        self.host.probe_at = Some(now + self.host.silence / 2);
+                if self.cx.sidecar.state == SidecarState::Starting {
+                    self.cx.sidecar.state = SidecarState::Ready;
+                    self.cx.sidecar.replaceable = true;
+                    if !self.cx.sidecar.closed {
+                        self.cx.sidecar.patience = None;
+                        self.cx.sidecar.probe_at = Some(now + self.cx.sidecar.silence / 2);
                     }
                     self.cx.order(Action::Report(Report::SidecarReady {
                         job: JobNumber(0),
@@ -271,7 +253,7 @@ impl NodeCore {
             ControlReply::DeregisterJob(_) => {}
             ControlReply::IofDeliver(_) => self.delivered(id),
             // Its exit reports the result.
-            ControlReply::Finalize(_) => self.host.stopped = true,
+            ControlReply::Finalize(_) => self.cx.sidecar.stopped = true,
             ControlReply::Probe(_) => {
                 self.tools.telling.remove(&id);
                 self.probe_answered(id);
@@ -292,54 +274,54 @@ impl NodeCore {
 
     /// The sidecar has loaded its libraries.
     pub(super) fn sidecar_loaded(&mut self) {
-        self.host.loaded = true;
+        self.cx.sidecar.loaded = true;
     }
 
     /// All ranks have ended: the sidecar is asked to stop.
     pub(super) fn stop_sidecar(&mut self) {
         let now = self.cx.now;
-        if self.host.is_needed() {
-            self.host.settle(SidecarState::Stopping);
-            self.host.patience = Some(Patience::new(STOP_LIMIT, now));
-            self.control(&Control::Finalize);
+        if self.cx.sidecar.is_needed() {
+            self.cx.sidecar.settle(SidecarState::Stopping);
+            self.cx.sidecar.patience = Some(Patience::new(STOP_LIMIT, now));
+            self.cx.control(&Control::Finalize);
         }
     }
 
     /// A socket of the sidecar has ended. That is how it stops, dies, or goes wrong.
     pub(super) fn sidecar_closed(&mut self) {
         let now = self.cx.now;
-        if self.host.is_needed() && !self.host.closed {
-            self.host.closed = true;
-            self.host.probe_at = None;
-            self.host.patience = Some(Patience::new(CLOSED_LIMIT, now));
+        if self.cx.sidecar.is_needed() && !self.cx.sidecar.closed {
+            self.cx.sidecar.closed = true;
+            self.cx.sidecar.probe_at = None;
+            self.cx.sidecar.patience = Some(Patience::new(CLOSED_LIMIT, now));
         }
     }
 
     /// The sidecar's process has ended.
     pub(super) fn sidecar_ended(&mut self, how: String, end: SidecarEnd) {
-        if self.host.is_heard() && !(end == SidecarEnd::InOrder && self.host.stopped) {
-            self.host.replaceable |= end == SidecarEnd::Killed;
+        if self.cx.sidecar.is_heard() && !(end == SidecarEnd::InOrder && self.cx.sidecar.stopped) {
+            self.cx.sidecar.replaceable |= end == SidecarEnd::Killed;
             self.sidecar_lost(how);
         }
-        self.host.settle(SidecarState::Ended);
+        self.cx.sidecar.settle(SidecarState::Ended);
     }
 
     pub(super) fn sidecar_tick(&mut self) {
         let now = self.cx.now;
-        let life = &mut self.host;
+        let life = &mut self.cx.sidecar;
         life.doubt = life.doubt.filter(|(_, until)| now < *until);
         if life.probe_at.is_some_and(|at| now >= at) {
             life.probe_at = None;
             life.silent_since = now;
             life.patience = Some(Patience::new(life.silence / 2, now));
-            self.host.probe = self.control(&Control::Probe);
+            self.cx.sidecar.probe = self.cx.control(&Control::Probe);
         }
-        let Some(patience) = &mut self.host.patience else {
+        let Some(patience) = &mut self.cx.sidecar.patience else {
             return;
         };
         let due = now >= patience.next();
         let (over, limit) = (patience.exhausted(now), patience.limit());
-        match (self.host.state, self.host.closed) {
+        match (self.cx.sidecar.state, self.cx.sidecar.closed) {
             // One that is stopped does not start any more; one that waits may wait for a file system.
             (SidecarState::Starting, false) if due && !over => self.cx.order(Action::LookAtSidecar),
             (SidecarState::Ready, false) if over => self.cx.order(Action::LookAtSidecar),
@@ -350,7 +332,7 @@ impl NodeCore {
 
     /// The sidecar cannot be used any more, though its process may still run.
     pub(super) fn sidecar_broken(&mut self, error: String) {
-        if self.host.is_heard() {
+        if self.cx.sidecar.is_heard() {
             self.sidecar_lost(error);
             self.cx.order(Action::KillSidecar);
         }
@@ -358,7 +340,7 @@ impl NodeCore {
 
     /// Reports the loss and answers the sidecar's pending requests.
     fn sidecar_lost(&mut self, error: String) {
-        self.host.settle(SidecarState::Broken);
+        self.cx.sidecar.settle(SidecarState::Broken);
         self.cx.order(Action::Report(Report::SidecarLost { error }));
         self.groups(GroupEngine::server_lost);
         self.tools_lost();
@@ -373,7 +355,7 @@ impl NodeCore {
     /// to have one.
     pub fn ranks_are_done(&self) -> bool {
         let needs = |rank: &PmixState| match rank {
-            PmixState::Absent => self.host.is_offered() && !self.host.for_tools,
+            PmixState::Absent => self.cx.sidecar.is_offered() && !self.cx.sidecar.for_tools,
             PmixState::Connected => true,
             PmixState::Finalized | PmixState::Died | PmixState::Stayed => false,
         };

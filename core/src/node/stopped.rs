@@ -200,7 +200,7 @@ impl NodeCore {
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ],
         };
-        self.control(&control);
+        self.cx.control(&control);
     }
 
     /// All ranks of a job on a node that are to wait for a debugger do.
@@ -236,7 +236,7 @@ impl NodeCore {
             range: DataRange::SESSION,
             infos,
         };
-        match self.host.state {
+        match self.cx.sidecar.state {
             SidecarState::Ready => self.notify_now(&event),
             SidecarState::Absent | SidecarState::Starting => self.stopped.earlier.push(event),
             SidecarState::Stopping | SidecarState::Broken | SidecarState::Ended => {}

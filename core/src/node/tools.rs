@@ -62,7 +62,7 @@ impl NodeCore {
     /// its way to it.
     pub fn tools_wait(&self) -> bool {
         !self.tools.is_empty()
-            && self.host.is_ready()
+            && self.cx.sidecar.is_ready()
             && (!self.tools.telling.is_empty() || self.awaits_output())
     }
 

@@ -272,13 +272,13 @@ impl NodeCore {
 
     /// Another node requests a local rank's data.
     pub(super) fn ask_sidecar(&mut self, proc: proc::Proc) {
-        if self.host.state != SidecarState::Ready {
+        if self.cx.sidecar.state != SidecarState::Ready {
             let result = Err(Status::ERR_NOT_FOUND.0);
             return self.modex(ModexInput::SidecarAnswered { proc, result });
         }
         let (nspace, rank) = (proc.nspace.clone(), proc.rank);
         let control = Control::DirectModex { nspace, rank };
-        if let Some(id) = self.control(&control) {
+        if let Some(id) = self.cx.control(&control) {
             self.modex_requests.push((id, proc));
         }
     }

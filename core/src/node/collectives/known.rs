@@ -32,7 +32,7 @@ impl NodeCore {
             });
             let asked = match request {
                 Ok(request) => {
-                    let id = self.control(&request);
+                    let id = self.cx.control(&request);
                     id.ok_or(Status::ERR_LOST_CONNECTION.0)
                 }
                 Err(_) => Err(Status::ERR_BAD_PARAM.0),
@@ -81,9 +81,9 @@ impl NodeCore {
     /// would keep them all.
     pub(super) fn forget_far(&mut self, jobs: &[Nspace]) {
         for nspace in jobs {
-            if self.collectives.known.remove(nspace) && self.host.is_ready() {
+            if self.collectives.known.remove(nspace) && self.cx.sidecar.is_ready() {
                 let nspace = nspace.clone();
-                self.control(&Control::DeregisterJob { nspace });
+                self.cx.control(&Control::DeregisterJob { nspace });
             }
         }
     }

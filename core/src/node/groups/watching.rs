@@ -122,7 +122,7 @@ impl NodeCore {
     pub(in super::super) fn tell_groups_of_death(&mut self, process: GlobalRank) {
         let dead = self.cx.name_of(process);
         let notices = self.groups.watch.died(&dead);
-        if !self.cx.terms.tolerant || !self.host.is_offered() {
+        if !self.cx.terms.tolerant || !self.cx.sidecar.is_offered() {
             return;
         }
         for notice in notices {

@@ -21,21 +21,21 @@ impl NodeCore {
     /// its own end is seen, and must not be blamed: it is asked for a sign of life.
     pub fn probe_sidecar(&mut self) {
         let now = self.cx.now;
-        if self.host.state == SidecarState::Ready {
-            let probe = self.control(&Control::Probe);
-            self.host.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
+        if self.cx.sidecar.state == SidecarState::Ready {
+            let probe = self.cx.control(&Control::Probe);
+            self.cx.sidecar.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
         }
     }
 
     /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for
     /// longer than some seconds.
     pub fn sidecar_in_doubt(&self) -> bool {
-        self.host.is_needed() && (self.host.closed || self.host.doubt.is_some())
+        self.cx.sidecar.is_needed() && (self.cx.sidecar.closed || self.cx.sidecar.doubt.is_some())
     }
 
     pub(super) fn probe_answered(&mut self, id: RequestId) {
         let now = self.cx.now;
-        let life = &mut self.host;
+        let life = &mut self.cx.sidecar;
         if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
             life.doubt = None;
         }
@@ -49,7 +49,7 @@ impl NodeCore {
     /// What the sidecar's process was seen to do when it was silent.
     pub(in crate::node) fn sidecar_inspected(&mut self, doing: Doing) {
         let now = self.cx.now;
-        let life = &mut self.host;
+        let life = &mut self.cx.sidecar;
         match (life.state, doing) {
             (SidecarState::Starting, Doing::Stopped) => {
                 life.seen_stopped += 1;
@@ -77,15 +77,15 @@ impl NodeCore {
 
     /// The wait that timed out, and the reaction.
     pub(super) fn impatient(&self, seconds: u64) -> String {
-        if self.host.closed {
+        if self.cx.sidecar.closed {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"
                 .to_owned();
         }
         let pending = self.cx.link.outstanding_controls().next();
-        let what = match (self.host.state, pending) {
+        let what = match (self.cx.sidecar.state, pending) {
             (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
             (SidecarState::Ready, _) => "answer",
-            (_, Some((_, kind))) if self.host.loaded => kind.name(),
+            (_, Some((_, kind))) if self.cx.sidecar.loaded => kind.name(),
             _ => "load its libraries",
         };
         format!(
