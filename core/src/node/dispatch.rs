@@ -23,6 +23,10 @@ impl NodeCore {
         part: impl FnOnce(&mut Self) -> T,
     ) -> T {
         self.cx.now = now;
+        debug_assert!(
+            self.cx.actions.is_empty(),
+            "orders outside of an event would be lost"
+        );
         std::mem::swap(&mut self.cx.actions, actions);
         let result = part(self);
         if let Some(error) = self.cx.unsent.take() {

@@ -39,7 +39,9 @@ pub(super) fn cores(job: JobContext, pmi: bool) -> Vec<NodeCore> {
     let core = |node| {
         let job = Arc::clone(&job);
         let mut core = NodeCore::new(NodeId(node), job, pmi, true, Terms::default()).unwrap();
-        core.start_sidecar(&[Control::Finalize], Moment::default(), &mut Vec::new());
+        core.with_actions(Moment::default(), &mut Vec::new(), |core| {
+            core.start_sidecar(&[Control::Finalize])
+        });
         core
     };
     (0..job.ranks.nodes()).map(core).collect()
@@ -100,7 +102,9 @@ pub(super) fn three_nodes() -> Vec<NodeCore> {
         let (node, job) = (NodeId(node), Arc::clone(&job));
         let mut core = NodeCore::new(node, job, false, true, Terms::default()).unwrap();
         let requests = std::slice::from_ref(&register);
-        core.start_sidecar(requests, Moment::default(), &mut Vec::new());
+        core.with_actions(Moment::default(), &mut Vec::new(), |core| {
+            core.start_sidecar(requests)
+        });
         let env = ForkEnv::default();
         let body = Ok(Body::ForkEnv(&env));
         let ready = serve::reply(ControlKind::RegisterJob, 1, body).unwrap();

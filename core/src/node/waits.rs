@@ -19,8 +19,7 @@ pub struct FenceWait {
 impl NodeCore {
     /// The processes here that wait in a fence or barrier. Of a fence of PMIx, libpmix tells when all processes of a node
     /// have entered it, so until then none of them is known to wait.
-    pub fn fence_waits(&self) -> BTreeMap<NodeRank, FenceWait> {
-        let now = self.cx.now;
+    pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
         for (id, since) in self.fences.waited_in() {
             let wait = FenceWait {

@@ -102,13 +102,10 @@ impl LocalBackend {
         let mut actions = Vec::new();
         let now = Moment(self.now());
         let core = &mut self.nodes[index].core;
-        let added = core.add_job(
-            Arc::clone(context),
-            self.plan.offer.pmi,
-            requests,
-            now,
-            &mut actions,
-        );
+        let offered = self.plan.offer.pmi;
+        let added = core.with_actions(now, &mut actions, |core| {
+            core.add_job(Arc::clone(context), offered, requests)
+        });
         added.expect("what PMI says of a job was said of the first one");
         self.act(self.part.node_at(index), actions);
     }

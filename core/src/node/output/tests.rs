@@ -306,8 +306,10 @@ fn spawned_by_tool(job: &mut Job) {
     let context = Arc::new(context);
     for core in &mut job.cores {
         let context = Arc::clone(&context);
-        core.add_job(context, false, &[], Moment::default(), &mut Vec::new())
-            .unwrap();
+        core.with_actions(Moment::default(), &mut Vec::new(), |core| {
+            core.add_job(context, false, &[])
+        })
+        .unwrap();
     }
 }
 
@@ -388,7 +390,7 @@ fn the_end_of_a_job_waits_for_its_output_a_moment() {
         spawned_by_tool(&mut job);
         job.subscribed();
         let mut actions = Vec::new();
-        job.cores[1].notify(&end, Moment::default(), &mut actions);
+        job.cores[1].with_actions(Moment::default(), &mut actions, |core| core.notify(&end));
         assert!(actions.is_empty(), "{actions:?}");
         if late {
             let core = &mut job.cores[1];

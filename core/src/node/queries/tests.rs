@@ -319,8 +319,10 @@ fn nodes_and_processes_of_one_job_or_of_all_are_told() {
     let context = Arc::new(context);
     for core in &mut job.cores {
         let (context, now) = (Arc::clone(&context), Moment::default());
-        core.add_job(context, false, &[], now, &mut Vec::new())
-            .unwrap();
+        core.with_actions(now, &mut Vec::new(), |core| {
+            core.add_job(context, false, &[])
+        })
+        .unwrap();
     }
     let mut ask = |key: &str, nspace: &str, host: Option<&str>| {
         let name = |name: &str| Value::String(name.into());

@@ -91,7 +91,7 @@ fn ranks_of_other_nodes_do_not_count() {
 fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
     let mut cores = served::three_nodes();
     for core in &mut cores {
-        let mut context = (**core.job(JobNumber(0))).clone();
+        let mut context = (**core.cx.job(JobNumber(0))).clone();
         context.debug.in_init = "1,4".parse().map(RankChoice::Only).ok();
         core.cx.jobs.get_mut(JobNumber(0)).unwrap().context = Arc::new(context);
     }
@@ -127,7 +127,7 @@ fn ranks_wait_until_a_debugger_has_released_them_or_they_are_let_go() {
     job.0[1].rank_released(&range(ProcRank::WILDCARD));
     assert_eq!(holding(&job), [false, false, true]);
     let mut actions = Vec::new();
-    job.0[2].let_go(Moment::default(), &mut actions);
+    job.0[2].with_actions(Moment::default(), &mut actions, |core| core.let_go());
     assert!(matches!(actions[..], [Action::SendControl(_)]));
     assert!(!job.0[2].holds_ranks());
 }

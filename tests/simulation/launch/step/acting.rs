@@ -111,7 +111,8 @@ impl Step {
                 }
                 Decision::ProbeSidecars => {
                     let mut actions = Vec::new();
-                    self.core.probe_sidecar(Moment(now), &mut actions);
+                    self.core
+                        .with_actions(Moment(now), &mut actions, |core| core.probe_sidecar());
                     self.act(actions, now);
                 }
                 Decision::SidecarUnneeded { .. } => {}

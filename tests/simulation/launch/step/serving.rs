@@ -31,13 +31,9 @@ impl Step {
         let served = self.server != Server::Absent;
         let requests: Vec<Control> = served.then(|| self.registers(job)).into_iter().collect();
         let mut actions = Vec::new();
-        let added = self.core.add_job(
-            Arc::clone(job),
-            !served,
-            &requests,
-            Moment(now),
-            &mut actions,
-        );
+        let added = self.core.with_actions(Moment(now), &mut actions, |core| {
+            core.add_job(Arc::clone(job), !served, &requests)
+        });
         added.expect("a fine job");
         self.act(actions, now);
         if self.ending {
