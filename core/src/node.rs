@@ -46,6 +46,7 @@ use std::sync::Arc;
 
 use allocations::Allocations;
 use collectives::{CollectiveState, ModexTicket};
+use credentials::Credentials;
 pub use credentials::Voucher;
 use directed::Direction;
 pub use epochs::EpochMessage;
@@ -154,7 +155,7 @@ pub struct NodeCore {
     allocations: Allocations,
     /// What PMI clients of all jobs can ask for here.
     attributes: Vec<(&'static str, Vec<u8>)>,
-    voucher: Option<Voucher>,
+    credentials: Credentials,
     outputs: Outputs,
     tools: Tools,
     direction: Direction,
@@ -209,7 +210,7 @@ impl NodeCore {
             allocations: Allocations::default(),
             collectives: CollectiveState::default(),
             attributes: Vec::new(),
-            voucher: None,
+            credentials: Credentials::default(),
             outputs: Outputs::default(),
             tools: Tools::default(),
             direction: Direction::default(),
@@ -221,6 +222,13 @@ impl NodeCore {
             aborts: Vec::new(),
             registering: Vec::new(),
         })
+    }
+
+    /// The same node, which vouches for its processes from now on.
+    #[must_use]
+    pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
+        self.credentials = Credentials(voucher);
+        self
     }
 
     /// How often libpmix asked for something, and how many bytes that were.

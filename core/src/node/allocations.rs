@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::NodeCore;
+use super::node_context::NodeContext;
 use super::spawns::said;
 use crate::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
@@ -22,20 +22,19 @@ pub(super) struct Allocations {
     waiting: BTreeMap<AllocationTicket, UpcallId>,
 }
 
-impl NodeCore {
+impl Allocations {
     /// `PMIx_Allocation_request`.
     pub(super) fn allocate(
         &mut self,
         id: UpcallId,
         proc: &Proc,
         (directive, infos): (u8, &[Info]),
+        cx: &mut NodeContext,
     ) {
         let Some(directive) = Directive::of_pmix(directive) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         };
-        self.ask_for(id, proc, (directive, infos));
+        self.ask_for(id, proc, (directive, infos), cx);
     }
 
     /// A process's request for nodes and slots.
@@ -44,21 +43,20 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (directive, infos): (Directive, &[Info]),
+        cx: &mut NodeContext,
     ) {
-        let Some(by) = self.cx.named(proc) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        let Some(by) = cx.named(proc) else {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        self.allocations.last += 1;
-        let ticket = AllocationTicket(self.allocations.last);
-        self.allocations.waiting.insert(ticket, id);
+        self.last += 1;
+        let ticket = AllocationTicket(self.last);
+        self.waiting.insert(ticket, id);
         let request = Box::new(AllocationRequest {
             directive,
             infos: infos.iter().map(said).collect(),
             timeout: super::upcalls::timeout(infos),
         });
-        self.cx.order(Action::Tell(FromNode::Allocate {
+        cx.order(Action::Tell(FromNode::Allocate {
             ticket,
             by,
             request,
@@ -66,25 +64,30 @@ impl NodeCore {
     }
 
     /// The launcher's answer to a request.
-    pub(super) fn allocated(&mut self, ticket: AllocationTicket, result: &AllocationResult) {
-        if let Some(id) = self.allocations.waiting.remove(&ticket) {
+    pub(super) fn allocated(
+        &mut self,
+        ticket: AllocationTicket,
+        result: &AllocationResult,
+        cx: &mut NodeContext,
+    ) {
+        if let Some(id) = self.waiting.remove(&ticket) {
             let answer = match result {
                 Ok(allocation) => UpcallAnswer::Infos(Status::SUCCESS, told(allocation)),
                 Err(failure) => UpcallAnswer::Status(status(failure.kind)),
             };
-            self.cx.answer(id, &answer);
+            cx.answer(id, &answer);
         }
     }
 
     /// Nothing is given any more.
-    pub(super) fn allocations_tear_down(&mut self) {
+    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(AllocationFailure {
             kind: AllocationFailureKind::Canceled,
             text: String::new(),
         });
-        let tickets: Vec<_> = self.allocations.waiting.keys().copied().collect();
+        let tickets: Vec<_> = self.waiting.keys().copied().collect();
         for ticket in tickets {
-            self.allocated(ticket, &ending);
+            self.allocated(ticket, &ending, cx);
         }
     }
 }

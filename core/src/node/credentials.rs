@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use super::NodeCore;
 use crate::job::clock::Moment;
 use crate::job::launch_token::{LaunchKey, TokenSubject};
 use crate::pmix::keys;
@@ -39,18 +38,14 @@ impl Voucher {
     }
 }
 
-impl NodeCore {
-    /// The same node, which vouches for its processes from now on.
-    #[must_use]
-    pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
-        self.voucher = voucher;
-        self
-    }
+/// The signing of credentials, where the launch has a key.
+#[derive(Debug, Default)]
+pub(super) struct Credentials(pub Option<Voucher>);
 
+impl Credentials {
     /// libpmix knows which of its clients asks.
-    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info]) -> UpcallAnswer {
-        let now = self.cx.now;
-        let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
+    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info], now: Moment) -> UpcallAnswer {
+        let Some(voucher) = self.0.as_ref().filter(|_| known(directives)) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         let identity = TokenSubject {
@@ -66,9 +61,8 @@ impl NodeCore {
         UpcallAnswer::Credential(token, vec![kind()])
     }
 
-    pub(super) fn validate(&self, token: &[u8], directives: &[Info]) -> UpcallAnswer {
-        let now = self.cx.now;
-        let Some(voucher) = self.voucher.as_ref().filter(|_| known(directives)) else {
+    pub(super) fn validate(&self, token: &[u8], directives: &[Info], now: Moment) -> UpcallAnswer {
+        let Some(voucher) = self.0.as_ref().filter(|_| known(directives)) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         match voucher.key.check(token, voucher.seconds(now)) {
@@ -103,25 +97,19 @@ fn kind() -> Info {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::{Terms, served};
     use super::*;
-    use crate::job::ids::{NodeId, Nspace, Rank};
+    use crate::job::ids::{Nspace, Rank};
 
-    /// A node whose clock started this many seconds after 1970-01-01.
-    fn node(since: u64) -> NodeCore {
-        let job = Arc::new(served::job(&[2]));
+    /// Those of a node whose clock started this many seconds after 1970-01-01.
+    fn credentials(since: u64) -> Credentials {
         let key = LaunchKey::new([3; 32]);
-        let voucher = Voucher::new(key, (1000, 100), Duration::from_secs(since));
-        NodeCore::new(NodeId(0), job, false, true, Terms::default())
-            .unwrap()
-            .vouching(Some(voucher))
+        let since = Duration::from_secs(since);
+        Credentials(Some(Voucher::new(key, (1000, 100), since)))
     }
 
     #[test]
     fn a_credential_is_good_for_its_time_on_nodes_that_started_later_too() {
-        let (early, late) = (node(1_000_000), node(1_000_100));
+        let (early, late) = (credentials(1_000_000), credentials(1_000_100));
         let after = |seconds| Moment(Duration::from_secs(seconds));
         let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
         let UpcallAnswer::Credential(token, _) = early.vouch_for(proc.clone(), &[], after(50))
@@ -148,10 +136,10 @@ mod tests {
     fn what_is_required_and_not_known_is_refused() {
         let mut strange = Info::new("site.key", Value::Bool(true));
         let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
-        let fine = node(0).vouch_for(proc.clone(), &[strange.clone()], Moment::default());
+        let fine = credentials(0).vouch_for(proc.clone(), &[strange.clone()], Moment::default());
         assert!(matches!(fine, UpcallAnswer::Credential(..)), "{fine:?}");
         strange.required = true;
-        let refused = node(0).vouch_for(proc, &[strange], Moment::default());
+        let refused = credentials(0).vouch_for(proc, &[strange], Moment::default());
         assert_eq!(refused, UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
     }
 }

@@ -148,7 +148,9 @@ impl NodeCore {
         if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
             let mut infos = directives.to_vec();
             infos.retain(|info| info.key != keys::SESSION_EXTEND && info.key != OF_SESSIONS.id);
-            return self.ask_for(id, proc, (Directive::Extend, &infos));
+            return self
+                .allocations
+                .ask_for(id, proc, (Directive::Extend, &infos), &mut self.cx);
         }
         match wishes(directives, &OF_SESSIONS) {
             Ok(wishes) => self.demand(id, proc, (&None, wishes)),

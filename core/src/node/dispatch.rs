@@ -63,7 +63,7 @@ impl NodeCore {
                 self.rank_started(rank, pid);
                 self.started_stopped(rank);
             }
-            Event::Fed { number, rank, fed } => self.fed((number, rank), fed),
+            Event::Fed { number, rank, fed } => self.inputs.fed((number, rank), fed, &mut self.cx),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end),
             Event::Printed {
                 rank,
@@ -93,7 +93,9 @@ impl NodeCore {
                 ToNode::Rendezvous(message) => self.rendezvous_said(message),
                 ToNode::RendezvousLost => self.rendezvous_lost(),
                 ToNode::Spawned { ticket, result } => self.spawned(ticket, &result),
-                ToNode::Allocated { ticket, result } => self.allocated(ticket, &result),
+                ToNode::Allocated { ticket, result } => {
+                    self.allocations.allocated(ticket, &result, &mut self.cx)
+                }
                 ToNode::Launched => self.launched(),
             },
             Event::JobOver(job) => self.job_over(job),
@@ -158,7 +160,7 @@ impl NodeCore {
             PeerMessage::Output(message) => self.output_message(from, message),
             PeerMessage::Key(message) => self.key_message(from, message),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
-            PeerMessage::Input(message) => self.input_message(from, message),
+            PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
         }
     }
 

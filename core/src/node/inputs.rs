@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::NodeCore;
+use super::node_context::NodeContext;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::job::octets;
 use crate::node::event::{Action, Fed, PeerMessage};
@@ -65,29 +65,31 @@ pub(super) struct Inputs {
     writing: BTreeMap<u64, Writing>,
 }
 
-impl NodeCore {
+impl Inputs {
     /// `PMIx_IOF_push`: nothing for the end of the input.
-    pub(super) fn push(&mut self, id: UpcallId, targets: &[Proc], data: &[u8]) {
-        let processes = match self.cx.members(targets) {
+    pub(super) fn push(
+        &mut self,
+        id: UpcallId,
+        targets: &[Proc],
+        data: &[u8],
+        cx: &mut NodeContext,
+    ) {
+        let processes = match cx.members(targets) {
             Some(processes) if !processes.is_empty() => processes,
             Some(_) => {
-                return self
-                    .cx
-                    .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+                return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
             }
             None => {
-                return self
-                    .cx
-                    .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+                return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
         };
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         for process in processes {
-            let node = self.cx.jobs.node_of(process).unwrap_or(self.cx.node);
+            let node = cx.jobs.node_of(process).unwrap_or(cx.node);
             by_node.entry(node).or_default().push(process);
         }
-        self.inputs.next += 1;
-        let push = self.inputs.next;
+        self.next += 1;
+        let push = self.next;
         let waiting = by_node.keys().copied().collect();
         let status = Status::SUCCESS;
         let entry = Push {
@@ -95,7 +97,7 @@ impl NodeCore {
             waiting,
             status,
         };
-        self.inputs.pushes.insert(push, entry);
+        self.pushes.insert(push, entry);
         for (to, processes) in by_node {
             let bytes = data.to_vec();
             let message = InputMessage::Give {
@@ -103,55 +105,60 @@ impl NodeCore {
                 processes,
                 bytes,
             };
-            self.send_input(to, message);
+            self.send_input(to, message, cx);
         }
     }
 
-    fn send_input(&mut self, to: NodeId, message: InputMessage) {
-        match to == self.cx.node {
-            true => self.input_message(to, message),
-            false => self.cx.order(Action::SendPeer {
+    fn send_input(&mut self, to: NodeId, message: InputMessage, cx: &mut NodeContext) {
+        match to == cx.node {
+            true => self.input_message(to, message, cx),
+            false => cx.order(Action::SendPeer {
                 to,
                 message: PeerMessage::Input(message),
             }),
         }
     }
 
-    pub(super) fn input_message(&mut self, from: NodeId, message: InputMessage) {
+    pub(super) fn input_message(
+        &mut self,
+        from: NodeId,
+        message: InputMessage,
+        cx: &mut NodeContext,
+    ) {
         match message {
             InputMessage::Give {
                 push,
                 processes,
                 bytes,
             } => {
-                let left = processes.into_iter().filter_map(|p| self.cx.local(p));
+                let left = processes.into_iter().filter_map(|p| cx.local(p));
                 let left: BTreeSet<NodeRank> = left.collect();
                 let ranks: Vec<NodeRank> = left.iter().copied().collect();
-                self.inputs.next += 1;
-                let number = self.inputs.next;
+                self.next += 1;
+                let number = self.next;
                 let writing = Writing {
                     from,
                     push,
                     left,
                     status: Status::SUCCESS,
                 };
-                self.inputs.writing.insert(number, writing);
+                self.writing.insert(number, writing);
                 match ranks.is_empty() {
-                    true => self.look_at_writing(number),
-                    false => self.cx.order(Action::Feed {
+                    true => self.look_at_writing(number, cx),
+                    false => cx.order(Action::Feed {
                         number,
                         ranks,
                         bytes,
                     }),
                 }
             }
-            InputMessage::Done { push, status } => self.given(push, from, status),
+            InputMessage::Done { push, status } => self.given(push, from, status, cx),
         }
     }
 
     /// A rank here has a piece of input, or will never have it.
-    pub(super) fn fed(&mut self, (number, rank): (u64, NodeRank), fed: Fed) {
-        let Some(writing) = self.inputs.writing.get_mut(&number) else {
+    pub(super) fn fed(&mut self, (number, rank): (u64, NodeRank), fed: Fed, cx: &mut NodeContext) {
+        let Some(writing) = self.writing.get_mut(&number) else {
             return;
         };
         writing.left.remove(&rank);
@@ -164,24 +171,24 @@ impl NodeCore {
         if status != Status::SUCCESS {
             writing.status = status;
         }
-        self.look_at_writing(number);
+        self.look_at_writing(number, cx);
     }
 
-    fn look_at_writing(&mut self, number: u64) {
+    fn look_at_writing(&mut self, number: u64, cx: &mut NodeContext) {
         let done = |writing: &Writing| writing.left.is_empty();
-        if !self.inputs.writing.get(&number).is_some_and(done) {
+        if !self.writing.get(&number).is_some_and(done) {
             return;
         }
         if let Some(Writing {
             from, push, status, ..
-        }) = self.inputs.writing.remove(&number)
+        }) = self.writing.remove(&number)
         {
-            self.send_input(from, InputMessage::Done { push, status });
+            self.send_input(from, InputMessage::Done { push, status }, cx);
         }
     }
 
-    fn given(&mut self, push: u64, by: NodeId, status: Status) {
-        let Some(entry) = self.inputs.pushes.get_mut(&push) else {
+    fn given(&mut self, push: u64, by: NodeId, status: Status, cx: &mut NodeContext) {
+        let Some(entry) = self.pushes.get_mut(&push) else {
             return;
         };
         if entry.waiting.remove(&by) && status != Status::SUCCESS {
@@ -189,26 +196,26 @@ impl NodeCore {
         }
         if entry.waiting.is_empty() {
             let (id, status) = (entry.id, entry.status);
-            self.inputs.pushes.remove(&push);
-            self.cx.answer(id, &UpcallAnswer::Status(status));
+            self.pushes.remove(&push);
+            cx.answer(id, &UpcallAnswer::Status(status));
         }
     }
 
     /// Processes of a node that is gone read nothing.
-    pub(super) fn inputs_node_lost(&mut self, node: NodeId) {
-        let waiting = self.inputs.pushes.iter();
+    pub(super) fn inputs_node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
+        let waiting = self.pushes.iter();
         let waiting = waiting.filter(|(_, push)| push.waiting.contains(&node));
         let waiting: Vec<u64> = waiting.map(|(number, _)| *number).collect();
         for push in waiting {
-            self.given(push, node, Status::ERR_UNREACH);
+            self.given(push, node, Status::ERR_UNREACH, cx);
         }
     }
 
     /// Whatever still waits is answered.
-    pub(super) fn inputs_tear_down(&mut self) {
-        for (_, push) in std::mem::take(&mut self.inputs.pushes) {
+    pub(super) fn inputs_tear_down(&mut self, cx: &mut NodeContext) {
+        for (_, push) in std::mem::take(&mut self.pushes) {
             let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);
-            self.cx.answer(push.id, &answer);
+            cx.answer(push.id, &answer);
         }
     }
 }

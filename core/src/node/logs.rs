@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::NodeCore;
+use super::node_context::NodeContext;
 use crate::job::log::{Channel, LogText, PRIORITY_DEFAULT, SyslogPlace, SyslogText};
 use crate::job::wall::WallClock;
 use crate::node::event::{Action, FromNode};
@@ -76,77 +76,79 @@ impl Manner {
     }
 }
 
-impl NodeCore {
-    pub(super) fn log(&mut self, id: UpcallId, proc: &Proc, data: Vec<Info>, directives: &[Info]) {
-        let manner = match Manner::of(directives) {
-            Ok(manner) => manner,
-            Err(status) => return self.cx.answer(id, &UpcallAnswer::Status(status)),
-        };
-        let flagged = |info: &Info| {
-            info.key == keys::LOG_JOB_RECORD
-                && matches!(info.value, Value::Bool(true) | Value::Undef)
-        };
-        let recorded = directives.iter().chain(&data).any(flagged);
-        // A rank may log what another one has said.
-        let source = match find(directives, keys::LOG_SOURCE) {
-            Some(Value::Proc(source)) => source,
-            _ => proc,
-        };
-        let rank = self.cx.named(source);
-        let (mut reports, mut lost) = (Vec::new(), false);
-        for info in data {
-            let text = match info.value {
-                Value::String(text) => text.into_bytes(),
-                Value::Bytes(text) => text,
-                _ => {
-                    lost |= !flagged(&info);
-                    continue;
-                }
-            };
-            let shown = channel(&info.key);
-            let system = syslog(&info.key);
-            lost |= shown.is_none() && system.is_none() && !recorded;
-            if let Some((channel, name)) = shown {
-                reports.push(FromNode::Log(LogText {
-                    rank,
-                    channel,
-                    once: manner.once,
-                    text: manner.shown(name, &text),
-                }));
+/// Reports the texts to the launcher, and answers.
+pub(super) fn log(
+    id: UpcallId,
+    proc: &Proc,
+    data: Vec<Info>,
+    directives: &[Info],
+    cx: &mut NodeContext,
+) {
+    let manner = match Manner::of(directives) {
+        Ok(manner) => manner,
+        Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
+    };
+    let flagged = |info: &Info| {
+        info.key == keys::LOG_JOB_RECORD && matches!(info.value, Value::Bool(true) | Value::Undef)
+    };
+    let recorded = directives.iter().chain(&data).any(flagged);
+    // A rank may log what another one has said.
+    let source = match find(directives, keys::LOG_SOURCE) {
+        Some(Value::Proc(source)) => source,
+        _ => proc,
+    };
+    let rank = cx.named(source);
+    let (mut reports, mut lost) = (Vec::new(), false);
+    for info in data {
+        let text = match info.value {
+            Value::String(text) => text.into_bytes(),
+            Value::Bytes(text) => text,
+            _ => {
+                lost |= !flagged(&info);
+                continue;
             }
-            if let Some(place) = system {
-                reports.push(FromNode::Syslog(SyslogText {
-                    place,
-                    priority: manner.priority,
-                    at: manner.at,
-                    source: format!("rank {} of {}", source.rank.0, source.nspace),
-                    once: manner.once,
-                    text: text.clone(),
-                }));
-            }
-            if recorded {
-                reports.push(FromNode::Log(LogText {
-                    rank,
-                    channel: Channel::Record,
-                    once: manner.once,
-                    text,
-                }));
-            }
+        };
+        let shown = channel(&info.key);
+        let system = syslog(&info.key);
+        lost |= shown.is_none() && system.is_none() && !recorded;
+        if let Some((channel, name)) = shown {
+            reports.push(FromNode::Log(LogText {
+                rank,
+                channel,
+                once: manner.once,
+                text: manner.shown(name, &text),
+            }));
         }
-        if manner.first_only && !reports.is_empty() {
-            reports.truncate(1);
-            lost = false;
+        if let Some(place) = system {
+            reports.push(FromNode::Syslog(SyslogText {
+                place,
+                priority: manner.priority,
+                at: manner.at,
+                source: format!("rank {} of {}", source.rank.0, source.nspace),
+                once: manner.once,
+                text: text.clone(),
+            }));
         }
-        let status = match (reports.is_empty(), lost) {
-            (true, true) => Status::ERR_NOT_SUPPORTED,
-            (false, true) => Status::ERR_PARTIAL_SUCCESS,
-            (_, false) => Status::SUCCESS,
-        };
-        self.cx
-            .actions
-            .extend(reports.into_iter().map(Action::Tell));
-        self.cx.answer(id, &UpcallAnswer::Status(status));
+        if recorded {
+            reports.push(FromNode::Log(LogText {
+                rank,
+                channel: Channel::Record,
+                once: manner.once,
+                text,
+            }));
+        }
     }
+    if manner.first_only && !reports.is_empty() {
+        reports.truncate(1);
+        lost = false;
+    }
+    let status = match (reports.is_empty(), lost) {
+        (true, true) => Status::ERR_NOT_SUPPORTED,
+        (false, true) => Status::ERR_PARTIAL_SUCCESS,
+        (_, false) => Status::SUCCESS,
+    };
+    cx.actions.extend(reports.into_iter().map(Action::Tell));
+    cx.answer(id, &UpcallAnswer::Status(status));
 }
 
 /// What the launcher shows, and how that is called.

@@ -36,7 +36,7 @@ impl NodeCore {
             self.ask_nodes(|engine, out| engine.node_lost(node, out));
             self.store_node_lost(node);
             self.outputs_node_lost(node);
-            self.inputs_node_lost(node);
+            self.inputs.inputs_node_lost(node, &mut self.cx);
             self.keys_node_lost(node);
             self.collectives_node_lost(node);
         }
@@ -50,8 +50,8 @@ impl NodeCore {
         self.store_tear_down();
         self.collectives_tear_down();
         self.spawns_tear_down();
-        self.allocations_tear_down();
-        self.inputs_tear_down();
+        self.allocations.tear_down(&mut self.cx);
+        self.inputs.inputs_tear_down(&mut self.cx);
         self.answer_aborts();
         self.groups(GroupEngine::tear_down);
         self.ask_nodes(QueryEngine::tear_down);

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::logs::log;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::collective::Act;
 use crate::direct_modex::{ModexFailure, ModexInput, ModexResult};
@@ -142,7 +143,7 @@ impl NodeCore {
                 proc,
                 data,
                 directives,
-            } => self.log(id, &proc, data, &directives),
+            } => log(id, &proc, data, &directives, &mut self.cx),
             UpcallRequest::Publish { proc, infos } => self.publish(id, &proc, infos),
             UpcallRequest::Lookup { proc, keys, infos } => {
                 self.look_up(id, &proc, keys, &infos);
@@ -166,7 +167,9 @@ impl NodeCore {
                 session,
                 directives,
             } => self.session_control(id, &proc, (session, &directives)),
-            UpcallRequest::PushStdin { targets, data, .. } => self.push(id, &targets, &data),
+            UpcallRequest::PushStdin { targets, data, .. } => {
+                self.inputs.push(id, &targets, &data, &mut self.cx)
+            }
             UpcallRequest::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps)),
             UpcallRequest::Connect { procs, infos } => {
                 self.meet(id, (Act::Connect, &procs), &infos);
@@ -175,7 +178,7 @@ impl NodeCore {
                 self.meet(id, (Act::Disconnect, &procs), &infos);
             }
             UpcallRequest::GetCredential { proc, directives } => {
-                let answer = self.vouch_for(proc, &directives);
+                let answer = self.credentials.vouch_for(proc, &directives, self.cx.now);
                 self.cx.answer(id, &answer);
             }
             UpcallRequest::ValidateCredential {
@@ -183,14 +186,18 @@ impl NodeCore {
                 directives,
                 ..
             } => {
-                let answer = self.validate(&credential, &directives);
+                let answer = self
+                    .credentials
+                    .validate(&credential, &directives, self.cx.now);
                 self.cx.answer(id, &answer);
             }
             UpcallRequest::Allocate {
                 proc,
                 directive,
                 infos,
-            } => self.allocate(id, &proc, (directive, &infos)),
+            } => self
+                .allocations
+                .allocate(id, &proc, (directive, &infos), &mut self.cx),
             UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos),
         }
     }
