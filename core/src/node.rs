@@ -48,6 +48,7 @@ use allocations::Allocations;
 use collectives::{CollectiveState, ModexTicket};
 use credentials::Credentials;
 pub use credentials::Voucher;
+use demands::Demands;
 use directed::Direction;
 pub use epochs::EpochMessage;
 use epochs::Epochs;
@@ -122,6 +123,16 @@ pub struct JobContext {
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+impl JobContext {
+    /// The nodes that host processes of the job.
+    pub(crate) fn hosting(&self) -> BTreeSet<NodeId> {
+        let nodes = self.ranks.node_ids();
+        nodes
+            .filter(|node| self.ranks.local_size(*node) > 0)
+            .collect()
+    }
+}
+
 impl Placed for Arc<JobContext> {
     fn ranks(&self) -> &RankMap {
         &self.ranks
@@ -165,8 +176,7 @@ pub struct NodeCore {
     epochs: Epochs,
     /// The sidecar's requests for local ranks' data that wait for a direct modex.
     modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
-    /// Aborts of all ranks, which are answered after all ranks have ended.
-    aborts: Vec<UpcallId>,
+    demands: Demands,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
 }
@@ -219,7 +229,7 @@ impl NodeCore {
             keys: Keys::default(),
             epochs: Epochs::default(),
             modex_requests: Vec::new(),
-            aborts: Vec::new(),
+            demands: Demands::default(),
             registering: Vec::new(),
         })
     }
@@ -229,6 +239,16 @@ impl NodeCore {
     pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
         self.credentials = Credentials(voucher);
         self
+    }
+
+    /// Whether ranks of this node wait in PMIx for a debugger.
+    pub fn holds_ranks(&self) -> bool {
+        self.stopped.holds_ranks(&self.cx)
+    }
+
+    /// Lets ranks go on that wait in PMIx for a debugger.
+    pub fn let_go(&mut self) {
+        self.stopped.let_go(&mut self.cx);
     }
 
     /// How often libpmix asked for something, and how many bytes that were.

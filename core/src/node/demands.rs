@@ -1,8 +1,7 @@
 //! Requests that affect processes of the launch: upcalls become [`Demand`]s, which the
 //! launcher judges and carries out on all nodes.
 
-use super::NodeCore;
-use crate::job::allocation::Directive;
+use super::node_context::NodeContext;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
@@ -66,7 +65,14 @@ const OF_SESSIONS: Directives = Directives {
 /// Means the caller's session; processes cannot know the number of another one.
 const OWN_SESSION: u32 = u32::MAX;
 
-impl NodeCore {
+/// Requests of this node that are not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Demands {
+    /// Aborts of all ranks, which are answered after all ranks have ended.
+    aborts: Vec<UpcallId>,
+}
+
+impl Demands {
     /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while
     /// anybody lives: with it the caller would exit, and the reaction of others to that could reach
     /// the launcher before its abort does, which may come from another host. Where everybody is
@@ -77,17 +83,16 @@ impl NodeCore {
         proc: &Proc,
         (code, message): (i32, &Text),
         targets: &[Proc],
+        cx: &mut NodeContext,
     ) {
-        let Some(ranks) = self.targets(proc, targets) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        let Some(ranks) = self.targets(proc, targets, cx) else {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        let by = self.cx.named(proc);
+        let by = cx.named(proc);
         // A tool does not exit by it.
         let waits = by.is_some() && (targets.is_empty() || ranks.is_none());
         let message = message.to_string();
-        self.cx.order(match (by, ranks) {
+        cx.order(match (by, ranks) {
             (Some(by), None) => Action::Report(Report::Failed(Cause::Aborted {
                 rank: by,
                 code,
@@ -101,14 +106,14 @@ impl NodeCore {
         });
         match waits {
             true => self.aborts.push(id),
-            false => self.cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
+            false => cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
         }
     }
 
     /// All ranks have ended.
-    pub(super) fn answer_aborts(&mut self) {
+    pub(super) fn answer_aborts(&mut self, cx: &mut NodeContext) {
         for id in std::mem::take(&mut self.aborts) {
-            self.cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+            cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
         }
     }
 
@@ -119,43 +124,42 @@ impl NodeCore {
         proc: &Proc,
         targets: &[Proc],
         directives: &[Info],
+        cx: &mut NodeContext,
     ) {
         let wishes = wishes(directives, &OF_JOBS);
-        let (ranks, wishes) = match (self.targets(proc, targets), wishes) {
+        let (ranks, wishes) = match (self.targets(proc, targets, cx), wishes) {
             (Some(ranks), Ok(wishes)) => (ranks, wishes),
             (None, _) => {
-                return self
-                    .cx
-                    .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+                return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
-            (_, Err(status)) => return self.cx.answer(id, &UpcallAnswer::Status(status)),
+            (_, Err(status)) => return cx.answer(id, &UpcallAnswer::Status(status)),
         };
-        self.demand(id, proc, (&ranks, wishes));
+        self.demand(id, proc, (&ranks, wishes), cx);
     }
 
-    /// `PMIx_Session_control`: the session is the launch, with all its jobs.
+    /// `PMIx_Session_control`: the session is the launch, with all its jobs. Returns the infos of a request for more nodes, which is
+    /// not answered here.
     pub(super) fn session_control(
         &mut self,
         id: UpcallId,
         proc: &Proc,
         (session, directives): (u32, &[Info]),
-    ) {
+        cx: &mut NodeContext,
+    ) -> Option<Vec<Info>> {
         if session != OWN_SESSION {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return None;
         }
         if find(directives, keys::SESSION_EXTEND).is_some_and(holds) {
             let mut infos = directives.to_vec();
             infos.retain(|info| info.key != keys::SESSION_EXTEND && info.key != OF_SESSIONS.id);
-            return self
-                .allocations
-                .ask_for(id, proc, (Directive::Extend, &infos), &mut self.cx);
+            return Some(infos);
         }
         match wishes(directives, &OF_SESSIONS) {
-            Ok(wishes) => self.demand(id, proc, (&None, wishes)),
-            Err(status) => self.cx.answer(id, &UpcallAnswer::Status(status)),
+            Ok(wishes) => self.demand(id, proc, (&None, wishes), cx),
+            Err(status) => cx.answer(id, &UpcallAnswer::Status(status)),
         }
+        None
     }
 
     fn demand(
@@ -163,26 +167,30 @@ impl NodeCore {
         id: UpcallId,
         proc: &Proc,
         (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
+        cx: &mut NodeContext,
     ) {
-        let by = self.cx.named(proc);
-        self.cx.actions.extend(wishes.into_iter().map(|what| {
+        let by = cx.named(proc);
+        cx.actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.clone();
             Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
         }));
-        self.cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+        cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
     }
 
     /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if
     /// some are not of this launch.
-    fn targets(&self, caller: &Proc, procs: &[Proc]) -> Option<Option<Vec<GlobalRank>>> {
+    fn targets(
+        &self,
+        caller: &Proc,
+        procs: &[Proc],
+        cx: &NodeContext,
+    ) -> Option<Option<Vec<GlobalRank>>> {
         let job = [Proc {
             nspace: caller.nspace.clone(),
             rank: ProcRank::WILDCARD,
         }];
-        let ranks = self
-            .cx
-            .members(if procs.is_empty() { &job } else { procs })?;
-        let all = ranks.len() == self.cx.jobs.size() as usize;
+        let ranks = cx.members(if procs.is_empty() { &job } else { procs })?;
+        let all = ranks.len() == cx.jobs.size() as usize;
         Some((!all).then_some(ranks))
     }
 }

@@ -61,7 +61,7 @@ impl NodeCore {
             }
             Event::RankStarted { rank, pid } => {
                 self.rank_started(rank, pid);
-                self.started_stopped(rank);
+                self.stopped.started_stopped(rank, &mut self.cx);
             }
             Event::Fed { number, rank, fed } => self.inputs.fed((number, rank), fed, &mut self.cx),
             Event::RankEnded { rank, end } => self.rank_ended(rank, end),
@@ -149,7 +149,7 @@ impl NodeCore {
             PeerMessage::Collective(message) => self.collective_message(from, message),
             PeerMessage::Query(message) => self.query_message(from, message),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
-                self.node_stopped(from, &event);
+                self.stopped.node_stopped(from, &event, &mut self.cx);
             }
             PeerMessage::Notify(event) => self.notify(&event),
             PeerMessage::Died(process) => {

@@ -36,37 +36,19 @@ impl NodeCore {
             || self.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
             self.groups_hear(&event);
-            self.carry(&Arc::new(event));
+            self.cx.carry(&Arc::new(event));
         }
-    }
-
-    pub(super) fn carry(&mut self, event: &Arc<Notification>) {
-        let message = PeerMessage::Notify(Arc::clone(event));
-        self.cx.order(Action::SendEveryPeer(message));
     }
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification) {
         self.groups_hear(event);
         if event.code == Status::DEBUGGER_RELEASE {
-            self.rank_released(&event.infos);
+            self.stopped.rank_released(&event.infos, &mut self.cx);
         }
         if !self.keeps_end(event) {
-            self.notify_now(event);
+            self.cx.notify_now(event);
         }
-    }
-
-    pub(super) fn notify_now(&mut self, event: &Notification) {
-        if self.cx.sidecar.state != SidecarState::Ready {
-            return;
-        }
-        let control = Control::Notify {
-            code: event.code,
-            source: event.source.clone(),
-            range: event.range,
-            infos: event.infos.clone(),
-        };
-        self.cx.control(&control);
     }
 
     /// A rank of this node died between init and finalize: if the job continues, processes that
@@ -74,7 +56,7 @@ impl NodeCore {
     pub(super) fn tell_of_death(&mut self, process: GlobalRank, end: RankEnd) {
         if let Some(event) = self.death(process, end) {
             let event = Arc::new(event);
-            self.carry(&event);
+            self.cx.carry(&event);
             self.notify(&event);
         }
     }

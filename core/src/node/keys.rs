@@ -92,7 +92,7 @@ impl NodeCore {
         let Some(server) = &member.pmi else {
             return KeyLookup::NoJob;
         };
-        let hosting = self.hosting(&member.context);
+        let hosting = member.context.hosting();
         let is_here = hosting.contains(&self.cx.node);
         // What its spawner put is everywhere, the rest is not.
         let found = (is_here || *wanted != Wanted::Pairs).then(|| server.wanted(wanted));

@@ -52,7 +52,7 @@ impl NodeCore {
         self.spawns_tear_down();
         self.allocations.tear_down(&mut self.cx);
         self.inputs.inputs_tear_down(&mut self.cx);
-        self.answer_aborts();
+        self.demands.answer_aborts(&mut self.cx);
         self.groups(GroupEngine::tear_down);
         self.ask_nodes(QueryEngine::tear_down);
         self.stop_sidecar();

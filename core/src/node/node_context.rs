@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::JobContext;
-use super::event::Action;
+use super::event::{Action, Notification, PeerMessage};
 use super::fences::Terms;
 use super::jobs::JobMember;
 use super::pmi_state::PmixState;
-use super::sidecar::SidecarLife;
+use super::sidecar::{SidecarLife, SidecarState};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::proc;
@@ -170,5 +170,25 @@ impl NodeContext {
     pub fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
         let answer = self.link.answer(id, answer);
         self.actions.extend(answer.map(Action::SendUpcall));
+    }
+
+    /// Sends an event to all other nodes.
+    pub fn carry(&mut self, event: &Arc<Notification>) {
+        let message = PeerMessage::Notify(Arc::clone(event));
+        self.order(Action::SendEveryPeer(message));
+    }
+
+    /// Has the sidecar notify the clients of this node.
+    pub fn notify_now(&mut self, event: &Notification) {
+        if self.sidecar.state != SidecarState::Ready {
+            return;
+        }
+        let control = Control::Notify {
+            code: event.code,
+            source: event.source.clone(),
+            range: event.range,
+            infos: event.infos.clone(),
+        };
+        self.control(&control);
     }
 }

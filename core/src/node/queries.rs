@@ -305,7 +305,7 @@ impl NodeCore {
         if !self.cx.sidecar.is_offered() {
             return;
         }
-        let nodes = self.hosting(self.cx.job(job));
+        let nodes = self.cx.job(job).hosting();
         if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.cx.node) {
             return;
         }
@@ -322,13 +322,5 @@ impl NodeCore {
     pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
         let running = self.cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         running.map(|(number, job)| (number, &job.context))
-    }
-
-    /// The nodes that host processes of a job.
-    pub(super) fn hosting(&self, job: &JobContext) -> BTreeSet<NodeId> {
-        let nodes = job.ranks.node_ids();
-        nodes
-            .filter(|node| job.ranks.local_size(*node) > 0)
-            .collect()
     }
 }

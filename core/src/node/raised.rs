@@ -96,7 +96,7 @@ impl NodeCore {
             ProcRank::WILDCARD,
             Vec::new(),
         );
-        self.carry(&event);
+        self.cx.carry(&event);
         self.notify(&event);
     }
 
@@ -114,7 +114,7 @@ impl NodeCore {
             return;
         }
         let event = ended(&self.cx.job(job).nspace, end_of_job(heard.values(), 0));
-        self.carry(&event);
+        self.cx.carry(&event);
         self.notify(&event);
     }
 

@@ -226,7 +226,7 @@ impl NodeCore {
                         job: JobNumber(0),
                         env,
                     }));
-                    self.tell_of_earlier_stops();
+                    self.stopped.tell_of_earlier_stops(&mut self.cx);
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {

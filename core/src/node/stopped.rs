@@ -10,7 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{JobContext, NodeCore};
+use super::JobContext;
+use super::node_context::NodeContext;
 use crate::job::clock::Moment;
 use crate::job::debug::Debugged;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
@@ -73,33 +74,33 @@ pub(super) struct Stopped {
     earlier: Vec<Notification>,
 }
 
-impl NodeCore {
+impl Stopped {
     /// A rank of this node was started, and stopped if it is to begin later.
-    pub(super) fn started_stopped(&mut self, at: NodeRank) {
-        let name = self.cx.name_of(self.cx.process(at));
-        let job = self.cx.job_named(name.nspace.as_str());
+    pub(super) fn started_stopped(&mut self, at: NodeRank, cx: &mut NodeContext) {
+        let name = cx.name_of(cx.process(at));
+        let job = cx.job_named(name.nspace.as_str());
         let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
         if stops.is_some_and(|stops| stops.holds(name.rank)) {
             let source = Proc::new(&name.nspace, name.rank);
             let place = Info::new(keys::BREAKPOINT, Value::String(ON_EXEC.into()));
-            self.rank_stopped(&source, &[place]);
+            self.rank_stopped(&source, &[place], cx);
         }
     }
 
     /// A rank of this node waits for a debugger, or all of a job do.
-    pub(super) fn rank_stopped(&mut self, source: &Proc, infos: &[Info]) {
+    pub(super) fn rank_stopped(&mut self, source: &Proc, infos: &[Info], cx: &mut NodeContext) {
         let nspace = std::str::from_utf8(source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| self.cx.job_named(nspace)) else {
+        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.job_named(nspace)) else {
             return;
         };
         let context = Arc::clone(&member.context);
         let place = Place::of(infos);
         let choice = place.choice(&context.debug);
-        let here: BTreeSet<Rank> = context.ranks.ranks_on(self.cx.node).collect();
+        let here: BTreeSet<Rank> = context.ranks.ranks_on(cx.node).collect();
         let (awaited, others): (BTreeSet<Rank>, BTreeSet<Rank>) =
             here.iter().partition(|rank| choice.holds(**rank));
-        let settled = self.stopped.settled.contains(&job);
-        let counted = self.stopped.ranks.entry((job, place)).or_default();
+        let settled = self.settled.contains(&job);
+        let counted = self.ranks.entry((job, place)).or_default();
         let waits: BTreeSet<Rank> = match (source.rank.rank(), place) {
             (Some(rank), _) => here.get(&rank).copied().into_iter().collect(),
             (None, Place::App) if settled => return,
@@ -115,20 +116,20 @@ impl NodeCore {
         counted.extend(waits.intersection(&awaited));
         if place != Place::Exec {
             let held = waits.intersection(&awaited).map(|rank| (job, *rank));
-            self.stopped.held.extend(held);
+            self.held.extend(held);
         }
         let all_wait = !awaited.is_empty() && *counted == awaited;
         if place == Place::Init {
             for rank in waits.intersection(&others) {
-                self.release(&context, *rank);
+                self.release(&context, *rank, cx);
             }
         }
         if !all_wait {
             return;
         }
-        self.stopped.ranks.remove(&(job, place));
+        self.ranks.remove(&(job, place));
         if place == Place::App && matches!(context.debug.in_app, Some(RankChoice::Only(_))) {
-            self.stopped.settled.insert(job);
+            self.settled.insert(job);
         }
         let place = find(infos, keys::BREAKPOINT).cloned();
         let place = place.map(|place| Info::new(keys::BREAKPOINT, place));
@@ -138,14 +139,14 @@ impl NodeCore {
             range: DataRange::SESSION,
             infos: place.into_iter().collect(),
         });
-        self.carry(&event);
-        self.node_stopped(self.cx.node, &event);
+        cx.carry(&event);
+        self.node_stopped(cx.node, &event, cx);
     }
 
     /// A debugger has released processes that wait in PMIx: those of the custom range, or all.
-    pub(super) fn rank_released(&mut self, infos: &[Info]) {
+    pub(super) fn rank_released(&mut self, infos: &[Info], cx: &mut NodeContext) {
         let named: Vec<&Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
-            None => return self.stopped.held.clear(),
+            None => return self.held.clear(),
             Some(Value::Proc(proc)) => vec![proc],
             Some(Value::Array(array)) => {
                 let procs = array.items().iter();
@@ -160,33 +161,33 @@ impl NodeCore {
         };
         for proc in named {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes());
-            let job = nspace.ok().and_then(|nspace| self.cx.job_named(nspace));
+            let job = nspace.ok().and_then(|nspace| cx.job_named(nspace));
             let Some((job, _)) = job else { continue };
             let rank = proc.rank.rank();
             let meant =
                 |of: JobNumber, held: Rank| of == job && rank.is_none_or(|rank| rank == held);
-            self.stopped.held.retain(|(of, held)| !meant(*of, *held));
+            self.held.retain(|(of, held)| !meant(*of, *held));
         }
     }
 
     /// Whether ranks of this node wait in PMIx for a debugger.
-    pub fn holds_ranks(&self) -> bool {
-        let mut held = self.stopped.held.iter();
-        held.any(|(job, rank)| !self.cx.ended.contains(&self.cx.jobs.global(*job, *rank)))
+    pub fn holds_ranks(&self, cx: &NodeContext) -> bool {
+        let mut held = self.held.iter();
+        held.any(|(job, rank)| !cx.ended.contains(&cx.jobs.global(*job, *rank)))
     }
 
     /// Lets them go on.
-    pub fn let_go(&mut self) {
-        for (job, rank) in std::mem::take(&mut self.stopped.held) {
-            let context = Arc::clone(self.cx.job(job));
-            self.release(&context, rank);
+    pub fn let_go(&mut self, cx: &mut NodeContext) {
+        for (job, rank) in std::mem::take(&mut self.held) {
+            let context = Arc::clone(cx.job(job));
+            self.release(&context, rank, cx);
         }
     }
 
     /// A rank waits in `PMIx_Init` and is not to: up to 5.0 all clients of a job wait if one does.
-    fn release(&mut self, context: &JobContext, rank: Rank) {
+    fn release(&mut self, context: &JobContext, rank: Rank, cx: &mut NodeContext) {
         // Not the server, whose own events come back, and not the rank, which gets none of its own.
-        let source = format!("{}-debugger", self.cx.launch().nspace);
+        let source = format!("{}-debugger", cx.launch().nspace);
         let whom = Value::Proc(Proc::new(&context.nspace, rank));
         let control = Control::Notify {
             code: Status::DEBUGGER_RELEASE,
@@ -200,13 +201,18 @@ impl NodeCore {
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ],
         };
-        self.cx.control(&control);
+        cx.control(&control);
     }
 
     /// All ranks of a job on a node that are to wait for a debugger do.
-    pub(super) fn node_stopped(&mut self, node: NodeId, event: &Notification) {
+    pub(super) fn node_stopped(
+        &mut self,
+        node: NodeId,
+        event: &Notification,
+        cx: &mut NodeContext,
+    ) {
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| self.cx.job_named(nspace)) else {
+        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.job_named(nspace)) else {
             return;
         };
         let context = Arc::clone(&member.context);
@@ -217,14 +223,14 @@ impl NodeCore {
             ranks.any(|rank| choice.holds(rank))
         };
         let hosting: BTreeSet<NodeId> = context.ranks.node_ids().filter(awaited).collect();
-        let nodes = self.stopped.nodes.entry((job, place)).or_default();
+        let nodes = self.nodes.entry((job, place)).or_default();
         if hosting.contains(&node) {
             nodes.insert(node);
         }
         if *nodes != hosting {
             return;
         }
-        self.stopped.nodes.remove(&(job, place));
+        self.nodes.remove(&(job, place));
         // No process is named as affected: debuggers register for the event of their server.
         let name = Value::String((&context.nspace).into());
         let mut infos = event.infos.clone();
@@ -236,17 +242,17 @@ impl NodeCore {
             range: DataRange::SESSION,
             infos,
         };
-        match self.cx.sidecar.state {
-            SidecarState::Ready => self.notify_now(&event),
-            SidecarState::Absent | SidecarState::Starting => self.stopped.earlier.push(event),
+        match cx.sidecar.state {
+            SidecarState::Ready => cx.notify_now(&event),
+            SidecarState::Absent | SidecarState::Starting => self.earlier.push(event),
             SidecarState::Stopping | SidecarState::Broken | SidecarState::Ended => {}
         }
     }
 
     /// The server is ready: its tools are notified of jobs that had stopped before.
-    pub(super) fn tell_of_earlier_stops(&mut self) {
-        for event in std::mem::take(&mut self.stopped.earlier) {
-            self.notify_now(&event);
+    pub(super) fn tell_of_earlier_stops(&mut self, cx: &mut NodeContext) {
+        for event in std::mem::take(&mut self.earlier) {
+            cx.notify_now(&event);
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Kind, Nodes, Participants,
     Series,
 };
+use crate::job::allocation::Directive;
 use crate::job::clock::Moment;
 use crate::job::proc;
 use crate::node::collectives::ModexTicket;
@@ -73,7 +74,7 @@ impl NodeCore {
                 source,
                 infos,
                 ..
-            } => self.rank_stopped(&source, &infos),
+            } => self.stopped.rank_stopped(&source, &infos, &mut self.cx),
             Notice::NotifyEvent {
                 code,
                 source,
@@ -84,7 +85,7 @@ impl NodeCore {
                     return;
                 }
                 if code == Status::DEBUGGER_RELEASE {
-                    self.rank_released(&infos);
+                    self.stopped.rank_released(&infos, &mut self.cx);
                 }
                 self.forward(Notification {
                     code,
@@ -137,7 +138,9 @@ impl NodeCore {
                 status,
                 message,
                 targets,
-            } => self.abort(id, &proc, (status, &message), &targets),
+            } => self
+                .demands
+                .abort(id, &proc, (status, &message), &targets, &mut self.cx),
             UpcallRequest::Query { queries, .. } => self.query(id, queries),
             UpcallRequest::Log {
                 proc,
@@ -161,12 +164,22 @@ impl NodeCore {
                 proc,
                 targets,
                 directives,
-            } => self.job_control(id, &proc, &targets, &directives),
+            } => self
+                .demands
+                .job_control(id, &proc, &targets, &directives, &mut self.cx),
             UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
-            } => self.session_control(id, &proc, (session, &directives)),
+            } => {
+                let extended =
+                    self.demands
+                        .session_control(id, &proc, (session, &directives), &mut self.cx);
+                if let Some(infos) = extended {
+                    let extend = (Directive::Extend, &infos[..]);
+                    self.allocations.ask_for(id, &proc, extend, &mut self.cx);
+                }
+            }
             UpcallRequest::PushStdin { targets, data, .. } => {
                 self.inputs.push(id, &targets, &data, &mut self.cx)
             }

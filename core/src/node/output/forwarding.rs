@@ -56,7 +56,7 @@ impl NodeCore {
         if tool.node == self.cx.node && !streams.is_empty() {
             self.outputs.pulls += 1;
             self.await_output(self.cx.jobs.processes_of(job), &streams);
-            self.outputs.asked.extend(self.hosting(&context));
+            self.outputs.asked.extend(context.hosting());
             self.outputs.early.insert(job, Early::default());
             if !self.tools.has(&tool.name) {
                 self.unclaim(&[job]);
@@ -115,7 +115,7 @@ impl NodeCore {
             .collect();
         for job in due {
             if let Some((_, event)) = self.outputs.ends.remove(&job) {
-                self.notify_now(&event);
+                self.cx.notify_now(&event);
             }
         }
     }
@@ -134,7 +134,7 @@ impl NodeCore {
     pub(super) fn unclaim(&mut self, jobs: &[JobNumber]) {
         for job in jobs {
             let processes: Vec<GlobalRank> = self.cx.jobs.processes_of(*job).collect();
-            for to in self.hosting(&Arc::clone(self.cx.job(*job))) {
+            for to in self.cx.job(*job).hosting() {
                 let processes = processes.clone();
                 self.send_output(to, OutputMessage::Unclaimed { processes });
             }

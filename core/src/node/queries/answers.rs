@@ -105,7 +105,7 @@ impl NodeCore {
             Some(node) => {
                 wants.nodes.insert(node);
             }
-            None => wants.nodes.extend(self.hosting(scope.job)),
+            None => wants.nodes.extend(scope.job.hosting()),
         }
     }
 }
@@ -214,7 +214,7 @@ impl View<'_> {
             keys::JOB_SIZE => Ok(Value::Uint32(job.ranks.size())),
             keys::UNIV_SIZE | keys::MAX_PROCS => Ok(Value::Uint32(job.universe_size)),
             keys::JOB_NUM_APPS => Ok(Value::Uint32(apps(job))),
-            keys::NUM_NODES => Ok(Value::Uint32(self.core.hosting(job).len() as u32)),
+            keys::NUM_NODES => Ok(Value::Uint32(job.hosting().len() as u32)),
             _ => {
                 let value = self.core.query_sets(key, scope, query);
                 value.ok_or(Status::ERR_NOT_FOUND)
@@ -229,7 +229,7 @@ impl View<'_> {
             return Status::SUCCESS;
         }
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
-        let hosting = self.core.hosting(scope.job);
+        let hosting = scope.job.hosting();
         let heard = self.heard.iter().filter(|(node, _)| hosting.contains(node));
         let worst = end_of_job(heard.map(|(_, heard)| heard), at.unwrap_or_default());
         status_of_end(worst)
