@@ -26,17 +26,17 @@ const CHECK: &str = "new Promise(done => { const look = () => document.readyStat
 
 /// Returns the pages below a directory of the site.
 fn pages(dir: &Path) -> Vec<PathBuf> {
-    let mut pages = Vec::new();
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            pages.extend(self::pages(&path));
+            found.extend(pages(&path));
         } else if path.extension().is_some_and(|end| end == "html") {
-            pages.push(path);
+            found.push(path);
         }
     }
-    pages.sort();
-    pages
+    found.sort();
+    found
 }
 
 /// Returns what is wrong with the page that the browser shows.
@@ -66,9 +66,9 @@ fn site_fits_narrow_and_wide_windows_and_loads_its_pictures() {
     let site = dir.path().canonicalize().unwrap().join("site");
     expect(Command::new(repository().join("scripts/site")).arg(&site));
     // Two are for mdbook: the list of pages in a frame, and all pages in one for printing, which opens a dialog.
-    let mut pages = pages(&site);
-    pages.retain(|page| !page.ends_with("toc.html") && !page.ends_with("print.html"));
-    assert!(pages.len() > 40, "{pages:?}");
+    let mut found = pages(&site);
+    found.retain(|page| !page.ends_with("toc.html") && !page.ends_with("print.html"));
+    assert!(found.len() > 40, "{found:?}");
     let mut browser = Browser::start(dir.path());
     let mut wrong = Vec::new();
     let mut pictures = 0;
@@ -76,7 +76,7 @@ fn site_fits_narrow_and_wide_windows_and_loads_its_pictures() {
         browser.resize(width);
         for colours in ["light", "dark"] {
             browser.emulate("screen", colours);
-            for page in &pages {
+            for page in &found {
                 let url = format!("file://{}", page.display());
                 browser.call("Page.navigate", json!({"url": url}));
                 let shown = browser.value(CHECK);
