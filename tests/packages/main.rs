@@ -1,5 +1,5 @@
-//! Packages of `scripts/package`, as people install them: a wheel in an environment, an archive anywhere, packages in systems
-//! of their own.
+//! Packages of `scripts/package`, as people install them (a wheel in an environment, an archive anywhere, packages in systems
+//! of their own), and the site of `scripts/site`.
 //!
 //! The packages have the programs of the test's build, so they need the glibc of this machine; what a release needs
 //! is checked by `scripts/package` itself.
@@ -13,6 +13,7 @@ mod archive;
 mod debian;
 mod output;
 mod rpm;
+mod site;
 mod system;
 mod wheel;
 mod wheel_file;
