@@ -4,10 +4,8 @@
 use super::NodeCore;
 use crate::fence::id::Ranks;
 use crate::fence::{FenceInput, Participants};
-use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::RankEnd;
-use crate::node::event::Action;
 
 /// How the processes of a lost node are said to have ended.
 const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);

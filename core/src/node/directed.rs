@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use super::spawns::said;
 use super::{JobContext, NodeCore};
-use crate::job::clock::Moment;
 use crate::job::debug::Director;
 use crate::job::ids::{JobNumber, Rank};
 use crate::node::event::{Action, FromNode};

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::NodeCore;
 use super::keys::Asker;
 use crate::fence::FenceInput;
-use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::node::event::{Action, PeerMessage};
 

@@ -8,12 +8,9 @@
 use std::sync::Arc;
 
 use super::NodeCore;
-use crate::job::clock::Moment;
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::RankEnd;
-use crate::node::event::{Action, Notification, PeerMessage};
-use crate::node::sidecar::SidecarState;
-use crate::pmix::control::Control;
+use crate::node::event::Notification;
 use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
 

@@ -13,7 +13,6 @@ use crate::fence::{
     Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
-use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;

@@ -21,7 +21,6 @@ use crate::groups::{
     GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Offer, Operation,
     Placement, Released,
 };
-use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, PeerMessage, Report};

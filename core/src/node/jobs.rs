@@ -6,16 +6,14 @@ use std::sync::Arc;
 use super::{JobContext, NodeCore, PmixState, Terms, fences};
 use crate::direct_modex::ModexInput;
 use crate::fence::{Nodes, Series};
-use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
-use crate::job::proc;
+use crate::job::ids::{JobNumber, NodeId, NodeRank};
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::node::event::{Action, Report};
 use crate::pmi::server as pmi;
 use crate::pmix::control::{Control, ControlRefusal, ForkEnv};
 use crate::pmix::sidecar::RequestId;
-use crate::pmix::value::{Proc, ProcRank};
+use crate::pmix::value::Proc;
 
 /// One job, and what serves its ranks on this node.
 pub(super) struct JobMember {

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::NodeCore;
-use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
 use crate::node::event::{Action, PeerMessage};
 use crate::pmi::effect::{KeyAnswer, Wanted};

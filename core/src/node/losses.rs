@@ -6,9 +6,7 @@ use super::NodeCore;
 use crate::direct_modex::ModexInput;
 use crate::fence::FenceInput;
 use crate::groups::GroupEngine;
-use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
-use crate::node::event::Action;
 use crate::queries::QueryEngine;
 
 impl NodeCore {

@@ -10,7 +10,6 @@
 
 mod pmix;
 
-use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
 use crate::names::request::{

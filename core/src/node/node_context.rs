@@ -41,7 +41,7 @@ pub(super) struct NodeContext {
 }
 
 impl NodeContext {
-    pub fn new(node: NodeId, terms: Terms, pmix: bool, first: JobMember) -> Self {
+    pub(super) fn new(node: NodeId, terms: Terms, pmix: bool, first: JobMember) -> Self {
         let jobs = Roster::new(first);
         let local_size = jobs.local_size(node) as usize;
         Self {
@@ -60,12 +60,12 @@ impl NodeContext {
     }
 
     /// Appends an order to those of the event.
-    pub fn order(&mut self, action: Action) {
+    pub(super) fn order(&mut self, action: Action) {
         self.actions.push(action);
     }
 
     /// Makes a request of the sidecar. One that cannot be made breaks the sidecar at the end of the event.
-    pub fn control(&mut self, control: &Control) -> Option<RequestId> {
+    pub(super) fn control(&mut self, control: &Control) -> Option<RequestId> {
         if !self.sidecar.is_offered() {
             return None;
         }
@@ -82,12 +82,12 @@ impl NodeContext {
     }
 
     /// The name of the launch: that of its first job.
-    pub fn launch(&self) -> &Arc<JobContext> {
+    pub(super) fn launch(&self) -> &Arc<JobContext> {
         &self.jobs.first().context
     }
 
     /// A job by its number.
-    pub fn job(&self, job: JobNumber) -> &Arc<JobContext> {
+    pub(super) fn job(&self, job: JobNumber) -> &Arc<JobContext> {
         let member = self.jobs.get(job);
         &member
             .expect("numbers of jobs come from the roster")
@@ -95,55 +95,58 @@ impl NodeContext {
     }
 
     /// The job of that name.
-    pub fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
+    pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
         let mut jobs = self.jobs.jobs().rev();
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
     }
 
     /// What serves a process over PMI, and its place there.
-    pub fn pmi_of(&mut self, at: NodeRank) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
+    pub(super) fn pmi_of(
+        &mut self,
+        at: NodeRank,
+    ) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
         Some((job, local, server))
     }
 
     /// The same, to look at.
-    pub fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
+    pub(super) fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         Some((local, self.jobs.get(job)?.pmi.as_ref()?))
     }
 
     /// A process of this node.
-    pub fn process(&self, at: NodeRank) -> GlobalRank {
+    pub(super) fn process(&self, at: NodeRank) -> GlobalRank {
         let process = self.jobs.process_at(self.node, at);
         process.expect("the driver uses positions of processes that live here")
     }
 
     /// The PMIx name of a process.
-    pub fn name_of(&self, process: GlobalRank) -> proc::Proc {
+    pub(super) fn name_of(&self, process: GlobalRank) -> proc::Proc {
         let (job, rank) = self.jobs.find(process).expect("a process of the launch");
         proc::Proc::new(self.job(job).nspace.clone(), rank)
     }
 
     /// The process that libpmix names, if it is one of the launch.
-    pub fn named(&self, proc: &Proc) -> Option<GlobalRank> {
+    pub(super) fn named(&self, proc: &Proc) -> Option<GlobalRank> {
         let rank = proc.rank.rank()?;
         let (job, member) = self.job_named(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
         (rank.0 < member.context.ranks.size()).then(|| self.jobs.global(job, rank))
     }
 
     /// The local number of a process that libpmix names.
-    pub fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
+    pub(super) fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
         self.local(self.named(proc)?)
     }
 
     /// The local number of a process, if it is on this node.
-    pub fn local(&self, process: GlobalRank) -> Option<NodeRank> {
+    pub(super) fn local(&self, process: GlobalRank) -> Option<NodeRank> {
         (self.jobs.node_of(process)? == self.node).then(|| self.jobs.node_rank(process))?
     }
 
     /// The processes named in the order given, each once; `None` when some are not of this launch.
-    pub fn members(&self, procs: &[Proc]) -> Option<Vec<GlobalRank>> {
+    pub(super) fn members(&self, procs: &[Proc]) -> Option<Vec<GlobalRank>> {
         let mut members = Vec::with_capacity(procs.len());
         for proc in procs {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
@@ -162,24 +165,24 @@ impl NodeContext {
                 }
             }
         }
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         members.retain(|member| seen.insert(*member));
         Some(members)
     }
 
-    pub fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
+    pub(super) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
         let answer = self.link.answer(id, answer);
         self.actions.extend(answer.map(Action::SendUpcall));
     }
 
     /// Sends an event to all other nodes.
-    pub fn carry(&mut self, event: &Arc<Notification>) {
+    pub(super) fn carry(&mut self, event: &Arc<Notification>) {
         let message = PeerMessage::Notify(Arc::clone(event));
         self.order(Action::SendEveryPeer(message));
     }
 
     /// Has the sidecar notify the clients of this node.
-    pub fn notify_now(&mut self, event: &Notification) {
+    pub(super) fn notify_now(&mut self, event: &Notification) {
         if self.sidecar.state != SidecarState::Ready {
             return;
         }

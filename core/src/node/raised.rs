@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::NodeCore;
-use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::node::event::{Action, Notification};
+use crate::node::event::Notification;
 use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;

@@ -3,7 +3,6 @@
 use super::keys::Asker;
 use super::{FenceTicket, NodeCore};
 use crate::fence::{self, Contribution, FenceFailure, FenceInput};
-use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
 use crate::job::spawn::SpawnResult;

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use super::{FenceTicket, NodeCore};
 use crate::collective::Act;
 use crate::fence::{Contribution, FenceInput, Kind, Series};
-use crate::job::clock::Moment;
 use crate::job::ids::{NodeRank, Nspace};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,

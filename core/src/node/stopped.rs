@@ -12,11 +12,10 @@ use std::sync::Arc;
 
 use super::JobContext;
 use super::node_context::NodeContext;
-use crate::job::clock::Moment;
 use crate::job::debug::Debugged;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
 use crate::job::rank_set::RankChoice;
-use crate::node::event::{Action, Notification};
+use crate::node::event::Notification;
 use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -171,13 +170,13 @@ impl Stopped {
     }
 
     /// Whether ranks of this node wait in PMIx for a debugger.
-    pub fn holds_ranks(&self, cx: &NodeContext) -> bool {
+    pub(super) fn holds_ranks(&self, cx: &NodeContext) -> bool {
         let mut held = self.held.iter();
         held.any(|(job, rank)| !cx.ended.contains(&cx.jobs.global(*job, *rank)))
     }
 
     /// Lets them go on.
-    pub fn let_go(&mut self, cx: &mut NodeContext) {
+    pub(super) fn let_go(&mut self, cx: &mut NodeContext) {
         for (job, rank) in std::mem::take(&mut self.held) {
             let context = Arc::clone(cx.job(job));
             self.release(&context, rank, cx);

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeCore;
 use super::node_context::NodeContext;
-use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, FromNode};

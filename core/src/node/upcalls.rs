@@ -15,7 +15,6 @@ use crate::fence::{
     Series,
 };
 use crate::job::allocation::Directive;
-use crate::job::clock::Moment;
 use crate::job::proc;
 use crate::node::collectives::ModexTicket;
 use crate::node::event::{Action, Notification, Report};

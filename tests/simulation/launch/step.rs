@@ -224,8 +224,9 @@ impl Step {
         });
         let requests = [init, self.registers(&Arc::clone(self.jobs.first()))];
         let mut actions = Vec::new();
-        self.core
-            .start_sidecar(&requests, Moment(now), &mut actions);
+        self.core.with_actions(Moment(now), &mut actions, |core| {
+            core.start_sidecar(&requests)
+        });
         self.act(actions, now);
     }
 

@@ -3,11 +3,9 @@
 use super::ModexTicket;
 use crate::collective::{CollectiveHub, CollectiveMessage, CollectiveOutput, Packet};
 use crate::direct_modex::{ModexInput, ModexResult};
-use crate::job::clock::Moment;
 use crate::job::ids::Nspace;
 use crate::link::{decode, encode};
 use crate::node::NodeCore;
-use crate::node::event::Action;
 use crate::pmix::value::Status;
 use crate::rendezvous::message::ToRendezvous;
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::collective::{CollectiveMessage, Description, Key};
-use crate::job::clock::Moment;
 use crate::job::ids::Nspace;
-use crate::node::event::Action;
 use crate::node::{HEAD, NodeCore};
 use crate::pmix::control::{Control, ControlRefusal};
 use crate::pmix::job_info;

@@ -1,5 +1,6 @@
 use super::super::served;
 use super::*;
+use crate::job::allocation::Directive;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::node::event::Event;

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::super::served;
 use super::*;
+use crate::job::clock::Moment;
 use crate::job::ids::GlobalRank;
 use crate::node::event::Event;
 

@@ -1,5 +1,6 @@
 use super::super::{JobContext, served};
 use super::*;
+use crate::job::clock::Moment;
 use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;

@@ -12,7 +12,6 @@ use super::super::{NodeCore, PmixState};
 use super::Released;
 use crate::groups::watch::{Loss, Notice};
 use crate::groups::{GroupKey, Operation};
-use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::proc;
 use crate::node::event::{Action, Notification, PeerMessage};

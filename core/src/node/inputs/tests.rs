@@ -5,6 +5,7 @@ use super::super::served;
 use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
+use crate::node::NodeCore;
 use crate::node::event::Event;
 use crate::pmix::upcall::{Upcall, UpcallRequest};
 use crate::pmix::value::ProcRank;

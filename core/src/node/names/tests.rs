@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
 use crate::node::event::{Event, FromNode, ToNode};

@@ -12,7 +12,7 @@ use super::{STREAMS, Stream};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace};
 use crate::job::spawn::SpawnedByTool;
-use crate::node::event::{Action, Notification};
+use crate::node::event::Notification;
 use crate::node::{JobContext, NodeCore, OutputMessage};
 use crate::pmix::value::{Channels, Proc, Status, Text};
 

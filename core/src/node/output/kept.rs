@@ -11,10 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::Stream;
-use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank};
 use crate::node::NodeCore;
-use crate::node::event::Action;
 use crate::pmix::keys;
 use crate::pmix::value::{Info, Value, find};
 

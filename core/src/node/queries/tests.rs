@@ -245,7 +245,9 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
     let due = Moment(Duration::from_secs(3));
     assert_eq!(job.cores[0].queries.next_deadline(), Some(due));
     let mut actions = Vec::new();
-    job.cores[0].ask_nodes(due, &mut actions, |engine, out| engine.tick(due, out));
+    job.cores[0].with_actions(due, &mut actions, |core| {
+        core.ask_nodes(|engine, out| engine.tick(due, out));
+    });
     let [Action::SendUpcall(bytes)] = &actions[..] else {
         panic!("{actions:?}");
     };

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::SidecarState;
-use crate::job::clock::Moment;
 use crate::job::patience::Patience;
 use crate::link::liveness::BUSY_LIMIT;
 use crate::node::NodeCore;
-use crate::node::event::{Action, Doing};
+use crate::node::event::Doing;
 use crate::pmix::control::Control;
 use crate::pmix::sidecar::RequestId;
 

@@ -329,8 +329,9 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
     }
     // One that was given up is killed by its launch, which says nothing for it.
     let requests = requests(&node.nspace);
-    node.core
-        .start_sidecar_for_tools(&requests, node.now, &mut Vec::new());
+    node.core.with_actions(node.now, &mut Vec::new(), |core| {
+        core.start_sidecar_for_tools(&requests)
+    });
     given_up(&node.wait(MINUTES));
     node.handle(ended(SidecarEnd::Killed));
     assert!(!node.core.sidecar_may_follow());

@@ -1,5 +1,8 @@
 use super::super::served;
 use super::*;
+use crate::job::clock::Moment;
+use crate::node::NodeCore;
+use crate::node::event::Action;
 use crate::node::event::Event;
 use crate::pmix::control::serve::SidecarRequest;
 use crate::pmix::upcall::{Notice, Upcall};
@@ -106,6 +109,12 @@ fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
     assert_eq!(job.1[3..], [(0, 0)]);
 }
 
+/// Handles the release of ranks on a node.
+fn released(job: &mut Job, node: usize, infos: &[Info]) {
+    let NodeCore { stopped, cx, .. } = &mut job.0[node];
+    stopped.rank_released(infos, cx);
+}
+
 #[test]
 fn ranks_wait_until_a_debugger_has_released_them_or_they_are_let_go() {
     let mut job = Job(served::three_nodes(), Vec::new());
@@ -121,10 +130,10 @@ fn ranks_wait_until_a_debugger_has_released_them_or_they_are_let_go() {
         });
         vec![Info::new(keys::EVENT_CUSTOM_RANGE, whom)]
     };
-    job.0[0].rank_released(&range(ProcRank(0)));
+    released(&mut job, 0, &range(ProcRank(0)));
     assert!(job.0[0].holds_ranks());
-    job.0[0].rank_released(&range(ProcRank(1)));
-    job.0[1].rank_released(&range(ProcRank::WILDCARD));
+    released(&mut job, 0, &range(ProcRank(1)));
+    released(&mut job, 1, &range(ProcRank::WILDCARD));
     assert_eq!(holding(&job), [false, false, true]);
     let mut actions = Vec::new();
     job.0[2].with_actions(Moment::default(), &mut actions, |core| core.let_go());

@@ -1,5 +1,6 @@
 use super::super::served;
 use super::*;
+use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::node::event::{Event, SidecarEnd};
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
