@@ -79,13 +79,12 @@ use crate::job::pset::ProcessSet;
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
-use crate::names::engine::StoreEngine;
 use crate::node::event::{Action, PeerMessage};
 use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::sidecar::{UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
-use names::Asker;
+use names::Names;
 use node_context::NodeContext;
 use spawns::Spawns;
 use stopped::Stopped;
@@ -158,7 +157,7 @@ pub struct NodeCore {
     held_fences: Vec<(FenceTicket, FenceResult)>,
     modex: ModexEngine<ModexTicket>,
     collectives: CollectiveState,
-    store: StoreEngine<Asker>,
+    names: Names,
     groups: Groups,
     queries: Queries,
     spawns: Spawns,
@@ -212,7 +211,7 @@ impl NodeCore {
             .observed(terms.observed),
             held_fences: Vec::new(),
             modex,
-            store: StoreEngine::new(node, HEAD, job.ranks.nodes()),
+            names: Names::new(node, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
             spawns: Spawns::default(),
@@ -272,7 +271,8 @@ impl NodeCore {
             pmi.closed(local, &mut effects);
             self.pmi_effects(job, effects);
         }
-        self.store_rank_ended(process);
+        self.names.rank_ended(process, &mut self.cx);
+        self.settle();
         self.pull_ended();
         if self.cx.sidecar.is_offered() {
             let proc = self.cx.name_of(process);

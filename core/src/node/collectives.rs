@@ -15,12 +15,11 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::job::rank_placement::RankMap;
-use crate::node::event::{Action, FromNode, PeerMessage};
+use crate::node::event::{Action, PeerMessage};
 use crate::node::{HEAD, NodeCore};
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
-use crate::rendezvous::message::ToRendezvous;
 
 /// A waiter for a process's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,8 +37,6 @@ pub(super) enum ModexTicket {
 pub(super) struct CollectiveState {
     /// The names of the launch's nodes.
     names: Arc<[String]>,
-    /// Rendezvous that were lost; at the head node.
-    pub(super) epoch: u32,
     /// At the head node.
     hub: CollectiveHub,
     /// Upcalls that wait for the result of a report to the head node.
@@ -88,12 +85,6 @@ impl NodeCore {
     fn node_names(&self, ranks: &RankMap) -> Vec<String> {
         let names = self.collectives.names.iter();
         names.take(ranks.nodes() as usize).cloned().collect()
-    }
-
-    pub(super) fn tell_rendezvous(&mut self, message: ToRendezvous) {
-        let epoch = self.collectives.epoch;
-        self.cx
-            .order(Action::Tell(FromNode::Rendezvous { epoch, message }));
     }
 
     /// Processes of this node take part in something together with those of other launches.

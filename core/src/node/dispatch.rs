@@ -6,8 +6,10 @@ use super::event::{Action, Event, PeerMessage, ToNode};
 use crate::direct_modex::{ModexInput, ModexOutput};
 use crate::fence::FenceInput;
 use crate::job::clock::Moment;
-use crate::job::ids::NodeId;
-use crate::pmix::value::Status;
+use crate::job::ids::{AppNum, NodeId};
+use crate::names::request::Requester;
+use crate::pmix::value::{Proc, Status};
+use crate::rendezvous::message::FromRendezvous;
 
 impl NodeCore {
     /// Handles one event and appends the resulting actions.
@@ -34,6 +36,13 @@ impl NodeCore {
         }
         std::mem::swap(&mut self.cx.actions, actions);
         result
+    }
+
+    /// Carries out the effects that a service has left, before anything that follows in the event.
+    pub(super) fn settle(&mut self) {
+        while let Some((job, effects)) = self.cx.pmi_effects.pop_front() {
+            self.pmi_effects(job, effects);
+        }
     }
 
     fn dispatch(&mut self, event: Event<'_>) {
@@ -104,7 +113,8 @@ impl NodeCore {
             Event::Tick => {
                 self.fence(FenceInput::Tick);
                 self.modex(ModexInput::Tick);
-                self.store_tick();
+                self.names.tick(&mut self.cx);
+                self.settle();
                 self.groups(|engine, out| engine.tick(now, out));
                 self.collectives_tick();
                 self.ask_nodes(|engine, out| engine.tick(now, out));
@@ -119,7 +129,7 @@ impl NodeCore {
         [
             self.fences.next_deadline(),
             self.modex.next_deadline(),
-            self.store.next_deadline(),
+            self.names.next_deadline(),
             self.groups.engine.next_deadline(),
             self.collectives.next_deadline(),
             self.queries.next_deadline(),
@@ -144,7 +154,10 @@ impl NodeCore {
             PeerMessage::Modex(message) => {
                 self.modex(ModexInput::Message { from, message });
             }
-            PeerMessage::Store(message) => self.store_message(from, message),
+            PeerMessage::Store(message) => {
+                self.names.peer_message(from, message, &mut self.cx);
+                self.settle();
+            }
             PeerMessage::Group(message) => self.group_message(from, message),
             PeerMessage::Collective(message) => self.collective_message(from, message),
             PeerMessage::Query(message) => self.query_message(from, message),
@@ -158,7 +171,10 @@ impl NodeCore {
                 }
             }
             PeerMessage::Output(message) => self.output_message(from, message),
-            PeerMessage::Key(message) => self.key_message(from, message),
+            PeerMessage::Key(message) => {
+                self.keys.peer_message(from, message, &mut self.cx);
+                self.settle();
+            }
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
             PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
         }
@@ -185,5 +201,40 @@ impl NodeCore {
                 },
             }
         }
+    }
+
+    /// At the head node: a message of the name server.
+    pub(super) fn rendezvous_said(&mut self, message: FromRendezvous) {
+        match message {
+            // The launcher reports trouble.
+            FromRendezvous::Welcome | FromRendezvous::Trouble(_) => {}
+            FromRendezvous::Store(message) => {
+                self.names.shared_said(message, &mut self.cx);
+                self.settle();
+            }
+            FromRendezvous::Relayed { from, body } => {
+                self.crossed(&from, &body);
+            }
+            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs)),
+        }
+    }
+
+    /// At the head node: the rendezvous is lost.
+    pub(super) fn rendezvous_lost(&mut self) {
+        self.cx.rendezvous_epoch += 1;
+        self.names.shared_lost(&mut self.cx);
+        self.settle();
+        self.jobs_gone(None);
+    }
+
+    /// A tool that is attached here. It is one of the launch's session, and of no job.
+    pub(super) fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
+        Some(Requester {
+            proc: self.tool_named(name)?,
+            node: self.cx.node,
+            user: self.cx.launch().user,
+            app: AppNum(0),
+            app_size: 1,
+        })
     }
 }

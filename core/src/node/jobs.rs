@@ -151,7 +151,8 @@ impl NodeCore {
         first.expect("there is always a first job").context = context;
         self.groups.engine.grow(nodes);
         self.fences.of_launch(nodes);
-        self.store_grow(nodes);
+        self.names.grow(nodes, &mut self.cx);
+        self.settle();
         let reason = Arc::from("it could not join the launch");
         self.give_up(absent.iter().copied(), &reason);
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::NodeCore;
+use super::node_context::NodeContext;
 use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
 use crate::node::event::{Action, PeerMessage};
 use crate::pmi::effect::{KeyAnswer, Wanted};
@@ -59,20 +59,20 @@ enum KeyLookup {
     Elsewhere(NodeId),
 }
 
-impl NodeCore {
+impl Keys {
     /// A rank asks for something of another job of the launch.
-    pub(super) fn pmi_key(&mut self, asker: Asker, job: Nspace, wanted: Wanted) {
-        let answer = match self.find_key(&job, &wanted) {
+    pub(super) fn ask(&mut self, asker: Asker, job: Nspace, wanted: Wanted, cx: &mut NodeContext) {
+        let answer = match self.find_key(&job, &wanted, cx) {
             KeyLookup::Elsewhere(to) => {
-                self.keys.next += 1;
-                let number = self.keys.next;
-                self.keys.waiting.insert(number, (asker, to));
+                self.next += 1;
+                let number = self.next;
+                self.waiting.insert(number, (asker, to));
                 let message = PeerMessage::Key(KeyMessage::Ask {
                     number,
                     job,
                     wanted,
                 });
-                return self.cx.order(Action::SendPeer { to, message });
+                return cx.order(Action::SendPeer { to, message });
             }
             found => found,
         };
@@ -81,71 +81,76 @@ impl NodeCore {
             KeyLookup::NoJob => KeyAnswer::NoJob,
             KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
         };
-        self.tell_key(asker, answer);
+        self.tell_key(asker, answer, cx);
     }
 
-    fn find_key(&self, job: &Nspace, wanted: &Wanted) -> KeyLookup {
-        let Some((_, member)) = self.cx.job_named(job.as_str()) else {
+    fn find_key(&self, job: &Nspace, wanted: &Wanted, cx: &NodeContext) -> KeyLookup {
+        let Some((_, member)) = cx.job_named(job.as_str()) else {
             return KeyLookup::NoJob;
         };
         let Some(server) = &member.pmi else {
             return KeyLookup::NoJob;
         };
         let hosting = member.context.hosting();
-        let is_here = hosting.contains(&self.cx.node);
+        let is_here = hosting.contains(&cx.node);
         // What its spawner put is everywhere, the rest is not.
         let found = (is_here || *wanted != Wanted::Pairs).then(|| server.wanted(wanted));
         if let Some(value) = found.flatten() {
             return KeyLookup::Value(value);
         }
-        let living = hosting.iter().find(|node| !self.queries.is_lost(**node));
+        let living = hosting.iter().find(|node| !cx.lost.contains(*node));
         match living {
             Some(node) if !is_here => KeyLookup::Elsewhere(*node),
             _ => KeyLookup::NoKey,
         }
     }
 
-    fn tell_key(&mut self, Asker { job, rank, number }: Asker, answer: KeyAnswer<'_>) {
-        let member = self.cx.jobs.get_mut(job);
+    fn tell_key(
+        &mut self,
+        Asker { job, rank, number }: Asker,
+        answer: KeyAnswer<'_>,
+        cx: &mut NodeContext,
+    ) {
+        let member = cx.jobs.get_mut(job);
         let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
             return;
         };
         let mut effects = Vec::new();
         server.key_answer((rank, number), answer, &mut effects);
-        self.pmi_effects(job, effects);
+        cx.pmi_effects.push_back((job, effects));
     }
 
-    pub(super) fn key_message(&mut self, from: NodeId, message: KeyMessage) {
+    pub(super) fn peer_message(&mut self, from: NodeId, message: KeyMessage, cx: &mut NodeContext) {
         match message {
             KeyMessage::Ask {
                 number,
                 job,
                 wanted,
             } => {
-                let value = match self.find_key(&job, &wanted) {
+                let value = match self.find_key(&job, &wanted, cx) {
                     KeyLookup::Value(value) => Some(value),
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };
                 let message = PeerMessage::Key(KeyMessage::Told { number, value });
-                self.cx.order(Action::SendPeer { to: from, message });
+                cx.order(Action::SendPeer { to: from, message });
             }
             KeyMessage::Told { number, value } => {
-                if let Some((asker, _)) = self.keys.waiting.remove(&number) {
+                if let Some((asker, _)) = self.waiting.remove(&number) {
                     let answer = value.as_deref();
                     let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);
-                    self.tell_key(asker, answer);
+                    self.tell_key(asker, answer, cx);
                 }
             }
         }
     }
 
     /// Keys that were put on a lost node are unknown.
-    pub(super) fn keys_node_lost(&mut self, node: NodeId) {
-        let waiting = std::mem::take(&mut self.keys.waiting).into_iter();
+    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
-        self.keys.waiting.extend(left);
+        self.waiting.extend(left);
         for (_, (asker, _)) in lost {
-            self.tell_key(asker, KeyAnswer::NoKey);
+            self.tell_key(asker, KeyAnswer::NoKey, cx);
         }
     }
 }

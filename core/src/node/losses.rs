@@ -31,11 +31,14 @@ impl NodeCore {
             };
             self.modex(lost);
             self.groups(|engine, out| engine.node_lost(node, out));
+            self.cx.lost.insert(node);
             self.ask_nodes(|engine, out| engine.node_lost(node, out));
-            self.store_node_lost(node);
+            self.names.node_lost(node, &mut self.cx);
+            self.settle();
             self.outputs_node_lost(node);
             self.inputs.inputs_node_lost(node, &mut self.cx);
-            self.keys_node_lost(node);
+            self.keys.node_lost(node, &mut self.cx);
+            self.settle();
             self.collectives_node_lost(node);
         }
     }
@@ -45,7 +48,8 @@ impl NodeCore {
         self.fence(FenceInput::Teardown);
         self.answer_held_fences();
         self.modex(ModexInput::Teardown);
-        self.store_tear_down();
+        self.names.tear_down(&mut self.cx);
+        self.settle();
         self.collectives_tear_down();
         self.spawns_tear_down();
         self.allocations.tear_down(&mut self.cx);

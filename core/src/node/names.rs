@@ -10,20 +10,23 @@
 
 mod pmix;
 
-use crate::job::ids::{AppNum, GlobalRank, NodeId, NodeRank};
+use super::node_context::NodeContext;
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
 use crate::names::request::{
     Accepts, Data, Limits, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
     Removal, Requester,
 };
-use crate::node::NodeCore;
+use crate::names::shared::FromShared;
+use crate::node::HEAD;
 use crate::node::event::{Action, PeerMessage};
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall;
 use crate::pmix::value::{Info, Proc, Status, Text};
-use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use crate::rendezvous::message::ToRendezvous;
 
 /// A waiter for an answer of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,13 +36,30 @@ pub(super) enum Asker {
     Pmix(UpcallId),
 }
 
-impl NodeCore {
+/// The node's part in the launch's store of names.
+#[derive(Debug)]
+pub(super) struct Names {
+    engine: StoreEngine<Asker>,
+}
+
+impl Names {
+    pub(super) fn new(node: NodeId, nodes: u32) -> Self {
+        Self {
+            engine: StoreEngine::new(node, HEAD, nodes),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
     pub(super) fn pmi_publish(
         &mut self,
         rank: NodeRank,
         service: Vec<u8>,
         port: Vec<u8>,
         limits: Limits,
+        cx: &mut NodeContext,
     ) {
         let request = NameRequest::Publish {
             range: Range::Session,
@@ -47,40 +67,58 @@ impl NodeCore {
             limits,
             values: vec![(service, Data::Text(port.into()))],
         };
-        self.pmi_ask(rank, request);
+        self.pmi_ask(rank, request, cx);
     }
 
-    pub(super) fn pmi_lookup(&mut self, rank: NodeRank, service: Vec<u8>) {
+    pub(super) fn pmi_lookup(&mut self, rank: NodeRank, service: Vec<u8>, cx: &mut NodeContext) {
         let request = NameRequest::Lookup(Lookup {
             range: Range::Session,
             accepts: Accepts::Text(NAME_MAX),
             keys: vec![service],
             wait: None,
         });
-        self.pmi_ask(rank, request);
+        self.pmi_ask(rank, request, cx);
     }
 
-    pub(super) fn pmi_unpublish(&mut self, rank: NodeRank, service: Vec<u8>) {
+    pub(super) fn pmi_unpublish(&mut self, rank: NodeRank, service: Vec<u8>, cx: &mut NodeContext) {
         let request = NameRequest::Unpublish {
             removal: Removal::Anybodys,
             keys: vec![service],
         };
-        self.pmi_ask(rank, request);
+        self.pmi_ask(rank, request, cx);
     }
 
-    fn pmi_ask(&mut self, at: NodeRank, request: NameRequest) {
-        let now = self.cx.now;
-        let who = self.requester(self.cx.process(at));
-        self.store(|store, out| {
-            store.ask(who, request, Asker::Pmi(at), now, out);
-        });
+    fn pmi_ask(&mut self, at: NodeRank, request: NameRequest, cx: &mut NodeContext) {
+        let now = cx.now;
+        let who = self.requester(cx.process(at), cx);
+        self.with_store(
+            |store, out| {
+                store.ask(who, request, Asker::Pmi(at), now, out);
+            },
+            cx,
+        );
     }
 
-    pub(super) fn publish(&mut self, id: UpcallId, proc: &Proc, infos: Vec<Info>) {
-        self.pmix_ask(id, proc, pmix::publication(infos));
+    pub(super) fn publish(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        infos: Vec<Info>,
+        cx: &mut NodeContext,
+    ) {
+        self.pmix_ask(id, proc, None, pmix::publication(infos), cx);
     }
 
-    pub(super) fn look_up(&mut self, id: UpcallId, proc: &Proc, keys: Vec<Text>, infos: &[Info]) {
+    /// `tool` is the requester if it is a tool that is attached here.
+    pub(super) fn look_up(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        tool: Option<Requester>,
+        keys: Vec<Text>,
+        infos: &[Info],
+        cx: &mut NodeContext,
+    ) {
         let request = pmix::wait(infos).and_then(|wait| {
             Ok(NameRequest::Lookup(Lookup {
                 range: pmix::range(infos)?.unwrap_or(Range::Session),
@@ -89,10 +127,17 @@ impl NodeCore {
                 wait,
             }))
         });
-        self.pmix_ask(id, proc, request);
+        self.pmix_ask(id, proc, tool, request, cx);
     }
 
-    pub(super) fn unpublish(&mut self, id: UpcallId, proc: &Proc, keys: Vec<Text>, infos: &[Info]) {
+    pub(super) fn unpublish(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        keys: Vec<Text>,
+        infos: &[Info],
+        cx: &mut NodeContext,
+    ) {
         let request = pmix::range(infos).map(|range| {
             // "Everything of mine" means just that; single keys are those of the default range.
             let range = range.or_else(|| (!keys.is_empty()).then_some(Range::Session));
@@ -101,155 +146,152 @@ impl NodeCore {
                 keys: keys.into_iter().map(Text::into_bytes).collect(),
             }
         });
-        self.pmix_ask(id, proc, request);
+        self.pmix_ask(id, proc, None, request, cx);
     }
 
-    fn pmix_ask(&mut self, id: UpcallId, proc: &Proc, request: Result<NameRequest, Status>) {
-        let now = self.cx.now;
+    fn pmix_ask(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        tool: Option<Requester>,
+        request: Result<NameRequest, Status>,
+        cx: &mut NodeContext,
+    ) {
+        let now = cx.now;
         // libpmix names the process of the connection, and has only clients of this launch, and tools.
-        let process = self.cx.named(proc);
-        let process = process.filter(|process| self.cx.local(*process).is_some());
+        let process = cx.named(proc);
+        let process = process.filter(|process| cx.local(*process).is_some());
         let who = match (process, &request) {
-            (Some(process), _) => Some(self.requester(process)),
-            (None, Ok(NameRequest::Lookup(_))) => self.tool_as_requester(proc),
+            (Some(process), _) => Some(self.requester(process, cx)),
+            (None, Ok(NameRequest::Lookup(_))) => tool,
             // No process would withdraw what a tool has published: another tool may come with the same name.
             (None, _) => None,
         };
         match (who, request) {
             (Some(who), Ok(request)) => {
-                self.store(|store, out| {
-                    store.ask(who, request, Asker::Pmix(id), now, out);
-                });
+                self.with_store(
+                    |store, out| {
+                        store.ask(who, request, Asker::Pmix(id), now, out);
+                    },
+                    cx,
+                );
             }
             (None, _) => {
-                self.cx
-                    .answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+                cx.answer(id, &upcall::UpcallAnswer::Status(Status::ERR_NOT_FOUND));
             }
-            (_, Err(status)) => self.cx.answer(id, &upcall::UpcallAnswer::Status(status)),
+            (_, Err(status)) => cx.answer(id, &upcall::UpcallAnswer::Status(status)),
         }
     }
 
-    pub(super) fn store_message(&mut self, from: NodeId, message: StoreMessage) {
-        let now = self.cx.now;
-        self.store(|store, out| {
-            store.message(from, message, now, out);
-        });
+    pub(super) fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: StoreMessage,
+        cx: &mut NodeContext,
+    ) {
+        let now = cx.now;
+        self.with_store(
+            |store, out| {
+                store.message(from, message, now, out);
+            },
+            cx,
+        );
     }
 
-    pub(super) fn store_rank_ended(&mut self, process: GlobalRank) {
-        let now = self.cx.now;
-        let Requester { proc, app, .. } = self.requester(process);
-        self.store(|store, out| store.rank_ended(proc, app, now, out));
+    pub(super) fn rank_ended(&mut self, process: GlobalRank, cx: &mut NodeContext) {
+        let now = cx.now;
+        let Requester { proc, app, .. } = self.requester(process, cx);
+        self.with_store(|store, out| store.rank_ended(proc, app, now, out), cx);
     }
 
-    pub(super) fn store_node_lost(&mut self, node: NodeId) {
-        let now = self.cx.now;
-        let procs: Vec<_> = self
-            .cx
+    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
+        let now = cx.now;
+        let procs: Vec<_> = cx
             .jobs
             .processes_on(node)
             .map(|process| {
-                let Requester { proc, app, .. } = self.requester(process);
+                let Requester { proc, app, .. } = self.requester(process, cx);
                 (proc, app)
             })
             .collect();
-        self.store(|store, out| store.node_lost(node, procs, now, out));
+        self.with_store(|store, out| store.node_lost(node, procs, now, out), cx);
     }
 
-    pub(super) fn store_grow(&mut self, nodes: u32) {
-        self.store(|store, out| store.grow(nodes, out));
+    pub(super) fn grow(&mut self, nodes: u32, cx: &mut NodeContext) {
+        self.with_store(|store, out| store.grow(nodes, out), cx);
     }
 
-    pub(super) fn store_tick(&mut self) {
-        let now = self.cx.now;
-        self.store(|store, out| store.tick(now, out));
+    pub(super) fn tick(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_store(|store, out| store.tick(now, out), cx);
     }
 
-    pub(super) fn store_tear_down(&mut self) {
-        let now = self.cx.now;
-        self.store(|store, out| store.tear_down(now, out));
+    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_store(|store, out| store.tear_down(now, out), cx);
     }
 
-    /// At the head node: a message of the name server.
-    pub(super) fn rendezvous_said(&mut self, message: FromRendezvous) {
-        let now = self.cx.now;
-        match message {
-            // The launcher reports trouble.
-            FromRendezvous::Welcome | FromRendezvous::Trouble(_) => {}
-            FromRendezvous::Store(message) => self.store(|store, out| {
-                store.shared_said(message, now, out);
-            }),
-            FromRendezvous::Relayed { from, body } => {
-                self.crossed(&from, &body);
-            }
-            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs)),
-        }
+    /// At the head node: a message of the store that launches share.
+    pub(super) fn shared_said(&mut self, message: FromShared, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_store(|store, out| store.shared_said(message, now, out), cx);
     }
 
-    /// At the head node: the rendezvous is lost.
-    pub(super) fn rendezvous_lost(&mut self) {
-        let now = self.cx.now;
-        self.collectives.epoch += 1;
-        self.store(|store, out| store.shared_lost(now, out));
-        self.jobs_gone(None);
+    /// At the head node: the store that launches share is lost.
+    pub(super) fn shared_lost(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_store(|store, out| store.shared_lost(now, out), cx);
     }
 
-    fn requester(&self, process: GlobalRank) -> Requester {
-        let proc = self.cx.name_of(process);
-        let (job, rank) = self.cx.jobs.find(process).expect("a process of the launch");
-        let job = self.cx.job(job);
+    fn requester(&self, process: GlobalRank, cx: &NodeContext) -> Requester {
+        let proc = cx.name_of(process);
+        let (job, rank) = cx.jobs.find(process).expect("a process of the launch");
+        let job = cx.job(job);
         let app = job.appnums.of(rank);
         let members = job.appnums.ranks_of(app);
         Requester {
             proc,
-            node: self.cx.node,
+            node: cx.node,
             user: job.user,
             app,
             app_size: members.end - members.start,
         }
     }
 
-    /// A tool that is attached here. It is one of the launch's session, and of no job.
-    fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
-        Some(Requester {
-            proc: self.tool_named(name)?,
-            node: self.cx.node,
-            user: self.cx.launch().user,
-            app: AppNum(0),
-            app_size: 1,
-        })
-    }
-
     /// Does something with the store and carries out what follows.
-    fn store(&mut self, what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<NameOutput<Asker>>)) {
+    fn with_store(
+        &mut self,
+        what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<NameOutput<Asker>>),
+        cx: &mut NodeContext,
+    ) {
         let mut outputs = Vec::new();
-        what(&mut self.store, &mut outputs);
+        what(&mut self.engine, &mut outputs);
         for output in outputs {
             match output {
-                NameOutput::Send { to, message } => self.cx.order(Action::SendPeer {
+                NameOutput::Send { to, message } => cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Store(message),
                 }),
                 NameOutput::Shared(message) => {
-                    self.tell_rendezvous(ToRendezvous::Store(message));
+                    cx.tell_rendezvous(ToRendezvous::Store(message));
                 }
                 NameOutput::Complete {
                     ticket: Asker::Pmi(at),
                     answer,
-                } => self.pmi_name_answer(at, &answer),
+                } => self.pmi_name_answer(at, &answer, cx),
                 NameOutput::Complete {
                     ticket: Asker::Pmix(id),
                     answer,
                 } => {
                     let answer = pmix::pmix_answer(answer);
-                    self.cx.answer(id, &answer);
+                    cx.answer(id, &answer);
                 }
             }
         }
     }
 
-    fn pmi_name_answer(&mut self, at: NodeRank, answer: &NameReply) {
-        let Some((job, local, server)) = self.cx.pmi_of(at) else {
+    fn pmi_name_answer(&mut self, at: NodeRank, answer: &NameReply, cx: &mut NodeContext) {
+        let Some((job, local, server)) = cx.pmi_of(at) else {
             return;
         };
         let answer = match answer {
@@ -278,7 +320,7 @@ impl NodeCore {
         };
         let mut effects = Vec::new();
         server.name_answer(local, answer, &mut effects);
-        self.pmi_effects(job, effects);
+        cx.pmi_effects.push_back((job, effects));
     }
 }
 

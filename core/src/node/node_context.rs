@@ -1,10 +1,10 @@
 //! The context in which the parts of a node act: the time, the jobs and the local ranks, the sidecar's link, and the queue of orders.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::JobContext;
-use super::event::{Action, Notification, PeerMessage};
+use super::event::{Action, FromNode, Notification, PeerMessage};
 use super::fences::Terms;
 use super::jobs::JobMember;
 use super::pmi_state::PmixState;
@@ -13,11 +13,12 @@ use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::proc;
 use crate::job::roster::Roster;
-use crate::pmi::server as pmi;
+use crate::pmi::server::{self as pmi, Effect};
 use crate::pmix::control::Control;
 use crate::pmix::sidecar::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, ProcRank};
+use crate::rendezvous::message::ToRendezvous;
 
 /// State that all parts of a node use.
 pub(super) struct NodeContext {
@@ -38,6 +39,11 @@ pub(super) struct NodeContext {
     pub heard: Vec<Option<Moment>>,
     /// Processes of this node that have ended.
     pub ended: BTreeSet<GlobalRank>,
+    pub lost: BTreeSet<NodeId>,
+    /// How often the launch has lost its name server: an order to an earlier one is not for the next.
+    pub rendezvous_epoch: u32,
+    /// Effects of the PMI servers of jobs that are not carried out yet, in their order.
+    pub pmi_effects: VecDeque<(JobNumber, Vec<Effect>)>,
 }
 
 impl NodeContext {
@@ -56,12 +62,21 @@ impl NodeContext {
             pmix: vec![PmixState::default(); local_size],
             heard: vec![None; local_size],
             ended: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            rendezvous_epoch: 0,
+            pmi_effects: VecDeque::new(),
         }
     }
 
     /// Appends an order to those of the event.
     pub(super) fn order(&mut self, action: Action) {
         self.actions.push(action);
+    }
+
+    /// Sends a message to the name server, through the launcher.
+    pub(super) fn tell_rendezvous(&mut self, message: ToRendezvous) {
+        let epoch = self.rendezvous_epoch;
+        self.order(Action::Tell(FromNode::Rendezvous { epoch, message }));
     }
 
     /// Makes a request of the sidecar. One that cannot be made breaks the sidecar at the end of the event.

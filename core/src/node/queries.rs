@@ -86,11 +86,6 @@ impl Queries {
         self.engine.next_deadline()
     }
 
-    /// Whether a node is gone.
-    pub(super) fn is_lost(&self, node: NodeId) -> bool {
-        self.engine.is_lost(node)
-    }
-
     fn entry(&self, rank: NodeRank) -> ProcessEntry {
         self.entries.get(rank.index()).copied().unwrap_or_default()
     }
@@ -306,7 +301,7 @@ impl NodeCore {
             return;
         }
         let nodes = self.cx.job(job).hosting();
-        if nodes.iter().find(|node| !self.queries.is_lost(**node)) != Some(&self.cx.node) {
+        if nodes.iter().find(|node| !self.cx.lost.contains(*node)) != Some(&self.cx.node) {
             return;
         }
         let question = Question {

@@ -62,13 +62,17 @@ impl NodeCore {
                     port,
                     limits,
                 } => {
-                    self.pmi_publish(at(rank), service, port, limits);
+                    self.names
+                        .pmi_publish(at(rank), service, port, limits, &mut self.cx);
+                    self.settle();
                 }
                 Effect::Lookup { rank, service } => {
-                    self.pmi_lookup(at(rank), service);
+                    self.names.pmi_lookup(at(rank), service, &mut self.cx);
+                    self.settle();
                 }
                 Effect::Unpublish { rank, service } => {
-                    self.pmi_unpublish(at(rank), service);
+                    self.names.pmi_unpublish(at(rank), service, &mut self.cx);
+                    self.settle();
                 }
                 Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request),
                 Effect::Key {
@@ -78,7 +82,8 @@ impl NodeCore {
                     wanted,
                 } => {
                     let asker = Asker { job, rank, number };
-                    self.pmi_key(asker, other, wanted);
+                    self.keys.ask(asker, other, wanted, &mut self.cx);
+                    self.settle();
                 }
                 Effect::Misbehaved { rank, error } => {
                     let rank = self.cx.process(at(rank));

@@ -146,12 +146,19 @@ impl NodeCore {
                 data,
                 directives,
             } => log(id, &proc, data, &directives, &mut self.cx),
-            UpcallRequest::Publish { proc, infos } => self.publish(id, &proc, infos),
+            UpcallRequest::Publish { proc, infos } => {
+                self.names.publish(id, &proc, infos, &mut self.cx);
+                self.settle();
+            }
             UpcallRequest::Lookup { proc, keys, infos } => {
-                self.look_up(id, &proc, keys, &infos);
+                let tool = self.tool_as_requester(&proc);
+                self.names
+                    .look_up(id, &proc, tool, keys, &infos, &mut self.cx);
+                self.settle();
             }
             UpcallRequest::Unpublish { proc, keys, infos } => {
-                self.unpublish(id, &proc, keys, &infos);
+                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx);
+                self.settle();
             }
             UpcallRequest::Group {
                 op,

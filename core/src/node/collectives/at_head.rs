@@ -50,7 +50,8 @@ impl NodeCore {
         let jobs = self.cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
-        self.tell_rendezvous(ToRendezvous::Relay { own, to, body });
+        self.cx
+            .tell_rendezvous(ToRendezvous::Relay { own, to, body });
     }
 
     /// A message of another launch.
