@@ -4,6 +4,7 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
+use crate::node::NodeCore;
 use crate::node::event::{Event, FromNode, ToNode};
 use crate::node::served;
 use crate::pmix::keys;
