@@ -216,8 +216,9 @@ fn a_slow_helper_is_waited_for_and_a_stopped_one_is_not() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (_link, link) = UnixStream::pair().unwrap();
     let helper = shell(&me(), "sleep 60", link);
+    let (_never, late) = std::sync::mpsc::channel::<()>();
     let answer = std::thread::spawn(move || {
-        std::thread::sleep(10 * interval);
+        let _ = late.recv_timeout(10 * interval);
         (&theirs).write_all(b"made").unwrap();
         theirs
     });
