@@ -23,10 +23,10 @@ TEST_PACKAGES=(python3 python3-venv util-linux procps valgrind clang libpmi2-0 l
     squashfs-tools squashfuse bubblewrap charliecloud-runtime crun catatonit
     systemd prometheus poppler-utils e2fsprogs openssl patchelf)
 
-# What `scripts/test --full` adds: Grid Engine, what packs the programs and checks the packages (scripts/package), and the
-# applications of scripts/applications --short.
+# What `scripts/test --full` adds: Grid Engine, what packs the programs and checks the packages (scripts/package), the modules
+# with which EasyBuild installs one, and the applications of scripts/applications --short.
 FULL_PACKAGES=(gridengine-master gridengine-exec gridengine-client build-essential debhelper lintian mmdebstrap rpm
-    hpcc mumps-test python3-mpi4py)
+    environment-modules hpcc mumps-test python3-mpi4py)
 
 # What agents register with.
 TEST_PACKAGES+=(etcd-server etcd-client)
