@@ -8,11 +8,8 @@ use super::system::{System, USER_RUNS};
 use super::{Packages, VERSION, expect};
 
 /// Installs the packages in a system, uses them, and purges them.
-fn check_purge(system: &str) {
-    let Some(system) = System::new(system) else {
-        return;
-    };
-    system.bring(&Packages::make("deb").files(".deb"));
+fn check_purge(system: &System, packages: &Packages) {
+    system.bring(&packages.files(".deb"));
     system.run("dpkg --install /tmp/*.deb");
     assert_eq!(system.run(USER_RUNS), "hello\nhello\n");
     system.run("test -f /usr/lib/*/pkgconfig/wireup-impi.pc");
@@ -35,16 +32,6 @@ fn check_purge(system: &str) {
     system.run("echo key >/etc/wireup/tls/key.pem");
     system.run("dpkg --purge wireup-agent wireup-dev wireup-impi wireup");
     system.expect_nothing_left();
-}
-
-#[test]
-fn purge_removes_all_of_wireup_in_debian_12() {
-    check_purge("debian12");
-}
-
-#[test]
-fn purge_removes_all_of_wireup_in_debian_13() {
-    check_purge("debian13");
 }
 
 /// Makes the package of a later revision, with a line more in the settings of the agent.
@@ -73,12 +60,8 @@ fn replace(path: &Path, change: impl FnOnce(String) -> String) {
     fs::write(path, change(text)).unwrap();
 }
 
-#[test]
-fn upgrade_keeps_changed_settings() {
-    let Some(system) = System::new("debian12") else {
-        return;
-    };
-    let packages = Packages::make("deb");
+/// Installs the packages in a system, changes the settings, and installs a later revision.
+fn check_upgrade(system: &System, packages: &Packages) {
     let first = packages.files(".deb");
     let later: Vec<PathBuf> = first.iter().map(|path| later_revision(path)).collect();
     system.bring(&first);
@@ -94,9 +77,7 @@ fn upgrade_keeps_changed_settings() {
     system.expect_nothing_left();
 }
 
-#[test]
-fn packages_pass_lintian() {
-    let packages = Packages::make("deb");
+fn check_by_lintian(packages: &Packages) {
     let mut lintian = Command::new("lintian");
     // The authors have no address; which release closes which bug is for Debian's own packages.
     lintian.args([
@@ -105,4 +86,19 @@ fn packages_pass_lintian() {
         "--suppress-tags=bogus-mail-host,bogus-mail-host-in-debian-changelog,initial-upload-closes-no-bugs",
     ]);
     expect(lintian.args(packages.files(".deb")));
+}
+
+/// One test, since most of its time makes the packages.
+#[test]
+fn packages_satisfy_lintian_and_install_upgrade_and_purge_in_each_debian() {
+    let packages = Packages::make("deb");
+    check_by_lintian(&packages);
+    for name in ["debian12", "debian13"] {
+        if let Some(system) = System::new(name) {
+            check_purge(&system, &packages);
+        }
+    }
+    if let Some(system) = System::new("debian12") {
+        check_upgrade(&system, &packages);
+    }
 }
