@@ -39,6 +39,7 @@ pub(super) struct NodeContext {
     pub heard: Vec<Option<Moment>>,
     /// Processes of this node that have ended.
     pub ended: BTreeSet<GlobalRank>,
+    /// Nodes that are gone, or could not join.
     pub lost: BTreeSet<NodeId>,
     /// How often the launch has lost its name server: an order to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
@@ -90,7 +91,9 @@ impl NodeContext {
                 Some(id)
             }
             Err(error) => {
-                self.unsent = Some(format!("{}: {error}", control.kind().name()));
+                // The first one is the cause.
+                let text = || format!("{}: {error}", control.kind().name());
+                self.unsent.get_or_insert_with(text);
                 None
             }
         }
