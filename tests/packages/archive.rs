@@ -21,6 +21,8 @@ const INSTALL: &str = r#"
 set -e
 . /usr/share/modules/init/bash
 export EASYBUILD_MODULES_TOOL=EnvironmentModules EASYBUILD_MODULE_SYNTAX=Tcl EASYBUILD_PREFIX=$HOME
+# It finds its own parts beside `eb`.
+export PATH=${1%/*}:$PATH
 cd "$HOME"
 "$1" -m easybuild.main --check-style "$2"
 "$1" -m easybuild.main "$2"
