@@ -232,7 +232,7 @@ impl NodeCore {
         })
     }
 
-    /// The same node, which vouches for its processes from now on.
+    /// Returns the node with a voucher for the credentials of its processes.
     #[must_use]
     pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
         self.credentials = Credentials(voucher);

@@ -273,11 +273,6 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// Whether a node is gone.
-    pub fn is_lost(&self, node: NodeId) -> bool {
-        self.lost.contains(&node)
-    }
-
     /// Time has passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryOutput<T>>) {
         let due = |(serial, gathering): (&u64, &Gathering<T>)| {

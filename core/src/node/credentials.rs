@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::job::ids::{Nspace, Rank};
 
-    /// Those of a node whose clock started this many seconds after 1970-01-01.
+    /// Credentials of a node whose clock started this many seconds after 1970-01-01.
     fn credentials(since: u64) -> Credentials {
         let key = LaunchKey::new([3; 32]);
         let since = Duration::from_secs(since);

@@ -49,7 +49,7 @@ impl NodeCore {
         let now = self.cx.now;
         match event {
             Event::PmiReceived { rank, bytes } => {
-                self.cx.heard[rank.index()] = Some(now);
+                self.cx.last_contact[rank.index()] = Some(now);
                 if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
                     let mut effects = Vec::new();
                     pmi.receive(local, bytes, &mut effects);

@@ -221,7 +221,7 @@ impl NodeCore {
 
     fn absent(&self, local: NodeRank, last: String) -> Absent {
         let now = self.cx.now;
-        let heard = self.cx.heard[local.index()];
+        let heard = self.cx.last_contact[local.index()];
         Absent {
             rank: self.cx.process(local),
             last,
@@ -258,7 +258,7 @@ impl NodeCore {
     /// entered last.
     fn fence_passed(&self, id: FenceId, nodes: u32, times: PassageTimes) -> FromNode {
         let is_pmi = collective_of(&id.series).is_some();
-        let here = (0..).map(NodeRank).zip(&self.cx.heard);
+        let here = (0..).map(NodeRank).zip(&self.cx.last_contact);
         let members = here.filter(|(local, _)| {
             let name = self.cx.name_of(self.cx.process(*local));
             is_pmi && id.series.participants.contains(&name)

@@ -127,7 +127,7 @@ impl NodeCore {
         let job = self.cx.jobs.add(member);
         let here = self.cx.jobs.local_size(self.cx.node) as usize;
         self.cx.pmix.resize(here, PmixState::default());
-        self.cx.heard.resize(here, None);
+        self.cx.last_contact.resize(here, None);
         let added = ModexInput::NspaceAdded {
             nspace: context.nspace.clone(),
             local: context.ranks.ranks_on(self.cx.node).collect(),

@@ -273,7 +273,7 @@ impl Names {
                     message: PeerMessage::Store(message),
                 }),
                 NameOutput::Shared(message) => {
-                    cx.tell_rendezvous(ToRendezvous::Store(message));
+                    cx.send_to_name_server(ToRendezvous::Store(message));
                 }
                 NameOutput::Complete {
                     ticket: Asker::Pmi(at),

@@ -31,17 +31,17 @@ pub(super) struct NodeContext {
     pub jobs: Roster<JobMember>,
     pub link: SidecarLink,
     pub sidecar: SidecarLife,
-    /// Why a request could not be made of the sidecar, until that is handled.
+    /// Error of a request that could not be made of the sidecar, until the end of the event.
     pub unsent: Option<String>,
     /// By position on the node.
     pub pmix: Vec<PmixState>,
-    /// When each process here was last heard of, by its own word.
-    pub heard: Vec<Option<Moment>>,
+    /// Time of the last message of each process over PMI or PMIx, by position on the node.
+    pub last_contact: Vec<Option<Moment>>,
     /// Processes of this node that have ended.
     pub ended: BTreeSet<GlobalRank>,
     /// Nodes that are gone, or could not join.
     pub lost: BTreeSet<NodeId>,
-    /// How often the launch has lost its name server: an order to an earlier one is not for the next.
+    /// Number of name servers that the launch has lost: a message to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
     /// Effects of the PMI servers of jobs that are not carried out yet, in their order.
     pub pmi_effects: VecDeque<(JobNumber, Vec<Effect>)>,
@@ -61,7 +61,7 @@ impl NodeContext {
             sidecar: SidecarLife::new(pmix),
             unsent: None,
             pmix: vec![PmixState::default(); local_size],
-            heard: vec![None; local_size],
+            last_contact: vec![None; local_size],
             ended: BTreeSet::new(),
             lost: BTreeSet::new(),
             rendezvous_epoch: 0,
@@ -75,7 +75,7 @@ impl NodeContext {
     }
 
     /// Sends a message to the name server, through the launcher.
-    pub(super) fn tell_rendezvous(&mut self, message: ToRendezvous) {
+    pub(super) fn send_to_name_server(&mut self, message: ToRendezvous) {
         let epoch = self.rendezvous_epoch;
         self.order(Action::Tell(FromNode::Rendezvous { epoch, message }));
     }
@@ -118,7 +118,7 @@ impl NodeContext {
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
     }
 
-    /// What serves a process over PMI, and its place there.
+    /// PMI server of a process, and the place of the process in it.
     pub(super) fn pmi_of(
         &mut self,
         at: NodeRank,
@@ -128,7 +128,7 @@ impl NodeContext {
         Some((job, local, server))
     }
 
-    /// The same, to look at.
+    /// PMI server of a process, read only.
     pub(super) fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         Some((local, self.jobs.get(job)?.pmi.as_ref()?))

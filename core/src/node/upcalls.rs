@@ -53,7 +53,7 @@ impl NodeCore {
             Notice::ClientConnected { proc, .. } => {
                 if let Some(local) = self.cx.local_of(&proc) {
                     self.cx.pmix[local.index()] = PmixState::Connected;
-                    self.cx.heard[local.index()] = Some(now);
+                    self.cx.last_contact[local.index()] = Some(now);
                     let proc = self.cx.name_of(self.cx.process(local));
                     self.modex(ModexInput::RankConnected { proc });
                     self.cx
@@ -63,7 +63,7 @@ impl NodeCore {
             Notice::ClientFinalized { proc } => {
                 if let Some(local) = self.cx.local_of(&proc) {
                     self.cx.pmix[local.index()] = PmixState::Finalized;
-                    self.cx.heard[local.index()] = Some(now);
+                    self.cx.last_contact[local.index()] = Some(now);
                     self.cx
                         .order(Action::Report(Report::RankFinalized { rank: local }));
                 }

@@ -19,20 +19,19 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Gid, Pid, Signal};
+use rustix::process::{Gid, Pid, Signal, WaitId, WaitIdOptions, waitid};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, spawn, wireup};
 use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
-use wireup::sys::procfs::process;
 use wireup::sys::spawn::{Child, wait};
 use wireup_core::fabric::credential::NAMES;
 use wireup_core::link::steps::{Account, HelperAnswer, HelperOrder, ProcessOwner, Rules};
 use wireup_core::link::{decode, encode};
 
-/// How often a helper that has not answered is looked at, and how long one may take to end. An order is a fork at most.
+/// Interval between checks of a helper that has not answered, and the time that a helper may take to end. An order takes a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Where steps and launchers come from.
@@ -329,6 +328,7 @@ impl Helper {
     fn start(program: &Path) -> Option<Self> {
         let start = || {
             let (socket, theirs) = UnixStream::pair()?;
+            socket.set_read_timeout(Some(LIMIT))?;
             socket.set_write_timeout(Some(LIMIT))?;
             let says = io::stderr().as_fd().try_clone_to_owned()?;
             let program = wireup(program, SERVER_COMMAND, theirs.into(), says)?;
@@ -401,10 +401,12 @@ pub(super) fn await_answer(
     interval: Duration,
 ) -> io::Result<()> {
     let interval = Timespec::try_from(interval).map_err(io::Error::other)?;
-    let pid = helper.pid.as_raw_nonzero().get();
     let mut ready = [PollFd::new(socket, PollFlags::IN)];
     while retry_on_intr(|| poll(&mut ready, Some(&interval)))? == 0 {
-        if process(pid).is_none_or(|found| found.is_stopped() || found.has_ended()) {
+        // The system says so of a child, whatever of /proc is hidden. An end closes the socket.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(Some(_)) = waitid(WaitId::PidFd(helper.pidfd.as_fd()), options) {
+            let pid = helper.pid.as_raw_nonzero();
             let message = format!("the helper (pid {pid}) is stopped");
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }

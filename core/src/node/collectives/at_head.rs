@@ -51,7 +51,7 @@ impl NodeCore {
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
         self.cx
-            .tell_rendezvous(ToRendezvous::Relay { own, to, body });
+            .send_to_name_server(ToRendezvous::Relay { own, to, body });
     }
 
     /// A message of another launch.
