@@ -182,11 +182,11 @@ impl Agent {
         }
     }
 
-    /// The most memory it has had, in kB.
-    pub(crate) fn most_memory(&self) -> u64 {
+    /// A field of its `/proc/PID/status`, in kB: `VmHWM` is the most resident memory it has had, `RssAnon` its own memory of now.
+    pub(crate) fn memory(&self, field: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(path).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+        let line = status.lines().find(|line| line.starts_with(field));
         let words: Vec<_> = line.unwrap().split_whitespace().collect();
         words[1].parse().unwrap()
     }

@@ -7,6 +7,9 @@ use wireup_agent::proto::v1;
 use crate::agents::{Agents, script};
 use crate::examples::{python, stubs};
 
+/// Own memory of an idle agent of a debug build is about 2.5 MiB, of a release build 1.0 (docs/agents.md).
+const IDLE_KIB: u64 = 4_096;
+
 const CLIENT: &str = r#"
 import sys, grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -70,4 +73,11 @@ async fn an_agent_describes_itself_and_is_healthy_until_it_is_drained() {
         run(&[]),
         "'' NOT_SERVING\n'wireup.v1.NodeAgent' NOT_SERVING\n"
     );
+}
+
+#[test]
+fn an_idle_agent_has_little_memory_of_its_own() {
+    let agents = Agents::start(1);
+    let own = agents.agents[0].memory("RssAnon:");
+    assert!(own < IDLE_KIB, "{own} kB");
 }

@@ -140,7 +140,7 @@ async fn wide_launches_that_a_user_makes_known_take_no_more_memory_than_a_user_m
         }
     };
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    let most = agents.agents[0].most_memory();
+    let most = agents.agents[0].memory("VmHWM:");
     // What a user may have, 1 GiB, and what the agent has without him.
     assert!(most < 1_280 * 1024, "{most} kB after {count}: {refused}");
 
