@@ -5,13 +5,17 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     if std::env::var_os("DEP_WIREUP_SHIM_LIBRARY").is_some() {
         println!("cargo:rustc-cfg=have_pmix");
-        // libpmix's call of accept(2) comes to us: src/peers.rs.
-        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=accept");
-        // And of read(2) and epoll_wait(2): src/acks.rs.
-        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=read");
-        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=epoll_wait");
-        // And of opendir(3) and unlink(2): src/links.rs.
-        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=opendir");
-        println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=unlink");
+        // Functions of the C library that libpmix finds here instead: src/peers.rs has accept, src/acks.rs read and epoll_wait,
+        // src/links.rs opendir and unlink.
+        let linker = std::env::var("RUSTC_LINKER").unwrap_or_default();
+        let is_zig = linker.rsplit('/').next().is_some_and(|name| name.starts_with("zig"));
+        if is_zig {
+            // zig's linker takes no names. A release has few other symbols: it is one unit.
+            println!("cargo:rustc-link-arg-bins=-rdynamic");
+        } else {
+            for function in ["accept", "read", "epoll_wait", "opendir", "unlink"] {
+                println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol={function}");
+            }
+        }
     }
 }
