@@ -249,6 +249,16 @@ impl NodeCore {
         self.stopped.let_go(&mut self.cx);
     }
 
+    /// Where answers to queries about a job come from that no message carries.
+    pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
+        self.cx.facts.insert(job, facts);
+    }
+
+    /// The jobs of the launch that have not ended, in the order of their start.
+    pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+        self.cx.running_jobs()
+    }
+
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.cx.link.count(kind)
@@ -265,7 +275,7 @@ impl NodeCore {
             PmixState::Connected => PmixState::Died,
             other => other,
         };
-        self.note_end(at, end, died);
+        self.queries.note_end(at, end, died);
         if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
             let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
@@ -276,7 +286,8 @@ impl NodeCore {
         self.pull_ended();
         if self.cx.sidecar.is_offered() {
             let proc = self.cx.name_of(process);
-            self.groups(|engine, out| engine.rank_ended(proc, out));
+            self.groups
+                .with_engine(|engine, out| engine.rank_ended(proc, out), &mut self.cx);
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
@@ -288,7 +299,7 @@ impl NodeCore {
             self.tell_of_death(process, end);
         }
         if died {
-            self.tell_groups_of_death(process);
+            self.groups.raise_death(process, &mut self.cx);
         }
         if failed && self.cx.terms.survives {
             self.cx

@@ -3,6 +3,7 @@
 use super::NodeCore;
 use super::collectives::ModexTicket;
 use super::event::{Action, Event, PeerMessage, ToNode};
+use super::node_context::NodeEffect;
 use crate::direct_modex::{ModexInput, ModexOutput};
 use crate::fence::FenceInput;
 use crate::job::clock::Moment;
@@ -31,6 +32,7 @@ impl NodeCore {
         );
         std::mem::swap(&mut self.cx.actions, actions);
         let result = part(self);
+        self.settle();
         if let Some(error) = self.cx.unsent.take() {
             self.sidecar_broken(error);
         }
@@ -40,8 +42,11 @@ impl NodeCore {
 
     /// Carries out the effects that a service has left, before anything that follows in the event.
     pub(super) fn settle(&mut self) {
-        while let Some((job, effects)) = self.cx.pmi_effects.pop_front() {
-            self.pmi_effects(job, effects);
+        while let Some(effect) = self.cx.effects.pop_front() {
+            match effect {
+                NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
+                NodeEffect::Notify(event) => self.notify(&event),
+            }
         }
     }
 
@@ -69,7 +74,7 @@ impl NodeCore {
                 }
             }
             Event::RankStarted { rank, pid } => {
-                self.rank_started(rank, pid);
+                self.queries.rank_started(rank, pid);
                 self.stopped.started_stopped(rank, &mut self.cx);
             }
             Event::Fed { number, rank, fed } => self.inputs.fed((number, rank), fed, &mut self.cx),
@@ -92,12 +97,14 @@ impl NodeCore {
             Event::SidecarEnded { how, end } => self.sidecar_ended(how, end),
             Event::Peer { from, message } => self.peer_message(from, message),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            Event::StartsKnown(asked) => self.starts_known(asked),
+            Event::StartsKnown(asked) => self.queries.starts_known(asked, &mut self.cx),
             Event::Weighed {
                 asked,
                 server,
                 processes,
-            } => self.weighed(asked, server, &processes),
+            } => self
+                .queries
+                .weighed(asked, server, &processes, &mut self.cx),
             Event::Told(told) => match told {
                 ToNode::Rendezvous(message) => self.rendezvous_said(message),
                 ToNode::RendezvousLost => self.rendezvous_lost(),
@@ -115,9 +122,12 @@ impl NodeCore {
                 self.modex(ModexInput::Tick);
                 self.names.tick(&mut self.cx);
                 self.settle();
-                self.groups(|engine, out| engine.tick(now, out));
+                self.groups
+                    .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
                 self.collectives_tick();
-                self.ask_nodes(|engine, out| engine.tick(now, out));
+                self.queries
+                    .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
+                self.settle();
                 self.tell_kept_ends(false);
                 self.sidecar_tick();
             }
@@ -154,13 +164,10 @@ impl NodeCore {
             PeerMessage::Modex(message) => {
                 self.modex(ModexInput::Message { from, message });
             }
-            PeerMessage::Store(message) => {
-                self.names.peer_message(from, message, &mut self.cx);
-                self.settle();
-            }
-            PeerMessage::Group(message) => self.group_message(from, message),
+            PeerMessage::Store(message) => self.names.peer_message(from, message, &mut self.cx),
+            PeerMessage::Group(message) => self.groups.peer_message(from, message, &mut self.cx),
             PeerMessage::Collective(message) => self.collective_message(from, message),
-            PeerMessage::Query(message) => self.query_message(from, message),
+            PeerMessage::Query(message) => self.queries.peer_message(from, message, &mut self.cx),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
                 self.stopped.node_stopped(from, &event, &mut self.cx);
             }
@@ -171,10 +178,7 @@ impl NodeCore {
                 }
             }
             PeerMessage::Output(message) => self.output_message(from, message),
-            PeerMessage::Key(message) => {
-                self.keys.peer_message(from, message, &mut self.cx);
-                self.settle();
-            }
+            PeerMessage::Key(message) => self.keys.peer_message(from, message, &mut self.cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
             PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
         }

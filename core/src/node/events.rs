@@ -32,14 +32,16 @@ impl NodeCore {
             .is_none_or(|_| self.cx.local_of(&event.source).is_some())
             || self.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
-            self.groups_hear(&event);
+            self.groups.observe(&event, &mut self.cx);
+            self.settle();
             self.cx.carry(&Arc::new(event));
         }
     }
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification) {
-        self.groups_hear(event);
+        self.groups.observe(event, &mut self.cx);
+        self.settle();
         if event.code == Status::DEBUGGER_RELEASE {
             self.stopped.rank_released(&event.infos, &mut self.cx);
         }

@@ -176,7 +176,7 @@ impl NodeCore {
         self.registering.retain(|(request, _)| *request != id);
         let report = match result {
             Ok(env) => {
-                self.note_server(&env);
+                self.queries.note_server(&env);
                 Report::SidecarReady { job, env }
             }
             Err(refusal) => Report::JobRefused {
@@ -196,7 +196,7 @@ impl NodeCore {
             return;
         }
         if job == JobNumber(0) {
-            return self.ask_for_end(job);
+            return self.queries.ask_for_end(job, &mut self.cx);
         }
         member.pmi = None;
         let nspace = member.context.nspace.clone();
@@ -206,7 +206,8 @@ impl NodeCore {
         self.modex(removed);
         self.early_over(job);
         self.forget_output(job);
-        self.ask_for_end(job);
+        self.queries.ask_for_end(job, &mut self.cx);
+        self.settle();
         // The rest of its output may be on its way to processes here.
         if self.cx.sidecar.is_ready() && !self.outputs.is_asking() {
             self.cx.control(&Control::DeregisterJob { nspace });
@@ -215,7 +216,7 @@ impl NodeCore {
 
     /// The processes on this node of all jobs that have not ended.
     pub fn running_here(&self) -> Vec<Proc> {
-        let running = self.running_jobs();
+        let running = self.cx.running_jobs();
         let procs = running.flat_map(|(_, job)| {
             let ranks = job.ranks.ranks_on(self.cx.node);
             ranks.map(|rank| Proc::new(&job.nspace, rank))

@@ -30,9 +30,12 @@ impl NodeCore {
                 reason: Arc::clone(&reason),
             };
             self.modex(lost);
-            self.groups(|engine, out| engine.node_lost(node, out));
+            self.groups
+                .with_engine(|engine, out| engine.node_lost(node, out), &mut self.cx);
             self.cx.lost.insert(node);
-            self.ask_nodes(|engine, out| engine.node_lost(node, out));
+            self.queries
+                .with_engine(|engine, out| engine.node_lost(node, out), &mut self.cx);
+            self.settle();
             self.names.node_lost(node, &mut self.cx);
             self.settle();
             self.outputs_node_lost(node);
@@ -55,8 +58,11 @@ impl NodeCore {
         self.allocations.tear_down(&mut self.cx);
         self.inputs.inputs_tear_down(&mut self.cx);
         self.demands.answer_aborts(&mut self.cx);
-        self.groups(GroupEngine::tear_down);
-        self.ask_nodes(QueryEngine::tear_down);
+        self.groups
+            .with_engine(GroupEngine::tear_down, &mut self.cx);
+        self.queries
+            .with_engine(QueryEngine::tear_down, &mut self.cx);
+        self.settle();
         self.stop_sidecar();
     }
 }

@@ -11,6 +11,7 @@ use super::NodeCore;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
+use crate::node::node_context::NodeContext;
 use crate::node::sidecar::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -83,40 +84,35 @@ fn of_job(code: Status, nspace: &Nspace, affected: ProcRank, more: Vec<Info>) ->
     })
 }
 
-impl NodeCore {
-    /// All processes of a job that was spawned from here run: notifies the registered processes.
-    pub(super) fn tell_of_job_start(&mut self, nspace: &Nspace) {
-        if !self.cx.sidecar.is_offered() {
-            return;
-        }
+/// Raises the event that all processes of a job run that was spawned from here.
+pub(super) fn raise_job_start(nspace: &Nspace, cx: &mut NodeContext) {
+    if cx.sidecar.is_offered() {
         let event = of_job(
             Status::EVENT_JOB_START,
             nspace,
             ProcRank::WILDCARD,
             Vec::new(),
         );
-        self.cx.carry(&event);
-        self.notify(&event);
+        cx.raise(event);
     }
+}
 
-    /// A spawned job has ended and its status is known: notifies the registered processes.
-    pub(super) fn tell_of_job_end(&mut self, job: JobNumber, heard: &BTreeMap<NodeId, Heard>) {
-        let processes = heard.values().filter_map(|heard| match heard {
-            Heard::Part(part) => Some(part.jobs.iter().flatten()),
-            Heard::Lost | Heard::Nothing => None,
-        });
-        // Only the requester knows of a job that could not be started, and has its answer.
-        if processes
-            .flatten()
-            .all(|one| one.life == ProcessLife::Planned)
-        {
-            return;
-        }
-        let event = ended(&self.cx.job(job).nspace, end_of_job(heard.values(), 0));
-        self.cx.carry(&event);
-        self.notify(&event);
+/// Raises the event that a spawned job has ended, whose nodes have reported how.
+pub(super) fn raise_job_end(job: JobNumber, heard: &BTreeMap<NodeId, Heard>, cx: &mut NodeContext) {
+    let processes = heard.values().filter_map(|heard| match heard {
+        Heard::Part(part) => Some(part.jobs.iter().flatten()),
+        Heard::Lost | Heard::Nothing => None,
+    });
+    // Only the requester knows of a job that could not be started, and has its answer.
+    if !processes
+        .flatten()
+        .all(|one| one.life == ProcessLife::Planned)
+    {
+        cx.raise(ended(&cx.job(job).nspace, end_of_job(heard.values(), 0)));
     }
+}
 
+impl NodeCore {
     /// The launch ends: the tools here are notified of the jobs that end with it. Each node tells
     /// its own.
     pub(super) fn tell_tools_of_ends(&mut self, ends: &[JobEnd]) {
@@ -166,7 +162,7 @@ impl NodeCore {
                 Info::new(keys::NODEID, Value::Uint32(node.0)),
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ];
-            let host = self.host_name(node);
+            let host = self.cx.host_name(node);
             infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
             let affected = Array::new(affected).map(Value::Array);
             infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));

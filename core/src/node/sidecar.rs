@@ -214,7 +214,7 @@ impl NodeCore {
                 self.job_registered(id, result);
             }
             ControlReply::RegisterJob(Ok(env)) => {
-                self.note_server(&env);
+                self.queries.note_server(&env);
                 if self.cx.sidecar.state == SidecarState::Starting {
                     self.cx.sidecar.state = SidecarState::Ready;
                     self.cx.sidecar.replaceable = true;
@@ -342,7 +342,8 @@ impl NodeCore {
     fn sidecar_lost(&mut self, error: String) {
         self.cx.sidecar.settle(SidecarState::Broken);
         self.cx.order(Action::Report(Report::SidecarLost { error }));
-        self.groups(GroupEngine::server_lost);
+        self.groups
+            .with_engine(GroupEngine::server_lost, &mut self.cx);
         self.tools_lost();
         self.outputs_lost();
         for (_, proc) in std::mem::take(&mut self.modex_requests) {

@@ -20,6 +20,7 @@ use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
 };
 use crate::node::event::{Action, FromNode, SpawnTicket};
+use crate::node::raised::raise_job_start;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{SpawnedAppInfo, UpcallAnswer};
@@ -158,7 +159,8 @@ impl NodeCore {
         }
         if let Ok(nspace) = result {
             self.job_announced(nspace);
-            self.tell_of_job_start(nspace);
+            raise_job_start(nspace, &mut self.cx);
+            self.settle();
         }
     }
 

@@ -44,6 +44,7 @@ impl NodeCore {
                 SidecarEvent::Request { id, request } => self.request(id, request),
                 SidecarEvent::Notice(notice) => self.notice(notice),
             }
+            self.settle();
         }
     }
 
@@ -102,7 +103,9 @@ impl NodeCore {
                 channels,
             } => self.pull(&procs, &infos, channels),
             Notice::Spawned { nspace } => self.job_subscribed(&nspace),
-            Notice::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
+            Notice::GroupEnded { name, procs } => {
+                self.groups.group_ended(&name, &procs, &mut self.cx)
+            }
             Notice::ConnectionsLost { source, infos } => {
                 self.connections_lost(source, infos);
             }
@@ -140,32 +143,31 @@ impl NodeCore {
             } => self
                 .demands
                 .abort(id, &proc, (status, &message), &targets, &mut self.cx),
-            UpcallRequest::Query { queries, .. } => self.query(id, queries),
+            UpcallRequest::Query { queries, .. } => self.queries.query(id, queries, &mut self.cx),
             UpcallRequest::Log {
                 proc,
                 data,
                 directives,
             } => log(id, &proc, data, &directives, &mut self.cx),
             UpcallRequest::Publish { proc, infos } => {
-                self.names.publish(id, &proc, infos, &mut self.cx);
-                self.settle();
+                self.names.publish(id, &proc, infos, &mut self.cx)
             }
             UpcallRequest::Lookup { proc, keys, infos } => {
                 let tool = self.tool_as_requester(&proc);
                 self.names
                     .look_up(id, &proc, tool, keys, &infos, &mut self.cx);
-                self.settle();
             }
             UpcallRequest::Unpublish { proc, keys, infos } => {
-                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx);
-                self.settle();
+                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx)
             }
             UpcallRequest::Group {
                 op,
                 name,
                 procs,
                 infos,
-            } => self.group(id, (op, name), &procs, infos),
+            } => self
+                .groups
+                .request(id, (op, name), &procs, infos, &mut self.cx),
             UpcallRequest::JobControl {
                 proc,
                 targets,

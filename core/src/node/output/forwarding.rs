@@ -126,7 +126,7 @@ impl NodeCore {
             let tool = context.tool.as_ref();
             tool.is_some_and(|tool| Proc::new(&tool.name.nspace, tool.name.rank) == *name)
         };
-        let jobs = self.running_jobs().filter(|(_, job)| of_tool(job));
+        let jobs = self.cx.running_jobs().filter(|(_, job)| of_tool(job));
         let jobs: Vec<JobNumber> = jobs.map(|(job, _)| job).collect();
         self.unclaim(&jobs);
     }

@@ -246,7 +246,8 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
     assert_eq!(job.cores[0].queries.next_deadline(), Some(due));
     let mut actions = Vec::new();
     job.cores[0].with_actions(due, &mut actions, |core| {
-        core.ask_nodes(|engine, out| engine.tick(due, out));
+        core.queries
+            .with_engine(|engine, out| engine.tick(due, out), &mut core.cx);
     });
     let [Action::SendUpcall(bytes)] = &actions[..] else {
         panic!("{actions:?}");
