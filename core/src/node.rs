@@ -84,11 +84,12 @@ use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::sidecar::{UpcallCount, UpcallId};
 use crate::pmix::upcall::UpcallKind;
+use crate::pmix::value::Channels;
 use names::Names;
 use node_context::NodeContext;
 use spawns::Spawns;
 use stopped::Stopped;
-use tools::Tools;
+use tools::EndNotices;
 
 /// The node that stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
@@ -166,7 +167,7 @@ pub struct NodeCore {
     attributes: Vec<(&'static str, Vec<u8>)>,
     credentials: Credentials,
     outputs: Outputs,
-    tools: Tools,
+    end_notices: EndNotices,
     direction: Direction,
     stopped: Stopped,
     inputs: Inputs,
@@ -220,7 +221,7 @@ impl NodeCore {
             attributes: Vec::new(),
             credentials: Credentials::default(),
             outputs: Outputs::default(),
-            tools: Tools::default(),
+            end_notices: EndNotices::default(),
             direction: Direction::default(),
             stopped: Stopped::default(),
             inputs: Inputs::default(),
@@ -259,6 +260,21 @@ impl NodeCore {
         self.cx.running_jobs()
     }
 
+    /// Whether this stream of a local process is not for the launcher: a tool gets it.
+    pub fn claims_output(&self, at: NodeRank, channel: Channels) -> bool {
+        self.outputs.claims(at, channel)
+    }
+
+    /// Whether another node gets output from this one.
+    pub fn has_readers(&self) -> bool {
+        self.outputs.has_readers()
+    }
+
+    /// Takes the names of the launch's nodes, for other launches and for clients of PMI.
+    pub fn name_nodes(&mut self, names: &[String]) {
+        self.collectives.name_nodes(names, &mut self.cx);
+    }
+
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.cx.link.count(kind)
@@ -283,7 +299,7 @@ impl NodeCore {
         }
         self.names.rank_ended(process, &mut self.cx);
         self.settle();
-        self.pull_ended();
+        self.outputs.unsubscribe_ended(&mut self.cx);
         if self.cx.sidecar.is_offered() {
             let proc = self.cx.name_of(process);
             self.groups

@@ -80,7 +80,7 @@ impl NodeCore {
                 return false;
             }
             // The server has connected to it, and libpmix does not report that.
-            self.tools.attach(source, &mut self.cx);
+            self.cx.attach_tool(source);
         }
         self.direction = Direction::Given(source.clone());
         let said = match directives {

@@ -46,6 +46,7 @@ impl NodeCore {
             match effect {
                 NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
                 NodeEffect::Notify(event) => self.notify(&event),
+                NodeEffect::Modex(input) => self.modex(input),
             }
         }
     }
@@ -83,7 +84,7 @@ impl NodeCore {
                 rank,
                 channel,
                 bytes,
-            } => self.output(rank, channel, bytes),
+            } => self.outputs.pass_output(rank, channel, bytes, &mut self.cx),
             Event::ControlReceived(bytes) => {
                 let events = self.cx.link.on_control_bytes(bytes);
                 self.sidecar_replied(events);
@@ -115,7 +116,12 @@ impl NodeCore {
                 ToNode::Launched => self.launched(),
             },
             Event::JobOver(job) => self.job_over(job),
-            Event::JobsEnded(ends) => self.tell_tools_of_ends(ends),
+            Event::JobsEnded(ends) => {
+                if !self.cx.tools.is_empty() && self.cx.sidecar.is_ready() {
+                    self.outputs.notify_kept_ends(true, &mut self.cx);
+                    self.end_notices.send(ends, &mut self.cx);
+                }
+            }
             Event::LaunchEnded => self.launch_ended(),
             Event::Tick => {
                 self.fence(FenceInput::Tick);
@@ -124,11 +130,11 @@ impl NodeCore {
                 self.settle();
                 self.groups
                     .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
-                self.collectives_tick();
+                self.collectives.tick(&mut self.cx);
                 self.queries
                     .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
                 self.settle();
-                self.tell_kept_ends(false);
+                self.outputs.notify_kept_ends(false, &mut self.cx);
                 self.sidecar_tick();
             }
         }
@@ -166,7 +172,9 @@ impl NodeCore {
             }
             PeerMessage::Store(message) => self.names.peer_message(from, message, &mut self.cx),
             PeerMessage::Group(message) => self.groups.peer_message(from, message, &mut self.cx),
-            PeerMessage::Collective(message) => self.collective_message(from, message),
+            PeerMessage::Collective(message) => {
+                self.collectives.peer_message(from, message, &mut self.cx)
+            }
             PeerMessage::Query(message) => self.queries.peer_message(from, message, &mut self.cx),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
                 self.stopped.node_stopped(from, &event, &mut self.cx);
@@ -177,7 +185,7 @@ impl NodeCore {
                     self.died(process);
                 }
             }
-            PeerMessage::Output(message) => self.output_message(from, message),
+            PeerMessage::Output(message) => self.outputs.peer_message(from, message, &mut self.cx),
             PeerMessage::Key(message) => self.keys.peer_message(from, message, &mut self.cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
             PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
@@ -200,7 +208,8 @@ impl NodeCore {
                 ModexOutput::Complete { ticket, result } => match ticket {
                     ModexTicket::Pmix(id) => self.modex_answer(id, result),
                     ModexTicket::Far { to, serial } => {
-                        self.answer_far(to, serial, result);
+                        self.collectives
+                            .answer_far(to, serial, result, &mut self.cx);
                     }
                 },
             }
@@ -217,9 +226,9 @@ impl NodeCore {
                 self.settle();
             }
             FromRendezvous::Relayed { from, body } => {
-                self.crossed(&from, &body);
+                self.collectives.launch_message(&from, &body, &mut self.cx);
             }
-            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs)),
+            FromRendezvous::Gone(jobs) => self.collectives.jobs_gone(Some(&jobs), &mut self.cx),
         }
     }
 
@@ -228,13 +237,13 @@ impl NodeCore {
         self.cx.rendezvous_epoch += 1;
         self.names.shared_lost(&mut self.cx);
         self.settle();
-        self.jobs_gone(None);
+        self.collectives.jobs_gone(None, &mut self.cx);
     }
 
     /// A tool that is attached here. It is one of the launch's session, and of no job.
     pub(super) fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
         Some(Requester {
-            proc: self.tool_named(name)?,
+            proc: self.cx.tools.name_of(name)?,
             node: self.cx.node,
             user: self.cx.launch().user,
             app: AppNum(0),

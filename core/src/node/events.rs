@@ -30,7 +30,7 @@ impl NodeCore {
             .rank
             .rank()
             .is_none_or(|_| self.cx.local_of(&event.source).is_some())
-            || self.tools.knows(&event.source);
+            || self.cx.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
             self.groups.observe(&event, &mut self.cx);
             self.settle();
@@ -45,7 +45,7 @@ impl NodeCore {
         if event.code == Status::DEBUGGER_RELEASE {
             self.stopped.rank_released(&event.infos, &mut self.cx);
         }
-        if !self.keeps_end(event) {
+        if !self.outputs.keeps_end(event, &mut self.cx) {
             self.cx.notify_now(event);
         }
     }

@@ -139,7 +139,7 @@ impl NodeCore {
                 self.registering.extend(id.map(|id| (id, job)));
             }
         }
-        self.forward_job(job);
+        self.outputs.job_added(job, &mut self.cx);
         Ok(job)
     }
 
@@ -204,8 +204,8 @@ impl NodeCore {
             nspace: nspace.clone(),
         };
         self.modex(removed);
-        self.early_over(job);
-        self.forget_output(job);
+        self.outputs.drop_unannounced(job, &mut self.cx);
+        self.outputs.forget_job(job, &mut self.cx);
         self.queries.ask_for_end(job, &mut self.cx);
         self.settle();
         // The rest of its output may be on its way to processes here.

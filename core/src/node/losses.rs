@@ -38,11 +38,11 @@ impl NodeCore {
             self.settle();
             self.names.node_lost(node, &mut self.cx);
             self.settle();
-            self.outputs_node_lost(node);
+            self.outputs.node_lost(node, &mut self.cx);
             self.inputs.inputs_node_lost(node, &mut self.cx);
             self.keys.node_lost(node, &mut self.cx);
             self.settle();
-            self.collectives_node_lost(node);
+            self.collectives.node_lost(node, &mut self.cx);
         }
     }
 
@@ -53,7 +53,7 @@ impl NodeCore {
         self.modex(ModexInput::Teardown);
         self.names.tear_down(&mut self.cx);
         self.settle();
-        self.collectives_tear_down();
+        self.collectives.tear_down(&mut self.cx);
         self.spawns_tear_down();
         self.allocations.tear_down(&mut self.cx);
         self.inputs.inputs_tear_down(&mut self.cx);

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::collectives::ModexTicket;
 use super::event::{Action, FromNode, Notification, PeerMessage};
 use super::fences::Terms;
 use super::jobs::JobMember;
 use super::pmi_state::PmixState;
 use super::sidecar::{SidecarLife, SidecarState};
+use super::tools::AttachedTools;
 use super::{Facts, JobContext};
+use crate::direct_modex::ModexInput;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::proc;
@@ -26,6 +29,7 @@ pub(super) enum NodeEffect {
     Pmi(JobNumber, Vec<Effect>),
     /// A PMIx event for the processes here.
     Notify(Arc<Notification>),
+    Modex(ModexInput<ModexTicket>),
 }
 
 /// State that all parts of a node use.
@@ -51,6 +55,7 @@ pub(super) struct NodeContext {
     pub lost: BTreeSet<NodeId>,
     /// Number of name servers that the launch has lost: a message to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
+    pub tools: AttachedTools,
     /// Facts about each job that no message carries.
     pub facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// Work that services have left to other parts of the node, in its order.
@@ -75,6 +80,7 @@ impl NodeContext {
             ended: BTreeSet::new(),
             lost: BTreeSet::new(),
             rendezvous_epoch: 0,
+            tools: AttachedTools::default(),
             facts: BTreeMap::new(),
             effects: VecDeque::new(),
         }
@@ -233,9 +239,9 @@ impl NodeContext {
     }
 
     /// Has the sidecar notify the clients of this node.
-    pub(super) fn notify_now(&mut self, event: &Notification) {
+    pub(super) fn notify_now(&mut self, event: &Notification) -> Option<RequestId> {
         if self.sidecar.state != SidecarState::Ready {
-            return;
+            return None;
         }
         let control = Control::Notify {
             code: event.code,
@@ -243,6 +249,6 @@ impl NodeContext {
             range: event.range,
             infos: event.infos.clone(),
         };
-        self.control(&control);
+        self.control(&control)
     }
 }

@@ -12,11 +12,9 @@ use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
 use crate::node::node_context::NodeContext;
-use crate::node::sidecar::SidecarState;
-use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
-use crate::queries::{Heard, JobEnd, ProcessLife, Worst, worst};
+use crate::queries::{Heard, ProcessLife, Worst, worst};
 
 /// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
 pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Worst {
@@ -49,7 +47,7 @@ pub(super) fn status_of_end(worst: Worst) -> Status {
 }
 
 /// The event that a job has ended.
-fn ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
+pub(super) fn job_ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
     let mut infos = vec![Info::new(
         keys::JOB_TERM_STATUS,
         Value::Status(status_of_end(worst)),
@@ -108,37 +106,14 @@ pub(super) fn raise_job_end(job: JobNumber, heard: &BTreeMap<NodeId, Heard>, cx:
         .flatten()
         .all(|one| one.life == ProcessLife::Planned)
     {
-        cx.raise(ended(&cx.job(job).nspace, end_of_job(heard.values(), 0)));
+        cx.raise(job_ended(
+            &cx.job(job).nspace,
+            end_of_job(heard.values(), 0),
+        ));
     }
 }
 
 impl NodeCore {
-    /// The launch ends: the tools here are notified of the jobs that end with it. Each node tells
-    /// its own.
-    pub(super) fn tell_tools_of_ends(&mut self, ends: &[JobEnd]) {
-        if self.tools.is_empty() || self.cx.sidecar.state != SidecarState::Ready {
-            return;
-        }
-        self.tell_kept_ends(true);
-        for end in ends {
-            let Some(member) = self.cx.jobs.get(end.job) else {
-                continue;
-            };
-            let event = ended(&member.context.nspace, end.worst);
-            let control = Control::Notify {
-                code: event.code,
-                source: event.source.clone(),
-                range: event.range,
-                infos: event.infos.clone(),
-            };
-            let id = self.cx.control(&control);
-            self.tools.telling.extend(id);
-        }
-        // Its thread sends an event after it has answered, and before it answers this.
-        let id = self.cx.control(&Control::Probe);
-        self.tools.telling.extend(id);
-    }
-
     /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
     pub(super) fn tell_of_lost_nodes(&mut self, nodes: &[NodeId]) {
         if !self.cx.sidecar.is_offered() {

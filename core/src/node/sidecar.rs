@@ -208,7 +208,8 @@ impl NodeCore {
         match reply {
             ControlReply::Init(Ok(())) => self.awaits_directives(),
             ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
-                self.far_registered(id, result.map(drop));
+                self.collectives
+                    .far_registered(id, result.map(drop), &mut self.cx);
             }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result);
@@ -249,13 +250,13 @@ impl NodeCore {
                 self.modex(ModexInput::SidecarAnswered { proc, result });
             }
             // No process waits for the delivery of an event: its sender has continued long ago.
-            ControlReply::Notify(_) => drop(self.tools.telling.remove(&id)),
+            ControlReply::Notify(_) => self.end_notices.answered(id),
             ControlReply::DeregisterJob(_) => {}
-            ControlReply::IofDeliver(_) => self.delivered(id),
+            ControlReply::IofDeliver(_) => self.outputs.delivered(id, &mut self.cx),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.cx.sidecar.stopped = true,
             ControlReply::Probe(_) => {
-                self.tools.telling.remove(&id);
+                self.end_notices.answered(id);
                 self.probe_answered(id);
             }
         }
@@ -344,8 +345,9 @@ impl NodeCore {
         self.cx.order(Action::Report(Report::SidecarLost { error }));
         self.groups
             .with_engine(GroupEngine::server_lost, &mut self.cx);
-        self.tools_lost();
-        self.outputs_lost();
+        self.end_notices.clear();
+        self.cx.lose_tools();
+        self.outputs.sidecar_lost(&mut self.cx);
         for (_, proc) in std::mem::take(&mut self.modex_requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);
             self.modex(ModexInput::SidecarAnswered { proc, result });

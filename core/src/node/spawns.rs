@@ -87,7 +87,7 @@ impl NodeCore {
         if let Some(process) = self.cx.named(name) {
             return Some(Spawner::Rank(process));
         }
-        self.tool_named(name).map(Spawner::Tool)
+        self.cx.tools.name_of(name).map(Spawner::Tool)
     }
 
     /// A spawn request over PMI.
@@ -158,7 +158,7 @@ impl NodeCore {
             }
         }
         if let Ok(nspace) = result {
-            self.job_announced(nspace);
+            self.outputs.job_announced(nspace, &mut self.cx);
             raise_job_start(nspace, &mut self.cx);
             self.settle();
         }
@@ -194,7 +194,9 @@ impl NodeCore {
         let Some((participants, nodes)) = self.participants(procs) else {
             let data = (super::upcalls::local_status(infos), Vec::new());
             let timeout = super::upcalls::timeout(infos);
-            return self.cross(id, (act, procs), data, timeout);
+            return self
+                .collectives
+                .enter(id, (act, procs), data, timeout, &mut self.cx);
         };
         let kind = match act {
             Act::Connect => Kind::Connect,

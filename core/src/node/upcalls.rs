@@ -101,13 +101,22 @@ impl NodeCore {
                 procs,
                 infos,
                 channels,
-            } => self.pull(&procs, &infos, channels),
-            Notice::Spawned { nspace } => self.job_subscribed(&nspace),
+            } => self
+                .outputs
+                .subscribe(&procs, &infos, channels, &mut self.cx),
+            Notice::Spawned { nspace } => self.outputs.job_subscribed(&nspace, &mut self.cx),
             Notice::GroupEnded { name, procs } => {
                 self.groups.group_ended(&name, &procs, &mut self.cx)
             }
             Notice::ConnectionsLost { source, infos } => {
-                self.connections_lost(source, infos);
+                let gone = self.cx.disconnect_tools(source, infos);
+                for tool in &gone {
+                    self.outputs.tool_gone(tool, &mut self.cx);
+                }
+                if !gone.is_empty() && self.cx.tools.is_empty() {
+                    self.cx.report_no_tools();
+                }
+                self.outputs.unsubscribe_ended(&mut self.cx);
             }
         }
     }
@@ -119,7 +128,9 @@ impl NodeCore {
             }
             UpcallRequest::DirectModex { proc, infos } => {
                 let Some(process) = self.cx.named(&proc) else {
-                    return self.fetch_far(id, &proc, timeout(&infos));
+                    return self
+                        .collectives
+                        .fetch_far(id, &proc, timeout(&infos), &mut self.cx);
                 };
                 let proc = self.cx.name_of(process);
                 let owner = self.cx.jobs.node_of(process);
@@ -219,7 +230,7 @@ impl NodeCore {
             } => self
                 .allocations
                 .allocate(id, &proc, (directive, &infos), &mut self.cx),
-            UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos),
+            UpcallRequest::ToolConnected { infos } => self.cx.connect_tool(id, &infos),
         }
     }
 
@@ -227,7 +238,9 @@ impl NodeCore {
         let Some((participants, nodes)) = self.participants(procs) else {
             let data = (local_status(infos), data);
             let timeout = timeout(infos);
-            return self.cross(id, (Act::Fence, procs), data, timeout);
+            return self
+                .collectives
+                .enter(id, (Act::Fence, procs), data, timeout, &mut self.cx);
         };
         let collect = infos
             .iter()
