@@ -9,6 +9,7 @@ use crate::fence::FenceInput;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
 use crate::names::request::Requester;
+use crate::node::raised::raise_job_start;
 use crate::pmix::value::{Proc, Status};
 use crate::rendezvous::message::FromRendezvous;
 
@@ -109,7 +110,14 @@ impl NodeCore {
             Event::Told(told) => match told {
                 ToNode::Rendezvous(message) => self.rendezvous_said(message),
                 ToNode::RendezvousLost => self.rendezvous_lost(),
-                ToNode::Spawned { ticket, result } => self.spawned(ticket, &result),
+                ToNode::Spawned { ticket, result } => {
+                    let was_waiting = self.spawns.spawned(ticket, &result, &mut self.cx);
+                    self.settle();
+                    if let (true, Ok(nspace)) = (was_waiting, &result) {
+                        self.outputs.job_announced(nspace, &mut self.cx);
+                        raise_job_start(nspace, &mut self.cx);
+                    }
+                }
                 ToNode::Allocated { ticket, result } => {
                     self.allocations.allocated(ticket, &result, &mut self.cx)
                 }

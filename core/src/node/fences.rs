@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use super::{FenceTicket, NodeCore, PmixState};
+use crate::collective::Act;
 use crate::fence::id::Ranks;
 use crate::fence::{
-    self, Deadline, FenceFailure, FenceId, FenceInput, FencePassage, FenceResult, Kind, Nodes,
-    Participants, PassageTimes, Series, Timeout,
+    self, Contribution, Deadline, FenceFailure, FenceId, FenceInput, FencePassage, FenceResult,
+    Kind, Nodes, Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
@@ -20,6 +21,8 @@ use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
 use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, FromNode, Report};
 use crate::pmi::collective::{Collective, CollectiveScope};
+use crate::pmix::sidecar::UpcallId;
+use crate::pmix::value::{Info, Proc};
 
 /// How the nodes of a job meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -120,6 +123,38 @@ pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
 }
 
 impl NodeCore {
+    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
+        let Some((participants, nodes)) = self.participants(procs) else {
+            let data = (super::upcalls::local_status(infos), Vec::new());
+            let timeout = super::upcalls::timeout(infos);
+            return self
+                .collectives
+                .enter(id, (act, procs), data, timeout, &mut self.cx);
+        };
+        let kind = match act {
+            Act::Connect => Kind::Connect,
+            Act::Disconnect => Kind::Disconnect,
+            Act::Fence => Kind::Pmix,
+        };
+        let status = super::upcalls::local_status(infos);
+        let given = super::upcalls::timeout(infos);
+        let input = FenceInput::Arrive {
+            series: Series { kind, participants },
+            nodes,
+            contribution: Contribution {
+                data: Vec::new().into(),
+                collect: false,
+                status,
+            },
+            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
+            // answer must come first.
+            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
+            ticket: FenceTicket::Connect(id),
+        };
+        self.fence(input);
+    }
+
     /// Some local members have entered a barrier or ring, and others have not.
     pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
         let (series, nodes) = self.meeting_of(job, &collective);

@@ -54,7 +54,7 @@ impl NodeCore {
         self.names.tear_down(&mut self.cx);
         self.settle();
         self.collectives.tear_down(&mut self.cx);
-        self.spawns_tear_down();
+        self.spawns.tear_down(&mut self.cx);
         self.allocations.tear_down(&mut self.cx);
         self.inputs.inputs_tear_down(&mut self.cx);
         self.demands.answer_aborts(&mut self.cx);

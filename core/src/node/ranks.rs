@@ -5,7 +5,6 @@ use super::{FenceTicket, NodeCore};
 use crate::fence::{self, Contribution, FenceFailure, FenceInput};
 use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
-use crate::job::spawn::SpawnResult;
 use crate::node::event::{Action, Report};
 use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
@@ -74,7 +73,9 @@ impl NodeCore {
                     self.names.pmi_unpublish(at(rank), service, &mut self.cx);
                     self.settle();
                 }
-                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request),
+                Effect::Spawn { rank, request } => {
+                    self.spawns.pmi_spawn(at(rank), request, &mut self.cx)
+                }
                 Effect::Key {
                     rank,
                     number,
@@ -91,16 +92,6 @@ impl NodeCore {
                 }
             }
         }
-    }
-
-    /// The result of a rank's spawn request.
-    pub(super) fn pmi_spawned(&mut self, at: NodeRank, result: &SpawnResult) {
-        let Some((job, rank, server)) = self.cx.pmi_of(at) else {
-            return;
-        };
-        let mut effects = Vec::new();
-        server.spawned(rank, result, &mut effects);
-        self.pmi_effects(job, effects);
     }
 
     /// All local members have entered a barrier or ring: fence with the other nodes.

@@ -202,7 +202,9 @@ impl NodeCore {
             UpcallRequest::PushStdin { targets, data, .. } => {
                 self.inputs.push(id, &targets, &data, &mut self.cx)
             }
-            UpcallRequest::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps)),
+            UpcallRequest::Spawn { proc, infos, apps } => {
+                self.spawns.spawn(id, &proc, (&infos, apps), &mut self.cx)
+            }
             UpcallRequest::Connect { procs, infos } => {
                 self.meet(id, (Act::Connect, &procs), &infos);
             }
