@@ -25,6 +25,7 @@ mod jobs;
 mod keys;
 mod logs;
 mod losses;
+mod modex;
 pub(crate) mod names;
 mod node_context;
 mod output;
@@ -45,7 +46,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use allocations::Allocations;
-use collectives::{CollectiveState, ModexTicket};
+use collectives::CollectiveState;
 use credentials::Credentials;
 pub use credentials::Voucher;
 use demands::Demands;
@@ -60,6 +61,7 @@ use inputs::Inputs;
 use jobs::JobMember;
 pub use keys::KeyMessage;
 use keys::Keys;
+use modex::DirectModex;
 use output::Outputs;
 pub use output::{CachedOutput, OutputMessage};
 use pmi_state::PmixState;
@@ -156,7 +158,7 @@ pub struct NodeCore {
     fences: FenceEngine<FenceTicket>,
     /// Fences that have failed the job, whose ranks are looked at before it ends.
     held_fences: Vec<(FenceTicket, FenceResult)>,
-    modex: ModexEngine<ModexTicket>,
+    modex: DirectModex,
     collectives: CollectiveState,
     names: Names,
     groups: Groups,
@@ -173,8 +175,6 @@ pub struct NodeCore {
     inputs: Inputs,
     keys: Keys,
     epochs: Epochs,
-    /// The sidecar's requests for local ranks' data that wait for a direct modex.
-    modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
     demands: Demands,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
@@ -211,7 +211,7 @@ impl NodeCore {
             }
             .observed(terms.observed),
             held_fences: Vec::new(),
-            modex,
+            modex: DirectModex::new(modex),
             names: Names::new(node, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
@@ -227,7 +227,6 @@ impl NodeCore {
             inputs: Inputs::default(),
             keys: Keys::default(),
             epochs: Epochs::default(),
-            modex_requests: Vec::new(),
             demands: Demands::default(),
             registering: Vec::new(),
         })
@@ -312,7 +311,10 @@ impl NodeCore {
         }
         let failed = was_active || end != RankEnd::Code(0);
         if died || failed && self.cx.terms.survives {
-            self.tell_of_death(process, end);
+            if let Some(event) = self.cx.death(process, end) {
+                self.cx.raise(Arc::new(event));
+                self.settle();
+            }
         }
         if died {
             self.groups.raise_death(process, &mut self.cx);

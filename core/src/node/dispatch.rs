@@ -4,7 +4,7 @@ use super::NodeCore;
 use super::collectives::ModexTicket;
 use super::event::{Action, Event, PeerMessage, ToNode};
 use super::node_context::NodeEffect;
-use crate::direct_modex::{ModexInput, ModexOutput};
+use crate::direct_modex::ModexInput;
 use crate::fence::FenceInput;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
@@ -43,12 +43,18 @@ impl NodeCore {
 
     /// Carries out the effects that a service has left, before anything that follows in the event.
     pub(super) fn settle(&mut self) {
-        while let Some(effect) = self.cx.effects.pop_front() {
+        // The effects of an effect come before those that follow it.
+        for effect in std::mem::take(&mut self.cx.effects) {
             match effect {
                 NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
                 NodeEffect::Notify(event) => self.notify(&event),
-                NodeEffect::Modex(input) => self.modex(input),
+                NodeEffect::Modex(input) => self.modex.handle(input, &mut self.cx),
+                NodeEffect::FarData { to, serial, result } => {
+                    self.collectives
+                        .answer_far(to, serial, result, &mut self.cx);
+                }
             }
+            self.settle();
         }
     }
 
@@ -121,7 +127,7 @@ impl NodeCore {
                 ToNode::Allocated { ticket, result } => {
                     self.allocations.allocated(ticket, &result, &mut self.cx)
                 }
-                ToNode::Launched => self.launched(),
+                ToNode::Launched => self.direction.launched(&mut self.cx),
             },
             Event::JobOver(job) => self.job_over(job),
             Event::JobsEnded(ends) => {
@@ -201,27 +207,8 @@ impl NodeCore {
     }
 
     pub(super) fn modex(&mut self, input: ModexInput<ModexTicket>) {
-        let now = self.cx.now;
-        let mut outputs = Vec::new();
-        self.modex.handle(input, now, &mut outputs);
-        for output in outputs {
-            match output {
-                ModexOutput::Send { to, message } => {
-                    self.cx.order(Action::SendPeer {
-                        to,
-                        message: PeerMessage::Modex(message),
-                    });
-                }
-                ModexOutput::AskHost { proc } => self.ask_sidecar(proc),
-                ModexOutput::Complete { ticket, result } => match ticket {
-                    ModexTicket::Pmix(id) => self.modex_answer(id, result),
-                    ModexTicket::Far { to, serial } => {
-                        self.collectives
-                            .answer_far(to, serial, result, &mut self.cx);
-                    }
-                },
-            }
-        }
+        self.modex.handle(input, &mut self.cx);
+        self.settle();
     }
 
     /// At the head node: a message of the name server.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::node_context::NodeContext;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::collective::Act;
 use crate::fence::id::Ranks;
@@ -122,58 +123,10 @@ pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
     Some((job, Collective::Barrier { scope, tag }))
 }
 
-impl NodeCore {
-    /// `PMIx_Connect` and `PMIx_Disconnect`.
-    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
-        let Some((participants, nodes)) = self.participants(procs) else {
-            let data = (super::upcalls::local_status(infos), Vec::new());
-            let timeout = super::upcalls::timeout(infos);
-            return self
-                .collectives
-                .enter(id, (act, procs), data, timeout, &mut self.cx);
-        };
-        let kind = match act {
-            Act::Connect => Kind::Connect,
-            Act::Disconnect => Kind::Disconnect,
-            Act::Fence => Kind::Pmix,
-        };
-        let status = super::upcalls::local_status(infos);
-        let given = super::upcalls::timeout(infos);
-        let input = FenceInput::Arrive {
-            series: Series { kind, participants },
-            nodes,
-            contribution: Contribution {
-                data: Vec::new().into(),
-                collect: false,
-                status,
-            },
-            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
-            // answer must come first.
-            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
-            ticket: FenceTicket::Connect(id),
-        };
-        self.fence(input);
-    }
-
-    /// Some local members have entered a barrier or ring, and others have not.
-    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
-        let (series, nodes) = self.meeting_of(job, &collective);
-        let input = FenceInput::Begin {
-            series,
-            nodes,
-            timeout: self.cx.terms.timeout(),
-            ticket: FenceTicket::Pmi(job, collective),
-        };
-        self.fence(input);
-    }
-
+impl NodeContext {
     /// The participants of a barrier or ring, and their nodes.
     pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
-        let member = self
-            .cx
-            .jobs
-            .get(job)
-            .expect("a job with ranks in a barrier");
+        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
         if *collective == Collective::WORLD {
             return member.world.clone();
         }
@@ -186,28 +139,16 @@ impl NodeCore {
             Collective::Barrier {
                 scope: CollectiveScope::Node,
                 ..
-            } => Nodes::new([self.cx.node]),
+            } => Nodes::new([self.node]),
             _ => Some(member.world.1.clone()),
         };
         let nodes = nodes.expect("a process that entered it has a node");
         (series(&member.context.nspace, collective), nodes)
     }
 
-    /// The local ranks that are missing in a fence.
-    pub(super) fn describe(&mut self, id: FenceId, collect: bool) {
-        if self.cx.terms.survives && self.is_vacant(&id.series.participants) {
-            return self.fence(FenceInput::Vacant { id });
-        }
-        let absences = match collective_of(&id.series) {
-            Some((job, collective)) => self.absent_from(job.as_str(), &collective),
-            None => self.absent_from_pmix(&id, collect),
-        };
-        self.fence(FenceInput::Described { id, absences });
-    }
-
     /// The local processes that take part in a barrier or ring and have not entered it.
     pub(super) fn missing_from(&self, job: &str, collective: &Collective) -> Vec<NodeRank> {
-        let member = self.cx.job_named(job).map(|(_, member)| member);
+        let member = self.job_named(job).map(|(_, member)| member);
         let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
         let Some((first, server)) = server else {
             return Vec::new();
@@ -219,7 +160,7 @@ impl NodeCore {
     fn absent_from(&self, job: &str, collective: &Collective) -> Absences {
         let mut absences = Absences::default();
         for rank in self.missing_from(job, collective) {
-            if let Some((local, server)) = self.cx.pmi_seen(rank) {
+            if let Some((local, server)) = self.pmi_seen(rank) {
                 let (last, overdue) = server.state(local).whereabouts();
                 absences.add(self.absent(rank, last), overdue);
             }
@@ -230,8 +171,8 @@ impl NodeCore {
     fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> Absences {
         let mut absences = Absences::default();
         let mut here = 0;
-        for (local, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
-            let name = self.cx.name_of(self.cx.process(local));
+        for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
+            let name = self.name_of(self.process(local));
             if !id.series.participants.contains(&name) {
                 continue;
             }
@@ -246,7 +187,7 @@ impl NodeCore {
             absences.add(self.absent(local, last.to_owned()), overdue);
         }
         if absences.is_empty() && here > 0 {
-            absences.nodes.add(self.cx.node, 0);
+            absences.nodes.add(self.node, 0);
             // The first fence of all comes at once after the start, and a rank that exchanges data
             // is in the middle of it; a barrier later on may wait for work.
             absences.overdue = id.generation == 0 || collect;
@@ -255,10 +196,10 @@ impl NodeCore {
     }
 
     fn absent(&self, local: NodeRank, last: String) -> Absent {
-        let now = self.cx.now;
-        let heard = self.cx.last_contact[local.index()];
+        let now = self.now;
+        let heard = self.last_contact[local.index()];
         Absent {
-            rank: self.cx.process(local),
+            rank: self.process(local),
             last,
             idle: heard.map(|at| now.since(at)),
         }
@@ -267,7 +208,7 @@ impl NodeCore {
     /// Ranks that take part.
     fn size_of(&self, participants: &Participants) -> u32 {
         let size = |job: &str| {
-            let job = self.cx.job_named(job);
+            let job = self.job_named(job);
             job.map_or(0, |(_, member)| member.context.ranks.size())
         };
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
@@ -277,31 +218,19 @@ impl NodeCore {
         ranks.sum()
     }
 
-    /// A fence takes long: said once for the job, by the node that finds it first.
-    pub(super) fn fence_is_late(&mut self, id: &FenceId, waited: Duration, absences: Absences) {
-        let pmi = collective_of(&id.series).is_some();
-        let late = LateFence {
-            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
-            waited,
-            ranks: self.size_of(&id.series.participants),
-            absences,
-        };
-        self.cx.order(Action::Tell(FromNode::FenceLate(late)));
-    }
-
     /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
     /// entered last.
     fn fence_passed(&self, id: FenceId, nodes: u32, times: PassageTimes) -> FromNode {
         let is_pmi = collective_of(&id.series).is_some();
-        let here = (0..).map(NodeRank).zip(&self.cx.last_contact);
+        let here = (0..).map(NodeRank).zip(&self.last_contact);
         let members = here.filter(|(local, _)| {
-            let name = self.cx.name_of(self.cx.process(*local));
+            let name = self.name_of(self.process(*local));
             is_pmi && id.series.participants.contains(&name)
         });
         let last = members.max_by_key(|(_, heard)| **heard);
         FromNode::FencePassed(Box::new(FencePassage {
             ranks: self.size_of(&id.series.participants),
-            last: last.map(|(local, _)| self.cx.process(local)),
+            last: last.map(|(local, _)| self.process(local)),
             id,
             nodes,
             times,
@@ -345,6 +274,76 @@ impl NodeCore {
             (_, FenceKind::Pmix) => None,
         }
     }
+}
+
+impl NodeCore {
+    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
+        let Some((participants, nodes)) = self.cx.participants(procs) else {
+            let data = (super::upcalls::local_status(infos), Vec::new());
+            let timeout = super::upcalls::timeout(infos);
+            return self
+                .collectives
+                .enter(id, (act, procs), data, timeout, &mut self.cx);
+        };
+        let kind = match act {
+            Act::Connect => Kind::Connect,
+            Act::Disconnect => Kind::Disconnect,
+            Act::Fence => Kind::Pmix,
+        };
+        let status = super::upcalls::local_status(infos);
+        let given = super::upcalls::timeout(infos);
+        let input = FenceInput::Arrive {
+            series: Series { kind, participants },
+            nodes,
+            contribution: Contribution {
+                data: Vec::new().into(),
+                collect: false,
+                status,
+            },
+            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
+            // answer must come first.
+            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
+            ticket: FenceTicket::Connect(id),
+        };
+        self.fence(input);
+    }
+
+    /// Some local members have entered a barrier or ring, and others have not.
+    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
+        let (series, nodes) = self.cx.meeting_of(job, &collective);
+        let input = FenceInput::Begin {
+            series,
+            nodes,
+            timeout: self.cx.terms.timeout(),
+            ticket: FenceTicket::Pmi(job, collective),
+        };
+        self.fence(input);
+    }
+
+    /// The local ranks that are missing in a fence.
+    pub(super) fn describe(&mut self, id: FenceId, collect: bool) {
+        if self.cx.terms.survives && self.cx.is_vacant(&id.series.participants) {
+            return self.fence(FenceInput::Vacant { id });
+        }
+        let absences = match collective_of(&id.series) {
+            Some((job, collective)) => self.cx.absent_from(job.as_str(), &collective),
+            None => self.cx.absent_from_pmix(&id, collect),
+        };
+        self.fence(FenceInput::Described { id, absences });
+    }
+
+    /// A fence takes long: said once for the job, by the node that finds it first.
+    pub(super) fn fence_is_late(&mut self, id: &FenceId, waited: Duration, absences: Absences) {
+        let pmi = collective_of(&id.series).is_some();
+        let late = LateFence {
+            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
+            waited,
+            ranks: self.cx.size_of(&id.series.participants),
+            absences,
+        };
+        self.cx.order(Action::Tell(FromNode::FenceLate(late)));
+    }
 
     pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
         let now = self.cx.now;
@@ -370,7 +369,7 @@ impl NodeCore {
                 }
                 fence::FenceOutput::Passed { id, nodes, times } => {
                     self.cx
-                        .order(Action::Tell(self.fence_passed(id, nodes, times)));
+                        .order(Action::Tell(self.cx.fence_passed(id, nodes, times)));
                 }
                 fence::FenceOutput::Waits {
                     id,
@@ -385,12 +384,12 @@ impl NodeCore {
         if let Err(failure) = &result {
             let ranks = match &ticket {
                 FenceTicket::Pmi(job, collective) => {
-                    let (series, _) = self.meeting_of(*job, collective);
-                    self.size_of(&series.participants)
+                    let (series, _) = self.cx.meeting_of(*job, collective);
+                    self.cx.size_of(&series.participants)
                 }
                 _ => self.cx.jobs.size(),
             };
-            let cause = self.fence_cause(&ticket, ranks, failure);
+            let cause = self.cx.fence_cause(&ticket, ranks, failure);
             let late = matches!(cause, Some(Cause::FenceTimeout(_)));
             self.cx
                 .actions
@@ -414,8 +413,8 @@ impl NodeCore {
             FenceTicket::Pmi(job, collective) => {
                 self.pmi_released((job, &collective), result);
             }
-            FenceTicket::Pmix(id) => self.fence_answer(id, result),
-            FenceTicket::Connect(id) => self.connect_answer(id, result),
+            FenceTicket::Pmix(id) => self.cx.fence_answer(id, result),
+            FenceTicket::Connect(id) => self.cx.connect_answer(id, result),
             FenceTicket::Released => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::NodeCore;
+use super::raised::raise_lost_nodes;
 use crate::direct_modex::ModexInput;
 use crate::fence::FenceInput;
 use crate::groups::GroupEngine;
@@ -13,7 +14,8 @@ impl NodeCore {
     /// Requests that wait for these nodes are answered, and registered processes are notified.
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &Arc<str>) {
         self.give_up(nodes.iter().copied(), reason);
-        self.tell_of_lost_nodes(nodes);
+        raise_lost_nodes(nodes, &mut self.cx);
+        self.settle();
         self.died_with_nodes(nodes);
     }
 

@@ -1,6 +1,6 @@
 //! The context in which the parts of a node act: the time, the jobs and the local ranks, the sidecar's link, and the queue of orders.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::collectives::ModexTicket;
@@ -11,9 +11,9 @@ use super::pmi_state::PmixState;
 use super::sidecar::{SidecarLife, SidecarState};
 use super::tools::AttachedTools;
 use super::{Facts, JobContext};
-use crate::direct_modex::ModexInput;
+use crate::direct_modex::{ModexInput, ModexResult};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, Rank};
 use crate::job::proc;
 use crate::job::roster::Roster;
 use crate::pmi::server::{self as pmi, Effect};
@@ -30,6 +30,12 @@ pub(super) enum NodeEffect {
     /// A PMIx event for the processes here.
     Notify(Arc<Notification>),
     Modex(ModexInput<ModexTicket>),
+    /// Data that another launch has asked for.
+    FarData {
+        to: Nspace,
+        serial: u64,
+        result: ModexResult,
+    },
 }
 
 /// State that all parts of a node use.
@@ -59,7 +65,7 @@ pub(super) struct NodeContext {
     /// Facts about each job that no message carries.
     pub facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// Work that services have left to other parts of the node, in its order.
-    pub effects: VecDeque<NodeEffect>,
+    pub effects: Vec<NodeEffect>,
 }
 
 impl NodeContext {
@@ -82,7 +88,7 @@ impl NodeContext {
             rendezvous_epoch: 0,
             tools: AttachedTools::default(),
             facts: BTreeMap::new(),
-            effects: VecDeque::new(),
+            effects: Vec::new(),
         }
     }
 
@@ -93,7 +99,7 @@ impl NodeContext {
 
     /// Leaves work to another part of the node.
     pub(super) fn leave(&mut self, effect: NodeEffect) {
-        self.effects.push_back(effect);
+        self.effects.push(effect);
     }
 
     /// Sends a message to the name server, through the launcher.

@@ -7,11 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::NodeCore;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
-use crate::node::node_context::NodeContext;
+use crate::node::node_context::{NodeContext, NodeEffect};
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
 use crate::queries::{Heard, ProcessLife, Worst, worst};
@@ -113,42 +112,39 @@ pub(super) fn raise_job_end(job: JobNumber, heard: &BTreeMap<NodeId, Heard>, cx:
     }
 }
 
-impl NodeCore {
-    /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
-    pub(super) fn tell_of_lost_nodes(&mut self, nodes: &[NodeId]) {
-        if !self.cx.sidecar.is_offered() {
-            return;
-        }
-        let own = self.cx.node;
-        for &node in nodes.iter().filter(|node| **node != own) {
-            let processes: Vec<Proc> = self
-                .cx
-                .jobs
-                .processes_on(node)
-                .map(|process| self.cx.name_of(process))
-                .map(|name| Proc::new(&name.nspace, name.rank))
-                .collect();
-            // A node without processes concerns no client.
-            let Some(source) = processes.first().cloned() else {
-                continue;
-            };
-            let affected = processes.into_iter().map(Value::Proc).collect();
-            let mut infos = vec![
-                Info::new(keys::NODEID, Value::Uint32(node.0)),
-                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
-            ];
-            let host = self.cx.host_name(node);
-            infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
-            let affected = Array::new(affected).map(Value::Array);
-            infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
-            let event = Notification {
-                code: Status::EVENT_NODE_DOWN,
-                source,
-                range: DataRange::SESSION,
-                infos,
-            };
-            self.notify(&event);
-        }
+/// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
+pub(super) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) {
+    if !cx.sidecar.is_offered() {
+        return;
+    }
+    let own = cx.node;
+    for &node in nodes.iter().filter(|node| **node != own) {
+        let processes: Vec<Proc> = cx
+            .jobs
+            .processes_on(node)
+            .map(|process| cx.name_of(process))
+            .map(|name| Proc::new(&name.nspace, name.rank))
+            .collect();
+        // A node without processes concerns no client.
+        let Some(source) = processes.first().cloned() else {
+            continue;
+        };
+        let affected = processes.into_iter().map(Value::Proc).collect();
+        let mut infos = vec![
+            Info::new(keys::NODEID, Value::Uint32(node.0)),
+            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+        ];
+        let host = cx.host_name(node);
+        infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
+        let affected = Array::new(affected).map(Value::Array);
+        infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
+        let event = Notification {
+            code: Status::EVENT_NODE_DOWN,
+            source,
+            range: DataRange::SESSION,
+            infos,
+        };
+        cx.leave(NodeEffect::Notify(Arc::new(event)));
     }
 }
 

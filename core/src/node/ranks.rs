@@ -27,7 +27,7 @@ impl NodeCore {
                     contribution,
                 } => self.pmi_fence((job, collective), contribution),
                 Effect::Withdrawn { collective } => {
-                    let (series, _) = self.meeting_of(job, &collective);
+                    let (series, _) = self.cx.meeting_of(job, &collective);
                     self.fence(FenceInput::Withdraw { series });
                 }
                 Effect::Renew { rank, number } => {
@@ -96,7 +96,7 @@ impl NodeCore {
 
     /// All local members have entered a barrier or ring: fence with the other nodes.
     fn pmi_fence(&mut self, (job, collective): (JobNumber, Collective), contribution: Vec<u8>) {
-        let (series, nodes) = self.meeting_of(job, &collective);
+        let (series, nodes) = self.cx.meeting_of(job, &collective);
         let contribution = Contribution {
             data: contribution.into(),
             collect: true,
@@ -114,7 +114,7 @@ impl NodeCore {
 
     /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
     fn pmi_met(&mut self, job: JobNumber, collective: &Collective) {
-        let (series, nodes) = self.meeting_of(job, collective);
+        let (series, nodes) = self.cx.meeting_of(job, collective);
         let contribution = Contribution {
             data: Vec::new().into(),
             collect: false,

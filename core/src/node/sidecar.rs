@@ -11,7 +11,6 @@ mod silence;
 
 use std::time::Duration;
 
-use crate::direct_modex::ModexInput;
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::JobNumber;
@@ -22,7 +21,6 @@ use crate::node::event::{Action, Report, SidecarEnd};
 use crate::node::{NodeCore, PmixState};
 use crate::pmix::control::{Control, ControlReply, Failed, StartupStage};
 use crate::pmix::sidecar::{RequestId, SidecarEvent};
-use crate::pmix::value::Status;
 use crate::pmix::wire::WireError;
 
 /// From the start of the process until the job is registered. Loading libraries from a cold
@@ -206,7 +204,7 @@ impl NodeCore {
     pub(super) fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
         let now = self.cx.now;
         match reply {
-            ControlReply::Init(Ok(())) => self.awaits_directives(),
+            ControlReply::Init(Ok(())) => self.direction.server_started(&mut self.cx),
             ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
                 self.collectives
                     .far_registered(id, result.map(drop), &mut self.cx);
@@ -240,14 +238,8 @@ impl NodeCore {
                 self.sidecar_broken(text);
             }
             ControlReply::DirectModex(result) => {
-                let requests = &mut self.modex_requests;
-                let at = requests.iter().position(|(request, _)| *request == id);
-                let Some(at) = at else { return };
-                let (_, proc) = requests.swap_remove(at);
-                let result = result
-                    .map(std::sync::Arc::from)
-                    .map_err(|refusal| refusal.status.0);
-                self.modex(ModexInput::SidecarAnswered { proc, result });
+                self.modex.sidecar_answered(id, result, &mut self.cx);
+                self.settle();
             }
             // No process waits for the delivery of an event: its sender has continued long ago.
             ControlReply::Notify(_) => self.end_notices.answered(id),
@@ -348,10 +340,8 @@ impl NodeCore {
         self.end_notices.clear();
         self.cx.lose_tools();
         self.outputs.sidecar_lost(&mut self.cx);
-        for (_, proc) in std::mem::take(&mut self.modex_requests) {
-            let result = Err(Status::ERR_LOST_CONNECTION.0);
-            self.modex(ModexInput::SidecarAnswered { proc, result });
-        }
+        self.modex.sidecar_lost(&mut self.cx);
+        self.settle();
     }
 
     /// Whether no rank of this node needs the sidecar any more: each has finalized or ended, or was never

@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use super::logs::log;
+use super::node_context::NodeContext;
 use super::{FenceTicket, NodeCore, PmixState};
 use crate::collective::Act;
-use crate::direct_modex::{ModexFailure, ModexInput, ModexResult};
+use crate::direct_modex::{ModexFailure, ModexInput};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Kind, Nodes, Participants,
     Series,
@@ -18,12 +19,50 @@ use crate::job::allocation::Directive;
 use crate::job::proc;
 use crate::node::collectives::ModexTicket;
 use crate::node::event::{Action, Notification, Report};
-use crate::node::sidecar::SidecarState;
-use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::sidecar::{SidecarEvent, UpcallId};
 use crate::pmix::upcall::{Notice, UpcallAnswer, UpcallRequest};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
+
+impl NodeContext {
+    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
+        let mut named = Vec::with_capacity(procs.len());
+        let mut nodes = Vec::new();
+        for proc in procs {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (_, member) = self.job_named(nspace)?;
+            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
+            match rank {
+                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
+                proc::ProcRank::Wildcard => {
+                    nodes.extend(member.world.1.iter());
+                }
+            }
+            named.push((member.context.nspace.clone(), rank));
+        }
+        let participants = Participants::from_procs(named).ok()?;
+        Some((participants, Nodes::new(nodes)?))
+    }
+
+    pub(super) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
+        let answer = match result {
+            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
+            Ok(released) => UpcallAnswer::Status(Status(released.status)),
+            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
+        };
+        self.answer(id, &answer);
+    }
+
+    /// The same where no data is exchanged.
+    pub(super) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
+        let status = match result {
+            Ok(released) => Status(released.status),
+            Err(failure) => failure_status(&failure),
+        };
+        self.answer(id, &UpcallAnswer::Status(status));
+    }
+}
 
 impl NodeCore {
     pub(super) fn sidecar_events(&mut self, events: Vec<SidecarEvent>) {
@@ -81,10 +120,11 @@ impl NodeCore {
                 range,
                 infos,
             } => {
-                if code == Status::DEBUGGER_RELEASE && self.directed(&source, &infos) {
-                    return;
-                }
                 if code == Status::DEBUGGER_RELEASE {
+                    let direction = &mut self.direction;
+                    if direction.launcher_released(&source, &infos, &mut self.cx) {
+                        return;
+                    }
                     self.stopped.rank_released(&infos, &mut self.cx);
                 }
                 self.forward(Notification {
@@ -237,7 +277,7 @@ impl NodeCore {
     }
 
     fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
-        let Some((participants, nodes)) = self.participants(procs) else {
+        let Some((participants, nodes)) = self.cx.participants(procs) else {
             let data = (local_status(infos), data);
             let timeout = timeout(infos);
             return self
@@ -265,65 +305,6 @@ impl NodeCore {
             ticket,
         };
         self.fence(input);
-    }
-
-    /// The participants and the nodes that host them; `None` when they are not of this launch.
-    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
-        let mut named = Vec::with_capacity(procs.len());
-        let mut nodes = Vec::new();
-        for proc in procs {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (_, member) = self.cx.job_named(nspace)?;
-            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
-            match rank {
-                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
-                proc::ProcRank::Wildcard => {
-                    nodes.extend(member.world.1.iter());
-                }
-            }
-            named.push((member.context.nspace.clone(), rank));
-        }
-        let participants = Participants::from_procs(named).ok()?;
-        Some((participants, Nodes::new(nodes)?))
-    }
-
-    pub(super) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
-        let answer = match result {
-            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
-            Ok(released) => UpcallAnswer::Status(Status(released.status)),
-            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
-        };
-        self.cx.answer(id, &answer);
-    }
-
-    /// The same where no data is exchanged.
-    pub(super) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
-        let status = match result {
-            Ok(released) => Status(released.status),
-            Err(failure) => failure_status(&failure),
-        };
-        self.cx.answer(id, &UpcallAnswer::Status(status));
-    }
-
-    pub(super) fn modex_answer(&mut self, id: UpcallId, result: ModexResult) {
-        let answer = match result {
-            Ok(data) => UpcallAnswer::Data(data.to_vec()),
-            Err(failure) => UpcallAnswer::Status(modex_status(failure)),
-        };
-        self.cx.answer(id, &answer);
-    }
-
-    /// Another node requests a local rank's data.
-    pub(super) fn ask_sidecar(&mut self, proc: proc::Proc) {
-        if self.cx.sidecar.state != SidecarState::Ready {
-            let result = Err(Status::ERR_NOT_FOUND.0);
-            return self.modex(ModexInput::SidecarAnswered { proc, result });
-        }
-        let (nspace, rank) = (proc.nspace.clone(), proc.rank);
-        let control = Control::DirectModex { nspace, rank };
-        if let Some(id) = self.cx.control(&control) {
-            self.modex_requests.push((id, proc));
-        }
     }
 }
 

@@ -32,7 +32,7 @@ impl NodeCore {
                 waiting: now.since(since),
             };
             let absent = fences::collective_of(&id.series)
-                .map(|(job, collective)| self.missing_from(job.as_str(), &collective));
+                .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
             for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
                 let takes_part = || {
                     let name = self.cx.name_of(self.cx.process(rank));

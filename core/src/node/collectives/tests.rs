@@ -1,5 +1,6 @@
 use super::*;
 use crate::collective::CollectiveOutput;
+use crate::node::NodeCore;
 use crate::node::event::{Event, ToNode};
 use crate::node::served;
 use crate::pmix::control::serve::{self, Body};

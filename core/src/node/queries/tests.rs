@@ -1,10 +1,11 @@
+use crate::node::{Facts, JobContext, NodeCore, served};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::*;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{AppNum, GlobalRank};
 use crate::node::event::Event;
-use crate::node::{JobContext, served};
 use crate::pmix::keys;
 use crate::pmix::upcall::{AnswerParts, Notice, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, Info, Proc, Status, Value, find};
