@@ -54,6 +54,7 @@ use directed::Direction;
 pub use epochs::EpochMessage;
 use epochs::Epochs;
 pub use facts::Facts;
+use fences::Fences;
 pub use fences::Terms;
 use groups::Groups;
 pub use inputs::InputMessage;
@@ -70,7 +71,7 @@ use serde::{Deserialize, Serialize};
 pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexInput};
-use crate::fence::{self, FenceEngine, FenceResult};
+use crate::fence::{self, FenceEngine};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::debug::Debugged;
@@ -82,9 +83,8 @@ use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
 use crate::node::event::{Action, PeerMessage};
-use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
-use crate::pmix::sidecar::{UpcallCount, UpcallId};
+use crate::pmix::sidecar::UpcallCount;
 use crate::pmix::upcall::UpcallKind;
 use crate::pmix::value::Channels;
 use names::Names;
@@ -140,24 +140,10 @@ impl Placed for Arc<JobContext> {
     }
 }
 
-/// The waiters of a fence.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum FenceTicket {
-    /// The PMI ranks of this node that are in a barrier or ring.
-    Pmi(JobNumber, Collective),
-    Pmix(UpcallId),
-    /// The sidecar, for processes that become connected or are so no more.
-    Connect(UpcallId),
-    /// No waiter any more: the barrier was local to this node, and has ended.
-    Released,
-}
-
 /// One node of one launch.
 pub struct NodeCore {
     cx: NodeContext,
-    fences: FenceEngine<FenceTicket>,
-    /// Fences that have failed the job, whose ranks are looked at before it ends.
-    held_fences: Vec<(FenceTicket, FenceResult)>,
+    fences: Fences,
     modex: DirectModex,
     collectives: CollectiveState,
     names: Names,
@@ -205,12 +191,13 @@ impl NodeCore {
         modex.handle(added, Moment::default(), &mut Vec::new());
         Ok(Self {
             cx: NodeContext::new(node, terms, pmix, member),
-            fences: match terms.survives {
-                true => fences.surviving(),
-                false => fences,
-            }
-            .observed(terms.observed),
-            held_fences: Vec::new(),
+            fences: Fences::new(
+                match terms.survives {
+                    true => fences.surviving(),
+                    false => fences,
+                }
+                .observed(terms.observed),
+            ),
             modex: DirectModex::new(modex),
             names: Names::new(node, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),

@@ -47,6 +47,7 @@ impl NodeCore {
         for effect in std::mem::take(&mut self.cx.effects) {
             match effect {
                 NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
+                NodeEffect::Fence(input) => self.fence(input),
                 NodeEffect::Notify(event) => self.notify(&event),
                 NodeEffect::Modex(input) => self.modex.handle(input, &mut self.cx),
                 NodeEffect::FarData { to, serial, result } => {
@@ -157,7 +158,7 @@ impl NodeCore {
     /// When [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         [
-            self.fences.next_deadline(),
+            self.fences.engine.next_deadline(),
             self.modex.next_deadline(),
             self.names.next_deadline(),
             self.groups.engine.next_deadline(),

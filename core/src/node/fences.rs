@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use super::node_context::NodeContext;
-use super::{FenceTicket, NodeCore, PmixState};
+use super::node_context::{NodeContext, NodeEffect};
+use super::{NodeCore, PmixState};
 use crate::collective::Act;
 use crate::fence::id::Ranks;
 use crate::fence::{
-    self, Contribution, Deadline, FenceFailure, FenceId, FenceInput, FencePassage, FenceResult,
-    Kind, Nodes, Participants, PassageTimes, Series, Timeout,
+    Contribution, Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceOutput,
+    FencePassage, FenceResult, Kind, Nodes, Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
@@ -20,10 +20,22 @@ use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
 use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
 use crate::link::spawn_tree::Shape;
-use crate::node::event::{Action, FromNode, Report};
+use crate::node::event::{Action, FromNode, PeerMessage, Report};
 use crate::pmi::collective::{Collective, CollectiveScope};
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::value::{Info, Proc};
+
+/// The waiters of a fence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum FenceTicket {
+    /// The PMI ranks of this node that are in a barrier or ring.
+    Pmi(JobNumber, Collective),
+    Pmix(UpcallId),
+    /// The sidecar, for processes that become connected or are so no more.
+    Connect(UpcallId),
+    /// No waiter any more: the barrier was local to this node, and has ended.
+    Released,
+}
 
 /// How the nodes of a job meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -276,6 +288,150 @@ impl NodeContext {
     }
 }
 
+/// Fences as a node takes part in them.
+pub(super) struct Fences {
+    pub(super) engine: FenceEngine<FenceTicket>,
+    /// Fences that have failed the job, whose ranks are looked at before it ends.
+    held: Vec<(FenceTicket, FenceResult)>,
+}
+
+impl Fences {
+    pub(super) fn new(engine: FenceEngine<FenceTicket>) -> Self {
+        Self {
+            engine,
+            held: Vec::new(),
+        }
+    }
+
+    /// Executes an order of the engine.
+    pub(super) fn execute(&mut self, output: FenceOutput<FenceTicket>, cx: &mut NodeContext) {
+        match output {
+            FenceOutput::Send { to, message } => {
+                cx.order(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Fence(message),
+                });
+            }
+            FenceOutput::SendAll(message) => {
+                let message = PeerMessage::Fence(message);
+                cx.order(Action::SendEveryPeer(message));
+            }
+            FenceOutput::Complete { ticket, result } => {
+                self.ended(ticket, result, cx);
+            }
+            FenceOutput::Describe { id, collect } => {
+                self.describe(id, collect, cx);
+            }
+            FenceOutput::Passed { id, nodes, times } => {
+                let passed = cx.fence_passed(id, nodes, times);
+                cx.order(Action::Tell(passed));
+            }
+            FenceOutput::Waits {
+                id,
+                waited,
+                absences,
+            } => self.report_late(&id, waited, absences, cx),
+        }
+    }
+
+    /// The local ranks that are missing in a fence.
+    fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
+        if cx.terms.survives && cx.is_vacant(&id.series.participants) {
+            return cx.leave(NodeEffect::Fence(FenceInput::Vacant { id }));
+        }
+        let absences = match collective_of(&id.series) {
+            Some((job, collective)) => cx.absent_from(job.as_str(), &collective),
+            None => cx.absent_from_pmix(&id, collect),
+        };
+        cx.leave(NodeEffect::Fence(FenceInput::Described { id, absences }));
+    }
+
+    /// A fence takes long: said once for the job, by the node that finds it first.
+    fn report_late(
+        &self,
+        id: &FenceId,
+        waited: Duration,
+        absences: Absences,
+        cx: &mut NodeContext,
+    ) {
+        let pmi = collective_of(&id.series).is_some();
+        let late = LateFence {
+            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
+            waited,
+            ranks: cx.size_of(&id.series.participants),
+            absences,
+        };
+        cx.order(Action::Tell(FromNode::FenceLate(late)));
+    }
+
+    fn ended(&mut self, ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
+        if let Err(failure) = &result {
+            let ranks = match &ticket {
+                FenceTicket::Pmi(job, collective) => {
+                    let (series, _) = cx.meeting_of(*job, collective);
+                    cx.size_of(&series.participants)
+                }
+                _ => cx.jobs.size(),
+            };
+            let cause = cx.fence_cause(&ticket, ranks, failure);
+            let late = matches!(cause, Some(Cause::FenceTimeout(_)));
+            cx.actions
+                .extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
+            if late && cx.terms.shown {
+                return self.held.push((ticket, result));
+            }
+        }
+        answer(ticket, result, cx);
+    }
+
+    /// The launch ends: those that wait in fences that have failed it are answered.
+    pub(super) fn answer_held(&mut self, cx: &mut NodeContext) {
+        for (ticket, result) in std::mem::take(&mut self.held) {
+            answer(ticket, result, cx);
+        }
+    }
+}
+
+/// Answers those of this node that wait in a fence.
+fn answer(ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
+    match ticket {
+        FenceTicket::Pmi(job, collective) => {
+            release_pmi(job, &collective, &result, cx);
+        }
+        FenceTicket::Pmix(id) => cx.fence_answer(id, result),
+        FenceTicket::Connect(id) => cx.connect_answer(id, result),
+        FenceTicket::Released => {}
+    }
+}
+
+/// Answers the PMI ranks of this node in a barrier or ring.
+fn release_pmi(
+    job: JobNumber,
+    collective: &Collective,
+    result: &FenceResult,
+    cx: &mut NodeContext,
+) {
+    let server = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+    let Some(server) = server else { return };
+    let mut effects = Vec::new();
+    match result {
+        Ok(released) => {
+            if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
+                let error = error.to_string();
+                let cause = Cause::FenceFailed { error };
+                cx.order(Action::Report(Report::Failed(cause)));
+            }
+        }
+        Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
+        Err(failure) => {
+            let text = failure.to_string();
+            // Telling the ranks is all that is left; the job fails in any case.
+            let _ = server.released(collective, Err(&text), &mut effects);
+        }
+    }
+    cx.leave(NodeEffect::Pmi(job, effects));
+}
+
 impl NodeCore {
     /// `PMIx_Connect` and `PMIx_Disconnect`.
     pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
@@ -321,101 +477,13 @@ impl NodeCore {
         self.fence(input);
     }
 
-    /// The local ranks that are missing in a fence.
-    pub(super) fn describe(&mut self, id: FenceId, collect: bool) {
-        if self.cx.terms.survives && self.cx.is_vacant(&id.series.participants) {
-            return self.fence(FenceInput::Vacant { id });
-        }
-        let absences = match collective_of(&id.series) {
-            Some((job, collective)) => self.cx.absent_from(job.as_str(), &collective),
-            None => self.cx.absent_from_pmix(&id, collect),
-        };
-        self.fence(FenceInput::Described { id, absences });
-    }
-
-    /// A fence takes long: said once for the job, by the node that finds it first.
-    pub(super) fn fence_is_late(&mut self, id: &FenceId, waited: Duration, absences: Absences) {
-        let pmi = collective_of(&id.series).is_some();
-        let late = LateFence {
-            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
-            waited,
-            ranks: self.cx.size_of(&id.series.participants),
-            absences,
-        };
-        self.cx.order(Action::Tell(FromNode::FenceLate(late)));
-    }
-
+    /// Passes an input to the fences and carries out what follows.
     pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
-        let now = self.cx.now;
         let mut outputs = Vec::new();
-        self.fences.handle(input, now, &mut outputs);
+        self.fences.engine.handle(input, self.cx.now, &mut outputs);
         for output in outputs {
-            match output {
-                fence::FenceOutput::Send { to, message } => {
-                    self.cx.order(Action::SendPeer {
-                        to,
-                        message: super::PeerMessage::Fence(message),
-                    });
-                }
-                fence::FenceOutput::SendAll(message) => {
-                    let message = super::PeerMessage::Fence(message);
-                    self.cx.order(Action::SendEveryPeer(message));
-                }
-                fence::FenceOutput::Complete { ticket, result } => {
-                    self.fence_ended(ticket, result);
-                }
-                fence::FenceOutput::Describe { id, collect } => {
-                    self.describe(id, collect);
-                }
-                fence::FenceOutput::Passed { id, nodes, times } => {
-                    self.cx
-                        .order(Action::Tell(self.cx.fence_passed(id, nodes, times)));
-                }
-                fence::FenceOutput::Waits {
-                    id,
-                    waited,
-                    absences,
-                } => self.fence_is_late(&id, waited, absences),
-            }
-        }
-    }
-
-    fn fence_ended(&mut self, ticket: FenceTicket, result: FenceResult) {
-        if let Err(failure) = &result {
-            let ranks = match &ticket {
-                FenceTicket::Pmi(job, collective) => {
-                    let (series, _) = self.cx.meeting_of(*job, collective);
-                    self.cx.size_of(&series.participants)
-                }
-                _ => self.cx.jobs.size(),
-            };
-            let cause = self.cx.fence_cause(&ticket, ranks, failure);
-            let late = matches!(cause, Some(Cause::FenceTimeout(_)));
-            self.cx
-                .actions
-                .extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
-            if late && self.cx.terms.shown {
-                return self.held_fences.push((ticket, result));
-            }
-        }
-        self.answer_fence(ticket, result);
-    }
-
-    /// The launch ends: those that wait in fences that have failed it are answered.
-    pub(super) fn answer_held_fences(&mut self) {
-        for (ticket, result) in std::mem::take(&mut self.held_fences) {
-            self.answer_fence(ticket, result);
-        }
-    }
-
-    fn answer_fence(&mut self, ticket: FenceTicket, result: FenceResult) {
-        match ticket {
-            FenceTicket::Pmi(job, collective) => {
-                self.pmi_released((job, &collective), result);
-            }
-            FenceTicket::Pmix(id) => self.cx.fence_answer(id, result),
-            FenceTicket::Connect(id) => self.cx.connect_answer(id, result),
-            FenceTicket::Released => {}
+            self.fences.execute(output, &mut self.cx);
+            self.settle();
         }
     }
 }

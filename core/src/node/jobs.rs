@@ -150,7 +150,7 @@ impl NodeCore {
         let first = self.cx.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
         self.groups.engine.grow(nodes);
-        self.fences.of_launch(nodes);
+        self.fences.engine.of_launch(nodes);
         self.names.grow(nodes, &mut self.cx);
         self.settle();
         let reason = Arc::from("it could not join the launch");

@@ -51,7 +51,8 @@ impl NodeCore {
     /// All pending work on this node ends.
     pub(super) fn launch_ended(&mut self) {
         self.fence(FenceInput::Teardown);
-        self.answer_held_fences();
+        self.fences.answer_held(&mut self.cx);
+        self.settle();
         self.modex(ModexInput::Teardown);
         self.names.tear_down(&mut self.cx);
         self.settle();

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use super::collectives::ModexTicket;
 use super::event::{Action, FromNode, Notification, PeerMessage};
-use super::fences::Terms;
+use super::fences::{FenceTicket, Terms};
 use super::jobs::JobMember;
 use super::pmi_state::PmixState;
 use super::sidecar::{SidecarLife, SidecarState};
 use super::tools::AttachedTools;
 use super::{Facts, JobContext};
 use crate::direct_modex::{ModexInput, ModexResult};
+use crate::fence::FenceInput;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, Rank};
 use crate::job::proc;
@@ -29,6 +30,7 @@ pub(super) enum NodeEffect {
     Pmi(JobNumber, Vec<Effect>),
     /// A PMIx event for the processes here.
     Notify(Arc<Notification>),
+    Fence(FenceInput<FenceTicket>),
     Modex(ModexInput<ModexTicket>),
     /// Data that another launch has asked for.
     FarData {

@@ -1,8 +1,9 @@
 //! The PMI ranks' part of a node's core: what their server orders, barriers.
 
+use super::NodeCore;
+use super::fences::FenceTicket;
 use super::keys::Asker;
-use super::{FenceTicket, NodeCore};
-use crate::fence::{self, Contribution, FenceFailure, FenceInput};
+use crate::fence::{Contribution, FenceInput};
 use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
 use crate::node::event::{Action, Report};
@@ -128,31 +129,5 @@ impl NodeCore {
             ticket: FenceTicket::Released,
         };
         self.fence(input);
-    }
-
-    pub(super) fn pmi_released(
-        &mut self,
-        (job, collective): (JobNumber, &Collective),
-        result: fence::FenceResult,
-    ) {
-        let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
-        let Some(server) = server else { return };
-        let mut effects = Vec::new();
-        match &result {
-            Ok(released) => {
-                if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
-                    let error = error.to_string();
-                    let cause = Cause::FenceFailed { error };
-                    self.cx.order(Action::Report(Report::Failed(cause)));
-                }
-            }
-            Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
-            Err(failure) => {
-                let text = failure.to_string();
-                // Telling the ranks is all that is left; the job fails in any case.
-                let _ = server.released(collective, Err(&text), &mut effects);
-            }
-        }
-        self.pmi_effects(job, effects);
     }
 }

@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
+use super::fences::FenceTicket;
 use super::logs::log;
 use super::node_context::NodeContext;
-use super::{FenceTicket, NodeCore, PmixState};
+use super::{NodeCore, PmixState};
 use crate::collective::Act;
 use crate::direct_modex::{ModexFailure, ModexInput};
 use crate::fence::{

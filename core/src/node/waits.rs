@@ -21,7 +21,7 @@ impl NodeCore {
     /// have entered it, so until then none of them is known to wait.
     pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
-        for (id, since) in self.fences.waited_in() {
+        for (id, since) in self.fences.engine.waited_in() {
             let wait = FenceWait {
                 fence: format!(
                     "{} {} of {}",
@@ -53,6 +53,6 @@ impl NodeCore {
     /// Number of fences and barriers that were released here. Those of PMIx whose processes are all of this node are
     /// libpmix's own, and not among them.
     pub fn fences_released(&self) -> u64 {
-        self.fences.released()
+        self.fences.engine.released()
     }
 }
