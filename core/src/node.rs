@@ -25,6 +25,7 @@ mod jobs;
 mod keys;
 mod logs;
 mod losses;
+mod modex;
 pub(crate) mod names;
 mod node_context;
 mod output;
@@ -45,7 +46,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use allocations::Allocations;
-use collectives::{CollectiveState, ModexTicket};
+use collectives::CollectiveState;
 use credentials::Credentials;
 pub use credentials::Voucher;
 use demands::Demands;
@@ -53,6 +54,7 @@ use directed::Direction;
 pub use epochs::EpochMessage;
 use epochs::Epochs;
 pub use facts::Facts;
+use fences::Fences;
 pub use fences::Terms;
 use groups::Groups;
 pub use inputs::InputMessage;
@@ -60,6 +62,7 @@ use inputs::Inputs;
 use jobs::JobMember;
 pub use keys::KeyMessage;
 use keys::Keys;
+use modex::DirectModex;
 use output::Outputs;
 pub use output::{CachedOutput, OutputMessage};
 use pmi_state::PmixState;
@@ -68,7 +71,7 @@ use serde::{Deserialize, Serialize};
 pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexInput};
-use crate::fence::{self, FenceEngine, FenceResult};
+use crate::fence::{self, FenceEngine};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::debug::Debugged;
@@ -80,15 +83,15 @@ use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
 use crate::node::event::{Action, PeerMessage};
-use crate::pmi::collective::Collective;
 use crate::pmi::server::{self as pmi};
-use crate::pmix::sidecar::{UpcallCount, UpcallId};
+use crate::pmix::sidecar::UpcallCount;
 use crate::pmix::upcall::UpcallKind;
+use crate::pmix::value::Channels;
 use names::Names;
 use node_context::NodeContext;
 use spawns::Spawns;
 use stopped::Stopped;
-use tools::Tools;
+use tools::EndNotices;
 
 /// The node that stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
@@ -137,25 +140,11 @@ impl Placed for Arc<JobContext> {
     }
 }
 
-/// The waiters of a fence.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum FenceTicket {
-    /// The PMI ranks of this node that are in a barrier or ring.
-    Pmi(JobNumber, Collective),
-    Pmix(UpcallId),
-    /// The sidecar, for processes that become connected or are so no more.
-    Connect(UpcallId),
-    /// No waiter any more: the barrier was local to this node, and has ended.
-    Released,
-}
-
 /// One node of one launch.
 pub struct NodeCore {
     cx: NodeContext,
-    fences: FenceEngine<FenceTicket>,
-    /// Fences that have failed the job, whose ranks are looked at before it ends.
-    held_fences: Vec<(FenceTicket, FenceResult)>,
-    modex: ModexEngine<ModexTicket>,
+    fences: Fences,
+    modex: DirectModex,
     collectives: CollectiveState,
     names: Names,
     groups: Groups,
@@ -166,14 +155,12 @@ pub struct NodeCore {
     attributes: Vec<(&'static str, Vec<u8>)>,
     credentials: Credentials,
     outputs: Outputs,
-    tools: Tools,
+    end_notices: EndNotices,
     direction: Direction,
     stopped: Stopped,
     inputs: Inputs,
     keys: Keys,
     epochs: Epochs,
-    /// The sidecar's requests for local ranks' data that wait for a direct modex.
-    modex_requests: Vec<(crate::pmix::sidecar::RequestId, proc::Proc)>,
     demands: Demands,
     /// Requests to register spawned jobs.
     registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
@@ -204,13 +191,14 @@ impl NodeCore {
         modex.handle(added, Moment::default(), &mut Vec::new());
         Ok(Self {
             cx: NodeContext::new(node, terms, pmix, member),
-            fences: match terms.survives {
-                true => fences.surviving(),
-                false => fences,
-            }
-            .observed(terms.observed),
-            held_fences: Vec::new(),
-            modex,
+            fences: Fences::new(
+                match terms.survives {
+                    true => fences.surviving(),
+                    false => fences,
+                }
+                .observed(terms.observed),
+            ),
+            modex: DirectModex::new(modex),
             names: Names::new(node, job.ranks.nodes()),
             groups: Groups::new(node, job.ranks.nodes()),
             queries: Queries::new(node),
@@ -220,13 +208,12 @@ impl NodeCore {
             attributes: Vec::new(),
             credentials: Credentials::default(),
             outputs: Outputs::default(),
-            tools: Tools::default(),
+            end_notices: EndNotices::default(),
             direction: Direction::default(),
             stopped: Stopped::default(),
             inputs: Inputs::default(),
             keys: Keys::default(),
             epochs: Epochs::default(),
-            modex_requests: Vec::new(),
             demands: Demands::default(),
             registering: Vec::new(),
         })
@@ -249,6 +236,31 @@ impl NodeCore {
         self.stopped.let_go(&mut self.cx);
     }
 
+    /// Where answers to queries about a job come from that no message carries.
+    pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
+        self.cx.facts.insert(job, facts);
+    }
+
+    /// The jobs of the launch that have not ended, in the order of their start.
+    pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+        self.cx.running_jobs()
+    }
+
+    /// Whether this stream of a local process is not for the launcher: a tool gets it.
+    pub fn claims_output(&self, at: NodeRank, channel: Channels) -> bool {
+        self.outputs.claims(at, channel)
+    }
+
+    /// Whether another node gets output from this one.
+    pub fn has_readers(&self) -> bool {
+        self.outputs.has_readers()
+    }
+
+    /// Takes the names of the launch's nodes, for other launches and for clients of PMI.
+    pub fn name_nodes(&mut self, names: &[String]) {
+        self.collectives.name_nodes(names, &mut self.cx);
+    }
+
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.cx.link.count(kind)
@@ -265,7 +277,7 @@ impl NodeCore {
             PmixState::Connected => PmixState::Died,
             other => other,
         };
-        self.note_end(at, end, died);
+        self.queries.note_end(at, end, died);
         if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
             let mut effects = Vec::new();
             pmi.closed(local, &mut effects);
@@ -273,10 +285,11 @@ impl NodeCore {
         }
         self.names.rank_ended(process, &mut self.cx);
         self.settle();
-        self.pull_ended();
+        self.outputs.unsubscribe_ended(&mut self.cx);
         if self.cx.sidecar.is_offered() {
             let proc = self.cx.name_of(process);
-            self.groups(|engine, out| engine.rank_ended(proc, out));
+            self.groups
+                .with_engine(|engine, out| engine.rank_ended(proc, out), &mut self.cx);
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {
@@ -285,10 +298,13 @@ impl NodeCore {
         }
         let failed = was_active || end != RankEnd::Code(0);
         if died || failed && self.cx.terms.survives {
-            self.tell_of_death(process, end);
+            if let Some(event) = self.cx.death(process, end) {
+                self.cx.raise(Arc::new(event));
+                self.settle();
+            }
         }
         if died {
-            self.tell_groups_of_death(process);
+            self.groups.raise_death(process, &mut self.cx);
         }
         if failed && self.cx.terms.survives {
             self.cx

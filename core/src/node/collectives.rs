@@ -15,8 +15,9 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::job::rank_placement::RankMap;
+use crate::node::HEAD;
 use crate::node::event::{Action, PeerMessage};
-use crate::node::{HEAD, NodeCore};
+use crate::node::node_context::NodeContext;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
@@ -68,56 +69,47 @@ impl CollectiveState {
     pub(super) fn registers(&self, id: RequestId) -> bool {
         self.registering.iter().any(|(request, _)| *request == id)
     }
-}
 
-impl NodeCore {
     /// Tells how the nodes of the launch are called, for other launches and for clients of PMI.
-    pub fn name_nodes(&mut self, names: &[String]) {
-        self.collectives.names = names.into();
-        for job in (0..self.cx.jobs.count()).map(JobNumber) {
-            if let Some(server) = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut()) {
-                server.name_hosts(&self.collectives.names);
+    pub(super) fn name_nodes(&mut self, names: &[String], cx: &mut NodeContext) {
+        self.names = names.into();
+        for job in (0..cx.jobs.count()).map(JobNumber) {
+            if let Some(server) = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut()) {
+                server.name_hosts(&self.names);
             }
         }
     }
 
     /// Names of the nodes of a job: others may have joined the launch since it began.
     fn node_names(&self, ranks: &RankMap) -> Vec<String> {
-        let names = self.collectives.names.iter();
+        let names = self.names.iter();
         names.take(ranks.nodes() as usize).cloned().collect()
     }
 
     /// Processes of this node take part in something together with those of other launches.
-    pub(super) fn cross(
+    pub(super) fn enter(
         &mut self,
         id: UpcallId,
         (act, procs): (Act, &[Proc]),
         (status, data): (i32, Vec<u8>),
         timeout: Option<Duration>,
+        cx: &mut NodeContext,
     ) {
         let Some(members) = members(procs) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Processes of other launches are unknown until they are connected.
         let is_known = |nspace: &Nspace| {
-            self.cx.job_named(nspace.as_str()).is_some() || self.collectives.known.contains(nspace)
+            cx.job_named(nspace.as_str()).is_some() || self.known.contains(nspace)
         };
-        let own = self.own_part(&members);
+        let own = self.own_part(&members, cx);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
-        if !own.nodes.contains(&self.cx.node) || act != Act::Connect && !all_known {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        if !own.nodes.contains(&cx.node) || act != Act::Connect && !all_known {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         let key = (act, members.clone());
-        self.collectives
-            .waiting
-            .entry(key)
-            .or_default()
-            .push_back(id);
-        let timeout = self.cx.terms.timeout_or(timeout);
+        self.waiting.entry(key).or_default().push_back(id);
+        let timeout = cx.terms.timeout_or(timeout);
         let message = CollectiveMessage::Arrive {
             act,
             members,
@@ -125,15 +117,15 @@ impl NodeCore {
             data,
             timeout: timeout.map(|timeout| timeout.after),
         };
-        self.send_collective(HEAD, message);
+        self.send(HEAD, message, cx);
     }
 
     /// This launch's part in what these do together.
-    fn own_part(&self, members: &Members) -> Own {
+    fn own_part(&self, members: &Members, cx: &NodeContext) -> Own {
         let mut nodes = BTreeSet::new();
         let mut jobs: Vec<Description> = Vec::new();
         for (nspace, rank) in members {
-            let Some((_, member)) = self.cx.job_named(nspace.as_str()) else {
+            let Some((_, member)) = cx.job_named(nspace.as_str()) else {
                 continue;
             };
             let job = &member.context;
@@ -154,16 +146,21 @@ impl NodeCore {
         Own { nodes, jobs }
     }
 
-    fn send_collective(&mut self, to: NodeId, message: CollectiveMessage) {
-        if to == self.cx.node {
-            return self.collective_message(to, message);
+    fn send(&mut self, to: NodeId, message: CollectiveMessage, cx: &mut NodeContext) {
+        if to == cx.node {
+            return self.peer_message(to, message, cx);
         }
         let message = PeerMessage::Collective(message);
-        self.cx.order(Action::SendPeer { to, message });
+        cx.order(Action::SendPeer { to, message });
     }
 
-    pub(super) fn collective_message(&mut self, from: NodeId, message: CollectiveMessage) {
-        let now = self.cx.now;
+    pub(super) fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: CollectiveMessage,
+        cx: &mut NodeContext,
+    ) {
+        let now = cx.now;
         match message {
             CollectiveMessage::Arrive {
                 act,
@@ -171,41 +168,47 @@ impl NodeCore {
                 status,
                 data,
                 timeout,
-            } if self.cx.node == HEAD => {
-                let own = self.own_part(&members);
+            } if cx.node == HEAD => {
+                let own = self.own_part(&members, cx);
                 let deadline = timeout.map(|timeout| now + timeout);
-                self.with_hub(|hub, out| {
-                    hub.arrive((act, members), own, (from, status, data), deadline, out);
-                });
+                self.with_hub(
+                    |hub, out| {
+                        hub.arrive((act, members), own, (from, status, data), deadline, out);
+                    },
+                    cx,
+                );
             }
-            CollectiveMessage::Registered { key, result } if self.cx.node == HEAD => {
-                self.with_hub(|hub, out| {
-                    hub.registered(&key, from, result, out);
-                });
+            CollectiveMessage::Registered { key, result } if cx.node == HEAD => {
+                self.with_hub(
+                    |hub, out| {
+                        hub.registered(&key, from, result, out);
+                    },
+                    cx,
+                );
             }
-            CollectiveMessage::Fetch { serial, proc } if self.cx.node == HEAD => {
-                self.collectives.last += 1;
-                let number = self.collectives.last;
+            CollectiveMessage::Fetch { serial, proc } if cx.node == HEAD => {
+                self.last += 1;
+                let number = self.last;
                 let to = proc.nspace.clone();
                 let asked = (from, serial, to.clone());
-                self.collectives.fetches.insert(number, asked);
+                self.fetches.insert(number, asked);
                 let serial = number;
-                self.relay(to, &Packet::Fetch { serial, proc });
+                self.relay(to, &Packet::Fetch { serial, proc }, cx);
             }
             CollectiveMessage::Register { key, jobs } if from == HEAD => {
-                self.register_far(key, &jobs);
+                self.register_far(key, &jobs, cx);
             }
-            CollectiveMessage::Forget { jobs } if from == HEAD => self.forget_far(&jobs),
+            CollectiveMessage::Forget { jobs } if from == HEAD => self.forget_far(&jobs, cx),
             CollectiveMessage::Release { key, outcome } if from == HEAD => {
-                self.collective_ended(key, outcome);
+                self.collective_ended(key, outcome, cx);
             }
             CollectiveMessage::Fetched { serial, result } if from == HEAD => {
-                if let Some((id, _)) = self.collectives.fetching.remove(&serial) {
+                if let Some((id, _)) = self.fetching.remove(&serial) {
                     let answer = match result {
                         Ok(data) => UpcallAnswer::Data(data),
                         Err(status) => UpcallAnswer::Status(Status(status)),
                     };
-                    self.cx.answer(id, &answer);
+                    cx.answer(id, &answer);
                 }
             }
             // Not to this node, or not from that one.
@@ -214,81 +217,76 @@ impl NodeCore {
     }
 
     /// libpmix requests the data of a process of another launch.
-    pub(super) fn fetch_far(&mut self, id: UpcallId, proc: &Proc, timeout: Option<Duration>) {
-        let now = self.cx.now;
+    pub(super) fn fetch_far(
+        &mut self,
+        id: UpcallId,
+        proc: &Proc,
+        timeout: Option<Duration>,
+        cx: &mut NodeContext,
+    ) {
+        let now = cx.now;
         let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
         let Some((nspace, proc::ProcRank::One(rank))) = named else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        if !self.collectives.known.contains(&nspace) {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        if !self.known.contains(&nspace) {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
-        self.collectives.last += 1;
-        let serial = self.collectives.last;
+        self.last += 1;
+        let serial = self.last;
         let until = timeout.map(|timeout| now + timeout);
-        self.collectives.fetching.insert(serial, (id, until));
+        self.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);
         let message = CollectiveMessage::Fetch { serial, proc };
-        self.send_collective(HEAD, message);
+        self.send(HEAD, message, cx);
     }
 
-    fn collective_ended(&mut self, key: Key, outcome: Outcome) {
+    fn collective_ended(&mut self, key: Key, outcome: Outcome, cx: &mut NodeContext) {
         let act = key.act;
         let named = (key.act, key.members);
-        let waiting = self.collectives.waiting.get_mut(&named);
+        let waiting = self.waiting.get_mut(&named);
         let id = waiting.and_then(VecDeque::pop_front);
-        if self
-            .collectives
-            .waiting
-            .get(&named)
-            .is_some_and(VecDeque::is_empty)
-        {
-            self.collectives.waiting.remove(&named);
+        if self.waiting.get(&named).is_some_and(VecDeque::is_empty) {
+            self.waiting.remove(&named);
         }
         let Some(id) = id else { return };
         let answer = match outcome {
             Ok((0, data)) if act == Act::Fence => UpcallAnswer::Data(data),
             Ok((status, _)) | Err(status) => UpcallAnswer::Status(Status(status)),
         };
-        self.cx.answer(id, &answer);
+        cx.answer(id, &answer);
     }
 
     /// A node of this launch is gone for good.
-    pub(super) fn collectives_node_lost(&mut self, node: NodeId) {
+    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
         let lost = Status::ERR_LOST_CONNECTION.0;
         if node == HEAD {
-            return self.collectives_tear_down();
+            return self.tear_down(cx);
         }
-        self.with_hub(|hub, out| hub.node_lost(node, lost, out));
+        self.with_hub(|hub, out| hub.node_lost(node, lost, out), cx);
     }
 
-    pub(super) fn collectives_tick(&mut self) {
-        let now = self.cx.now;
+    pub(super) fn tick(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
         let timeout = Status::ERR_TIMEOUT.0;
-        self.with_hub(|hub, out| hub.tick(now, timeout, out));
-        let fetching = self.collectives.fetching.iter();
+        self.with_hub(|hub, out| hub.tick(now, timeout, out), cx);
+        let fetching = self.fetching.iter();
         let late = fetching.filter(|(_, (_, until))| until.is_some_and(|until| until <= now));
         let late: Vec<(u64, UpcallId)> = late.map(|(serial, (id, _))| (*serial, *id)).collect();
         for (serial, id) in late {
-            self.collectives.fetching.remove(&serial);
-            self.cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
+            self.fetching.remove(&serial);
+            cx.answer(id, &UpcallAnswer::Status(Status::ERR_TIMEOUT));
         }
     }
 
     /// The launch ends: all waiting requests fail.
-    pub(super) fn collectives_tear_down(&mut self) {
-        let waiting = std::mem::take(&mut self.collectives.waiting);
-        let fetching = std::mem::take(&mut self.collectives.fetching);
+    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let fetching = std::mem::take(&mut self.fetching);
         let waiting = waiting.into_values().flatten();
         let fetching = fetching.into_values().map(|(id, _)| id);
         for id in waiting.chain(fetching) {
-            self.cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
+            cx.answer(id, &UpcallAnswer::Status(Status::ERR_LOST_CONNECTION));
         }
     }
 }

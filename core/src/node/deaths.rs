@@ -2,6 +2,7 @@
 //! completes without them.
 
 use super::NodeCore;
+use super::node_context::NodeContext;
 use crate::fence::id::Ranks;
 use crate::fence::{FenceInput, Participants};
 use crate::job::ids::{GlobalRank, NodeId};
@@ -33,26 +34,28 @@ impl NodeCore {
             let processes: Vec<GlobalRank> = self.cx.jobs.processes_on(node).collect();
             for process in processes {
                 self.died(process);
-                if let Some(event) = self.death(process, WITH_ITS_NODE) {
+                if let Some(event) = self.cx.death(process, WITH_ITS_NODE) {
                     self.notify(&event);
                 }
             }
         }
     }
+}
 
+impl NodeContext {
     /// Whether none of the participants of a fence that live here is left.
     pub(super) fn is_vacant(&self, participants: &Participants) -> bool {
         participants.entries().all(|(nspace, ranks)| {
-            let Some((job, member)) = self.cx.job_named(nspace.as_str()) else {
+            let Some((job, member)) = self.job_named(nspace.as_str()) else {
                 return true;
             };
-            let here = member.context.ranks.ranks_on(self.cx.node);
+            let here = member.context.ranks.ranks_on(self.node);
             let takes_part = |rank: &crate::job::ids::Rank| match ranks {
                 Ranks::All => true,
                 Ranks::Runs(runs) => runs.iter().any(|run| (run.first..=run.last).contains(rank)),
             };
             let mut members = here.filter(takes_part);
-            members.all(|rank| self.cx.ended.contains(&self.cx.jobs.global(job, rank)))
+            members.all(|rank| self.ended.contains(&self.jobs.global(job, rank)))
         })
     }
 }

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use super::node_context::NodeContext;
 use super::spawns::said;
 use super::{JobContext, NodeCore};
 use crate::job::debug::Director;
@@ -51,26 +52,33 @@ impl NodeCore {
         first.expect("there is always a first job").context = context;
         self.start_sidecar(std::slice::from_ref(register));
     }
+}
 
+impl Direction {
     /// The server runs, and has no job yet: tells the tool, if it is to attach.
-    pub(super) fn awaits_directives(&mut self) {
-        if !matches!(self.direction, Direction::Awaited { attach: true }) {
+    pub(super) fn server_started(&self, cx: &mut NodeContext) {
+        if !matches!(self, Direction::Awaited { attach: true }) {
             return;
         }
         // The job's name: an event whose source is the server comes back.
-        let source = Proc::new(&self.cx.launch().nspace, Rank(0));
+        let source = Proc::new(&cx.launch().nspace, Rank(0));
         let control = Control::Notify {
             code: Status::LAUNCHER_READY,
             source,
             range: DataRange::SESSION,
             infos: vec![Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true))],
         };
-        self.cx.control(&control);
+        cx.control(&control);
     }
 
     /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
-    pub(super) fn directed(&mut self, source: &Proc, infos: &[Info]) -> bool {
-        let Direction::Awaited { attach } = self.direction else {
+    pub(super) fn launcher_released(
+        &mut self,
+        source: &Proc,
+        infos: &[Info],
+        cx: &mut NodeContext,
+    ) -> bool {
+        let Direction::Awaited { attach } = *self else {
             return false;
         };
         let directives = find(infos, keys::LAUNCH_DIRECTIVES);
@@ -80,23 +88,23 @@ impl NodeCore {
                 return false;
             }
             // The server has connected to it, and libpmix does not report that.
-            self.tools.attach(source, &mut self.cx);
+            cx.attach_tool(source);
         }
-        self.direction = Direction::Given(source.clone());
+        *self = Direction::Given(source.clone());
         let said = match directives {
             Some(Value::Infos(infos)) => infos.iter().map(said).collect(),
             _ => Vec::new(),
         };
-        self.cx.order(Action::Tell(FromNode::Directed(said)));
+        cx.order(Action::Tell(FromNode::Directed(said)));
         true
     }
 
     /// All ranks of the first job run: notifies the tool that directs the launch.
-    pub(super) fn launched(&mut self) {
-        let Direction::Given(tool) = &self.direction else {
+    pub(super) fn launched(&self, cx: &mut NodeContext) {
+        let Direction::Given(tool) = self else {
             return;
         };
-        let job = &self.cx.launch().nspace;
+        let job = &cx.launch().nspace;
         let control = Control::Notify {
             code: Status::LAUNCH_COMPLETE,
             source: Proc::new(job, ProcRank(0)),
@@ -107,6 +115,6 @@ impl NodeCore {
                 Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
             ],
         };
-        self.cx.control(&control);
+        cx.control(&control);
     }
 }

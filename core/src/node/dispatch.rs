@@ -3,11 +3,13 @@
 use super::NodeCore;
 use super::collectives::ModexTicket;
 use super::event::{Action, Event, PeerMessage, ToNode};
-use crate::direct_modex::{ModexInput, ModexOutput};
+use super::node_context::NodeEffect;
+use crate::direct_modex::ModexInput;
 use crate::fence::FenceInput;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
 use crate::names::request::Requester;
+use crate::node::raised::raise_job_start;
 use crate::pmix::value::{Proc, Status};
 use crate::rendezvous::message::FromRendezvous;
 
@@ -31,6 +33,7 @@ impl NodeCore {
         );
         std::mem::swap(&mut self.cx.actions, actions);
         let result = part(self);
+        self.settle();
         if let Some(error) = self.cx.unsent.take() {
             self.sidecar_broken(error);
         }
@@ -40,8 +43,19 @@ impl NodeCore {
 
     /// Carries out the effects that a service has left, before anything that follows in the event.
     pub(super) fn settle(&mut self) {
-        while let Some((job, effects)) = self.cx.pmi_effects.pop_front() {
-            self.pmi_effects(job, effects);
+        // The effects of an effect come before those that follow it.
+        for effect in std::mem::take(&mut self.cx.effects) {
+            match effect {
+                NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
+                NodeEffect::Fence(input) => self.fence(input),
+                NodeEffect::Notify(event) => self.notify(&event),
+                NodeEffect::Modex(input) => self.modex.handle(input, &mut self.cx),
+                NodeEffect::FarData { to, serial, result } => {
+                    self.collectives
+                        .answer_far(to, serial, result, &mut self.cx);
+                }
+            }
+            self.settle();
         }
     }
 
@@ -69,7 +83,7 @@ impl NodeCore {
                 }
             }
             Event::RankStarted { rank, pid } => {
-                self.rank_started(rank, pid);
+                self.queries.rank_started(rank, pid);
                 self.stopped.started_stopped(rank, &mut self.cx);
             }
             Event::Fed { number, rank, fed } => self.inputs.fed((number, rank), fed, &mut self.cx),
@@ -78,7 +92,7 @@ impl NodeCore {
                 rank,
                 channel,
                 bytes,
-            } => self.output(rank, channel, bytes),
+            } => self.outputs.pass_output(rank, channel, bytes, &mut self.cx),
             Event::ControlReceived(bytes) => {
                 let events = self.cx.link.on_control_bytes(bytes);
                 self.sidecar_replied(events);
@@ -92,33 +106,50 @@ impl NodeCore {
             Event::SidecarEnded { how, end } => self.sidecar_ended(how, end),
             Event::Peer { from, message } => self.peer_message(from, message),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            Event::StartsKnown(asked) => self.starts_known(asked),
+            Event::StartsKnown(asked) => self.queries.starts_known(asked, &mut self.cx),
             Event::Weighed {
                 asked,
                 server,
                 processes,
-            } => self.weighed(asked, server, &processes),
+            } => self
+                .queries
+                .weighed(asked, server, &processes, &mut self.cx),
             Event::Told(told) => match told {
                 ToNode::Rendezvous(message) => self.rendezvous_said(message),
                 ToNode::RendezvousLost => self.rendezvous_lost(),
-                ToNode::Spawned { ticket, result } => self.spawned(ticket, &result),
+                ToNode::Spawned { ticket, result } => {
+                    let was_waiting = self.spawns.spawned(ticket, &result, &mut self.cx);
+                    self.settle();
+                    if let (true, Ok(nspace)) = (was_waiting, &result) {
+                        self.outputs.job_announced(nspace, &mut self.cx);
+                        raise_job_start(nspace, &mut self.cx);
+                    }
+                }
                 ToNode::Allocated { ticket, result } => {
                     self.allocations.allocated(ticket, &result, &mut self.cx)
                 }
-                ToNode::Launched => self.launched(),
+                ToNode::Launched => self.direction.launched(&mut self.cx),
             },
             Event::JobOver(job) => self.job_over(job),
-            Event::JobsEnded(ends) => self.tell_tools_of_ends(ends),
+            Event::JobsEnded(ends) => {
+                if !self.cx.tools.is_empty() && self.cx.sidecar.is_ready() {
+                    self.outputs.notify_kept_ends(true, &mut self.cx);
+                    self.end_notices.send(ends, &mut self.cx);
+                }
+            }
             Event::LaunchEnded => self.launch_ended(),
             Event::Tick => {
                 self.fence(FenceInput::Tick);
                 self.modex(ModexInput::Tick);
                 self.names.tick(&mut self.cx);
                 self.settle();
-                self.groups(|engine, out| engine.tick(now, out));
-                self.collectives_tick();
-                self.ask_nodes(|engine, out| engine.tick(now, out));
-                self.tell_kept_ends(false);
+                self.groups
+                    .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
+                self.collectives.tick(&mut self.cx);
+                self.queries
+                    .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
+                self.settle();
+                self.outputs.notify_kept_ends(false, &mut self.cx);
                 self.sidecar_tick();
             }
         }
@@ -127,7 +158,7 @@ impl NodeCore {
     /// When [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         [
-            self.fences.next_deadline(),
+            self.fences.engine.next_deadline(),
             self.modex.next_deadline(),
             self.names.next_deadline(),
             self.groups.engine.next_deadline(),
@@ -154,13 +185,12 @@ impl NodeCore {
             PeerMessage::Modex(message) => {
                 self.modex(ModexInput::Message { from, message });
             }
-            PeerMessage::Store(message) => {
-                self.names.peer_message(from, message, &mut self.cx);
-                self.settle();
+            PeerMessage::Store(message) => self.names.peer_message(from, message, &mut self.cx),
+            PeerMessage::Group(message) => self.groups.peer_message(from, message, &mut self.cx),
+            PeerMessage::Collective(message) => {
+                self.collectives.peer_message(from, message, &mut self.cx)
             }
-            PeerMessage::Group(message) => self.group_message(from, message),
-            PeerMessage::Collective(message) => self.collective_message(from, message),
-            PeerMessage::Query(message) => self.query_message(from, message),
+            PeerMessage::Query(message) => self.queries.peer_message(from, message, &mut self.cx),
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
                 self.stopped.node_stopped(from, &event, &mut self.cx);
             }
@@ -170,37 +200,16 @@ impl NodeCore {
                     self.died(process);
                 }
             }
-            PeerMessage::Output(message) => self.output_message(from, message),
-            PeerMessage::Key(message) => {
-                self.keys.peer_message(from, message, &mut self.cx);
-                self.settle();
-            }
+            PeerMessage::Output(message) => self.outputs.peer_message(from, message, &mut self.cx),
+            PeerMessage::Key(message) => self.keys.peer_message(from, message, &mut self.cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
             PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
         }
     }
 
     pub(super) fn modex(&mut self, input: ModexInput<ModexTicket>) {
-        let now = self.cx.now;
-        let mut outputs = Vec::new();
-        self.modex.handle(input, now, &mut outputs);
-        for output in outputs {
-            match output {
-                ModexOutput::Send { to, message } => {
-                    self.cx.order(Action::SendPeer {
-                        to,
-                        message: PeerMessage::Modex(message),
-                    });
-                }
-                ModexOutput::AskHost { proc } => self.ask_sidecar(proc),
-                ModexOutput::Complete { ticket, result } => match ticket {
-                    ModexTicket::Pmix(id) => self.modex_answer(id, result),
-                    ModexTicket::Far { to, serial } => {
-                        self.answer_far(to, serial, result);
-                    }
-                },
-            }
-        }
+        self.modex.handle(input, &mut self.cx);
+        self.settle();
     }
 
     /// At the head node: a message of the name server.
@@ -213,9 +222,9 @@ impl NodeCore {
                 self.settle();
             }
             FromRendezvous::Relayed { from, body } => {
-                self.crossed(&from, &body);
+                self.collectives.launch_message(&from, &body, &mut self.cx);
             }
-            FromRendezvous::Gone(jobs) => self.jobs_gone(Some(&jobs)),
+            FromRendezvous::Gone(jobs) => self.collectives.jobs_gone(Some(&jobs), &mut self.cx),
         }
     }
 
@@ -224,13 +233,13 @@ impl NodeCore {
         self.cx.rendezvous_epoch += 1;
         self.names.shared_lost(&mut self.cx);
         self.settle();
-        self.jobs_gone(None);
+        self.collectives.jobs_gone(None, &mut self.cx);
     }
 
     /// A tool that is attached here. It is one of the launch's session, and of no job.
     pub(super) fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
         Some(Requester {
-            proc: self.tool_named(name)?,
+            proc: self.cx.tools.name_of(name)?,
             node: self.cx.node,
             user: self.cx.launch().user,
             app: AppNum(0),

@@ -64,7 +64,7 @@ impl NodeCore {
     }
 
     fn next_epoch(&mut self) -> u64 {
-        let epoch = self.fences.epoch().saturating_add(1);
+        let epoch = self.fences.engine.epoch().saturating_add(1);
         self.fence(FenceInput::Renew { epoch });
         epoch
     }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::NodeCore;
+use super::node_context::NodeContext;
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
@@ -30,40 +31,34 @@ impl NodeCore {
             .rank
             .rank()
             .is_none_or(|_| self.cx.local_of(&event.source).is_some())
-            || self.tools.knows(&event.source);
+            || self.cx.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
-            self.groups_hear(&event);
+            self.groups.observe(&event, &mut self.cx);
+            self.settle();
             self.cx.carry(&Arc::new(event));
         }
     }
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification) {
-        self.groups_hear(event);
+        self.groups.observe(event, &mut self.cx);
+        self.settle();
         if event.code == Status::DEBUGGER_RELEASE {
             self.stopped.rank_released(&event.infos, &mut self.cx);
         }
-        if !self.keeps_end(event) {
+        if !self.outputs.keeps_end(event, &mut self.cx) {
             self.cx.notify_now(event);
         }
     }
+}
 
-    /// A rank of this node died between init and finalize: if the job continues, processes that
-    /// registered for it are notified.
-    pub(super) fn tell_of_death(&mut self, process: GlobalRank, end: RankEnd) {
-        if let Some(event) = self.death(process, end) {
-            let event = Arc::new(event);
-            self.cx.carry(&event);
-            self.notify(&event);
-        }
-    }
-
+impl NodeContext {
     /// The event that a process has died; `None` where the job does not go on.
     pub(super) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
-        if !self.cx.terms.tolerant || !self.cx.sidecar.is_offered() {
+        if !self.terms.tolerant || !self.sidecar.is_offered() {
             return None;
         }
-        let name = self.cx.name_of(process);
+        let name = self.name_of(process);
         let proc = Proc::new(&name.nspace, name.rank);
         let code = match end {
             RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,

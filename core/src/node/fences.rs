@@ -6,11 +6,13 @@
 
 use std::time::Duration;
 
-use super::{FenceTicket, NodeCore, PmixState};
+use super::node_context::{NodeContext, NodeEffect};
+use super::{NodeCore, PmixState};
+use crate::collective::Act;
 use crate::fence::id::Ranks;
 use crate::fence::{
-    self, Deadline, FenceFailure, FenceId, FenceInput, FencePassage, FenceResult, Kind, Nodes,
-    Participants, PassageTimes, Series, Timeout,
+    Contribution, Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceOutput,
+    FencePassage, FenceResult, Kind, Nodes, Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
@@ -18,8 +20,22 @@ use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::ProcRank;
 use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
 use crate::link::spawn_tree::Shape;
-use crate::node::event::{Action, FromNode, Report};
+use crate::node::event::{Action, FromNode, PeerMessage, Report};
 use crate::pmi::collective::{Collective, CollectiveScope};
+use crate::pmix::sidecar::UpcallId;
+use crate::pmix::value::{Info, Proc};
+
+/// The waiters of a fence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum FenceTicket {
+    /// The PMI ranks of this node that are in a barrier or ring.
+    Pmi(JobNumber, Collective),
+    Pmix(UpcallId),
+    /// The sidecar, for processes that become connected or are so no more.
+    Connect(UpcallId),
+    /// No waiter any more: the barrier was local to this node, and has ended.
+    Released,
+}
 
 /// How the nodes of a job meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -119,26 +135,10 @@ pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
     Some((job, Collective::Barrier { scope, tag }))
 }
 
-impl NodeCore {
-    /// Some local members have entered a barrier or ring, and others have not.
-    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
-        let (series, nodes) = self.meeting_of(job, &collective);
-        let input = FenceInput::Begin {
-            series,
-            nodes,
-            timeout: self.cx.terms.timeout(),
-            ticket: FenceTicket::Pmi(job, collective),
-        };
-        self.fence(input);
-    }
-
+impl NodeContext {
     /// The participants of a barrier or ring, and their nodes.
     pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
-        let member = self
-            .cx
-            .jobs
-            .get(job)
-            .expect("a job with ranks in a barrier");
+        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
         if *collective == Collective::WORLD {
             return member.world.clone();
         }
@@ -151,28 +151,16 @@ impl NodeCore {
             Collective::Barrier {
                 scope: CollectiveScope::Node,
                 ..
-            } => Nodes::new([self.cx.node]),
+            } => Nodes::new([self.node]),
             _ => Some(member.world.1.clone()),
         };
         let nodes = nodes.expect("a process that entered it has a node");
         (series(&member.context.nspace, collective), nodes)
     }
 
-    /// The local ranks that are missing in a fence.
-    pub(super) fn describe(&mut self, id: FenceId, collect: bool) {
-        if self.cx.terms.survives && self.is_vacant(&id.series.participants) {
-            return self.fence(FenceInput::Vacant { id });
-        }
-        let absences = match collective_of(&id.series) {
-            Some((job, collective)) => self.absent_from(job.as_str(), &collective),
-            None => self.absent_from_pmix(&id, collect),
-        };
-        self.fence(FenceInput::Described { id, absences });
-    }
-
     /// The local processes that take part in a barrier or ring and have not entered it.
     pub(super) fn missing_from(&self, job: &str, collective: &Collective) -> Vec<NodeRank> {
-        let member = self.cx.job_named(job).map(|(_, member)| member);
+        let member = self.job_named(job).map(|(_, member)| member);
         let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
         let Some((first, server)) = server else {
             return Vec::new();
@@ -184,7 +172,7 @@ impl NodeCore {
     fn absent_from(&self, job: &str, collective: &Collective) -> Absences {
         let mut absences = Absences::default();
         for rank in self.missing_from(job, collective) {
-            if let Some((local, server)) = self.cx.pmi_seen(rank) {
+            if let Some((local, server)) = self.pmi_seen(rank) {
                 let (last, overdue) = server.state(local).whereabouts();
                 absences.add(self.absent(rank, last), overdue);
             }
@@ -195,8 +183,8 @@ impl NodeCore {
     fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> Absences {
         let mut absences = Absences::default();
         let mut here = 0;
-        for (local, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
-            let name = self.cx.name_of(self.cx.process(local));
+        for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
+            let name = self.name_of(self.process(local));
             if !id.series.participants.contains(&name) {
                 continue;
             }
@@ -211,7 +199,7 @@ impl NodeCore {
             absences.add(self.absent(local, last.to_owned()), overdue);
         }
         if absences.is_empty() && here > 0 {
-            absences.nodes.add(self.cx.node, 0);
+            absences.nodes.add(self.node, 0);
             // The first fence of all comes at once after the start, and a rank that exchanges data
             // is in the middle of it; a barrier later on may wait for work.
             absences.overdue = id.generation == 0 || collect;
@@ -220,10 +208,10 @@ impl NodeCore {
     }
 
     fn absent(&self, local: NodeRank, last: String) -> Absent {
-        let now = self.cx.now;
-        let heard = self.cx.last_contact[local.index()];
+        let now = self.now;
+        let heard = self.last_contact[local.index()];
         Absent {
-            rank: self.cx.process(local),
+            rank: self.process(local),
             last,
             idle: heard.map(|at| now.since(at)),
         }
@@ -232,7 +220,7 @@ impl NodeCore {
     /// Ranks that take part.
     fn size_of(&self, participants: &Participants) -> u32 {
         let size = |job: &str| {
-            let job = self.cx.job_named(job);
+            let job = self.job_named(job);
             job.map_or(0, |(_, member)| member.context.ranks.size())
         };
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
@@ -242,31 +230,19 @@ impl NodeCore {
         ranks.sum()
     }
 
-    /// A fence takes long: said once for the job, by the node that finds it first.
-    pub(super) fn fence_is_late(&mut self, id: &FenceId, waited: Duration, absences: Absences) {
-        let pmi = collective_of(&id.series).is_some();
-        let late = LateFence {
-            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
-            waited,
-            ranks: self.size_of(&id.series.participants),
-            absences,
-        };
-        self.cx.order(Action::Tell(FromNode::FenceLate(late)));
-    }
-
     /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
     /// entered last.
     fn fence_passed(&self, id: FenceId, nodes: u32, times: PassageTimes) -> FromNode {
         let is_pmi = collective_of(&id.series).is_some();
-        let here = (0..).map(NodeRank).zip(&self.cx.last_contact);
+        let here = (0..).map(NodeRank).zip(&self.last_contact);
         let members = here.filter(|(local, _)| {
-            let name = self.cx.name_of(self.cx.process(*local));
+            let name = self.name_of(self.process(*local));
             is_pmi && id.series.participants.contains(&name)
         });
         let last = members.max_by_key(|(_, heard)| **heard);
         FromNode::FencePassed(Box::new(FencePassage {
             ranks: self.size_of(&id.series.participants),
-            last: last.map(|(local, _)| self.cx.process(local)),
+            last: last.map(|(local, _)| self.process(local)),
             id,
             nodes,
             times,
@@ -310,78 +286,204 @@ impl NodeCore {
             (_, FenceKind::Pmix) => None,
         }
     }
+}
 
-    pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
-        let now = self.cx.now;
-        let mut outputs = Vec::new();
-        self.fences.handle(input, now, &mut outputs);
-        for output in outputs {
-            match output {
-                fence::FenceOutput::Send { to, message } => {
-                    self.cx.order(Action::SendPeer {
-                        to,
-                        message: super::PeerMessage::Fence(message),
-                    });
-                }
-                fence::FenceOutput::SendAll(message) => {
-                    let message = super::PeerMessage::Fence(message);
-                    self.cx.order(Action::SendEveryPeer(message));
-                }
-                fence::FenceOutput::Complete { ticket, result } => {
-                    self.fence_ended(ticket, result);
-                }
-                fence::FenceOutput::Describe { id, collect } => {
-                    self.describe(id, collect);
-                }
-                fence::FenceOutput::Passed { id, nodes, times } => {
-                    self.cx
-                        .order(Action::Tell(self.fence_passed(id, nodes, times)));
-                }
-                fence::FenceOutput::Waits {
-                    id,
-                    waited,
-                    absences,
-                } => self.fence_is_late(&id, waited, absences),
-            }
+/// Fences as a node takes part in them.
+pub(super) struct Fences {
+    pub(super) engine: FenceEngine<FenceTicket>,
+    /// Fences that have failed the job, whose ranks are looked at before it ends.
+    held: Vec<(FenceTicket, FenceResult)>,
+}
+
+impl Fences {
+    pub(super) fn new(engine: FenceEngine<FenceTicket>) -> Self {
+        Self {
+            engine,
+            held: Vec::new(),
         }
     }
 
-    fn fence_ended(&mut self, ticket: FenceTicket, result: FenceResult) {
+    /// Executes an order of the engine.
+    pub(super) fn execute(&mut self, output: FenceOutput<FenceTicket>, cx: &mut NodeContext) {
+        match output {
+            FenceOutput::Send { to, message } => {
+                cx.order(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Fence(message),
+                });
+            }
+            FenceOutput::SendAll(message) => {
+                let message = PeerMessage::Fence(message);
+                cx.order(Action::SendEveryPeer(message));
+            }
+            FenceOutput::Complete { ticket, result } => {
+                self.ended(ticket, result, cx);
+            }
+            FenceOutput::Describe { id, collect } => {
+                self.describe(id, collect, cx);
+            }
+            FenceOutput::Passed { id, nodes, times } => {
+                let passed = cx.fence_passed(id, nodes, times);
+                cx.order(Action::Tell(passed));
+            }
+            FenceOutput::Waits {
+                id,
+                waited,
+                absences,
+            } => self.report_late(&id, waited, absences, cx),
+        }
+    }
+
+    /// The local ranks that are missing in a fence.
+    fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
+        if cx.terms.survives && cx.is_vacant(&id.series.participants) {
+            return cx.leave(NodeEffect::Fence(FenceInput::Vacant { id }));
+        }
+        let absences = match collective_of(&id.series) {
+            Some((job, collective)) => cx.absent_from(job.as_str(), &collective),
+            None => cx.absent_from_pmix(&id, collect),
+        };
+        cx.leave(NodeEffect::Fence(FenceInput::Described { id, absences }));
+    }
+
+    /// A fence takes long: said once for the job, by the node that finds it first.
+    fn report_late(
+        &self,
+        id: &FenceId,
+        waited: Duration,
+        absences: Absences,
+        cx: &mut NodeContext,
+    ) {
+        let pmi = collective_of(&id.series).is_some();
+        let late = LateFence {
+            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
+            waited,
+            ranks: cx.size_of(&id.series.participants),
+            absences,
+        };
+        cx.order(Action::Tell(FromNode::FenceLate(late)));
+    }
+
+    fn ended(&mut self, ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
         if let Err(failure) = &result {
             let ranks = match &ticket {
                 FenceTicket::Pmi(job, collective) => {
-                    let (series, _) = self.meeting_of(*job, collective);
-                    self.size_of(&series.participants)
+                    let (series, _) = cx.meeting_of(*job, collective);
+                    cx.size_of(&series.participants)
                 }
-                _ => self.cx.jobs.size(),
+                _ => cx.jobs.size(),
             };
-            let cause = self.fence_cause(&ticket, ranks, failure);
+            let cause = cx.fence_cause(&ticket, ranks, failure);
             let late = matches!(cause, Some(Cause::FenceTimeout(_)));
-            self.cx
-                .actions
+            cx.actions
                 .extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
-            if late && self.cx.terms.shown {
-                return self.held_fences.push((ticket, result));
+            if late && cx.terms.shown {
+                return self.held.push((ticket, result));
             }
         }
-        self.answer_fence(ticket, result);
+        answer(ticket, result, cx);
     }
 
     /// The launch ends: those that wait in fences that have failed it are answered.
-    pub(super) fn answer_held_fences(&mut self) {
-        for (ticket, result) in std::mem::take(&mut self.held_fences) {
-            self.answer_fence(ticket, result);
+    pub(super) fn answer_held(&mut self, cx: &mut NodeContext) {
+        for (ticket, result) in std::mem::take(&mut self.held) {
+            answer(ticket, result, cx);
         }
     }
+}
 
-    fn answer_fence(&mut self, ticket: FenceTicket, result: FenceResult) {
-        match ticket {
-            FenceTicket::Pmi(job, collective) => {
-                self.pmi_released((job, &collective), result);
+/// Answers those of this node that wait in a fence.
+fn answer(ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
+    match ticket {
+        FenceTicket::Pmi(job, collective) => {
+            release_pmi(job, &collective, &result, cx);
+        }
+        FenceTicket::Pmix(id) => cx.fence_answer(id, result),
+        FenceTicket::Connect(id) => cx.connect_answer(id, result),
+        FenceTicket::Released => {}
+    }
+}
+
+/// Answers the PMI ranks of this node in a barrier or ring.
+fn release_pmi(
+    job: JobNumber,
+    collective: &Collective,
+    result: &FenceResult,
+    cx: &mut NodeContext,
+) {
+    let server = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+    let Some(server) = server else { return };
+    let mut effects = Vec::new();
+    match result {
+        Ok(released) => {
+            if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
+                let error = error.to_string();
+                let cause = Cause::FenceFailed { error };
+                cx.order(Action::Report(Report::Failed(cause)));
             }
-            FenceTicket::Pmix(id) => self.fence_answer(id, result),
-            FenceTicket::Connect(id) => self.connect_answer(id, result),
-            FenceTicket::Released => {}
+        }
+        Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
+        Err(failure) => {
+            let text = failure.to_string();
+            // Telling the ranks is all that is left; the job fails in any case.
+            let _ = server.released(collective, Err(&text), &mut effects);
+        }
+    }
+    cx.leave(NodeEffect::Pmi(job, effects));
+}
+
+impl NodeCore {
+    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
+        let Some((participants, nodes)) = self.cx.participants(procs) else {
+            let data = (super::upcalls::local_status(infos), Vec::new());
+            let timeout = super::upcalls::timeout(infos);
+            return self
+                .collectives
+                .enter(id, (act, procs), data, timeout, &mut self.cx);
+        };
+        let kind = match act {
+            Act::Connect => Kind::Connect,
+            Act::Disconnect => Kind::Disconnect,
+            Act::Fence => Kind::Pmix,
+        };
+        let status = super::upcalls::local_status(infos);
+        let given = super::upcalls::timeout(infos);
+        let input = FenceInput::Arrive {
+            series: Series { kind, participants },
+            nodes,
+            contribution: Contribution {
+                data: Vec::new().into(),
+                collect: false,
+                status,
+            },
+            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
+            // answer must come first.
+            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
+            ticket: FenceTicket::Connect(id),
+        };
+        self.fence(input);
+    }
+
+    /// Some local members have entered a barrier or ring, and others have not.
+    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
+        let (series, nodes) = self.cx.meeting_of(job, &collective);
+        let input = FenceInput::Begin {
+            series,
+            nodes,
+            timeout: self.cx.terms.timeout(),
+            ticket: FenceTicket::Pmi(job, collective),
+        };
+        self.fence(input);
+    }
+
+    /// Passes an input to the fences and carries out what follows.
+    pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
+        let mut outputs = Vec::new();
+        self.fences.engine.handle(input, self.cx.now, &mut outputs);
+        for output in outputs {
+            self.fences.execute(output, &mut self.cx);
+            self.settle();
         }
     }
 }

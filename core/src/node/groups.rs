@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::NodeCore;
+use super::node_context::NodeContext;
 use super::upcalls::timeout;
 use crate::fence::Participants;
 use crate::fence::id::Ranks;
@@ -61,43 +61,38 @@ impl Groups {
     }
 }
 
-impl NodeCore {
-    pub(super) fn group(
+impl Groups {
+    pub(super) fn request(
         &mut self,
         id: UpcallId,
         (op, name): (GroupOp, Text),
         procs: &[Proc],
         infos: Vec<Info>,
+        cx: &mut NodeContext,
     ) {
-        let now = self.cx.now;
+        let now = cx.now;
         if infos.iter().any(has_local_cid) && self.libpmix_is_before(SESSIONS_SINCE) {
-            return self.refuse_sessions(id);
+            return self.refuse_sessions(id, cx);
         }
         if procs.is_empty() || find(&infos, keys::GROUP_BOOTSTRAP).is_some() {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         }
-        let added = match self.added_here(&infos) {
+        let added = match self.added_here(&infos, cx) {
             Ok(added) => added,
-            Err(status) => return self.cx.answer(id, &UpcallAnswer::Status(status)),
+            Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
         };
-        let Some(mut members) = self.cx.members(procs) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+        let Some(mut members) = cx.members(procs) else {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Others are none of the node's then, and do not call.
         let local_only = is_set(&infos, keys::GROUP_LOCAL_ONLY);
-        let home = |member| self.cx.jobs.node_of(member);
-        members.retain(|member| !local_only || home(*member) == Some(self.cx.node));
-        let placement = self.placement(members);
+        let home = |member| cx.jobs.node_of(member);
+        members.retain(|member| !local_only || home(*member) == Some(cx.node));
+        let placement = self.placement(members, cx);
         let named = placement.members.iter();
         let named = named.map(|proc| (proc.nspace, proc::ProcRank::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let key = GroupKey {
             operation: match op {
@@ -126,9 +121,12 @@ impl NodeCore {
             id,
             key: key.clone(),
         };
-        self.groups(|engine, out| {
-            engine.arrive(key, (placement, offer), ticket, now, out);
-        });
+        self.with_engine(
+            |engine, out| {
+                engine.arrive(key, (placement, offer), ticket, now, out);
+            },
+            cx,
+        );
     }
 
     /// libpmix 4.2 also has its own timer, which corrupts the server when it fires: it is
@@ -141,30 +139,34 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn group_message(&mut self, from: NodeId, message: GroupMessage) {
-        let now = self.cx.now;
+    pub(super) fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: GroupMessage,
+        cx: &mut NodeContext,
+    ) {
+        let now = cx.now;
         let placement = match &message {
-            GroupMessage::Arrive { key, .. } if !self.groups.engine.is_open(key) => {
-                self.placed(key)
-            }
+            GroupMessage::Arrive { key, .. } if !self.engine.is_open(key) => self.placed(key, cx),
             _ => None,
         };
-        self.groups(|engine, out| {
-            engine.message(from, message, placement, now, out);
-        });
+        self.with_engine(
+            |engine, out| {
+                engine.message(from, message, placement, now, out);
+            },
+            cx,
+        );
     }
 
     /// Where these processes are.
-    fn placement(&self, members: Vec<GlobalRank>) -> Placement {
-        let homes = members
-            .iter()
-            .filter_map(|member| self.cx.jobs.node_of(*member));
+    fn placement(&self, members: Vec<GlobalRank>, cx: &NodeContext) -> Placement {
+        let homes = members.iter().filter_map(|member| cx.jobs.node_of(*member));
         let homes: Arc<[NodeId]> = homes.collect();
         let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
         Placement {
             members: members
                 .into_iter()
-                .map(|member| self.cx.name_of(member))
+                .map(|member| cx.name_of(member))
                 .collect(),
             homes,
             nodes: nodes.into_iter().collect(),
@@ -172,10 +174,10 @@ impl NodeCore {
     }
 
     /// Where the members of an operation are; `None` if some are not of this launch.
-    fn placed(&self, key: &GroupKey) -> Option<Placement> {
+    fn placed(&self, key: &GroupKey, cx: &NodeContext) -> Option<Placement> {
         let mut members = Vec::new();
         for (nspace, ranks) in key.members.entries() {
-            let (job, member) = self.cx.job_named(nspace.as_str())?;
+            let (job, member) = cx.job_named(nspace.as_str())?;
             let size = member.context.ranks.size();
             let listed: Vec<u32> = match ranks {
                 Ranks::All => (0..size).collect(),
@@ -190,34 +192,34 @@ impl NodeCore {
             members.extend(
                 listed
                     .into_iter()
-                    .map(|rank| self.cx.jobs.global(job, Rank(rank))),
+                    .map(|rank| cx.jobs.global(job, Rank(rank))),
             );
         }
-        Some(self.placement(members))
+        Some(self.placement(members, cx))
     }
 
     /// Does something with the engine and carries out what follows.
-    pub(super) fn groups(
+    pub(super) fn with_engine(
         &mut self,
         what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<GroupOutput<Ticket>>),
+        cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
-        what(&mut self.groups.engine, &mut outputs);
+        what(&mut self.engine, &mut outputs);
         for output in outputs {
             match output {
-                GroupOutput::Send { to, message } => self.cx.order(Action::SendPeer {
+                GroupOutput::Send { to, message } => cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Group(message),
                 }),
                 GroupOutput::SendAll(message) => {
-                    self.cx
-                        .order(Action::SendEveryPeer(PeerMessage::Group(message)));
+                    cx.order(Action::SendEveryPeer(PeerMessage::Group(message)));
                 }
                 GroupOutput::Complete { ticket, result } => {
                     if let Ok(released) = &result {
                         self.follow(ticket.key, released);
                     }
-                    self.cx.answer(ticket.id, &group_answer(result));
+                    cx.answer(ticket.id, &group_answer(result));
                 }
             }
         }
@@ -225,7 +227,7 @@ impl NodeCore {
 
     /// Whether the server's libpmix is known to be of an earlier major version.
     fn libpmix_is_before(&self, major: u32) -> bool {
-        let first = version(&self.groups.libpmix).and_then(|text| text.split('.').next());
+        let first = version(&self.libpmix).and_then(|text| text.split('.').next());
         first
             .and_then(|first| first.parse::<u32>().ok())
             .is_some_and(|first| first < major)
@@ -233,19 +235,17 @@ impl NodeCore {
 
     /// Open MPI 5 creates a communicator for a session's group, and reads the answer of an older
     /// server for something else: it is given one in which it finds the refusal.
-    fn refuse_sessions(&mut self, id: UpcallId) {
-        if !std::mem::replace(&mut self.groups.warned, true) {
+    fn refuse_sessions(&mut self, id: UpcallId, cx: &mut NodeContext) {
+        if !std::mem::replace(&mut self.warned, true) {
             let text = format!(
                 "the program uses MPI sessions, which libpmix {} cannot serve; give wireup one of \
                  version {SESSIONS_SINCE} or later (--libpmix)",
-                version(&self.groups.libpmix).unwrap_or("of an old version"),
+                version(&self.libpmix).unwrap_or("of an old version"),
             );
-            self.cx
-                .order(Action::Report(Report::SidecarWarning { text }));
+            cx.order(Action::Report(Report::SidecarWarning { text }));
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
-        self.cx
-            .answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
+        cx.answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
     }
 }
 

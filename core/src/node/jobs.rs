@@ -139,7 +139,7 @@ impl NodeCore {
                 self.registering.extend(id.map(|id| (id, job)));
             }
         }
-        self.forward_job(job);
+        self.outputs.job_added(job, &mut self.cx);
         Ok(job)
     }
 
@@ -150,7 +150,7 @@ impl NodeCore {
         let first = self.cx.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
         self.groups.engine.grow(nodes);
-        self.fences.of_launch(nodes);
+        self.fences.engine.of_launch(nodes);
         self.names.grow(nodes, &mut self.cx);
         self.settle();
         let reason = Arc::from("it could not join the launch");
@@ -176,7 +176,7 @@ impl NodeCore {
         self.registering.retain(|(request, _)| *request != id);
         let report = match result {
             Ok(env) => {
-                self.note_server(&env);
+                self.queries.note_server(&env);
                 Report::SidecarReady { job, env }
             }
             Err(refusal) => Report::JobRefused {
@@ -196,7 +196,7 @@ impl NodeCore {
             return;
         }
         if job == JobNumber(0) {
-            return self.ask_for_end(job);
+            return self.queries.ask_for_end(job, &mut self.cx);
         }
         member.pmi = None;
         let nspace = member.context.nspace.clone();
@@ -204,9 +204,10 @@ impl NodeCore {
             nspace: nspace.clone(),
         };
         self.modex(removed);
-        self.early_over(job);
-        self.forget_output(job);
-        self.ask_for_end(job);
+        self.outputs.drop_unannounced(job, &mut self.cx);
+        self.outputs.forget_job(job, &mut self.cx);
+        self.queries.ask_for_end(job, &mut self.cx);
+        self.settle();
         // The rest of its output may be on its way to processes here.
         if self.cx.sidecar.is_ready() && !self.outputs.is_asking() {
             self.cx.control(&Control::DeregisterJob { nspace });
@@ -215,7 +216,7 @@ impl NodeCore {
 
     /// The processes on this node of all jobs that have not ended.
     pub fn running_here(&self) -> Vec<Proc> {
-        let running = self.running_jobs();
+        let running = self.cx.running_jobs();
         let procs = running.flat_map(|(_, job)| {
             let ranks = job.ranks.ranks_on(self.cx.node);
             ranks.map(|rank| Proc::new(&job.nspace, rank))

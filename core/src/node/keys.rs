@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::node_context::NodeContext;
+use super::node_context::{NodeContext, NodeEffect};
 use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
 use crate::node::event::{Action, PeerMessage};
 use crate::pmi::effect::{KeyAnswer, Wanted};
@@ -117,7 +117,7 @@ impl Keys {
         };
         let mut effects = Vec::new();
         server.key_answer((rank, number), answer, &mut effects);
-        cx.pmi_effects.push_back((job, effects));
+        cx.leave(NodeEffect::Pmi(job, effects));
     }
 
     pub(super) fn peer_message(&mut self, from: NodeId, message: KeyMessage, cx: &mut NodeContext) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::NodeCore;
+use super::raised::raise_lost_nodes;
 use crate::direct_modex::ModexInput;
 use crate::fence::FenceInput;
 use crate::groups::GroupEngine;
@@ -13,7 +14,8 @@ impl NodeCore {
     /// Requests that wait for these nodes are answered, and registered processes are notified.
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &Arc<str>) {
         self.give_up(nodes.iter().copied(), reason);
-        self.tell_of_lost_nodes(nodes);
+        raise_lost_nodes(nodes, &mut self.cx);
+        self.settle();
         self.died_with_nodes(nodes);
     }
 
@@ -30,33 +32,40 @@ impl NodeCore {
                 reason: Arc::clone(&reason),
             };
             self.modex(lost);
-            self.groups(|engine, out| engine.node_lost(node, out));
+            self.groups
+                .with_engine(|engine, out| engine.node_lost(node, out), &mut self.cx);
             self.cx.lost.insert(node);
-            self.ask_nodes(|engine, out| engine.node_lost(node, out));
+            self.queries
+                .with_engine(|engine, out| engine.node_lost(node, out), &mut self.cx);
+            self.settle();
             self.names.node_lost(node, &mut self.cx);
             self.settle();
-            self.outputs_node_lost(node);
+            self.outputs.node_lost(node, &mut self.cx);
             self.inputs.inputs_node_lost(node, &mut self.cx);
             self.keys.node_lost(node, &mut self.cx);
             self.settle();
-            self.collectives_node_lost(node);
+            self.collectives.node_lost(node, &mut self.cx);
         }
     }
 
     /// All pending work on this node ends.
     pub(super) fn launch_ended(&mut self) {
         self.fence(FenceInput::Teardown);
-        self.answer_held_fences();
+        self.fences.answer_held(&mut self.cx);
+        self.settle();
         self.modex(ModexInput::Teardown);
         self.names.tear_down(&mut self.cx);
         self.settle();
-        self.collectives_tear_down();
-        self.spawns_tear_down();
+        self.collectives.tear_down(&mut self.cx);
+        self.spawns.tear_down(&mut self.cx);
         self.allocations.tear_down(&mut self.cx);
         self.inputs.inputs_tear_down(&mut self.cx);
         self.demands.answer_aborts(&mut self.cx);
-        self.groups(GroupEngine::tear_down);
-        self.ask_nodes(QueryEngine::tear_down);
+        self.groups
+            .with_engine(GroupEngine::tear_down, &mut self.cx);
+        self.queries
+            .with_engine(QueryEngine::tear_down, &mut self.cx);
+        self.settle();
         self.stop_sidecar();
     }
 }

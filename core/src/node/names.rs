@@ -10,7 +10,7 @@
 
 mod pmix;
 
-use super::node_context::NodeContext;
+use super::node_context::{NodeContext, NodeEffect};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
@@ -320,7 +320,7 @@ impl Names {
         };
         let mut effects = Vec::new();
         server.name_answer(local, answer, &mut effects);
-        cx.pmi_effects.push_back((job, effects));
+        cx.leave(NodeEffect::Pmi(job, effects));
     }
 }
 

@@ -1,16 +1,20 @@
 //! The context in which the parts of a node act: the time, the jobs and the local ranks, the sidecar's link, and the queue of orders.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::JobContext;
+use super::collectives::ModexTicket;
 use super::event::{Action, FromNode, Notification, PeerMessage};
-use super::fences::Terms;
+use super::fences::{FenceTicket, Terms};
 use super::jobs::JobMember;
 use super::pmi_state::PmixState;
 use super::sidecar::{SidecarLife, SidecarState};
+use super::tools::AttachedTools;
+use super::{Facts, JobContext};
+use crate::direct_modex::{ModexInput, ModexResult};
+use crate::fence::FenceInput;
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, Rank};
 use crate::job::proc;
 use crate::job::roster::Roster;
 use crate::pmi::server::{self as pmi, Effect};
@@ -19,6 +23,22 @@ use crate::pmix::sidecar::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, ProcRank};
 use crate::rendezvous::message::ToRendezvous;
+
+/// Work that a service leaves to another part of the node. The dispatcher passes it on before anything that follows in the event.
+pub(super) enum NodeEffect {
+    /// Effects of a job's PMI server.
+    Pmi(JobNumber, Vec<Effect>),
+    /// A PMIx event for the processes here.
+    Notify(Arc<Notification>),
+    Fence(FenceInput<FenceTicket>),
+    Modex(ModexInput<ModexTicket>),
+    /// Data that another launch has asked for.
+    FarData {
+        to: Nspace,
+        serial: u64,
+        result: ModexResult,
+    },
+}
 
 /// State that all parts of a node use.
 pub(super) struct NodeContext {
@@ -43,8 +63,11 @@ pub(super) struct NodeContext {
     pub lost: BTreeSet<NodeId>,
     /// Number of name servers that the launch has lost: a message to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
-    /// Effects of the PMI servers of jobs that are not carried out yet, in their order.
-    pub pmi_effects: VecDeque<(JobNumber, Vec<Effect>)>,
+    pub tools: AttachedTools,
+    /// Facts about each job that no message carries.
+    pub facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
+    /// Work that services have left to other parts of the node, in its order.
+    pub effects: Vec<NodeEffect>,
 }
 
 impl NodeContext {
@@ -65,13 +88,20 @@ impl NodeContext {
             ended: BTreeSet::new(),
             lost: BTreeSet::new(),
             rendezvous_epoch: 0,
-            pmi_effects: VecDeque::new(),
+            tools: AttachedTools::default(),
+            facts: BTreeMap::new(),
+            effects: Vec::new(),
         }
     }
 
     /// Appends an order to those of the event.
     pub(super) fn order(&mut self, action: Action) {
         self.actions.push(action);
+    }
+
+    /// Leaves work to another part of the node.
+    pub(super) fn leave(&mut self, effect: NodeEffect) {
+        self.effects.push(effect);
     }
 
     /// Sends a message to the name server, through the launcher.
@@ -116,6 +146,17 @@ impl NodeContext {
     pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
         let mut jobs = self.jobs.jobs().rev();
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
+    }
+
+    /// The jobs of the launch that have not ended, in the order of their start.
+    pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+        let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
+        running.map(|(number, job)| (number, &job.context))
+    }
+
+    /// The name of a node, if it is known.
+    pub(super) fn host_name(&self, node: NodeId) -> Option<&str> {
+        self.facts.get(&JobNumber(0))?.host(node)
     }
 
     /// PMI server of a process, and the place of the process in it.
@@ -193,6 +234,12 @@ impl NodeContext {
         self.actions.extend(answer.map(Action::SendUpcall));
     }
 
+    /// Raises an event on all nodes.
+    pub(super) fn raise(&mut self, event: Arc<Notification>) {
+        self.carry(&event);
+        self.leave(NodeEffect::Notify(event));
+    }
+
     /// Sends an event to all other nodes.
     pub(super) fn carry(&mut self, event: &Arc<Notification>) {
         let message = PeerMessage::Notify(Arc::clone(event));
@@ -200,9 +247,9 @@ impl NodeContext {
     }
 
     /// Has the sidecar notify the clients of this node.
-    pub(super) fn notify_now(&mut self, event: &Notification) {
+    pub(super) fn notify_now(&mut self, event: &Notification) -> Option<RequestId> {
         if self.sidecar.state != SidecarState::Ready {
-            return;
+            return None;
         }
         let control = Control::Notify {
             code: event.code,
@@ -210,6 +257,6 @@ impl NodeContext {
             range: event.range,
             infos: event.infos.clone(),
         };
-        self.control(&control);
+        self.control(&control)
     }
 }

@@ -20,7 +20,8 @@ pub use kept::CachedOutput;
 use kept::Kept;
 use serde::{Deserialize, Serialize};
 
-use super::{NodeCore, PmixState};
+use super::PmixState;
+use super::node_context::NodeContext;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use crate::job::octets;
@@ -113,118 +114,130 @@ impl Outputs {
     }
 }
 
-impl NodeCore {
+impl Outputs {
     /// Whether this stream of a local process has a subscriber.
     #[cfg(test)]
     fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
-        let mut readers = self.outputs.readers.values();
+        let mut readers = self.readers.values();
         readers.any(|reader| reader.wants.contains(&(at, channel.0)))
     }
 
     /// Whether this stream of a local process is not for the launcher: a tool gets it.
-    pub fn claims_output(&self, at: NodeRank, channel: Channels) -> bool {
-        let mut readers = self.outputs.readers.values();
+    pub(super) fn claims(&self, at: NodeRank, channel: Channels) -> bool {
+        let mut readers = self.readers.values();
         readers.any(|reader| reader.claims.contains(&(at, channel.0)))
     }
 
     /// Whether another node gets output from this one.
-    pub fn has_readers(&self) -> bool {
-        let mut readers = self.outputs.readers.values();
+    pub(super) fn has_readers(&self) -> bool {
+        let mut readers = self.readers.values();
         readers.any(|reader| !reader.wants.is_empty())
     }
 
     /// An unknown local process subscribes to output of others, or unsubscribes.
-    pub(super) fn pull(&mut self, procs: &[Proc], infos: &[Info], channels: Channels) {
+    pub(super) fn subscribe(
+        &mut self,
+        procs: &[Proc],
+        infos: &[Info],
+        channels: Channels,
+        cx: &mut NodeContext,
+    ) {
         if !matches!(find(infos, keys::IOF_STOP), None | Some(Value::Bool(false))) {
-            self.outputs.pulls = self.outputs.pulls.saturating_sub(1);
-            if self.outputs.pulls == 0 {
-                self.pull_nothing();
+            self.pulls = self.pulls.saturating_sub(1);
+            if self.pulls == 0 {
+                self.unsubscribe_all(cx);
             }
             return;
         }
-        self.outputs.pulls += 1;
+        self.pulls += 1;
         let mut by_node = BTreeMap::<NodeId, Vec<GlobalRank>>::new();
         // There is no answer that could report unknown processes.
-        let members = self.cx.members(procs).unwrap_or_default();
+        let members = cx.members(procs).unwrap_or_default();
         let streams = STREAMS.into_iter().filter(|stream| channels.has(*stream));
         let streams: Vec<Channels> = streams.collect();
         self.await_output(members.iter().copied(), &streams);
         for process in members {
-            if let Some(node) = self.cx.jobs.node_of(process) {
+            if let Some(node) = cx.jobs.node_of(process) {
                 by_node.entry(node).or_default().push(process);
             }
         }
         for (to, processes) in by_node {
-            self.outputs.asked.insert(to);
+            self.asked.insert(to);
             let message = OutputMessage::Want {
                 processes,
                 channels,
                 cached: CachedOutput::wanted(infos),
             };
-            self.send_output(to, message);
+            self.send(to, message, cx);
         }
     }
 
     /// No local process is subscribed any more.
-    fn pull_nothing(&mut self) {
-        self.outputs.pulls = 0;
-        self.outputs.awaited.clear();
-        self.tell_kept_ends(true);
-        for to in std::mem::take(&mut self.outputs.asked) {
-            self.send_output(to, OutputMessage::WantNothing);
+    fn unsubscribe_all(&mut self, cx: &mut NodeContext) {
+        self.pulls = 0;
+        self.awaited.clear();
+        self.notify_kept_ends(true, cx);
+        for to in std::mem::take(&mut self.asked) {
+            self.send(to, OutputMessage::WantNothing, cx);
         }
     }
 
     /// Removes subscriptions of processes that have ended.
-    pub(super) fn pull_ended(&mut self) {
-        let gone = self.tools.is_empty() && !self.cx.pmix.contains(&PmixState::Connected);
-        if self.outputs.is_asking() && gone {
-            self.pull_nothing();
+    pub(super) fn unsubscribe_ended(&mut self, cx: &mut NodeContext) {
+        let gone = cx.tools.is_empty() && !cx.pmix.contains(&PmixState::Connected);
+        if self.is_asking() && gone {
+            self.unsubscribe_all(cx);
         }
     }
 
     /// The sidecar serves no client any more.
-    pub(super) fn outputs_lost(&mut self) {
-        for (_, delivery) in std::mem::take(&mut self.outputs.delivering) {
-            self.taken(delivery);
+    pub(super) fn sidecar_lost(&mut self, cx: &mut NodeContext) {
+        for (_, delivery) in std::mem::take(&mut self.delivering) {
+            self.taken(delivery, cx);
         }
-        while let Some(job) = self.outputs.early.keys().next().copied() {
-            self.drop_early(job);
+        while let Some(job) = self.early.keys().next().copied() {
+            self.drop_kept(job, cx);
         }
-        self.pull_nothing();
+        self.unsubscribe_all(cx);
     }
 
     /// A node is lost: removes its subscriptions and pending pieces.
-    pub(super) fn outputs_node_lost(&mut self, node: NodeId) {
-        self.outputs.asked.remove(&node);
-        let jobs = &self.cx.jobs;
+    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
+        self.asked.remove(&node);
+        let jobs = &cx.jobs;
         let there = |process| jobs.node_of(process) == Some(node);
-        self.outputs.awaited.retain(|(process, _)| !there(*process));
-        self.outputs.readers.remove(&node);
-        self.release_output();
+        self.awaited.retain(|(process, _)| !there(*process));
+        self.readers.remove(&node);
+        self.release(cx);
     }
 
     /// Something was read of a stream; nothing when it has ended.
-    pub(super) fn output(&mut self, at: NodeRank, channel: Channels, bytes: &[u8]) {
+    pub(super) fn pass_output(
+        &mut self,
+        at: NodeRank,
+        channel: Channels,
+        bytes: &[u8],
+        cx: &mut NodeContext,
+    ) {
         let stream = (at, channel.0);
-        self.outputs.kept.add(stream, bytes);
-        let readers = self.outputs.readers.iter();
+        self.kept.add(stream, bytes);
+        let readers = self.readers.iter();
         let readers = readers.filter(|(_, reader)| reader.wants.contains(&stream));
         let readers: Vec<NodeId> = readers.map(|(node, _)| *node).collect();
         for to in readers {
-            self.pass_on(to, stream, bytes.to_vec());
+            self.pass_on(to, stream, bytes.to_vec(), cx);
         }
     }
 
     /// Passes a piece of a local stream on to a node that wants it.
-    fn pass_on(&mut self, to: NodeId, stream: Stream, bytes: Vec<u8>) {
+    fn pass_on(&mut self, to: NodeId, stream: Stream, bytes: Vec<u8>, cx: &mut NodeContext) {
         let (rank, channel) = (stream.0, Channels(stream.1));
-        if let Some(reader) = self.outputs.readers.get_mut(&to) {
+        if let Some(reader) = self.readers.get_mut(&to) {
             let ahead = reader.ahead.entry(stream).or_default();
             *ahead += bytes.len();
-            if *ahead >= AHEAD && self.outputs.held.insert(stream) {
+            if *ahead >= AHEAD && self.held.insert(stream) {
                 let held = true;
-                self.cx.order(Action::HoldOutput {
+                cx.order(Action::HoldOutput {
                     rank,
                     channel,
                     held,
@@ -235,82 +248,87 @@ impl NodeCore {
                 reader.claims.remove(&stream);
             }
         }
-        let process = self.cx.process(rank);
+        let process = cx.process(rank);
         let message = OutputMessage::Output {
             process,
             channel,
             bytes,
         };
-        self.send_output(to, message);
+        self.send(to, message, cx);
     }
 
-    fn send_output(&mut self, to: NodeId, message: OutputMessage) {
-        match to == self.cx.node {
-            true => self.output_message(to, message),
-            false => self.cx.order(Action::SendPeer {
+    fn send(&mut self, to: NodeId, message: OutputMessage, cx: &mut NodeContext) {
+        match to == cx.node {
+            true => self.peer_message(to, message, cx),
+            false => cx.order(Action::SendPeer {
                 to,
                 message: PeerMessage::Output(message),
             }),
         }
     }
 
-    pub(super) fn output_message(&mut self, from: NodeId, message: OutputMessage) {
+    pub(super) fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: OutputMessage,
+        cx: &mut NodeContext,
+    ) {
         match message {
             OutputMessage::Want {
                 processes,
                 channels,
                 cached,
             } => {
-                let here = processes.into_iter().filter_map(|p| self.cx.local(p));
+                let here = processes.into_iter().filter_map(|p| cx.local(p));
                 let streams = here.flat_map(|at| STREAMS.map(|stream| (at, stream.0)));
                 let wanted = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
                 let wanted: Vec<Stream> = wanted.collect();
-                self.wanted(from, &wanted, cached);
+                self.wanted(from, &wanted, cached, cx);
             }
             OutputMessage::Unclaimed { processes } => {
-                let here = processes.into_iter().filter_map(|p| self.cx.local(p));
+                let here = processes.into_iter().filter_map(|p| cx.local(p));
                 let here: BTreeSet<NodeRank> = here.collect();
-                if let Some(reader) = self.outputs.readers.get_mut(&from) {
+                if let Some(reader) = self.readers.get_mut(&from) {
                     reader.claims.retain(|(at, _)| !here.contains(at));
                 }
             }
             OutputMessage::WantNothing => {
-                self.outputs.readers.remove(&from);
-                self.release_output();
+                self.readers.remove(&from);
+                self.release(cx);
             }
             OutputMessage::Output {
                 process,
                 channel,
                 bytes,
-            } => self.deliver((from, process, channel, bytes)),
+            } => self.deliver((from, process, channel, bytes), cx),
             OutputMessage::Taken {
                 process,
                 channel,
                 bytes,
             } => {
-                let at = self.cx.local(process);
-                let reader = self.outputs.readers.get_mut(&from);
+                let at = cx.local(process);
+                let reader = self.readers.get_mut(&from);
                 let ahead = reader.zip(at);
                 let ahead = ahead.and_then(|(reader, at)| reader.ahead.get_mut(&(at, channel.0)));
                 if let Some(ahead) = ahead {
                     *ahead = ahead.saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
-                    self.release_output();
+                    self.release(cx);
                 }
             }
         }
     }
 
     /// Streams are read again of which no node is far behind.
-    fn release_output(&mut self) {
-        let readers = &self.outputs.readers;
+    fn release(&mut self, cx: &mut NodeContext) {
+        let readers = &self.readers;
         let behind = |stream: &Stream| {
             let ahead = readers.values().filter_map(|r| r.ahead.get(stream));
             ahead.max().is_some_and(|ahead| *ahead > AHEAD / 2)
         };
-        let released: Vec<Stream> = self.outputs.held.iter().copied().collect();
+        let released: Vec<Stream> = self.held.iter().copied().collect();
         for stream in released.into_iter().filter(|stream| !behind(stream)) {
-            self.outputs.held.remove(&stream);
-            self.cx.order(Action::HoldOutput {
+            self.held.remove(&stream);
+            cx.order(Action::HoldOutput {
                 rank: stream.0,
                 channel: Channels(stream.1),
                 held: false,
@@ -319,49 +337,54 @@ impl NodeCore {
     }
 
     /// Output of a process for processes here.
-    fn deliver(&mut self, (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>)) {
+    fn deliver(
+        &mut self,
+        (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>),
+        cx: &mut NodeContext,
+    ) {
         let delivery = (from, process, channel, data.len());
-        let job = self.cx.jobs.find(process).map(|(job, _)| job);
-        if let Some(early) = job.and_then(|job| self.outputs.early.get_mut(&job)) {
+        let job = cx.jobs.find(process).map(|(job, _)| job);
+        if let Some(early) = job.and_then(|job| self.early.get_mut(&job)) {
             early.pieces.push((from, process, channel, data));
             return;
         }
         // Its node may have been asked to forward it when the tool was gone already.
-        let tool = job.and_then(|job| self.cx.job(job).tool.as_ref());
-        if tool.is_some_and(|tool| tool.node == self.cx.node && !self.tools.has(&tool.name)) {
+        let tool = job.and_then(|job| cx.job(job).tool.as_ref());
+        if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.has(&tool.name)) {
             let processes = vec![process];
-            self.send_output(from, OutputMessage::Unclaimed { processes });
+            self.send(from, OutputMessage::Unclaimed { processes }, cx);
         }
-        if job.is_none()
-            || !self.outputs.is_asking()
-            || self.cx.sidecar.state != SidecarState::Ready
-        {
-            return self.taken(delivery);
+        if job.is_none() || !self.is_asking() || cx.sidecar.state != SidecarState::Ready {
+            return self.taken(delivery, cx);
         }
-        let name = self.cx.name_of(process);
+        let name = cx.name_of(process);
         let control = Control::IofDeliver {
             source: Proc::new(&name.nspace, name.rank),
             channel,
             data,
         };
-        match self.cx.control(&control) {
-            Some(id) => drop(self.outputs.delivering.insert(id, delivery)),
-            None => self.taken(delivery),
+        match cx.control(&control) {
+            Some(id) => drop(self.delivering.insert(id, delivery)),
+            None => self.taken(delivery, cx),
         }
     }
 
     /// The sidecar has passed some output on, or cannot: its askers may have gone.
-    pub(super) fn delivered(&mut self, id: RequestId) {
-        if let Some(delivery) = self.outputs.delivering.remove(&id) {
-            self.taken(delivery);
+    pub(super) fn delivered(&mut self, id: RequestId, cx: &mut NodeContext) {
+        if let Some(delivery) = self.delivering.remove(&id) {
+            self.taken(delivery, cx);
         }
     }
 
-    fn taken(&mut self, (to, process, channel, bytes): (NodeId, GlobalRank, Channels, usize)) {
+    fn taken(
+        &mut self,
+        (to, process, channel, bytes): (NodeId, GlobalRank, Channels, usize),
+        cx: &mut NodeContext,
+    ) {
         if bytes == 0 {
-            self.outputs.awaited.remove(&(process, channel.0));
-            if !self.outputs.ends.is_empty() {
-                self.tell_kept_ends(false);
+            self.awaited.remove(&(process, channel.0));
+            if !self.ends.is_empty() {
+                self.notify_kept_ends(false, cx);
             }
         } else {
             let message = OutputMessage::Taken {
@@ -369,7 +392,7 @@ impl NodeCore {
                 channel,
                 bytes: bytes as u64,
             };
-            self.send_output(to, message);
+            self.send(to, message, cx);
         }
     }
 }

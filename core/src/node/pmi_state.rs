@@ -89,6 +89,6 @@ impl NodeCore {
 
     /// Whether a fence or connection of this node's processes needs this one.
     pub(super) fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
-        self.fences.has_waiters() && self.fences.waits_for(proc)
+        self.fences.engine.has_waiters() && self.fences.engine.waits_for(proc)
     }
 }

@@ -15,7 +15,6 @@ mod sets;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use answers::{View, Wants};
@@ -24,8 +23,10 @@ use scope::QueryScope;
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
+use crate::node::PmixState;
 use crate::node::event::{Action, PeerMessage};
-use crate::node::{Facts, JobContext, NodeCore, PmixState};
+use crate::node::node_context::NodeContext;
+use crate::node::raised::raise_job_end;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Query;
@@ -64,7 +65,6 @@ pub(super) struct Queries {
     engine: QueryEngine<Pending>,
     /// By position on the node.
     entries: Vec<ProcessEntry>,
-    facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
     /// Answers of this node that wait for data from the caller.
     looking: BTreeMap<Asked, Question>,
     /// Where the node's PMIx server accepts connections, once a client of it has been described.
@@ -76,7 +76,6 @@ impl Queries {
         Self {
             engine: QueryEngine::new(node),
             entries: Vec::new(),
-            facts: BTreeMap::new(),
             looking: BTreeMap::new(),
             uri: Text::default(),
         }
@@ -99,46 +98,41 @@ impl Queries {
     }
 }
 
-impl NodeCore {
-    /// Where answers to queries about a job come from that no message carries.
-    pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
-        self.queries.facts.insert(job, facts);
-    }
-
+impl Queries {
     /// The sidecar has told what the clients of a job need. Rule: every libpmix from 4.2 on gives them this
     /// variable, and with several versions the same value in each.
     pub(super) fn note_server(&mut self, env: &ForkEnv) {
         let all = env.clients.iter().flat_map(|(_, own)| own);
         let mut all = env.common.iter().chain(all);
         if let Some((_, uri)) = all.find(|(name, _)| *name == "PMIX_SERVER_URI4") {
-            self.queries.uri = uri.clone();
+            self.uri = uri.clone();
         }
     }
 
     pub(super) fn rank_started(&mut self, rank: NodeRank, pid: u32) {
-        self.queries.entry_mut(rank).pid = Some(pid);
+        self.entry_mut(rank).pid = Some(pid);
     }
 
     /// `connected`: it was between init and finalize of PMIx.
     pub(super) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
-        self.queries.entry_mut(rank).end = Some((end, connected));
+        self.entry_mut(rank).end = Some((end, connected));
     }
 
-    pub(super) fn query(&mut self, id: UpcallId, queries: Vec<Query>) {
-        let now = self.cx.now;
+    pub(super) fn query(&mut self, id: UpcallId, queries: Vec<Query>, cx: &mut NodeContext) {
+        let now = cx.now;
         let mut wants = Wants::default();
         let mut limit = LIMIT;
         for query in &queries {
-            if let Ok(scope) = QueryScope::of(self, query) {
+            if let Ok(scope) = QueryScope::of(cx, query) {
                 limit = scope.timeout.unwrap_or(limit);
                 query.keys.iter().for_each(|key| {
-                    self.want(key, &scope, &mut wants);
+                    wants.add(key, &scope, cx);
                 });
             }
         }
         let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
         if wants.nodes.is_empty() {
-            return self.answer_query((id, &queries, &jobs), &BTreeMap::new());
+            return self.answer_query((id, &queries, &jobs), &BTreeMap::new(), cx);
         }
         let pending = Pending::Upcall {
             id,
@@ -149,56 +143,65 @@ impl NodeCore {
             jobs,
             memory: wants.memory,
         };
-        self.ask_nodes(|engine, out| {
-            engine.ask(&question, wants.nodes, pending, now + limit, out);
-        });
+        self.with_engine(
+            |engine, out| {
+                engine.ask(&question, wants.nodes, pending, now + limit, out);
+            },
+            cx,
+        );
     }
 
     /// Calls the engine and executes its orders.
-    pub(super) fn ask_nodes(
+    pub(super) fn with_engine(
         &mut self,
         act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<QueryOutput<Pending>>),
+        cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
-        act(&mut self.queries.engine, &mut outputs);
+        act(&mut self.engine, &mut outputs);
         for output in outputs {
             match output {
-                QueryOutput::Send { to, message } => self.cx.order(Action::SendPeer {
+                QueryOutput::Send { to, message } => cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Query(message),
                 }),
                 QueryOutput::Look { asked, question } => {
                     let jobs = question.jobs.iter();
-                    let jobs = jobs.filter_map(|nspace| self.cx.job_named(nspace.as_str()));
+                    let jobs = jobs.filter_map(|nspace| cx.job_named(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
-                    self.queries.looking.insert(asked, question);
-                    self.cx.order(Action::AwaitStarts { asked, jobs });
+                    self.looking.insert(asked, question);
+                    cx.order(Action::AwaitStarts { asked, jobs });
                 }
                 QueryOutput::Complete { ticket, heard } => match ticket {
                     Pending::Upcall { id, queries, jobs } => {
-                        self.answer_query((id, &queries, &jobs), &heard);
+                        self.answer_query((id, &queries, &jobs), &heard, cx);
                     }
-                    Pending::End(job) => self.tell_of_job_end(job, &heard),
+                    Pending::End(job) => raise_job_end(job, &heard, cx),
                 },
             }
         }
     }
 
-    pub(super) fn query_message(&mut self, from: NodeId, message: QueryMessage) {
-        self.ask_nodes(|engine, out| engine.message(from, message, out));
+    pub(super) fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: QueryMessage,
+        cx: &mut NodeContext,
+    ) {
+        self.with_engine(|engine, out| engine.message(from, message, out), cx);
     }
 
     /// This node's answer about its processes; immediate, unless their memory must be measured.
-    pub(super) fn starts_known(&mut self, asked: Asked) {
-        let Some(question) = self.queries.looking.get(&asked) else {
+    pub(super) fn starts_known(&mut self, asked: Asked, cx: &mut NodeContext) {
+        let Some(question) = self.looking.get(&asked) else {
             return;
         };
         match question.memory {
             true => {
-                let pids = self.living(question).collect();
-                self.cx.order(Action::Weigh { asked, pids });
+                let pids = self.living(question, cx).collect();
+                cx.order(Action::Weigh { asked, pids });
             }
-            false => self.weighed(asked, None, &BTreeMap::new()),
+            false => self.weighed(asked, None, &BTreeMap::new(), cx),
         }
     }
 
@@ -208,27 +211,32 @@ impl NodeCore {
         asked: Asked,
         server: Option<u64>,
         processes: &BTreeMap<u32, u64>,
+        cx: &mut NodeContext,
     ) {
-        let Some(question) = self.queries.looking.remove(&asked) else {
+        let Some(question) = self.looking.remove(&asked) else {
             return;
         };
-        let part = self.part(&question, server, processes);
-        self.ask_nodes(|engine, out| engine.looked(asked, part, out));
+        let part = self.part(&question, server, processes, cx);
+        self.with_engine(|engine, out| engine.looked(asked, part, out), cx);
     }
 
-    fn living(&self, question: &Question) -> impl Iterator<Item = u32> {
+    fn living(&self, question: &Question, cx: &NodeContext) -> impl Iterator<Item = u32> {
         let jobs = question.jobs.iter();
-        let jobs = jobs.filter_map(|nspace| self.cx.job_named(nspace.as_str()));
-        let entries = jobs.flat_map(|(job, _)| self.entries_of(job));
+        let jobs = jobs.filter_map(|nspace| cx.job_named(nspace.as_str()));
+        let entries = jobs.flat_map(|(job, _)| self.entries_of(job, cx));
         entries.filter_map(|(_, _, entry)| entry.pid.filter(|_| entry.end.is_none()))
     }
 
     /// The ranks of a job on this node, with their positions on it.
-    fn entries_of(&self, job: JobNumber) -> impl Iterator<Item = (Rank, NodeRank, ProcessEntry)> {
-        let ranks = self.cx.job(job).ranks.ranks_on(self.cx.node);
+    fn entries_of(
+        &self,
+        job: JobNumber,
+        cx: &NodeContext,
+    ) -> impl Iterator<Item = (Rank, NodeRank, ProcessEntry)> {
+        let ranks = cx.job(job).ranks.ranks_on(cx.node);
         ranks.filter_map(move |rank| {
-            let at = self.cx.jobs.node_rank(self.cx.jobs.global(job, rank))?;
-            Some((rank, at, self.queries.entry(at)))
+            let at = cx.jobs.node_rank(cx.jobs.global(job, rank))?;
+            Some((rank, at, self.entry(at)))
         })
     }
 
@@ -237,20 +245,21 @@ impl NodeCore {
         question: &Question,
         server: Option<u64>,
         memory: &BTreeMap<u32, u64>,
+        cx: &NodeContext,
     ) -> QueryPart {
         let of_job = |nspace: &Nspace| {
-            let Some((job, _)) = self.cx.job_named(nspace.as_str()) else {
+            let Some((job, _)) = cx.job_named(nspace.as_str()) else {
                 return Vec::new();
             };
-            let entries = self.entries_of(job);
+            let entries = self.entries_of(job, cx);
             entries
-                .map(|entry| self.look_at(job, entry, memory))
+                .map(|entry| self.look_at(job, entry, memory, cx))
                 .collect()
         };
         QueryPart {
             jobs: question.jobs.iter().map(of_job).collect(),
             server,
-            uri: self.queries.uri.as_bytes().to_vec(),
+            uri: self.uri.as_bytes().to_vec(),
         }
     }
 
@@ -259,16 +268,17 @@ impl NodeCore {
         job: JobNumber,
         (rank, at, ProcessEntry { pid, end }): (Rank, NodeRank, ProcessEntry),
         memory: &BTreeMap<u32, u64>,
+        cx: &NodeContext,
     ) -> QueriedProcess {
-        let connected = self.cx.pmix[at.index()] == PmixState::Connected;
+        let connected = cx.pmix[at.index()] == PmixState::Connected;
         let life = match (end, pid) {
             (Some((end, connected)), _) => ProcessLife::Ended { end, connected },
             (None, None) => ProcessLife::Planned,
             (None, Some(_)) if connected => ProcessLife::Connected,
             (None, Some(_)) => ProcessLife::Running,
         };
-        let app = self.cx.job(job).appnums.of(rank);
-        let facts = self.queries.facts.get(&job);
+        let app = cx.job(job).appnums.of(rank);
+        let facts = cx.facts.get(&job);
         let executable = facts.and_then(|facts| facts.executable(app));
         QueriedProcess {
             rank,
@@ -283,39 +293,33 @@ impl NodeCore {
         &mut self,
         (id, queries, jobs): (UpcallId, &[Query], &[Nspace]),
         heard: &BTreeMap<NodeId, Heard>,
+        cx: &mut NodeContext,
     ) {
-        let view = View {
-            core: self,
-            jobs,
-            heard,
-        };
+        let view = View { cx, jobs, heard };
         let answer = view.answer(queries);
-        self.cx.answer(id, &answer);
+        cx.answer(id, &answer);
     }
 
     /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
     /// tells all.
-    pub(super) fn ask_for_end(&mut self, job: JobNumber) {
-        let now = self.cx.now;
-        if !self.cx.sidecar.is_offered() {
+    pub(super) fn ask_for_end(&mut self, job: JobNumber, cx: &mut NodeContext) {
+        let now = cx.now;
+        if !cx.sidecar.is_offered() {
             return;
         }
-        let nodes = self.cx.job(job).hosting();
-        if nodes.iter().find(|node| !self.cx.lost.contains(*node)) != Some(&self.cx.node) {
+        let nodes = cx.job(job).hosting();
+        if nodes.iter().find(|node| !cx.lost.contains(*node)) != Some(&cx.node) {
             return;
         }
         let question = Question {
-            jobs: vec![self.cx.job(job).nspace.clone()],
+            jobs: vec![cx.job(job).nspace.clone()],
             memory: false,
         };
-        self.ask_nodes(|engine, out| {
-            engine.ask(&question, nodes, Pending::End(job), now + LIMIT, out);
-        });
-    }
-
-    /// The jobs of the launch that have not ended, in the order of their start.
-    pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
-        let running = self.cx.jobs.jobs().filter(|(_, job)| !job.is_over());
-        running.map(|(number, job)| (number, &job.context))
+        self.with_engine(
+            |engine, out| {
+                engine.ask(&question, nodes, Pending::End(job), now + LIMIT, out);
+            },
+            cx,
+        );
     }
 }

@@ -7,15 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::NodeCore;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
-use crate::node::sidecar::SidecarState;
-use crate::pmix::control::Control;
+use crate::node::node_context::{NodeContext, NodeEffect};
 use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
-use crate::queries::{Heard, JobEnd, ProcessLife, Worst, worst};
+use crate::queries::{Heard, ProcessLife, Worst, worst};
 
 /// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
 pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Worst {
@@ -48,7 +46,7 @@ pub(super) fn status_of_end(worst: Worst) -> Status {
 }
 
 /// The event that a job has ended.
-fn ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
+pub(super) fn job_ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
     let mut infos = vec![Info::new(
         keys::JOB_TERM_STATUS,
         Value::Status(status_of_end(worst)),
@@ -83,101 +81,70 @@ fn of_job(code: Status, nspace: &Nspace, affected: ProcRank, more: Vec<Info>) ->
     })
 }
 
-impl NodeCore {
-    /// All processes of a job that was spawned from here run: notifies the registered processes.
-    pub(super) fn tell_of_job_start(&mut self, nspace: &Nspace) {
-        if !self.cx.sidecar.is_offered() {
-            return;
-        }
+/// Raises the event that all processes of a job run that was spawned from here.
+pub(super) fn raise_job_start(nspace: &Nspace, cx: &mut NodeContext) {
+    if cx.sidecar.is_offered() {
         let event = of_job(
             Status::EVENT_JOB_START,
             nspace,
             ProcRank::WILDCARD,
             Vec::new(),
         );
-        self.cx.carry(&event);
-        self.notify(&event);
+        cx.raise(event);
     }
+}
 
-    /// A spawned job has ended and its status is known: notifies the registered processes.
-    pub(super) fn tell_of_job_end(&mut self, job: JobNumber, heard: &BTreeMap<NodeId, Heard>) {
-        let processes = heard.values().filter_map(|heard| match heard {
-            Heard::Part(part) => Some(part.jobs.iter().flatten()),
-            Heard::Lost | Heard::Nothing => None,
-        });
-        // Only the requester knows of a job that could not be started, and has its answer.
-        if processes
-            .flatten()
-            .all(|one| one.life == ProcessLife::Planned)
-        {
-            return;
-        }
-        let event = ended(&self.cx.job(job).nspace, end_of_job(heard.values(), 0));
-        self.cx.carry(&event);
-        self.notify(&event);
+/// Raises the event that a spawned job has ended, whose nodes have reported how.
+pub(super) fn raise_job_end(job: JobNumber, heard: &BTreeMap<NodeId, Heard>, cx: &mut NodeContext) {
+    let processes = heard.values().filter_map(|heard| match heard {
+        Heard::Part(part) => Some(part.jobs.iter().flatten()),
+        Heard::Lost | Heard::Nothing => None,
+    });
+    // Only the requester knows of a job that could not be started, and has its answer.
+    if !processes
+        .flatten()
+        .all(|one| one.life == ProcessLife::Planned)
+    {
+        cx.raise(job_ended(
+            &cx.job(job).nspace,
+            end_of_job(heard.values(), 0),
+        ));
     }
+}
 
-    /// The launch ends: the tools here are notified of the jobs that end with it. Each node tells
-    /// its own.
-    pub(super) fn tell_tools_of_ends(&mut self, ends: &[JobEnd]) {
-        if self.tools.is_empty() || self.cx.sidecar.state != SidecarState::Ready {
-            return;
-        }
-        self.tell_kept_ends(true);
-        for end in ends {
-            let Some(member) = self.cx.jobs.get(end.job) else {
-                continue;
-            };
-            let event = ended(&member.context.nspace, end.worst);
-            let control = Control::Notify {
-                code: event.code,
-                source: event.source.clone(),
-                range: event.range,
-                infos: event.infos.clone(),
-            };
-            let id = self.cx.control(&control);
-            self.tools.telling.extend(id);
-        }
-        // Its thread sends an event after it has answered, and before it answers this.
-        let id = self.cx.control(&Control::Probe);
-        self.tools.telling.extend(id);
+/// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
+pub(super) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) {
+    if !cx.sidecar.is_offered() {
+        return;
     }
-
-    /// Nodes are lost. Every remaining node gets this event itself, so it is not forwarded.
-    pub(super) fn tell_of_lost_nodes(&mut self, nodes: &[NodeId]) {
-        if !self.cx.sidecar.is_offered() {
-            return;
-        }
-        let own = self.cx.node;
-        for &node in nodes.iter().filter(|node| **node != own) {
-            let processes: Vec<Proc> = self
-                .cx
-                .jobs
-                .processes_on(node)
-                .map(|process| self.cx.name_of(process))
-                .map(|name| Proc::new(&name.nspace, name.rank))
-                .collect();
-            // A node without processes concerns no client.
-            let Some(source) = processes.first().cloned() else {
-                continue;
-            };
-            let affected = processes.into_iter().map(Value::Proc).collect();
-            let mut infos = vec![
-                Info::new(keys::NODEID, Value::Uint32(node.0)),
-                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
-            ];
-            let host = self.host_name(node);
-            infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
-            let affected = Array::new(affected).map(Value::Array);
-            infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
-            let event = Notification {
-                code: Status::EVENT_NODE_DOWN,
-                source,
-                range: DataRange::SESSION,
-                infos,
-            };
-            self.notify(&event);
-        }
+    let own = cx.node;
+    for &node in nodes.iter().filter(|node| **node != own) {
+        let processes: Vec<Proc> = cx
+            .jobs
+            .processes_on(node)
+            .map(|process| cx.name_of(process))
+            .map(|name| Proc::new(&name.nspace, name.rank))
+            .collect();
+        // A node without processes concerns no client.
+        let Some(source) = processes.first().cloned() else {
+            continue;
+        };
+        let affected = processes.into_iter().map(Value::Proc).collect();
+        let mut infos = vec![
+            Info::new(keys::NODEID, Value::Uint32(node.0)),
+            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+        ];
+        let host = cx.host_name(node);
+        infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
+        let affected = Array::new(affected).map(Value::Array);
+        infos.extend(affected.map(|procs| Info::new(keys::EVENT_AFFECTED_PROCS, procs)));
+        let event = Notification {
+            code: Status::EVENT_NODE_DOWN,
+            source,
+            range: DataRange::SESSION,
+            infos,
+        };
+        cx.leave(NodeEffect::Notify(Arc::new(event)));
     }
 }
 

@@ -1,11 +1,11 @@
 //! The PMI ranks' part of a node's core: what their server orders, barriers.
 
+use super::NodeCore;
+use super::fences::FenceTicket;
 use super::keys::Asker;
-use super::{FenceTicket, NodeCore};
-use crate::fence::{self, Contribution, FenceFailure, FenceInput};
+use crate::fence::{Contribution, FenceInput};
 use crate::job::ids::{JobNumber, LocalRank, NodeRank};
 use crate::job::outcome::Cause;
-use crate::job::spawn::SpawnResult;
 use crate::node::event::{Action, Report};
 use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
@@ -28,7 +28,7 @@ impl NodeCore {
                     contribution,
                 } => self.pmi_fence((job, collective), contribution),
                 Effect::Withdrawn { collective } => {
-                    let (series, _) = self.meeting_of(job, &collective);
+                    let (series, _) = self.cx.meeting_of(job, &collective);
                     self.fence(FenceInput::Withdraw { series });
                 }
                 Effect::Renew { rank, number } => {
@@ -74,7 +74,9 @@ impl NodeCore {
                     self.names.pmi_unpublish(at(rank), service, &mut self.cx);
                     self.settle();
                 }
-                Effect::Spawn { rank, request } => self.pmi_spawn(at(rank), request),
+                Effect::Spawn { rank, request } => {
+                    self.spawns.pmi_spawn(at(rank), request, &mut self.cx)
+                }
                 Effect::Key {
                     rank,
                     number,
@@ -93,19 +95,9 @@ impl NodeCore {
         }
     }
 
-    /// The result of a rank's spawn request.
-    pub(super) fn pmi_spawned(&mut self, at: NodeRank, result: &SpawnResult) {
-        let Some((job, rank, server)) = self.cx.pmi_of(at) else {
-            return;
-        };
-        let mut effects = Vec::new();
-        server.spawned(rank, result, &mut effects);
-        self.pmi_effects(job, effects);
-    }
-
     /// All local members have entered a barrier or ring: fence with the other nodes.
     fn pmi_fence(&mut self, (job, collective): (JobNumber, Collective), contribution: Vec<u8>) {
-        let (series, nodes) = self.meeting_of(job, &collective);
+        let (series, nodes) = self.cx.meeting_of(job, &collective);
         let contribution = Contribution {
             data: contribution.into(),
             collect: true,
@@ -123,7 +115,7 @@ impl NodeCore {
 
     /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
     fn pmi_met(&mut self, job: JobNumber, collective: &Collective) {
-        let (series, nodes) = self.meeting_of(job, collective);
+        let (series, nodes) = self.cx.meeting_of(job, collective);
         let contribution = Contribution {
             data: Vec::new().into(),
             collect: false,
@@ -137,31 +129,5 @@ impl NodeCore {
             ticket: FenceTicket::Released,
         };
         self.fence(input);
-    }
-
-    pub(super) fn pmi_released(
-        &mut self,
-        (job, collective): (JobNumber, &Collective),
-        result: fence::FenceResult,
-    ) {
-        let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
-        let Some(server) = server else { return };
-        let mut effects = Vec::new();
-        match &result {
-            Ok(released) => {
-                if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
-                    let error = error.to_string();
-                    let cause = Cause::FenceFailed { error };
-                    self.cx.order(Action::Report(Report::Failed(cause)));
-                }
-            }
-            Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
-            Err(failure) => {
-                let text = failure.to_string();
-                // Telling the ranks is all that is left; the job fails in any case.
-                let _ = server.released(collective, Err(&text), &mut effects);
-            }
-        }
-        self.pmi_effects(job, effects);
     }
 }

@@ -11,7 +11,6 @@ mod silence;
 
 use std::time::Duration;
 
-use crate::direct_modex::ModexInput;
 use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
 use crate::job::ids::JobNumber;
@@ -22,7 +21,6 @@ use crate::node::event::{Action, Report, SidecarEnd};
 use crate::node::{NodeCore, PmixState};
 use crate::pmix::control::{Control, ControlReply, Failed, StartupStage};
 use crate::pmix::sidecar::{RequestId, SidecarEvent};
-use crate::pmix::value::Status;
 use crate::pmix::wire::WireError;
 
 /// From the start of the process until the job is registered. Loading libraries from a cold
@@ -206,15 +204,16 @@ impl NodeCore {
     pub(super) fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
         let now = self.cx.now;
         match reply {
-            ControlReply::Init(Ok(())) => self.awaits_directives(),
+            ControlReply::Init(Ok(())) => self.direction.server_started(&mut self.cx),
             ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
-                self.far_registered(id, result.map(drop));
+                self.collectives
+                    .far_registered(id, result.map(drop), &mut self.cx);
             }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result);
             }
             ControlReply::RegisterJob(Ok(env)) => {
-                self.note_server(&env);
+                self.queries.note_server(&env);
                 if self.cx.sidecar.state == SidecarState::Starting {
                     self.cx.sidecar.state = SidecarState::Ready;
                     self.cx.sidecar.replaceable = true;
@@ -239,23 +238,17 @@ impl NodeCore {
                 self.sidecar_broken(text);
             }
             ControlReply::DirectModex(result) => {
-                let requests = &mut self.modex_requests;
-                let at = requests.iter().position(|(request, _)| *request == id);
-                let Some(at) = at else { return };
-                let (_, proc) = requests.swap_remove(at);
-                let result = result
-                    .map(std::sync::Arc::from)
-                    .map_err(|refusal| refusal.status.0);
-                self.modex(ModexInput::SidecarAnswered { proc, result });
+                self.modex.sidecar_answered(id, result, &mut self.cx);
+                self.settle();
             }
             // No process waits for the delivery of an event: its sender has continued long ago.
-            ControlReply::Notify(_) => drop(self.tools.telling.remove(&id)),
+            ControlReply::Notify(_) => self.end_notices.answered(id),
             ControlReply::DeregisterJob(_) => {}
-            ControlReply::IofDeliver(_) => self.delivered(id),
+            ControlReply::IofDeliver(_) => self.outputs.delivered(id, &mut self.cx),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.cx.sidecar.stopped = true,
             ControlReply::Probe(_) => {
-                self.tools.telling.remove(&id);
+                self.end_notices.answered(id);
                 self.probe_answered(id);
             }
         }
@@ -342,13 +335,13 @@ impl NodeCore {
     fn sidecar_lost(&mut self, error: String) {
         self.cx.sidecar.settle(SidecarState::Broken);
         self.cx.order(Action::Report(Report::SidecarLost { error }));
-        self.groups(GroupEngine::server_lost);
-        self.tools_lost();
-        self.outputs_lost();
-        for (_, proc) in std::mem::take(&mut self.modex_requests) {
-            let result = Err(Status::ERR_LOST_CONNECTION.0);
-            self.modex(ModexInput::SidecarAnswered { proc, result });
-        }
+        self.groups
+            .with_engine(GroupEngine::server_lost, &mut self.cx);
+        self.end_notices.clear();
+        self.cx.lose_tools();
+        self.outputs.sidecar_lost(&mut self.cx);
+        self.modex.sidecar_lost(&mut self.cx);
+        self.settle();
     }
 
     /// Whether no rank of this node needs the sidecar any more: each has finalized or ended, or was never

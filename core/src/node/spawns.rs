@@ -12,14 +12,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use super::{FenceTicket, NodeCore};
-use crate::collective::Act;
-use crate::fence::{Contribution, FenceInput, Kind, Series};
+use super::node_context::{NodeContext, NodeEffect};
 use crate::job::ids::{NodeRank, Nspace};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
 };
 use crate::node::event::{Action, FromNode, SpawnTicket};
+
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{SpawnedAppInfo, UpcallAnswer};
@@ -54,48 +53,45 @@ pub(super) struct Spawns {
     waiting: BTreeMap<SpawnTicket, (Asker, Part)>,
 }
 
-impl NodeCore {
+impl Spawns {
     /// `PMIx_Spawn`.
     pub(super) fn spawn(
         &mut self,
         id: UpcallId,
         proc: &Proc,
         (infos, apps): (&[Info], Vec<SpawnedAppInfo>),
+        cx: &mut NodeContext,
     ) {
-        let Some(by) = self.spawner(proc) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        let Some(by) = self.spawner(proc, cx) else {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
         let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
-            return self
-                .cx
-                .answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let request = SpawnRequest {
             apps,
             infos: infos.iter().map(said).collect(),
             preputs: Vec::new(),
         };
-        self.ask_to_spawn(Asker::Pmix(id), by, request);
+        self.ask_for(Asker::Pmix(id), by, request, cx);
     }
 
     /// The process of the launch or the tool of that name.
-    fn spawner(&self, name: &Proc) -> Option<Spawner> {
-        if let Some(process) = self.cx.named(name) {
+    fn spawner(&self, name: &Proc, cx: &NodeContext) -> Option<Spawner> {
+        if let Some(process) = cx.named(name) {
             return Some(Spawner::Rank(process));
         }
-        self.tool_named(name).map(Spawner::Tool)
+        cx.tools.name_of(name).map(Spawner::Tool)
     }
 
     /// A spawn request over PMI.
-    pub(super) fn pmi_spawn(&mut self, at: NodeRank, request: SpawnRequest) {
-        let by = Spawner::Rank(self.cx.process(at));
-        self.ask_to_spawn(Asker::Pmi(at), by, request);
+    pub(super) fn pmi_spawn(&mut self, at: NodeRank, request: SpawnRequest, cx: &mut NodeContext) {
+        let by = Spawner::Rank(cx.process(at));
+        self.ask_for(Asker::Pmi(at), by, request, cx);
     }
 
-    fn ask_to_spawn(&mut self, asker: Asker, by: Spawner, request: SpawnRequest) {
+    fn ask_for(&mut self, asker: Asker, by: Spawner, request: SpawnRequest, cx: &mut NodeContext) {
         let (request, beside) = cospawn::divide(request);
         let part = match beside.is_empty() {
             true => Part::Whole,
@@ -105,23 +101,34 @@ impl NodeCore {
                 beside,
             },
         };
-        self.ask_for_part((asker, part), by, request);
+        self.ask_for_part((asker, part), by, request, cx);
     }
 
-    fn ask_for_part(&mut self, part: (Asker, Part), by: Spawner, request: SpawnRequest) {
-        let ticket = self.spawns.ask(part);
+    fn ask_for_part(
+        &mut self,
+        part: (Asker, Part),
+        by: Spawner,
+        request: SpawnRequest,
+        cx: &mut NodeContext,
+    ) {
+        let ticket = self.ask(part);
         let request = Box::new(request);
-        self.cx.order(Action::Tell(FromNode::Spawn {
+        cx.order(Action::Tell(FromNode::Spawn {
             ticket,
             by,
             request,
         }));
     }
 
-    /// The launcher's answer to a request.
-    pub(super) fn spawned(&mut self, ticket: SpawnTicket, result: &SpawnResult) {
-        let Some((asker, part)) = self.spawns.waiting.remove(&ticket) else {
-            return;
+    /// The launcher's answer to a request. Returns whether the request was made here and has had no answer.
+    pub(super) fn spawned(
+        &mut self,
+        ticket: SpawnTicket,
+        result: &SpawnResult,
+        cx: &mut NodeContext,
+    ) -> bool {
+        let Some((asker, part)) = self.waiting.remove(&ticket) else {
+            return false;
         };
         match (part, result) {
             (
@@ -142,79 +149,53 @@ impl NodeCore {
                             started,
                             beside,
                         };
-                        self.ask_for_part((asker, part), by, request);
+                        self.ask_for_part((asker, part), by, request, cx);
                     }
-                    None => self.answer_spawn(asker, &Ok(ranks)),
+                    None => self.answer_spawn(asker, &Ok(ranks), cx),
                 }
             }
             (part, result) => {
                 if let Part::Cospawned { by, started, .. } = part {
                     for job in &started {
-                        self.end_cospawned(&by, job);
+                        self.end_cospawned(&by, job, cx);
                     }
                 }
-                self.answer_spawn(asker, result);
+                self.answer_spawn(asker, result, cx);
             }
         }
-        if let Ok(nspace) = result {
-            self.job_announced(nspace);
-            self.tell_of_job_start(nspace);
-        }
+        true
     }
 
-    fn answer_spawn(&mut self, asker: Asker, result: &SpawnResult) {
+    fn answer_spawn(&mut self, asker: Asker, result: &SpawnResult, cx: &mut NodeContext) {
         match asker {
             Asker::Pmix(id) => {
                 let answer = match result {
                     Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
                     Err(failure) => UpcallAnswer::Status(status(failure.kind)),
                 };
-                self.cx.answer(id, &answer);
+                cx.answer(id, &answer);
             }
-            Asker::Pmi(at) => self.pmi_spawned(at, result),
+            Asker::Pmi(at) => {
+                let Some((job, rank, server)) = cx.pmi_of(at) else {
+                    return;
+                };
+                let mut effects = Vec::new();
+                server.spawned(rank, result, &mut effects);
+                cx.leave(NodeEffect::Pmi(job, effects));
+            }
         }
     }
 
     /// Nothing is started any more.
-    pub(super) fn spawns_tear_down(&mut self) {
+    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(SpawnFailure {
             kind: SpawnFailureKind::Ending,
             text: String::new(),
         });
-        let tickets: Vec<_> = self.spawns.waiting.keys().copied().collect();
+        let tickets: Vec<_> = self.waiting.keys().copied().collect();
         for ticket in tickets {
-            self.spawned(ticket, &ending);
+            self.spawned(ticket, &ending, cx);
         }
-    }
-
-    /// `PMIx_Connect` and `PMIx_Disconnect`.
-    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
-        let Some((participants, nodes)) = self.participants(procs) else {
-            let data = (super::upcalls::local_status(infos), Vec::new());
-            let timeout = super::upcalls::timeout(infos);
-            return self.cross(id, (act, procs), data, timeout);
-        };
-        let kind = match act {
-            Act::Connect => Kind::Connect,
-            Act::Disconnect => Kind::Disconnect,
-            Act::Fence => Kind::Pmix,
-        };
-        let status = super::upcalls::local_status(infos);
-        let given = super::upcalls::timeout(infos);
-        let input = FenceInput::Arrive {
-            series: Series { kind, participants },
-            nodes,
-            contribution: Contribution {
-                data: Vec::new().into(),
-                collect: false,
-                status,
-            },
-            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
-            // answer must come first.
-            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
-            ticket: FenceTicket::Connect(id),
-        };
-        self.fence(input);
     }
 }
 

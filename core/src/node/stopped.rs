@@ -242,7 +242,7 @@ impl Stopped {
             infos,
         };
         match cx.sidecar.state {
-            SidecarState::Ready => cx.notify_now(&event),
+            SidecarState::Ready => drop(cx.notify_now(&event)),
             SidecarState::Absent | SidecarState::Starting => self.earlier.push(event),
             SidecarState::Stopping | SidecarState::Broken | SidecarState::Ended => {}
         }

@@ -10,90 +10,91 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeCore;
 use super::node_context::NodeContext;
+use super::raised::job_ended;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, FromNode};
+use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, Proc, Value, find};
+use crate::queries::JobEnd;
 
 /// Bytes of an nspace at most: `PMIX_MAX_NSLEN`.
 const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 
-/// The tools of a node.
+/// The tools that are attached to a node's server.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(super) struct AttachedTools {
     /// How many names were made up.
     made: u32,
     /// How many connections each has.
-    attached: BTreeMap<Proc, u32>,
-    /// Requests that tell them how jobs have ended, until the sidecar has answered them.
-    pub(super) telling: BTreeSet<RequestId>,
+    connections: BTreeMap<Proc, u32>,
 }
 
-impl Tools {
+impl AttachedTools {
     /// Whether none is attached.
     pub(super) fn is_empty(&self) -> bool {
-        self.attached.is_empty()
-    }
-
-    /// It is attached.
-    pub(super) fn attach(&mut self, name: &Proc, cx: &mut NodeContext) {
-        // Each time: a node may have lost its sidecar since another one came.
-        cx.order(Action::Tell(FromNode::Tools { attached: true }));
-        *self.attached.entry(name.clone()).or_default() += 1;
+        self.connections.is_empty()
     }
 
     /// Whether it is attached.
     pub(super) fn knows(&self, name: &Proc) -> bool {
-        self.attached.contains_key(name)
+        self.connections.contains_key(name)
     }
 
     /// The same by the name that a job has of it.
     pub(super) fn has(&self, name: &proc::Proc) -> bool {
         self.knows(&Proc::new(&name.nspace, name.rank))
     }
+
+    /// The name of a tool as jobs have it, if the tool is attached.
+    pub(super) fn name_of(&self, name: &Proc) -> Option<proc::Proc> {
+        let rank = name.rank.rank().filter(|_| self.knows(name))?;
+        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
+        let nspace = Nspace::new(nspace).ok()?;
+        Some(proc::Proc::new(nspace, rank))
+    }
+
+    /// Ends a connection. Returns whether it was the last one of its tool.
+    fn disconnect(&mut self, name: &Proc) -> bool {
+        let Some(connections) = self.connections.get_mut(name) else {
+            return false;
+        };
+        *connections -= 1;
+        let is_last = *connections == 0;
+        if is_last {
+            self.connections.remove(name);
+        }
+        is_last
+    }
 }
 
-impl NodeCore {
-    /// Whether the end of the launch must wait: a tool is being told how jobs have ended, or output is on
-    /// its way to it.
-    pub fn tools_wait(&self) -> bool {
-        !self.tools.is_empty()
-            && self.cx.sidecar.is_ready()
-            && (!self.tools.telling.is_empty() || self.awaits_output())
+impl NodeContext {
+    /// Adds a connection of a tool.
+    pub(super) fn attach_tool(&mut self, name: &Proc) {
+        // Each time: a node may have lost its sidecar since another one came.
+        self.order(Action::Tell(FromNode::Tools { attached: true }));
+        *self.tools.connections.entry(name.clone()).or_default() += 1;
     }
 
-    /// Whether tools here or elsewhere are concerned by the end of the launch.
-    pub fn concerns_tools(&self) -> bool {
-        !self.tools.is_empty() || self.has_readers()
-    }
-
-    /// A tool has connected.
-    pub(super) fn tool_connected(&mut self, id: UpcallId, infos: &[Info]) {
+    /// Gives a tool that has connected its name.
+    pub(super) fn connect_tool(&mut self, id: UpcallId, infos: &[Info]) {
         let claimed = claimed(infos);
         let name = match claimed {
             Some(claimed) if self.is_free(&claimed) => claimed,
             claimed => {
                 let name = self.new_tool_name();
                 // Of a rank libpmix does not take the name.
-                if claimed.is_some_and(|claimed| self.cx.named(&claimed).is_some()) {
-                    return self.cx.answer(id, &UpcallAnswer::Named(name));
+                if claimed.is_some_and(|claimed| self.named(&claimed).is_some()) {
+                    return self.answer(id, &UpcallAnswer::Named(name));
                 }
                 name
             }
         };
-        self.tools.attach(&name, &mut self.cx);
-        self.cx.answer(id, &UpcallAnswer::Named(name));
-    }
-
-    /// The tool of that name, if it is attached here.
-    pub(super) fn tool_named(&self, name: &Proc) -> Option<proc::Proc> {
-        let rank = name.rank.rank().filter(|_| self.tools.knows(name))?;
-        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
-        let nspace = Nspace::new(nspace).ok()?;
-        Some(proc::Proc::new(nspace, rank))
+        self.attach_tool(&name);
+        self.answer(id, &UpcallAnswer::Named(name));
     }
 
     /// Whether a tool may have this name: that of no job, and of no server.
@@ -101,57 +102,99 @@ impl NodeCore {
         let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
             return false;
         };
-        let launch = self.cx.launch().nspace.as_str();
+        let launch = self.launch().nspace.as_str();
         !nspace.is_empty()
-            && self.cx.job_named(nspace).is_none()
+            && self.job_named(nspace).is_none()
             && nspace.strip_prefix(launch) != Some("-host")
     }
 
     fn new_tool_name(&mut self) -> Proc {
         loop {
             self.tools.made += 1;
-            let launch = &self.cx.launch().nspace;
-            let nspace = format!("{launch}-tool-{}-{}", self.cx.node, self.tools.made);
+            let launch = &self.launch().nspace;
+            let nspace = format!("{launch}-tool-{}-{}", self.node, self.tools.made);
             let name = Proc {
                 nspace: nspace.as_str().into(),
                 rank: Rank(0).into(),
             };
-            if !self.tools.attached.contains_key(&name) {
+            if !self.tools.knows(&name) {
                 return name;
             }
         }
     }
 
-    /// The sidecar is lost, and every tool with it.
-    pub(super) fn tools_lost(&mut self) {
-        self.tools.telling.clear();
-        if !std::mem::take(&mut self.tools.attached).is_empty() {
-            self.cx
-                .order(Action::Tell(FromNode::Tools { attached: false }));
+    /// Removes all tools with their server.
+    pub(super) fn lose_tools(&mut self) {
+        if !std::mem::take(&mut self.tools.connections).is_empty() {
+            self.report_no_tools();
         }
     }
 
-    /// Connections have ended; those of processes of the launch are not of interest here.
-    pub(super) fn connections_lost(&mut self, source: Proc, infos: Vec<Info>) {
+    /// Reports that no tool is attached here any more.
+    pub(super) fn report_no_tools(&mut self) {
+        self.order(Action::Tell(FromNode::Tools { attached: false }));
+    }
+
+    /// Ends connections and returns the tools that have none any more. Connections of processes of the launch are passed over.
+    pub(super) fn disconnect_tools(&mut self, source: Proc, infos: Vec<Info>) -> Vec<Proc> {
         let others = infos.into_iter().filter_map(|info| match info.value {
             Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
             _ => None,
         });
-        let any = !self.tools.is_empty();
-        for name in std::iter::once(source).chain(others) {
-            if let Some(connections) = self.tools.attached.get_mut(&name) {
-                *connections -= 1;
-                if *connections == 0 {
-                    self.tools.attached.remove(&name);
-                    self.forward_no_more(&name);
-                }
-            }
+        let names = std::iter::once(source).chain(others);
+        names.filter(|name| self.tools.disconnect(name)).collect()
+    }
+}
+
+/// Notices to tools of how the jobs of a launch have ended.
+#[derive(Debug, Default)]
+pub(super) struct EndNotices {
+    /// Requests that the sidecar has not answered yet.
+    requests: BTreeSet<RequestId>,
+}
+
+impl EndNotices {
+    /// Whether the sidecar has not passed on all notices.
+    pub(super) fn are_pending(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Has the sidecar notify the tools here. Each node notifies its own.
+    pub(super) fn send(&mut self, ends: &[JobEnd], cx: &mut NodeContext) {
+        for end in ends {
+            let Some(member) = cx.jobs.get(end.job) else {
+                continue;
+            };
+            let event = job_ended(&member.context.nspace, end.worst);
+            self.requests.extend(cx.notify_now(&event));
         }
-        if any && self.tools.is_empty() {
-            self.cx
-                .order(Action::Tell(FromNode::Tools { attached: false }));
-        }
-        self.pull_ended();
+        // The sidecar's thread sends an event after it has answered, and before it answers this.
+        self.requests.extend(cx.control(&Control::Probe));
+    }
+
+    /// The sidecar has answered a request.
+    pub(super) fn answered(&mut self, id: RequestId) {
+        self.requests.remove(&id);
+    }
+
+    /// The sidecar is lost.
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+    }
+}
+
+impl NodeCore {
+    /// Whether the end of the launch must wait: a tool is being notified of how jobs have ended, or output is on
+    /// its way to it.
+    pub fn tools_wait(&self) -> bool {
+        !self.cx.tools.is_empty()
+            && self.cx.sidecar.is_ready()
+            && (self.end_notices.are_pending() || self.outputs.is_awaited())
+    }
+
+    /// Whether tools here or elsewhere are concerned by the end of the launch.
+    pub fn concerns_tools(&self) -> bool {
+        !self.cx.tools.is_empty() || self.outputs.has_readers()
     }
 }
 

@@ -6,10 +6,12 @@
 
 use std::time::Duration;
 
+use super::fences::FenceTicket;
 use super::logs::log;
-use super::{FenceTicket, NodeCore, PmixState};
+use super::node_context::NodeContext;
+use super::{NodeCore, PmixState};
 use crate::collective::Act;
-use crate::direct_modex::{ModexFailure, ModexInput, ModexResult};
+use crate::direct_modex::{ModexFailure, ModexInput};
 use crate::fence::{
     Contribution, Deadline, FenceFailure, FenceInput, FenceResult, Kind, Nodes, Participants,
     Series,
@@ -18,12 +20,50 @@ use crate::job::allocation::Directive;
 use crate::job::proc;
 use crate::node::collectives::ModexTicket;
 use crate::node::event::{Action, Notification, Report};
-use crate::node::sidecar::SidecarState;
-use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::sidecar::{SidecarEvent, UpcallId};
 use crate::pmix::upcall::{Notice, UpcallAnswer, UpcallRequest};
 use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
+
+impl NodeContext {
+    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
+        let mut named = Vec::with_capacity(procs.len());
+        let mut nodes = Vec::new();
+        for proc in procs {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (_, member) = self.job_named(nspace)?;
+            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
+            match rank {
+                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
+                proc::ProcRank::Wildcard => {
+                    nodes.extend(member.world.1.iter());
+                }
+            }
+            named.push((member.context.nspace.clone(), rank));
+        }
+        let participants = Participants::from_procs(named).ok()?;
+        Some((participants, Nodes::new(nodes)?))
+    }
+
+    pub(super) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
+        let answer = match result {
+            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
+            Ok(released) => UpcallAnswer::Status(Status(released.status)),
+            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
+        };
+        self.answer(id, &answer);
+    }
+
+    /// The same where no data is exchanged.
+    pub(super) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
+        let status = match result {
+            Ok(released) => Status(released.status),
+            Err(failure) => failure_status(&failure),
+        };
+        self.answer(id, &UpcallAnswer::Status(status));
+    }
+}
 
 impl NodeCore {
     pub(super) fn sidecar_events(&mut self, events: Vec<SidecarEvent>) {
@@ -44,6 +84,7 @@ impl NodeCore {
                 SidecarEvent::Request { id, request } => self.request(id, request),
                 SidecarEvent::Notice(notice) => self.notice(notice),
             }
+            self.settle();
         }
     }
 
@@ -80,10 +121,11 @@ impl NodeCore {
                 range,
                 infos,
             } => {
-                if code == Status::DEBUGGER_RELEASE && self.directed(&source, &infos) {
-                    return;
-                }
                 if code == Status::DEBUGGER_RELEASE {
+                    let direction = &mut self.direction;
+                    if direction.launcher_released(&source, &infos, &mut self.cx) {
+                        return;
+                    }
                     self.stopped.rank_released(&infos, &mut self.cx);
                 }
                 self.forward(Notification {
@@ -100,11 +142,22 @@ impl NodeCore {
                 procs,
                 infos,
                 channels,
-            } => self.pull(&procs, &infos, channels),
-            Notice::Spawned { nspace } => self.job_subscribed(&nspace),
-            Notice::GroupEnded { name, procs } => self.local_group_ended(&name, &procs),
+            } => self
+                .outputs
+                .subscribe(&procs, &infos, channels, &mut self.cx),
+            Notice::Spawned { nspace } => self.outputs.job_subscribed(&nspace, &mut self.cx),
+            Notice::GroupEnded { name, procs } => {
+                self.groups.group_ended(&name, &procs, &mut self.cx)
+            }
             Notice::ConnectionsLost { source, infos } => {
-                self.connections_lost(source, infos);
+                let gone = self.cx.disconnect_tools(source, infos);
+                for tool in &gone {
+                    self.outputs.tool_gone(tool, &mut self.cx);
+                }
+                if !gone.is_empty() && self.cx.tools.is_empty() {
+                    self.cx.report_no_tools();
+                }
+                self.outputs.unsubscribe_ended(&mut self.cx);
             }
         }
     }
@@ -116,7 +169,9 @@ impl NodeCore {
             }
             UpcallRequest::DirectModex { proc, infos } => {
                 let Some(process) = self.cx.named(&proc) else {
-                    return self.fetch_far(id, &proc, timeout(&infos));
+                    return self
+                        .collectives
+                        .fetch_far(id, &proc, timeout(&infos), &mut self.cx);
                 };
                 let proc = self.cx.name_of(process);
                 let owner = self.cx.jobs.node_of(process);
@@ -140,32 +195,31 @@ impl NodeCore {
             } => self
                 .demands
                 .abort(id, &proc, (status, &message), &targets, &mut self.cx),
-            UpcallRequest::Query { queries, .. } => self.query(id, queries),
+            UpcallRequest::Query { queries, .. } => self.queries.query(id, queries, &mut self.cx),
             UpcallRequest::Log {
                 proc,
                 data,
                 directives,
             } => log(id, &proc, data, &directives, &mut self.cx),
             UpcallRequest::Publish { proc, infos } => {
-                self.names.publish(id, &proc, infos, &mut self.cx);
-                self.settle();
+                self.names.publish(id, &proc, infos, &mut self.cx)
             }
             UpcallRequest::Lookup { proc, keys, infos } => {
                 let tool = self.tool_as_requester(&proc);
                 self.names
                     .look_up(id, &proc, tool, keys, &infos, &mut self.cx);
-                self.settle();
             }
             UpcallRequest::Unpublish { proc, keys, infos } => {
-                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx);
-                self.settle();
+                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx)
             }
             UpcallRequest::Group {
                 op,
                 name,
                 procs,
                 infos,
-            } => self.group(id, (op, name), &procs, infos),
+            } => self
+                .groups
+                .request(id, (op, name), &procs, infos, &mut self.cx),
             UpcallRequest::JobControl {
                 proc,
                 targets,
@@ -189,7 +243,9 @@ impl NodeCore {
             UpcallRequest::PushStdin { targets, data, .. } => {
                 self.inputs.push(id, &targets, &data, &mut self.cx)
             }
-            UpcallRequest::Spawn { proc, infos, apps } => self.spawn(id, &proc, (&infos, apps)),
+            UpcallRequest::Spawn { proc, infos, apps } => {
+                self.spawns.spawn(id, &proc, (&infos, apps), &mut self.cx)
+            }
             UpcallRequest::Connect { procs, infos } => {
                 self.meet(id, (Act::Connect, &procs), &infos);
             }
@@ -217,15 +273,17 @@ impl NodeCore {
             } => self
                 .allocations
                 .allocate(id, &proc, (directive, &infos), &mut self.cx),
-            UpcallRequest::ToolConnected { infos } => self.tool_connected(id, &infos),
+            UpcallRequest::ToolConnected { infos } => self.cx.connect_tool(id, &infos),
         }
     }
 
     fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
-        let Some((participants, nodes)) = self.participants(procs) else {
+        let Some((participants, nodes)) = self.cx.participants(procs) else {
             let data = (local_status(infos), data);
             let timeout = timeout(infos);
-            return self.cross(id, (Act::Fence, procs), data, timeout);
+            return self
+                .collectives
+                .enter(id, (Act::Fence, procs), data, timeout, &mut self.cx);
         };
         let collect = infos
             .iter()
@@ -248,65 +306,6 @@ impl NodeCore {
             ticket,
         };
         self.fence(input);
-    }
-
-    /// The participants and the nodes that host them; `None` when they are not of this launch.
-    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
-        let mut named = Vec::with_capacity(procs.len());
-        let mut nodes = Vec::new();
-        for proc in procs {
-            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (_, member) = self.cx.job_named(nspace)?;
-            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
-            match rank {
-                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
-                proc::ProcRank::Wildcard => {
-                    nodes.extend(member.world.1.iter());
-                }
-            }
-            named.push((member.context.nspace.clone(), rank));
-        }
-        let participants = Participants::from_procs(named).ok()?;
-        Some((participants, Nodes::new(nodes)?))
-    }
-
-    pub(super) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
-        let answer = match result {
-            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
-            Ok(released) => UpcallAnswer::Status(Status(released.status)),
-            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
-        };
-        self.cx.answer(id, &answer);
-    }
-
-    /// The same where no data is exchanged.
-    pub(super) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
-        let status = match result {
-            Ok(released) => Status(released.status),
-            Err(failure) => failure_status(&failure),
-        };
-        self.cx.answer(id, &UpcallAnswer::Status(status));
-    }
-
-    pub(super) fn modex_answer(&mut self, id: UpcallId, result: ModexResult) {
-        let answer = match result {
-            Ok(data) => UpcallAnswer::Data(data.to_vec()),
-            Err(failure) => UpcallAnswer::Status(modex_status(failure)),
-        };
-        self.cx.answer(id, &answer);
-    }
-
-    /// Another node requests a local rank's data.
-    pub(super) fn ask_sidecar(&mut self, proc: proc::Proc) {
-        if self.cx.sidecar.state != SidecarState::Ready {
-            let result = Err(Status::ERR_NOT_FOUND.0);
-            return self.modex(ModexInput::SidecarAnswered { proc, result });
-        }
-        let (nspace, rank) = (proc.nspace.clone(), proc.rank);
-        let control = Control::DirectModex { nspace, rank };
-        if let Some(id) = self.cx.control(&control) {
-            self.modex_requests.push((id, proc));
-        }
     }
 }
 

@@ -21,7 +21,7 @@ impl NodeCore {
     /// have entered it, so until then none of them is known to wait.
     pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
-        for (id, since) in self.fences.waited_in() {
+        for (id, since) in self.fences.engine.waited_in() {
             let wait = FenceWait {
                 fence: format!(
                     "{} {} of {}",
@@ -32,7 +32,7 @@ impl NodeCore {
                 waiting: now.since(since),
             };
             let absent = fences::collective_of(&id.series)
-                .map(|(job, collective)| self.missing_from(job.as_str(), &collective));
+                .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
             for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
                 let takes_part = || {
                     let name = self.cx.name_of(self.cx.process(rank));
@@ -53,6 +53,6 @@ impl NodeCore {
     /// Number of fences and barriers that were released here. Those of PMIx whose processes are all of this node are
     /// libpmix's own, and not among them.
     pub fn fences_released(&self) -> u64 {
-        self.fences.released()
+        self.fences.engine.released()
     }
 }

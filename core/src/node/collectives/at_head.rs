@@ -1,34 +1,35 @@
 //! Collectives between launches at the head node: what it orders its nodes, and sends to other launches.
 
-use super::ModexTicket;
+use super::{CollectiveState, ModexTicket};
 use crate::collective::{CollectiveHub, CollectiveMessage, CollectiveOutput, Packet};
 use crate::direct_modex::{ModexInput, ModexResult};
 use crate::job::ids::Nspace;
 use crate::link::{decode, encode};
-use crate::node::NodeCore;
+use crate::node::node_context::{NodeContext, NodeEffect};
 use crate::pmix::value::Status;
 use crate::rendezvous::message::ToRendezvous;
 
-impl NodeCore {
+impl CollectiveState {
     /// Has the hub do something and carries out its orders.
     pub(super) fn with_hub(
         &mut self,
         what: impl FnOnce(&mut CollectiveHub, &mut Vec<CollectiveOutput>),
+        cx: &mut NodeContext,
     ) {
         let mut out = Vec::new();
-        what(&mut self.collectives.hub, &mut out);
+        what(&mut self.hub, &mut out);
         for output in out {
             match output {
-                CollectiveOutput::Send { to, packet } => self.relay(to, &packet),
+                CollectiveOutput::Send { to, packet } => self.relay(to, &packet, cx),
                 CollectiveOutput::Register { key, nodes, jobs } => {
                     for job in &jobs {
-                        let met = self.collectives.met.entry(job.nspace.clone());
+                        let met = self.met.entry(job.nspace.clone());
                         met.or_default().extend(&nodes);
                     }
                     for node in nodes {
                         let (key, jobs) = (key.clone(), jobs.clone());
                         let message = CollectiveMessage::Register { key, jobs };
-                        self.send_collective(node, message);
+                        self.send(node, message, cx);
                     }
                 }
                 CollectiveOutput::Release {
@@ -39,23 +40,27 @@ impl NodeCore {
                     for node in nodes {
                         let (key, outcome) = (key.clone(), outcome.clone());
                         let message = CollectiveMessage::Release { key, outcome };
-                        self.send_collective(node, message);
+                        self.send(node, message, cx);
                     }
                 }
             }
         }
     }
 
-    pub(super) fn relay(&mut self, to: Nspace, packet: &Packet) {
-        let jobs = self.cx.jobs.jobs().filter(|(_, job)| !job.is_over());
+    pub(super) fn relay(&mut self, to: Nspace, packet: &Packet, cx: &mut NodeContext) {
+        let jobs = cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
-        self.cx
-            .send_to_name_server(ToRendezvous::Relay { own, to, body });
+        cx.send_to_name_server(ToRendezvous::Relay { own, to, body });
     }
 
     /// A message of another launch.
-    pub(in crate::node) fn crossed(&mut self, from: &Nspace, body: &[u8]) {
+    pub(in crate::node) fn launch_message(
+        &mut self,
+        from: &Nspace,
+        body: &[u8],
+        cx: &mut NodeContext,
+    ) {
         // Another version of wireup; it is refused before.
         let Ok(packet) = decode(body) else { return };
         match packet {
@@ -65,18 +70,21 @@ impl NodeCore {
                 status,
                 data,
             } => {
-                let own = self.own_part(&key.members);
+                let own = self.own_part(&key.members, cx);
                 if !own.nodes.is_empty() {
-                    self.with_hub(|hub, out| {
-                        hub.arrived(&key, own, (jobs, status, &data), out);
-                    });
+                    self.with_hub(
+                        |hub, out| {
+                            hub.arrived(&key, own, (jobs, status, &data), out);
+                        },
+                        cx,
+                    );
                 }
             }
             Packet::Ready { key, jobs } => {
-                self.with_hub(|hub, out| hub.ready(&key, &jobs, out));
+                self.with_hub(|hub, out| hub.ready(&key, &jobs, out), cx);
             }
             Packet::Fetch { serial, proc } => {
-                let process = self.cx.job_named(proc.nspace.as_str());
+                let process = cx.job_named(proc.nspace.as_str());
                 let owner = process.and_then(|(_, job)| job.context.ranks.node_of(proc.rank));
                 let to = from.clone();
                 let ask = ModexInput::Ask {
@@ -86,43 +94,49 @@ impl NodeCore {
                     key: None,
                     ticket: ModexTicket::Far { to, serial },
                 };
-                self.modex(ask);
+                cx.leave(NodeEffect::Modex(ask));
             }
-            Packet::Fetched { serial, result } => self.fetched(serial, result),
+            Packet::Fetched { serial, result } => self.fetched(serial, result, cx),
         }
     }
 
-    fn fetched(&mut self, serial: u64, result: Result<Vec<u8>, i32>) {
-        if let Some((node, serial, _)) = self.collectives.fetches.remove(&serial) {
+    fn fetched(&mut self, serial: u64, result: Result<Vec<u8>, i32>, cx: &mut NodeContext) {
+        if let Some((node, serial, _)) = self.fetches.remove(&serial) {
             let message = CollectiveMessage::Fetched { serial, result };
-            self.send_collective(node, message);
+            self.send(node, message, cx);
         }
     }
 
     /// The data that another launch has asked for.
-    pub(in crate::node) fn answer_far(&mut self, to: Nspace, serial: u64, result: ModexResult) {
+    pub(in crate::node) fn answer_far(
+        &mut self,
+        to: Nspace,
+        serial: u64,
+        result: ModexResult,
+        cx: &mut NodeContext,
+    ) {
         let result = result.map(|data| data.to_vec());
         let result = result.map_err(|failure| crate::node::upcalls::modex_status(failure).0);
-        self.relay(to, &Packet::Fetched { serial, result });
+        self.relay(to, &Packet::Fetched { serial, result }, cx);
     }
 
     /// These jobs of other launches are gone, or all of them.
-    pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>) {
+    pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>, cx: &mut NodeContext) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;
-        self.with_hub(|hub, out| hub.gone(is_gone, lost, out));
-        let fetches = self.collectives.fetches.iter();
+        self.with_hub(|hub, out| hub.gone(is_gone, lost, out), cx);
+        let fetches = self.fetches.iter();
         let lost_ones = fetches.filter(|(_, (_, _, nspace))| is_gone(nspace));
         let lost_ones: Vec<u64> = lost_ones.map(|(serial, _)| *serial).collect();
         for serial in lost_ones {
-            self.fetched(serial, Err(lost));
+            self.fetched(serial, Err(lost), cx);
         }
         // Without the rendezvous the other launches may continue, connected to this one.
         for job in jobs.unwrap_or_default() {
-            for node in self.collectives.met.remove(job).unwrap_or_default() {
+            for node in self.met.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];
                 let message = CollectiveMessage::Forget { jobs };
-                self.send_collective(node, message);
+                self.send(node, message, cx);
             }
         }
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::collective::CollectiveOutput;
+use crate::node::NodeCore;
 use crate::node::event::{Event, ToNode};
 use crate::node::served;
 use crate::pmix::control::serve::{self, Body};
@@ -48,7 +49,8 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         jobs: vec![job],
     };
     cores[0].with_actions(now, &mut actions, |core| {
-        core.with_hub(|_, out| out.push(register))
+        core.collectives
+            .with_hub(|_, out| out.push(register), &mut core.cx)
     });
     bring(&mut cores[1], &mut actions);
     // The job's own registration was request 1.

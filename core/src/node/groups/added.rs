@@ -4,8 +4,9 @@
 //! called and then all that were added. From 6 on they call as well, without a list of members, and
 //! the construct waits for them: such groups are refused. Source: docs/shim.md#groups.
 
+use super::Groups;
 use crate::groups::Released;
-use crate::node::NodeCore;
+use crate::node::node_context::NodeContext;
 use crate::pmix::keys;
 use crate::pmix::value::{Array, Info, Proc, Status, Value};
 use crate::pmix::wire::Reader;
@@ -13,13 +14,13 @@ use crate::pmix::wire::Reader;
 /// First libpmix whose added members call.
 const CALL_SINCE: u32 = 6;
 
-impl NodeCore {
+impl Groups {
     /// The members that the callers of this node add; processes of the launch one by one, others as
     /// they are named.
     ///
     /// # Errors
     /// The status of the construct.
-    pub(super) fn added_here(&self, infos: &[Info]) -> Result<Vec<Proc>, Status> {
+    pub(super) fn added_here(&self, infos: &[Info], cx: &NodeContext) -> Result<Vec<Proc>, Status> {
         let mut added = Vec::new();
         for info in infos
             .iter()
@@ -29,10 +30,10 @@ impl NodeCore {
                 return Err(Status::ERR_NOT_SUPPORTED);
             }
             for proc in procs(&info.value).ok_or(Status::ERR_BAD_PARAM)? {
-                let known = self.cx.members(std::slice::from_ref(&proc));
+                let known = cx.members(std::slice::from_ref(&proc));
                 match known {
                     Some(known) => added.extend(known.into_iter().map(|process| {
-                        let proc = self.cx.name_of(process);
+                        let proc = cx.name_of(process);
                         Proc::new(&proc.nspace, proc.rank)
                     })),
                     None if proc.rank.rank().is_some() => added.push(proc),

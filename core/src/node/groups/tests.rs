@@ -4,6 +4,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
+use crate::node::NodeCore;
 use crate::node::event::Event;
 use crate::pmix::control::serve;
 use crate::pmix::control::{Hello, SidecarNotice};

@@ -8,8 +8,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{NodeCore, PmixState};
-use super::Released;
+use super::super::PmixState;
+use super::super::node_context::{NodeContext, NodeEffect};
+use super::{Groups, Released};
 use crate::groups::watch::{Loss, Notice};
 use crate::groups::{GroupKey, Operation};
 use crate::job::ids::{GlobalRank, NodeId};
@@ -21,10 +22,10 @@ use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find
 /// First libpmix that ends an invitation when an invited process dies.
 const INVITES_END_SINCE: u32 = 7;
 
-impl NodeCore {
+impl Groups {
     /// An operation is complete: starts or stops watching its group.
     pub(super) fn follow(&mut self, key: GroupKey, released: &Released) {
-        let watch = &mut self.groups.watch;
+        let watch = &mut self.watch;
         match key.operation {
             Operation::Construct if released.notify && released.status == 0 => {
                 let members = released.members.iter().collect();
@@ -36,10 +37,15 @@ impl NodeCore {
     }
 
     /// A group of this node has ended, which libpmix only reports.
-    pub(in super::super) fn local_group_ended(&mut self, name: &Text, procs: &[Proc]) {
-        let members = self.cx.members(procs).unwrap_or_default().into_iter();
-        let members: BTreeSet<proc::Proc> = members.map(|member| self.cx.name_of(member)).collect();
-        let watch = &mut self.groups.watch;
+    pub(in super::super) fn group_ended(
+        &mut self,
+        name: &Text,
+        procs: &[Proc],
+        cx: &mut NodeContext,
+    ) {
+        let members = cx.members(procs).unwrap_or_default().into_iter();
+        let members: BTreeSet<proc::Proc> = members.map(|member| cx.name_of(member)).collect();
+        let watch = &mut self.watch;
         watch.ended(name.as_bytes(), |proc| members.contains(proc));
     }
 
@@ -47,13 +53,12 @@ impl NodeCore {
     pub(super) fn ends_without_the_dead(&self, key: &GroupKey) -> bool {
         key.operation == Operation::Destruct
             && self
-                .groups
                 .watch
                 .contains(&key.name, |proc| key.members.contains(proc))
     }
 
     /// An event that concerns groups has come by.
-    pub(in super::super) fn groups_hear(&mut self, event: &Notification) {
+    pub(in super::super) fn observe(&mut self, event: &Notification, cx: &mut NodeContext) {
         if ![
             Status::GROUP_INVITED,
             Status::GROUP_CONSTRUCT_COMPLETE,
@@ -67,40 +72,37 @@ impl NodeCore {
         let Some(Value::String(name)) = find(&event.infos, keys::GROUP_ID) else {
             return;
         };
-        let Some(source) = self.cx.named(&event.source) else {
+        let Some(source) = cx.named(&event.source) else {
             return;
         };
-        let source = self.cx.name_of(source);
+        let source = cx.name_of(source);
         let name = name.as_bytes();
         match event.code {
             Status::GROUP_INVITED => {
-                let invited = self.invited(&event.infos);
-                let members: Vec<_> = invited
-                    .iter()
-                    .map(|member| self.cx.name_of(*member))
-                    .collect();
-                self.groups.engine.invited(name, &members);
-                self.groups.watch.invited(name.into(), source, members);
+                let invited = self.invited(&event.infos, cx);
+                let members: Vec<_> = invited.iter().map(|member| cx.name_of(*member)).collect();
+                self.engine.invited(name, &members);
+                self.watch.invited(name.into(), source, members);
                 // The death of a process that died before the event arrived is not reported again.
                 for member in invited {
-                    let local = self.cx.local(member);
-                    if local.is_some_and(|at| self.cx.pmix[at.index()] == PmixState::Died) {
-                        self.tell_groups_of_death(member);
+                    let local = cx.local(member);
+                    if local.is_some_and(|at| cx.pmix[at.index()] == PmixState::Died) {
+                        self.raise_death(member, cx);
                     }
                 }
             }
-            Status::GROUP_CONSTRUCT_COMPLETE => self.groups.watch.completed(name, &source),
-            Status::GROUP_LEADER_SELECTED => self.groups.watch.chosen(name, &source),
+            Status::GROUP_CONSTRUCT_COMPLETE => self.watch.completed(name, &source),
+            Status::GROUP_LEADER_SELECTED => self.watch.chosen(name, &source),
             _ => {
-                self.groups.watch.left(name, &source);
+                self.watch.left(name, &source);
                 let name = Arc::from(name);
-                self.groups(|engine, out| engine.member_left(&name, source, out));
+                self.with_engine(|engine, out| engine.member_left(&name, source, out), cx);
             }
         }
     }
 
     /// The processes an event is for.
-    fn invited(&self, infos: &[Info]) -> Vec<GlobalRank> {
+    fn invited(&self, infos: &[Info], cx: &NodeContext) -> Vec<GlobalRank> {
         let procs: Vec<Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
             Some(Value::Proc(proc)) => vec![proc.clone()],
             Some(Value::Array(array)) => {
@@ -113,29 +115,29 @@ impl NodeCore {
             }
             _ => return Vec::new(),
         };
-        self.cx.members(&procs).unwrap_or_default()
+        cx.members(&procs).unwrap_or_default()
     }
 
     /// A rank of this node died between init and finalize: if the job continues, the members of
     /// its groups are notified.
-    pub(in super::super) fn tell_groups_of_death(&mut self, process: GlobalRank) {
-        let dead = self.cx.name_of(process);
-        let notices = self.groups.watch.died(&dead);
-        if !self.cx.terms.tolerant || !self.cx.sidecar.is_offered() {
+    pub(in super::super) fn raise_death(&mut self, process: GlobalRank, cx: &mut NodeContext) {
+        let dead = cx.name_of(process);
+        let notices = self.watch.died(&dead);
+        if !cx.terms.tolerant || !cx.sidecar.is_offered() {
             return;
         }
         for notice in notices {
-            self.tell_members(&dead, notice);
+            self.raise_loss(&dead, notice, cx);
         }
     }
 
-    fn tell_members(&mut self, dead: &proc::Proc, notice: Notice) {
+    fn raise_loss(&mut self, dead: &proc::Proc, notice: Notice, cx: &mut NodeContext) {
         let source = Proc::new(&dead.nspace, dead.rank);
         let to = notice.to.iter();
         let to: Vec<Proc> = to.map(|proc| Proc::new(&proc.nspace, proc.rank)).collect();
-        let members = to.iter().filter_map(|proc| self.cx.named(proc));
+        let members = to.iter().filter_map(|proc| cx.named(proc));
         let nodes: BTreeSet<NodeId> = members
-            .filter_map(|member| self.cx.jobs.node_of(member))
+            .filter_map(|member| cx.jobs.node_of(member))
             .collect();
         let Some(to) = Array::new(to.into_iter().map(Value::Proc).collect()) else {
             return;
@@ -168,15 +170,15 @@ impl NodeCore {
                 range: DataRange::CUSTOM,
                 infos: infos.clone(),
             });
-            let own = self.cx.node;
+            let own = cx.node;
             for &to in nodes.iter().filter(|to| **to != own) {
-                self.cx.order(Action::SendPeer {
+                cx.order(Action::SendPeer {
                     to,
                     message: PeerMessage::Notify(Arc::clone(&event)),
                 });
             }
             if nodes.contains(&own) {
-                self.notify(&event);
+                cx.leave(NodeEffect::Notify(event));
             }
         }
     }

@@ -8,12 +8,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{STREAMS, Stream};
+use super::{Outputs, STREAMS, Stream};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace};
 use crate::job::spawn::SpawnedByTool;
 use crate::node::event::Notification;
-use crate::node::{JobContext, NodeCore, OutputMessage};
+use crate::node::node_context::NodeContext;
+use crate::node::{JobContext, OutputMessage};
 use crate::pmix::value::{Channels, Proc, Status, Text};
 
 /// How long a tool is not told the end of a job if processes that it left hold its output open.
@@ -34,33 +35,33 @@ fn streams_of(tool: &SpawnedByTool) -> Vec<Channels> {
     wanted.map(|(stream, _)| stream).collect()
 }
 
-impl NodeCore {
+impl Outputs {
     /// A job was added. If a tool has spawned it and gets its output, it does so from the beginning.
-    pub(in super::super) fn forward_job(&mut self, job: JobNumber) {
-        let context = Arc::clone(self.cx.job(job));
+    pub(in super::super) fn job_added(&mut self, job: JobNumber, cx: &mut NodeContext) {
+        let context = Arc::clone(cx.job(job));
         let Some(tool) = &context.tool else {
             return;
         };
         let streams = streams_of(tool);
-        let here = context.ranks.ranks_on(self.cx.node);
-        let here = here.filter_map(|rank| self.cx.local(self.cx.jobs.global(job, rank)));
+        let here = context.ranks.ranks_on(cx.node);
+        let here = here.filter_map(|rank| cx.local(cx.jobs.global(job, rank)));
         let here: BTreeSet<Stream> = here
             .flat_map(|at| streams.iter().map(move |stream| (at, stream.0)))
             .collect();
         if !here.is_empty() {
-            let reader = self.outputs.readers.entry(tool.node).or_default();
+            let reader = self.readers.entry(tool.node).or_default();
             reader.wants.extend(&here);
             reader.known.extend(&here);
             reader.claims.extend(here);
         }
-        if tool.node == self.cx.node && !streams.is_empty() {
-            self.outputs.pulls += 1;
-            self.await_output(self.cx.jobs.processes_of(job), &streams);
-            self.outputs.asked.extend(context.hosting());
-            self.outputs.early.insert(job, Early::default());
-            if !self.tools.has(&tool.name) {
-                self.unclaim(&[job]);
-                self.pull_ended();
+        if tool.node == cx.node && !streams.is_empty() {
+            self.pulls += 1;
+            self.await_output(cx.jobs.processes_of(job), &streams);
+            self.asked.extend(context.hosting());
+            self.early.insert(job, Early::default());
+            if !cx.tools.has(&tool.name) {
+                self.unclaim(&[job], cx);
+                self.unsubscribe_ended(cx);
             }
         }
     }
@@ -71,107 +72,110 @@ impl NodeCore {
         streams: &[Channels],
     ) {
         let awaited = processes.flat_map(|p| streams.iter().map(move |s| (p, s.0)));
-        self.outputs.awaited.extend(awaited);
+        self.awaited.extend(awaited);
     }
 
     /// Whether output is on its way to processes and tools of this node.
-    pub(in super::super) fn awaits_output(&self) -> bool {
-        self.outputs.is_asking()
-            && !(self.outputs.awaited.is_empty() && self.outputs.delivering.is_empty())
+    pub(in super::super) fn is_awaited(&self) -> bool {
+        self.is_asking() && !(self.awaited.is_empty() && self.delivering.is_empty())
     }
 
     /// Whether the event is the end of a job whose output a tool here has not got yet; it is kept then.
-    pub(in super::super) fn keeps_end(&mut self, event: &Notification) -> bool {
-        let now = self.cx.now;
+    pub(in super::super) fn keeps_end(
+        &mut self,
+        event: &Notification,
+        cx: &mut NodeContext,
+    ) -> bool {
+        let now = cx.now;
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| self.cx.job_named(nspace));
+        let job = nspace.ok().and_then(|nspace| cx.job_named(nspace));
         let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
             return false;
         };
         let tool = member.context.tool.as_ref();
-        let keeps = tool.is_some_and(|tool| tool.node == self.cx.node) && self.awaits_job(job);
+        let keeps = tool.is_some_and(|tool| tool.node == cx.node) && self.awaits_job(job, cx);
         if keeps {
             let until = now + LINGER;
-            self.outputs.ends.insert(job, (until, event.clone()));
+            self.ends.insert(job, (until, event.clone()));
         }
         keeps
     }
 
-    pub(super) fn awaits_job(&self, job: JobNumber) -> bool {
-        let mut awaited = self.outputs.awaited.iter();
-        awaited.any(|(process, _)| self.cx.jobs.find(*process).is_some_and(|(of, _)| of == job))
+    pub(super) fn awaits_job(&self, job: JobNumber, cx: &NodeContext) -> bool {
+        let mut awaited = self.awaited.iter();
+        awaited.any(|(process, _)| cx.jobs.find(*process).is_some_and(|(of, _)| of == job))
     }
 
     /// Tells the ends of jobs that need not wait any more; all of them if `all` is set.
-    pub(in super::super) fn tell_kept_ends(&mut self, all: bool) {
-        let now = self.cx.now;
+    pub(in super::super) fn notify_kept_ends(&mut self, all: bool, cx: &mut NodeContext) {
+        let now = cx.now;
         let due = |core: &Self, job: JobNumber, until: Moment| {
-            all || now >= until || !core.awaits_job(job)
+            all || now >= until || !core.awaits_job(job, cx)
         };
-        let kept = self.outputs.ends.iter();
+        let kept = self.ends.iter();
         let due: Vec<JobNumber> = kept
             .filter(|(job, (until, _))| due(self, **job, *until))
             .map(|(job, _)| *job)
             .collect();
         for job in due {
-            if let Some((_, event)) = self.outputs.ends.remove(&job) {
-                self.cx.notify_now(&event);
+            if let Some((_, event)) = self.ends.remove(&job) {
+                cx.notify_now(&event);
             }
         }
     }
 
     /// A tool is gone: what its jobs print goes to the launcher again.
-    pub(in super::super) fn forward_no_more(&mut self, name: &Proc) {
+    pub(in super::super) fn tool_gone(&mut self, name: &Proc, cx: &mut NodeContext) {
         let of_tool = |context: &JobContext| {
             let tool = context.tool.as_ref();
             tool.is_some_and(|tool| Proc::new(&tool.name.nspace, tool.name.rank) == *name)
         };
-        let jobs = self.running_jobs().filter(|(_, job)| of_tool(job));
+        let jobs = cx.running_jobs().filter(|(_, job)| of_tool(job));
         let jobs: Vec<JobNumber> = jobs.map(|(job, _)| job).collect();
-        self.unclaim(&jobs);
+        self.unclaim(&jobs, cx);
     }
 
-    pub(super) fn unclaim(&mut self, jobs: &[JobNumber]) {
+    pub(super) fn unclaim(&mut self, jobs: &[JobNumber], cx: &mut NodeContext) {
         for job in jobs {
-            let processes: Vec<GlobalRank> = self.cx.jobs.processes_of(*job).collect();
-            for to in self.cx.job(*job).hosting() {
+            let processes: Vec<GlobalRank> = cx.jobs.processes_of(*job).collect();
+            for to in cx.job(*job).hosting() {
                 let processes = processes.clone();
-                self.send_output(to, OutputMessage::Unclaimed { processes });
+                self.send(to, OutputMessage::Unclaimed { processes }, cx);
             }
         }
     }
 
     /// A job was started for a process here, which is being told its name.
-    pub(in super::super) fn job_announced(&mut self, nspace: &Nspace) {
-        let job = self.cx.job_named(nspace.as_str()).map(|(job, _)| job);
-        if let Some(early) = job.and_then(|job| self.outputs.early.get_mut(&job)) {
+    pub(in super::super) fn job_announced(&mut self, nspace: &Nspace, cx: &mut NodeContext) {
+        let job = cx.job_named(nspace.as_str()).map(|(job, _)| job);
+        if let Some(early) = job.and_then(|job| self.early.get_mut(&job)) {
             early.announced = true;
         }
     }
 
     /// libpmix passes on what a job prints, if its spawner wanted that.
-    pub(in super::super) fn job_subscribed(&mut self, nspace: &Text) {
+    pub(in super::super) fn job_subscribed(&mut self, nspace: &Text, cx: &mut NodeContext) {
         let nspace = std::str::from_utf8(nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| self.cx.job_named(nspace));
+        let job = nspace.ok().and_then(|nspace| cx.job_named(nspace));
         let job = job.map(|(job, _)| job);
-        let early = job.and_then(|job| self.outputs.early.remove(&job));
+        let early = job.and_then(|job| self.early.remove(&job));
         for piece in early.unwrap_or_default().pieces {
-            self.deliver(piece);
+            self.deliver(piece, cx);
         }
     }
 
     /// All ranks of a job have ended: if it was never announced, no tool gets what it printed.
-    pub(in super::super) fn early_over(&mut self, job: JobNumber) {
-        let early = self.outputs.early.get(&job);
+    pub(in super::super) fn drop_unannounced(&mut self, job: JobNumber, cx: &mut NodeContext) {
+        let early = self.early.get(&job);
         if early.is_some_and(|early| !early.announced) {
-            self.drop_early(job);
+            self.drop_kept(job, cx);
         }
     }
 
-    pub(super) fn drop_early(&mut self, job: JobNumber) {
-        let early = self.outputs.early.remove(&job).unwrap_or_default();
+    pub(super) fn drop_kept(&mut self, job: JobNumber, cx: &mut NodeContext) {
+        let early = self.early.remove(&job).unwrap_or_default();
         for (from, process, channel, data) in early.pieces {
-            self.taken((from, process, channel, data.len()));
+            self.taken((from, process, channel, data.len()), cx);
         }
     }
 }

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::Stream;
+use super::{Outputs, Stream};
 use crate::job::ids::{JobNumber, NodeId, NodeRank};
-use crate::node::NodeCore;
+use crate::node::node_context::NodeContext;
 use crate::pmix::keys;
 use crate::pmix::value::{Info, Value, find};
 
@@ -149,30 +149,35 @@ impl Kept {
     }
 }
 
-impl NodeCore {
+impl Outputs {
     /// A node wants these streams of local processes, and what was kept of those that it did not want before.
-    pub(super) fn wanted(&mut self, by: NodeId, streams: &[Stream], cached: CachedOutput) {
+    pub(super) fn wanted(
+        &mut self,
+        by: NodeId,
+        streams: &[Stream],
+        cached: CachedOutput,
+        cx: &mut NodeContext,
+    ) {
         for stream in streams {
-            let reader = self.outputs.readers.entry(by).or_default();
+            let reader = self.readers.entry(by).or_default();
             if !reader.known.insert(*stream) {
                 continue;
             }
             reader.wants.insert(*stream);
-            for piece in self.outputs.kept.pieces(*stream, cached) {
-                self.pass_on(by, *stream, piece);
+            for piece in self.kept.pieces(*stream, cached) {
+                self.pass_on(by, *stream, piece, cx);
             }
         }
     }
 
     /// All processes of a job have ended: none of it can be asked for any more.
-    pub(in super::super) fn forget_output(&mut self, job: JobNumber) {
-        let gone: BTreeSet<NodeRank> = self
-            .cx
+    pub(in super::super) fn forget_job(&mut self, job: JobNumber, cx: &mut NodeContext) {
+        let gone: BTreeSet<NodeRank> = cx
             .jobs
             .processes_of(job)
-            .filter_map(|p| self.cx.local(p))
+            .filter_map(|p| cx.local(p))
             .collect();
-        self.outputs.kept.forget(|(at, _)| gone.contains(&at));
+        self.kept.forget(|(at, _)| gone.contains(&at));
     }
 }
 

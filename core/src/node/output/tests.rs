@@ -1,3 +1,4 @@
+use crate::node::NodeCore;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -100,7 +101,9 @@ impl Job {
     }
 
     fn wants(&self, rank: u32, channel: Channels) -> bool {
-        self.cores[(rank / 2) as usize].wants_output(NodeRank(rank % 2), channel)
+        self.cores[(rank / 2) as usize]
+            .outputs
+            .wants_output(NodeRank(rank % 2), channel)
     }
 
     /// What the driver does with what it reads.

@@ -7,8 +7,9 @@ use crate::job::debug;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::spawn;
+use crate::node::node_context::NodeContext;
 use crate::node::raised::{end_of_job, status_of_end};
-use crate::node::{JobContext, JobMember, NodeCore};
+use crate::node::{JobContext, JobMember};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Query, UpcallAnswer};
 use crate::pmix::value::{Array, Info, Proc, ProcInfo, Status, Text, Value};
@@ -70,18 +71,13 @@ pub(super) struct Wants {
     pub(super) memory: bool,
 }
 
-impl NodeCore {
+impl Wants {
     /// Adds what a key needs.
-    pub(super) fn want(&self, key: &Text, scope: &QueryScope<'_>, wants: &mut Wants) {
+    pub(super) fn add(&mut self, key: &Text, scope: &QueryScope<'_>, cx: &NodeContext) {
         if scope.qualifiers_only {
             return;
         }
-        let over = || {
-            self.cx
-                .jobs
-                .get(scope.number)
-                .is_some_and(JobMember::is_over)
-        };
+        let over = || cx.jobs.get(scope.number).is_some_and(JobMember::is_over);
         let (local, memory) = if *key == keys::QUERY_JOB_STATUS && over() {
             (false, false)
         } else if *key == keys::QUERY_PROC_TABLE {
@@ -95,24 +91,24 @@ impl NodeCore {
         } else {
             return;
         };
-        wants.jobs.insert(scope.job.nspace.clone());
-        wants.memory |= memory;
+        self.jobs.insert(scope.job.nspace.clone());
+        self.memory |= memory;
         let rank = scope.rank.and_then(|rank| scope.job.ranks.node_of(rank));
         match scope.node.or(rank) {
             _ if local => {
-                wants.nodes.insert(self.cx.node);
+                self.nodes.insert(cx.node);
             }
             Some(node) => {
-                wants.nodes.insert(node);
+                self.nodes.insert(node);
             }
-            None => wants.nodes.extend(scope.job.hosting()),
+            None => self.nodes.extend(scope.job.hosting()),
         }
     }
 }
 
 /// The facts for the answer to a query.
 pub(super) struct View<'a> {
-    pub(super) core: &'a NodeCore,
+    pub(super) cx: &'a NodeContext,
     /// The jobs that nodes were asked about, in that order.
     pub(super) jobs: &'a [Nspace],
     pub(super) heard: &'a BTreeMap<NodeId, Heard>,
@@ -124,7 +120,7 @@ impl View<'_> {
         let mut infos = Vec::new();
         let mut missing = None;
         for query in queries {
-            let scope = QueryScope::of(self.core, query);
+            let scope = QueryScope::of(self.cx, query);
             for key in &query.keys {
                 let value = scope
                     .as_ref()
@@ -135,7 +131,7 @@ impl View<'_> {
                     (*key == keys::QUERY_NUM_PSETS, &scope, value.is_ok())
                 {
                     let names = keys::QUERY_PSET_NAMES.into();
-                    let names = self.core.query_sets(&names, scope, query);
+                    let names = scope.query_sets(&names, query, self.cx);
                     infos.extend(names.map(|names| Info::new(keys::QUERY_PSET_NAMES, names)));
                 }
                 match value {
@@ -182,7 +178,7 @@ impl View<'_> {
                 Ok(Value::String(keys.join(",").into()))
             }
             keys::QUERY_NAMESPACES => {
-                let names = self.core.running_jobs().map(|(_, job)| job.nspace.as_str());
+                let names = self.cx.running_jobs().map(|(_, job)| job.nspace.as_str());
                 Ok(Value::String(names.collect::<Vec<_>>().join(",").into()))
             }
             keys::QUERY_NAMESPACE_INFO => Ok(self.namespaces(scope)),
@@ -192,21 +188,21 @@ impl View<'_> {
                 self.table(scope, local || scope.local_only)
             }
             keys::SERVER_URI => {
-                let part = self.part(scope.node.unwrap_or(self.core.cx.node));
+                let part = self.part(scope.node.unwrap_or(self.cx.node));
                 let uri = part.map(|part| Text::new(&part.uri[..]));
                 let uri = uri.filter(|uri| !uri.as_bytes().is_empty());
                 uri.map(Value::String).ok_or(Status::ERR_NOT_FOUND)
             }
-            keys::QUERY_RESOLVE_PEERS => self.core.peers(scope),
-            keys::QUERY_RESOLVE_NODE => Ok(self.core.nodes_of(scope)),
+            keys::QUERY_RESOLVE_PEERS => scope.peers(self.cx),
+            keys::QUERY_RESOLVE_NODE => Ok(scope.nodes(self.cx)),
             keys::QUERY_MEMORY_USAGE => self.memory(scope),
             keys::DAEMON_MEMORY => {
-                let part = self.part(self.core.cx.node);
+                let part = self.part(self.cx.node);
                 let server = part.and_then(|part| part.server);
                 server.map(megabytes).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::CLIENT_AVG_MEMORY => {
-                let sizes = self.sizes(scope, self.core.cx.node);
+                let sizes = self.sizes(scope, self.cx.node);
                 average(&sizes).ok_or(Status::ERR_NOT_FOUND)
             }
             keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
@@ -216,7 +212,7 @@ impl View<'_> {
             keys::JOB_NUM_APPS => Ok(Value::Uint32(apps(job))),
             keys::NUM_NODES => Ok(Value::Uint32(job.hosting().len() as u32)),
             _ => {
-                let value = self.core.query_sets(key, scope, query);
+                let value = scope.query_sets(key, query, self.cx);
                 value.ok_or(Status::ERR_NOT_FOUND)
             }
         }
@@ -224,7 +220,7 @@ impl View<'_> {
 
     /// Success while it runs; then how it ended.
     fn job_status(&self, scope: &QueryScope<'_>) -> Status {
-        let job = self.core.cx.jobs.get(scope.number);
+        let job = self.cx.jobs.get(scope.number);
         if !job.is_some_and(JobMember::is_over) {
             return Status::SUCCESS;
         }
@@ -237,11 +233,11 @@ impl View<'_> {
 
     /// One array per job: its name, command lines, size, and where its ranks are.
     fn namespaces(&self, scope: &QueryScope<'_>) -> Value {
-        let jobs = self.core.running_jobs();
+        let jobs = self.cx.running_jobs();
         let meant = jobs.filter(|(number, _)| !scope.names_job || *number == scope.number);
         let infos = meant.map(|(number, job)| {
             let commands = (0..apps(job)).filter_map(|app| {
-                let facts = self.core.queries.facts.get(&number)?;
+                let facts = self.cx.facts.get(&number)?;
                 facts.command(AppNum(app))
             });
             let command = commands.collect::<Vec<_>>().join(&b" : "[..]);
@@ -259,7 +255,7 @@ impl View<'_> {
     fn place(&self, job: &JobContext, rank: Rank) -> Info {
         let mut infos = vec![Info::new(keys::RANK, Value::Rank(rank.into()))];
         let host = job.ranks.node_of(rank);
-        let host = host.and_then(|node| self.core.host_name(node));
+        let host = host.and_then(|node| self.cx.host_name(node));
         infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
         let local = job.ranks.local_rank(rank);
         let local = local.and_then(|local| u16::try_from(local.0).ok());
@@ -269,10 +265,10 @@ impl View<'_> {
 
     /// Ascending by rank.
     fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
-        let here = |node: &NodeId| !local || *node == self.core.cx.node;
+        let here = |node: &NodeId| !local || *node == self.cx.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
         for (node, heard) in self.heard.iter().filter(|(node, _)| here(node)) {
-            let host = Text::from(self.core.host_name(*node).unwrap_or_default());
+            let host = Text::from(self.cx.host_name(*node).unwrap_or_default());
             let row = |rank, executable, pid, exit_code, state| {
                 let row = ProcInfo {
                     proc: Proc::new(&scope.job.nspace, rank),
@@ -339,7 +335,7 @@ impl View<'_> {
     /// Of this node alone, server and clients; else an array of such for each node.
     fn memory(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
         if scope.local_only {
-            let infos = self.memory_of(scope, self.core.cx.node);
+            let infos = self.memory_of(scope, self.cx.node);
             return infos.map(Value::Infos).ok_or(Status::ERR_NOT_FOUND);
         }
         let nodes = self.heard.keys().filter_map(|node| {
@@ -347,7 +343,7 @@ impl View<'_> {
                 return None;
             }
             let mut infos = vec![Info::new(keys::NODEID, Value::Uint32(node.0))];
-            let host = self.core.host_name(*node);
+            let host = self.cx.host_name(*node);
             infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
             infos.extend(self.memory_of(scope, *node)?);
             Some(Info::new(keys::NODE_INFO_ARRAY, Value::Infos(infos)))

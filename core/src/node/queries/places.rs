@@ -5,26 +5,24 @@
 
 use super::scope::QueryScope;
 use crate::job::ids::NodeId;
-use crate::node::{JobContext, NodeCore};
+use crate::node::JobContext;
+use crate::node::node_context::NodeContext;
 use crate::pmix::value::{Array, Proc, Status, Value};
 
-impl NodeCore {
+impl QueryScope<'_> {
     /// The jobs meant: that which is named, or all that have not ended.
-    pub(super) fn jobs_meant<'a>(
-        &'a self,
-        scope: &'a QueryScope<'a>,
-    ) -> impl Iterator<Item = &'a JobContext> {
-        let named = scope.names_job.then_some(&**scope.job);
-        let all = self.running_jobs().map(|(_, job)| &**job);
-        named.into_iter().chain(all.filter(|_| !scope.names_job))
+    pub(super) fn jobs<'a>(&'a self, cx: &'a NodeContext) -> impl Iterator<Item = &'a JobContext> {
+        let named = self.names_job.then_some(&**self.job);
+        let all = cx.running_jobs().map(|(_, job)| &**job);
+        named.into_iter().chain(all.filter(|_| !self.names_job))
     }
 
     /// The processes on a node: on this one, if none is named.
-    pub(super) fn peers(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
-        let node = scope.node.unwrap_or(self.cx.node);
-        let procs = self.jobs_meant(scope).flat_map(|job| {
+    pub(super) fn peers(&self, cx: &NodeContext) -> Result<Value, Status> {
+        let node = self.node.unwrap_or(cx.node);
+        let procs = self.jobs(cx).flat_map(|job| {
             let ranks = job.ranks.ranks_on(node);
-            let meant = ranks.filter(|rank| scope.holds(node, *rank));
+            let meant = ranks.filter(|rank| self.holds(node, *rank));
             meant.map(|rank| Value::Proc(Proc::new(&job.nspace, rank)))
         });
         let procs = Array::new(procs.collect()).ok_or(Status::ERR_NOT_FOUND)?;
@@ -32,13 +30,13 @@ impl NodeCore {
     }
 
     /// The nodes with processes, ascending.
-    pub(super) fn nodes_of(&self, scope: &QueryScope<'_>) -> Value {
+    pub(super) fn nodes(&self, cx: &NodeContext) -> Value {
         let hosts = |node: &NodeId| {
-            let mut jobs = self.jobs_meant(scope);
+            let mut jobs = self.jobs(cx);
             jobs.any(|job| job.ranks.local_size(*node) > 0)
         };
-        let nodes = self.cx.launch().ranks.node_ids().filter(hosts);
-        let names = nodes.filter_map(|node| self.host_name(node));
+        let nodes = cx.launch().ranks.node_ids().filter(hosts);
+        let names = nodes.filter_map(|node| cx.host_name(node));
         Value::String(names.collect::<Vec<_>>().join(",").into())
     }
 }

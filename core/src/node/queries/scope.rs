@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::job::ids::{JobNumber, NodeId, Rank};
+use crate::node::JobContext;
+use crate::node::node_context::NodeContext;
 use crate::node::upcalls::timeout;
-use crate::node::{JobContext, NodeCore};
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{ProcRank, Status, Text, Value};
@@ -35,10 +36,10 @@ impl<'a> QueryScope<'a> {
     /// # Errors
     /// The status of the query: a qualifier of a wrong type, one that must be honoured and is not
     /// known, a job or node that is not of this launch.
-    pub(super) fn of(core: &'a NodeCore, query: &Query) -> Result<Self, Status> {
+    pub(super) fn of(cx: &'a NodeContext, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
             number: JobNumber(0),
-            job: core.cx.launch(),
+            job: cx.launch(),
             names_job: false,
             rank: None,
             node: None,
@@ -51,10 +52,10 @@ impl<'a> QueryScope<'a> {
             let key = std::str::from_utf8(info.key.as_bytes()).unwrap_or_default();
             match (key, &info.value) {
                 (keys::NSPACE | keys::JOBID, Value::String(nspace)) => {
-                    scope.name_job(core, nspace)?;
+                    scope.name_job(cx, nspace)?;
                 }
                 (keys::PROCID, Value::Proc(proc)) => {
-                    scope.name_job(core, &proc.nspace)?;
+                    scope.name_job(cx, &proc.nspace)?;
                     scope.rank = proc.rank.rank();
                 }
                 (keys::RANK, Value::Rank(rank)) => scope.rank = rank.rank(),
@@ -67,7 +68,7 @@ impl<'a> QueryScope<'a> {
                         .job
                         .ranks
                         .node_ids()
-                        .find(|node| core.host_name(*node).is_some_and(|host| *name == host));
+                        .find(|node| cx.host_name(*node).is_some_and(|host| *name == host));
                     scope.node = Some(node.ok_or(Status::ERR_NOT_FOUND)?);
                 }
                 (keys::NODEID, Value::Uint32(node) | Value::Uint(node)) => {
@@ -115,7 +116,7 @@ impl<'a> QueryScope<'a> {
         Ok(scope)
     }
 
-    fn name_job(&mut self, core: &'a NodeCore, nspace: &Text) -> Result<(), Status> {
+    fn name_job(&mut self, cx: &'a NodeContext, nspace: &Text) -> Result<(), Status> {
         // The empty one stands for all.
         if nspace.as_bytes().is_empty() {
             return Ok(());
@@ -125,7 +126,7 @@ impl<'a> QueryScope<'a> {
             return Err(Status::ERR_BAD_PARAM);
         }
         let name = std::str::from_utf8(nspace.as_bytes()).ok();
-        let named = name.and_then(|name| core.cx.job_named(name));
+        let named = name.and_then(|name| cx.job_named(name));
         let (number, member) = named.ok_or(Status::ERR_NOT_FOUND)?;
         (self.number, self.job) = (number, &member.context);
         self.names_job = true;
@@ -135,12 +136,5 @@ impl<'a> QueryScope<'a> {
     /// Whether a rank on a node is meant.
     pub(super) fn holds(&self, node: NodeId, rank: Rank) -> bool {
         self.node.is_none_or(|only| only == node) && self.rank.is_none_or(|only| only == rank)
-    }
-}
-
-impl NodeCore {
-    /// The name of a node, if it is known.
-    pub(crate) fn host_name(&self, node: NodeId) -> Option<&str> {
-        self.queries.facts.get(&JobNumber(0))?.host(node)
     }
 }

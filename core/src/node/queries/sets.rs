@@ -3,11 +3,11 @@
 //! Rule: only the name identifies a set, whichever job its members belong to, since libpmix does not name the client.
 //! So jobs with sets of one name have one in common.
 
-use super::NodeCore;
 use super::scope::QueryScope;
 use crate::job::ids::AppNum;
 use crate::job::pset::ProcessSet;
 use crate::node::JobContext;
+use crate::node::node_context::NodeContext;
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::{Array, Proc, Text, Value, find};
@@ -19,17 +19,12 @@ fn is_listed(job: &JobContext, name: &str) -> bool {
     name != ProcessSet::of_program(0) || job.appnums.ranks_of(AppNum(0)).end < job.ranks.size()
 }
 
-impl NodeCore {
+impl QueryScope<'_> {
     /// The value that answers a query for process sets; `None` for any other key, or if there is no
     /// such set.
-    pub(super) fn query_sets(
-        &self,
-        key: &Text,
-        scope: &QueryScope<'_>,
-        query: &Query,
-    ) -> Option<Value> {
+    pub(super) fn query_sets(&self, key: &Text, query: &Query, cx: &NodeContext) -> Option<Value> {
         let mut names = Vec::<&str>::new();
-        for job in self.jobs_meant(scope) {
+        for job in self.jobs(cx) {
             let sets = job.psets.iter().map(ProcessSet::name);
             for name in sets.filter(|name| is_listed(job, name)) {
                 if !names.contains(&name) {
@@ -45,7 +40,7 @@ impl NodeCore {
             let Some(Value::String(name)) = find(&query.qualifiers, keys::PSET_NAME) else {
                 return None;
             };
-            let members = self.jobs_meant(scope).flat_map(|job| {
+            let members = self.jobs(cx).flat_map(|job| {
                 let sets = job.psets.iter().filter(|set| *name == set.name());
                 let ranks = sets.flat_map(|set| set.ranks());
                 ranks.map(|rank| Value::Proc(Proc::new(&job.nspace, rank)))

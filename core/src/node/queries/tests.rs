@@ -1,10 +1,11 @@
+use crate::node::{Facts, JobContext, NodeCore, served};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::*;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{AppNum, GlobalRank};
 use crate::node::event::Event;
-use crate::node::{JobContext, served};
 use crate::pmix::keys;
 use crate::pmix::upcall::{AnswerParts, Notice, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, Info, Proc, Status, Value, find};
@@ -246,7 +247,8 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
     assert_eq!(job.cores[0].queries.next_deadline(), Some(due));
     let mut actions = Vec::new();
     job.cores[0].with_actions(due, &mut actions, |core| {
-        core.ask_nodes(|engine, out| engine.tick(due, out));
+        core.queries
+            .with_engine(|engine, out| engine.tick(due, out), &mut core.cx);
     });
     let [Action::SendUpcall(bytes)] = &actions[..] else {
         panic!("{actions:?}");

@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 
+use super::Spawns;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::Nspace;
 use crate::job::proc::PMIX_RANK_WILDCARD;
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, Spawner};
-use crate::node::NodeCore;
 use crate::node::event::{Action, FromNode};
+use crate::node::node_context::NodeContext;
 
 /// Declares programs to be daemons.
 const DAEMONS: [&str; 2] = ["pmix.debugger", "PMIX_DEBUGGER_DAEMONS"];
@@ -147,19 +148,19 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
     daemons
 }
 
-impl NodeCore {
+impl Spawns {
     /// A job of a co-spawn cannot be started: those that have been are ended.
-    pub(super) fn end_cospawned(&mut self, by: &Spawner, nspace: &Nspace) {
-        let Some((job, _)) = self.cx.job_named(nspace.as_str()) else {
+    pub(super) fn end_cospawned(&mut self, by: &Spawner, nspace: &Nspace, cx: &mut NodeContext) {
+        let Some((job, _)) = cx.job_named(nspace.as_str()) else {
             return;
         };
-        self.cx.order(Action::Tell(FromNode::Demanded(Demand {
+        cx.order(Action::Tell(FromNode::Demanded(Demand {
             by: match by {
                 Spawner::Rank(process) => Some(*process),
                 Spawner::Tool(_) => None,
             },
             what: Wish::Kill,
-            ranks: Some(self.cx.jobs.processes_of(job).collect()),
+            ranks: Some(cx.jobs.processes_of(job).collect()),
         })));
     }
 }

@@ -114,13 +114,13 @@ fn a_tool_is_gone_when_all_its_connections_are() {
     node.attach(Some(&name));
     node.attach(Some(&other));
     node.lose(name.clone(), &[]);
-    assert!(!node.core.tools.is_empty());
+    assert!(!node.core.cx.tools.is_empty());
     // A rank, a tool, and one that never was.
     let lost = node.lose(proc("job", 2), &[other, proc("nobody", 0)]);
-    assert!(!node.core.tools.is_empty());
+    assert!(!node.core.cx.tools.is_empty());
     assert!(!says(&lost, false));
     let lost = node.lose(name.clone(), &[]);
-    assert!(node.core.tools.is_empty());
+    assert!(node.core.cx.tools.is_empty());
     assert!(says(&lost, false));
     assert!(!says(&node.lose(name, &[]), false));
 }
@@ -136,7 +136,7 @@ fn tools_are_gone_with_their_server() {
         end: SidecarEnd::Failed,
     };
     node.core.handle(ended, Moment::default(), &mut actions);
-    assert!(node.core.tools.is_empty());
+    assert!(node.core.cx.tools.is_empty());
     assert!(says(&actions, false));
 }
 

@@ -1,0 +1,100 @@
+//! Direct modex: data of ranks of this node for those who ask for it, and data of ranks elsewhere. The sidecar has the data of local
+//! ranks.
+
+use std::sync::Arc;
+
+use super::collectives::ModexTicket;
+use super::node_context::{NodeContext, NodeEffect};
+use crate::direct_modex::{ModexEngine, ModexInput, ModexOutput, ModexResult};
+use crate::job::clock::Moment;
+use crate::job::proc::Proc;
+use crate::node::event::{Action, PeerMessage};
+use crate::node::upcalls::modex_status;
+use crate::pmix::control::{Control, ControlRefusal};
+use crate::pmix::sidecar::{RequestId, UpcallId};
+use crate::pmix::upcall::UpcallAnswer;
+use crate::pmix::value::Status;
+
+/// Direct modex as a node takes part in it.
+pub(super) struct DirectModex {
+    engine: ModexEngine<ModexTicket>,
+    /// Requests for data of local ranks that the sidecar has not answered.
+    requests: Vec<(RequestId, Proc)>,
+}
+
+impl DirectModex {
+    pub(super) fn new(engine: ModexEngine<ModexTicket>) -> Self {
+        Self {
+            engine,
+            requests: Vec::new(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    /// Passes an input to the engine and executes its orders.
+    pub(super) fn handle(&mut self, input: ModexInput<ModexTicket>, cx: &mut NodeContext) {
+        let mut outputs = Vec::new();
+        self.engine.handle(input, cx.now, &mut outputs);
+        for output in outputs {
+            match output {
+                ModexOutput::Send { to, message } => cx.order(Action::SendPeer {
+                    to,
+                    message: PeerMessage::Modex(message),
+                }),
+                ModexOutput::AskHost { proc } => self.ask_sidecar(proc, cx),
+                ModexOutput::Complete { ticket, result } => match ticket {
+                    ModexTicket::Pmix(id) => answer(id, result, cx),
+                    ModexTicket::Far { to, serial } => {
+                        cx.leave(NodeEffect::FarData { to, serial, result });
+                    }
+                },
+            }
+        }
+    }
+
+    /// Another node requests data of a local rank.
+    fn ask_sidecar(&mut self, proc: Proc, cx: &mut NodeContext) {
+        if !cx.sidecar.is_ready() {
+            let result = Err(Status::ERR_NOT_FOUND.0);
+            return self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
+        }
+        let (nspace, rank) = (proc.nspace.clone(), proc.rank);
+        let control = Control::DirectModex { nspace, rank };
+        if let Some(id) = cx.control(&control) {
+            self.requests.push((id, proc));
+        }
+    }
+
+    /// The sidecar has answered a request.
+    pub(super) fn sidecar_answered(
+        &mut self,
+        id: RequestId,
+        result: Result<Vec<u8>, ControlRefusal>,
+        cx: &mut NodeContext,
+    ) {
+        let at = self.requests.iter().position(|(request, _)| *request == id);
+        let Some(at) = at else { return };
+        let (_, proc) = self.requests.swap_remove(at);
+        let result = result.map(Arc::from).map_err(|refusal| refusal.status.0);
+        self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
+    }
+
+    /// The sidecar is lost, and the data of the local ranks with it.
+    pub(super) fn sidecar_lost(&mut self, cx: &mut NodeContext) {
+        for (_, proc) in std::mem::take(&mut self.requests) {
+            let result = Err(Status::ERR_LOST_CONNECTION.0);
+            self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
+        }
+    }
+}
+
+fn answer(id: UpcallId, result: ModexResult, cx: &mut NodeContext) {
+    let answer = match result {
+        Ok(data) => UpcallAnswer::Data(data.to_vec()),
+        Err(failure) => UpcallAnswer::Status(modex_status(failure)),
+    };
+    cx.answer(id, &answer);
+}
