@@ -5,15 +5,18 @@ use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::ending;
 use super::environment::{redirected, server_address};
 use super::passage::Passages;
+use super::refusals::RefusalLines;
 use crate::failure::RunFailure;
 use crate::sys::signals::{Signals, ignored_at_start};
 use wireup_core::job::ids::Nspace;
+use wireup_core::wording::without_error_codes;
 
 /// The variable with the namespace, in the environment of the launcher.
 pub const NSPACE: &str = "WIREUP_ADOPTED_NSPACE";
@@ -34,6 +37,7 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, RunFailure
     let mut signals = Signals::take(&ignored_at_start(), false).map_err(failed)?;
     let mut keepalive = Some(File::open(path(keepalive)).map_err(failed)?);
     let (mut passages, uri) = offered().map_err(failed)?;
+    let mut refusals = RefusalLines::default();
     let report = OpenOptions::new().write(true).open(path(report));
     let told = report.and_then(|mut report| report.write_all(uri.as_bytes()));
     told.map_err(failed)?;
@@ -63,7 +67,9 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, RunFailure
             keepalive = None;
         }
         passages.advance(|from, refusal| {
-            eprintln!("wireup: connection from {from} refused: {refusal}");
+            for line in refusals.add(from, &refusal, Instant::now()) {
+                eprintln!("wireup: {}", without_error_codes(&line));
+            }
         });
         if passages.is_over() || (keepalive.is_none() && !passages.is_used()) {
             return Ok(0);

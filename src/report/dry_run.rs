@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr};
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -128,8 +127,13 @@ struct Sheet(String);
 
 impl Sheet {
     fn add(&mut self, name: &str, text: &str) {
-        // Writing into a string cannot fail.
-        let _ = writeln!(self.0, "{name:NAMES$}{text}");
+        self.line(&format!("{name:NAMES$}{text}"));
+    }
+
+    /// Adds one line, whatever names of files and variables have in them.
+    fn line(&mut self, text: &str) {
+        self.0.push_str(&printable(text));
+        self.0.push('\n');
     }
 }
 
@@ -250,10 +254,10 @@ fn surroundings_of(
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();
     let mut set: Vec<&CString> = start.env.iter().chain(&own).collect();
     set.sort();
-    let _ = writeln!(
-        sheet.0,
-        "\nenvironment of rank {rank}, where it differs from this one:"
-    );
+    sheet.line("");
+    sheet.line(&format!(
+        "environment of rank {rank}, where it differs from this one:"
+    ));
     let mut kept = HashSet::new();
     for entry in set {
         let bytes = entry.to_bytes();
@@ -267,12 +271,12 @@ fn surroundings_of(
                 true => HIDDEN.to_owned(),
                 false => quoted(value),
             };
-            let _ = writeln!(sheet.0, "  {}={value}", name.to_string_lossy());
+            sheet.line(&format!("  {}={value}", name.to_string_lossy()));
         }
     }
     if plan.offer.pmix {
         let given = "PMIX_NAMESPACE, PMIX_RANK, PMIX_SERVER_URI…, PMIX_…";
-        let _ = writeln!(sheet.0, "  and what the PMIx server gives: {given}");
+        sheet.line(&format!("  and what the PMIx server gives: {given}"));
     }
     let mut removed: Vec<String> = ours
         .iter()
@@ -281,7 +285,7 @@ fn surroundings_of(
         .collect();
     removed.sort();
     if !removed.is_empty() {
-        let _ = writeln!(sheet.0, "  not passed on: {}", removed.join(" "));
+        sheet.line(&format!("  not passed on: {}", removed.join(" ")));
     }
     Ok(())
 }

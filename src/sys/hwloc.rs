@@ -3,7 +3,8 @@
 //!
 //! Rule: the buffer of an export is freed by hwloc, before its topology. Source: hwloc/export.h.
 
-use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_uint, c_ulong, c_void};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
@@ -33,6 +34,10 @@ const VERSIONS: std::ops::Range<c_uint> = 0x0002_0100..0x0003_0000;
 
 /// Names a file that describes a host in place of this one; `-` is standard input.
 const DESCRIPTION: &str = "HWLOC_XMLFILE";
+/// Names a directory with the files of a host in place of this one's root directory.
+const ROOT: &str = "HWLOC_FSROOT";
+/// Describes a host in place of this one.
+const SYNTHETIC: &str = "HWLOC_SYNTHETIC";
 
 /// Why the topology is not known.
 #[derive(Debug, thiserror::Error)]
@@ -44,9 +49,17 @@ pub enum HwlocError {
     #[error("{path} is of the hwloc API {found:#x}; it must be 2.1 or later, and not 3")]
     Version { path: String, found: c_uint },
     #[error(
-        "cannot read HWLOC_XMLFILE {path}: {error}; name an existing file, or unset the variable"
+        "cannot read {DESCRIPTION} {path}: {error}; name an existing file, or unset the variable"
     )]
     NoDescription { path: String, error: std::io::Error },
+    #[error(
+        "cannot read {ROOT} {path}: {error}; name an existing directory, or unset the variable"
+    )]
+    NoRoot { path: String, error: std::io::Error },
+    #[error(
+        "{SYNTHETIC} {0} describes no host; write it as in 'pack:2 core:4 pu:2', or unset the variable"
+    )]
+    Synthetic(String),
     #[error("hwloc cannot describe this host ({0})")]
     Discovery(&'static str),
 }
@@ -71,6 +84,7 @@ struct Hwloc {
     set_components: Symbol<unsafe extern "C" fn(Topology, c_ulong, *const c_char) -> c_int>,
     filter_devices: Symbol<unsafe extern "C" fn(Topology, c_int) -> c_int>,
     filter: Symbol<unsafe extern "C" fn(Topology, c_int, c_int) -> c_int>,
+    set_synthetic: Symbol<unsafe extern "C" fn(Topology, *const c_char) -> c_int>,
     load: Symbol<unsafe extern "C" fn(Topology) -> c_int>,
     is_this_host: Symbol<unsafe extern "C" fn(Topology) -> c_int>,
     export: Symbol<Export>,
@@ -85,12 +99,18 @@ struct Hwloc {
 /// # Errors
 /// [`HwlocError`] with the remedy.
 pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, HwlocError> {
-    // hwloc describes this host instead of a file that it cannot read.
-    if let Some(path) = std::env::var_os(DESCRIPTION).filter(|path| !path.is_empty() && path != "-")
+    // hwloc describes this host instead of a file or directory that it cannot read.
+    if let Some(path) = variable(DESCRIPTION).filter(|path| path != "-")
         && let Err(error) = std::fs::File::open(&path)
     {
         let path = path.display().to_string();
         return Err(HwlocError::NoDescription { path, error });
+    }
+    if let Some(path) = variable(ROOT)
+        && let Err(error) = std::fs::read_dir(&path)
+    {
+        let path = path.display().to_string();
+        return Err(HwlocError::NoRoot { path, error });
     }
     let hwloc = Hwloc::open(beside)?;
     let mut topology: Topology = ptr::null_mut();
@@ -106,9 +126,14 @@ pub fn describe(beside: Option<&Path>, devices: bool) -> Result<Description, Hwl
     }
 }
 
+/// A variable that has a value.
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
 impl Hwloc {
     fn open(beside: Option<&Path>) -> Result<Self, HwlocError> {
-        let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+        let named = variable(VARIABLE);
         let candidates: Vec<OsString> = match named {
             Some(named) => vec![named],
             None => std::iter::once(LIBRARY.into())
@@ -147,6 +172,7 @@ impl Hwloc {
                 set_components: function(&library, "hwloc_topology_set_components")?,
                 filter_devices: function(&library, "hwloc_topology_set_io_types_filter")?,
                 filter: function(&library, "hwloc_topology_set_type_filter")?,
+                set_synthetic: function(&library, "hwloc_topology_set_synthetic")?,
                 load: function(&library, "hwloc_topology_load")?,
                 is_this_host: function(&library, "hwloc_topology_is_thissystem")?,
                 export: function(&library, "hwloc_topology_export_xmlbuffer")?,
@@ -185,6 +211,13 @@ impl Hwloc {
                 (self.filter_devices)(topology, KEEP_IMPORTANT);
                 // Render nodes, whose files ranks open, are not important to hwloc.
                 (self.filter)(topology, OS_DEVICE, KEEP_ALL);
+            }
+            // hwloc itself would describe this host instead of one that it does not understand.
+            if let Some(text) = variable(SYNTHETIC) {
+                let host = CString::new(text.as_bytes()).expect("a variable has no NUL");
+                if (self.set_synthetic)(topology, host.as_ptr()) < 0 {
+                    return Err(HwlocError::Synthetic(text.display().to_string()));
+                }
             }
             if (self.load)(topology) < 0 {
                 return Err(HwlocError::Discovery("its discovery fails"));

@@ -15,6 +15,7 @@ use std::{fs, io};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::system::sethostname;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -147,7 +148,11 @@ fn add_to_hosts(names: &[String]) -> io::Result<[OwnedFd; 2]> {
         "/",
         MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM,
     )?;
-    let path = std::env::temp_dir().join(format!("wireup-hosts-{}", std::process::id()));
+    // Another user could take a name that can be known before.
+    let mut number = [0; 8];
+    getrandom(&mut number, GetRandomFlags::empty())?;
+    let number = u64::from_ne_bytes(number);
+    let path = std::env::temp_dir().join(format!("wireup-hosts-{number:016x}"));
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)

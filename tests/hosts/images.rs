@@ -446,6 +446,36 @@ fn ordinary_users_have_containers_too() {
 }
 
 #[test]
+fn podman_leaves_image_directory_as_it_is() {
+    if !runtimes().contains(&Runtime::Podman) {
+        return;
+    }
+    let hidden = [
+        "/etc/hosts",
+        "/etc/hostname",
+        "/etc/resolv.conf",
+        "/etc/mtab",
+    ];
+    let hidden = hidden.map(PathBuf::from);
+    let Some(images) = Images::without(&[], &hidden) else {
+        return;
+    };
+    let show = ["sh", "-c", "cat /etc/image; grep -c localhost /etc/hosts"];
+    let run = || images.run(Runtime::Podman, "2").more(show);
+    for run in [run(), of(ALICE, run())] {
+        let outcome = run.run().expect_quiet_success();
+        assert!(
+            distinct(&outcome).contains(&"of the image".to_owned()),
+            "{outcome:?}"
+        );
+        for path in &hidden {
+            let script = format!("test ! -e {}{}", images.root.display(), path.display());
+            shell(&images.cluster, 0, &script);
+        }
+    }
+}
+
+#[test]
 fn doctor_names_the_hosts_that_cannot_run_an_image() {
     let Some(images) = Images::new(&["/bin/true".into()]) else {
         return;

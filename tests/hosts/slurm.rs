@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::time::Duration;
 
-use crate::common::{Mpi, Outcome, Output, field};
+use crate::common::{Mpi, Outcome, Output, eventually, field};
 use crate::launch_agents::SIGNALLED;
 use crate::slurm_cluster::{Slurm, With};
 
@@ -138,11 +138,11 @@ fn an_allocation_is_used_without_options() {
     assert_eq!(out.matches("0 node01").count(), 4, "{out}");
     assert_eq!(out.matches("2 node03").count(), 1, "{out}");
     assert_eq!(out.lines().count(), 10, "{out}");
-    // On its only node the launch needs no agent.
+    // A step with all CPUs of the only node needs no agent.
     let children = "ps -o comm= --ppid $(ps -o ppid= $$)";
     fs::write(
         &script,
-        format!("#!/bin/sh\n{run} -n 1 sh -c '{children}'\n"),
+        format!("#!/bin/sh\nsrun -n 1 -c 2 {run} -n 1 sh -c '{children}'\n"),
     )
     .unwrap();
     let out = batch("-N 1 -n 2");
@@ -155,6 +155,32 @@ fn batch_signals_reach_ranks_once() {
         return;
     };
     expect_signals(&slurm, "-N 2 -n 2");
+}
+
+#[test]
+fn batch_signals_reach_ranks_of_single_node_script() {
+    let Some(slurm) = Slurm::new(1) else {
+        return;
+    };
+    let wireup = slurm.wireup().display();
+    let script = format!("exec {wireup} run -n 2 python3 -c \"{SIGNALLED}\"\n");
+    slurm.submit("single", "-N 1 -n 2", &script);
+    let printed = |line: &str| {
+        eventually(line, || (slurm.lines("single", line) >= 2).then_some(()));
+    };
+    printed("up");
+    let id = slurm.job("single");
+    for (name, number) in [("USR1", 10), ("USR2", 12)] {
+        slurm.ask(&["scancel", &format!("--signal={name}"), &id]);
+        printed(&format!("node01 got {number}"));
+    }
+    slurm.ask(&["scancel", &id]);
+    slurm.expect_clean();
+    for number in [10, 12] {
+        let line = format!("node01 got {number}");
+        let printed = slurm.printed("single");
+        assert_eq!(slurm.lines("single", &line), 2, "{printed}");
+    }
 }
 
 /// Slurm sends a job signals, and its ranks, one on each of two nodes, get each once.

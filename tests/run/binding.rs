@@ -168,6 +168,25 @@ fn hosts_that_cannot_bind_so_refuse_in_one_line() {
         .run()
         .expect(125)
         .expect_one_line(&["cannot read HWLOC_XMLFILE /", "/none.xml: No such file"]);
+    let described = |name: &str, value: &str| {
+        let run = Run::command([wireup().as_os_str(), "topo".as_ref()]);
+        run.env(name, value).run()
+    };
+    described("HWLOC_FSROOT", "/none")
+        .expect(125)
+        .expect_one_line(&[
+            "cannot read HWLOC_FSROOT /none: No such file",
+            "name an existing directory",
+        ]);
+    described("HWLOC_SYNTHETIC", "garbage")
+        .expect(125)
+        .expect_one_line(&[
+            "HWLOC_SYNTHETIC garbage describes no host",
+            "pack:2 core:4 pu:2",
+        ]);
+    let other = described("HWLOC_SYNTHETIC", "pack:2 core:3 pu:1").expect(0);
+    assert!(other.out().contains("2 packages, "), "{other:?}");
+    assert!(other.out().contains(" 6 cores"), "{other:?}");
 }
 
 /// A machine that hwloc has described.

@@ -2,10 +2,12 @@
 //! what to do. (Parts that are there and wrong: see `libraries`.)
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Outcome, Run, mpi, number, pmix, skip};
+use crate::common::{Outcome, Output, Run, mpi, number, pmix, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -237,4 +239,50 @@ fn open_mpi_runs_on_hosts_with_names_libpmix_cannot_compress() {
             assert_eq!(number(&line, "local_size"), 2, "{line}");
         }
     }
+}
+
+/// A name that would clear the terminal and begin a line of wireup's.
+const HOSTILE: &str = "x\x1b[2J\nwireup: forged";
+
+/// Fails if a text moves the cursor or has the line of [`HOSTILE`].
+#[track_caller]
+fn expect_plain(text: &str) {
+    assert!(text.contains(r"[2J\nwireup: forged"), "{text:?}");
+    let escape = |c: char| c.is_control() && c != '\n';
+    assert!(!text.contains(escape), "{text:?}");
+    assert!(!text.lines().any(|line| line == "wireup: forged"), "{text}");
+}
+
+#[test]
+fn names_of_files_forge_no_line() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("directories").join(HOSTILE);
+    fs::create_dir_all(&directory).unwrap();
+    let program = place.path().join(HOSTILE);
+    fs::write(
+        &program,
+        "#!/bin/sh\necho ready; read -r code; exit $code\n",
+    )
+    .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |options: &[&str]| {
+        let words = ["-n", "1", "--wdir", directory.to_str().unwrap()];
+        Run::new(words).more(options).more([&program])
+    };
+    let planned = run(&["--dry-run", "--explain"]).run().expect(0);
+    expect_plain(&planned.out());
+    expect_plain(&planned.err());
+    let missing = place.path().join("missing").join(HOSTILE);
+    let refused = Run::new(["-n", "1"]).more([&missing]).run().expect(127);
+    expect_plain(&refused.err());
+    let mut running = run(&["-v"]).stdin_held().start();
+    running.wait_for(Output::Stdout, "ready");
+    let shown = Run::command([WIREUP, "ps", &running.pid().to_string()]);
+    expect_plain(&shown.run().expect(0).out());
+    running.stdin().write_all(b"3\n").unwrap();
+    expect_plain(&running.finish().expect(3).err());
+    let none = directory.join("status");
+    let refused = Run::command([WIREUP, "report", none.to_str().unwrap()]).run();
+    assert_ne!(refused.code, 0, "{refused:?}");
+    expect_plain(&refused.err());
 }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Mpi, Outcome, Run, mpi4py, mpis, repository, wireup};
+use crate::common::{Mpi, Outcome, Run, mpi, mpi4py, mpis, repository, skip, wireup};
 
 /// MPIs that spawn so, with what their networks need for dynamic processes.
 fn mpis_that_do() -> Vec<Mpi> {
@@ -86,6 +86,54 @@ fn a_python_script_without_a_launcher_spawns() {
         let outcome = run.run().expect(0);
         expect(&outcome, ("parent rank=0 size=1 sum=10", "child rank="), 3);
     }
+}
+
+/// Spawns, and has another user connect a hundred times to each loopback port that serves this process.
+const FLOODED: &str = r#"
+import os, subprocess, sys
+from mpi4py import MPI
+child = "from mpi4py import MPI; MPI.Comm.Get_parent().Barrier()"
+spawned = MPI.COMM_SELF.Spawn(sys.executable, ["-c", child])
+numbers = os.listdir("/proc/self/fd")
+own = {os.readlink(f"/proc/self/fd/{n}") for n in numbers if os.path.lexists(f"/proc/self/fd/{n}")}
+rows = [line.split() for line in open("/proc/net/tcp")]
+peers = [row[2].split(":") for row in rows if f"socket:[{row[9]}]" in own]
+ports = {str(int(port, 16)) for address, port in peers if address == "0100007F" and port != "0000"}
+flood = """
+import os, socket, sys
+os.setuid(65534)
+for port in sys.argv[1:] * 100:
+    try:
+        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+            connection.settimeout(5)
+            connection.recv(1)
+    except OSError:
+        pass
+"""
+subprocess.run([sys.executable, "-c", flood, *ports], check=True)
+spawned.Barrier()
+"#;
+
+#[test]
+fn refusals_without_launcher_are_bounded() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("connections of another user: needs root");
+    }
+    let Some(mpi) = mpi("openmpi5") else { return };
+    let Some(python) = mpi4py(&mpi) else { return };
+    let words = [python.python.as_os_str(), "-c".as_ref(), FLOODED.as_ref()];
+    let run = alone(&mpi, words.map(OsString::from));
+    let mut run = run.clean_within(crate::common::DEADLINE);
+    for (name, value) in &python.env {
+        run = run.env(name, value);
+    }
+    let outcome = run.run().expect(0);
+    let err = outcome.err();
+    assert_eq!(err.matches(" refused: ").count(), 20, "{err}");
+    assert!(
+        err.contains("further refusals are counted and not printed"),
+        "{err}"
+    );
 }
 
 /// Spawns processes that would stay or fail, and is killed, stays, or aborts.

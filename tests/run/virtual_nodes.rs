@@ -347,3 +347,21 @@ fn virtual_nodes_resolve_names_of_all_nodes() {
     assert_eq!(outcome.sorted_lines(), expected);
     assert_eq!(std::fs::read_to_string("/etc/hosts").unwrap(), machine);
 }
+
+#[test]
+fn virtual_nodes_resolve_names_where_file_names_are_taken() {
+    if !rustix::process::getuid().is_root() {
+        return skip("names of virtual nodes in /etc/hosts: needs root");
+    }
+    let place = tempfile::tempdir().unwrap();
+    let pid = std::process::id();
+    for number in pid..pid + 20_000 {
+        std::fs::write(place.path().join(format!("wireup-hosts-{number}")), "").unwrap();
+    }
+    let script = "getent ahostsv4 $(uname -n) | grep -c STREAM";
+    let words = ["--virtual-nodes", "2", "--pmi", "none", "sh", "-c", script];
+    let own = format!("TMPDIR={}", place.path().display());
+    let run = Run::ranks(2, words).under(["env", &own]);
+    assert_eq!(run.run().expect_quiet_success().out(), "1\n1\n");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 20_000);
+}

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use super::credential::Credential;
 use super::record::{Record, VERSION};
-use super::rest::{Answer, Request, ServiceId, Wanted, authorized, created, listed};
+use super::rest::{Answer, InvalidField, Request, ServiceId, Wanted, authorized, created, listed};
 use crate::job::spec::FabricSpec;
 
 /// How long a launch waits for its credential.
@@ -75,8 +75,8 @@ pub struct Life {
     uncertain: bool,
     /// A request to create one was sent and may have been carried out, and its answer is not known.
     unanswered: bool,
-    /// The manager does not list services.
-    cannot_list: bool,
+    /// Why the manager's list of services is of no use.
+    list_problem: Option<String>,
     /// Why there is no credential.
     refusal: String,
     attempt: u32,
@@ -96,7 +96,7 @@ impl Life {
             services: Vec::new(),
             uncertain: true,
             unanswered: false,
-            cannot_list: false,
+            list_problem: None,
             refusal: String::new(),
             attempt: 0,
             since: now,
@@ -119,7 +119,7 @@ impl Life {
             services: record.services,
             uncertain: record.uncertain,
             unanswered: record.uncertain,
-            cannot_list: false,
+            list_problem: None,
             refusal: String::new(),
             attempt: 0,
             since: now,
@@ -207,7 +207,7 @@ impl Life {
             other => {
                 self.unanswered |= matches!(other, Answer::Status(..) | Answer::Lost(_));
                 self.uncertain = self.unanswered;
-                let next = match self.unanswered && !self.cannot_list {
+                let next = match self.unanswered && self.list_problem.is_none() {
                     true => State::Listing,
                     false => State::Creating,
                 };
@@ -219,7 +219,7 @@ impl Life {
     fn on_listed(&mut self, answer: &Answer, now: Duration) -> Order {
         match answer {
             Answer::Status(200, body) => match listed(body, &self.wanted.name) {
-                Some(found) => {
+                Ok(found) => {
                     let mut found = found.into_iter();
                     let Some((id, credential)) = found.next() else {
                         self.state = State::Creating;
@@ -230,16 +230,16 @@ impl Life {
                     self.services.extend(found.map(|(id, _)| id));
                     self.go_on(State::Authorizing)
                 }
-                None => self.unlisted(),
+                Err(invalid) => self.unlisted(not_understood(invalid)),
             },
-            Answer::Status(400..=499 | 501, _) => self.unlisted(),
+            Answer::Status(400..=499 | 501, _) => self.unlisted(no_list()),
             other => self.again(State::Listing, other, now),
         }
     }
 
     /// The manager cannot say what there is.
-    fn unlisted(&mut self) -> Order {
-        self.cannot_list = true;
+    fn unlisted(&mut self, problem: String) -> Order {
+        self.list_problem = Some(problem);
         self.state = State::Creating;
         self.waited()
     }
@@ -263,7 +263,7 @@ impl Life {
     fn on_searched(&mut self, answer: &Answer, now: Duration) -> Order {
         match answer {
             Answer::Status(200, body) => match listed(body, &self.wanted.name) {
-                Some(found) => {
+                Ok(found) => {
                     let found = found.into_iter().map(|(id, _)| id);
                     self.services = found.collect();
                     match self.services.is_empty() {
@@ -274,20 +274,20 @@ impl Life {
                         false => self.go_on(State::Revoking),
                     }
                 }
-                None => self.unsearchable(),
+                Err(invalid) => self.unsearchable(not_understood(invalid)),
             },
-            Answer::Status(400..=499 | 501, _) => self.unsearchable(),
+            Answer::Status(400..=499 | 501, _) => self.unsearchable(no_list()),
             other => self.again(State::Searching, other, now),
         }
     }
 
-    fn unsearchable(&mut self) -> Order {
-        self.cannot_list = true;
+    fn unsearchable(&mut self, problem: String) -> Order {
         match self.services.is_empty() {
-            false => self.go_on(State::Revoking),
-            true => self.over(Some(
-                "an answer was lost, and it does not list services".to_owned(),
-            )),
+            false => {
+                self.list_problem = Some(problem);
+                self.go_on(State::Revoking)
+            }
+            true => self.over(Some(format!("an answer was lost, and {problem}"))),
         }
     }
 
@@ -306,12 +306,7 @@ impl Life {
             Answer::Status(404 | 410, _) => {
                 self.services.remove(0);
                 self.attempt = 0;
-                match (self.services.is_empty(), self.uncertain, self.cannot_list) {
-                    (false, ..) => self.go_on(State::Revoking),
-                    (true, false, _) => self.over(None),
-                    (true, true, false) => self.go_on(State::Searching),
-                    (true, true, true) => self.unsearchable(),
-                }
+                self.revoke_next()
             }
             Answer::Status(200, _) => {
                 let still = Answer::Lost("it says that the service is still there".to_owned());
@@ -365,11 +360,18 @@ impl Life {
     fn clean(&mut self, now: Duration) -> Order {
         self.since = now;
         self.credential = Credential::default();
-        match (self.services.is_empty(), self.uncertain, self.cannot_list) {
-            (true, false, _) => self.over(None),
-            (true, true, true) => self.unsearchable(),
-            (true, true, false) => self.go_on(State::Searching),
-            (false, ..) => self.go_on(State::Revoking),
+        self.revoke_next()
+    }
+
+    /// Goes on with the services that may still be there.
+    fn revoke_next(&mut self) -> Order {
+        match (self.services.is_empty(), self.uncertain) {
+            (false, _) => self.go_on(State::Revoking),
+            (true, false) => self.over(None),
+            (true, true) => match self.list_problem.take() {
+                Some(problem) => self.unsearchable(problem),
+                None => self.go_on(State::Searching),
+            },
         }
     }
 
@@ -382,6 +384,15 @@ impl Life {
         let first = self.services.first().cloned();
         first.expect("a state about a service has one")
     }
+}
+
+/// A manager has no list.
+fn no_list() -> String {
+    "it does not list services".to_owned()
+}
+
+fn not_understood(invalid: InvalidField) -> String {
+    format!("its list of services is not understood: {invalid}")
 }
 
 /// Whether it makes no sense to repeat a request that was answered so.

@@ -283,21 +283,25 @@ pub fn authorized(body: &[u8], credential: &mut Credential) -> Result<(), Invali
 }
 
 /// The services with this name in an answer to a list.
-pub fn listed(body: &[u8], name: &str) -> Option<Vec<(ServiceId, Credential)>> {
-    let list: Value = serde_json::from_slice(body).ok()?;
+///
+/// # Errors
+/// [`InvalidField`]
+pub fn listed(body: &[u8], name: &str) -> Result<Vec<(ServiceId, Credential)>, InvalidField> {
+    let no_list = || invalid("the list of services", "a JSON list of objects");
+    let list: Value = serde_json::from_slice(body).map_err(|_| no_list())?;
     let list = match list {
-        Value::Object(mut inside) => inside.remove("services")?,
+        Value::Object(mut inside) => inside.remove("services").ok_or_else(no_list)?,
         list => list,
     };
-    let told: Vec<Map<String, Value>> = serde_json::from_value(list).ok()?;
+    let told: Vec<Map<String, Value>> = serde_json::from_value(list).map_err(|_| no_list())?;
     let ours = told.into_iter();
     let ours = ours.filter(|told| told.get("name").and_then(Value::as_str) == Some(name));
     ours.map(|told| {
         let mut told = Told(told);
         let mut credential = Credential::default();
-        let id = told.id().ok()?;
-        told.add_to(&mut credential).ok()?;
-        Some((id, credential))
+        let id = told.id()?;
+        told.add_to(&mut credential)?;
+        Ok((id, credential))
     })
     .collect()
 }

@@ -448,6 +448,51 @@ fn refused_answer_names_field_without_value() {
 }
 
 #[test]
+fn refused_list_names_field_without_value() {
+    let now = Duration::ZERO;
+    for (body, field) in [
+        (
+            "7001",
+            "the list of services must be a JSON list of objects",
+        ),
+        (
+            r#"{"items": "7001"}"#,
+            "the list of services must be a JSON list of objects",
+        ),
+        (
+            r#"[{"name": "wireup-7", "id": -7001}]"#,
+            "id must be a string of 1 to 128 ",
+        ),
+        (
+            r#"{"services": [{"name": "wireup-7", "id": 1, "vni": "7001"}]}"#,
+            "vni must be an integer from 0 to 65535",
+        ),
+    ] {
+        // The list is read before the service is created again, or at the end.
+        for is_end in [false, true] {
+            let (mut life, _) = Life::begin(wanted(), spec(), now);
+            life.answered(&Answer::Lost("cut".into()), now);
+            let list = Order::Send(Request::List("wireup-7".into()));
+            if is_end {
+                assert_eq!(life.end(now), list);
+            } else {
+                assert_eq!(life.waited(), list);
+            }
+            let mut order = life.answered(&status(200, body), now);
+            if !is_end {
+                order = life.end(now);
+            }
+            let Order::Over { leak: Some(leak) } = order else {
+                panic!("{order:?}");
+            };
+            let start = "an answer was lost, and its list of services is not understood: ";
+            assert!(leak.starts_with(&format!("{start}{field}")), "{leak}");
+            assert!(!leak.contains("7001"), "{leak}");
+        }
+    }
+}
+
+#[test]
 fn records_of_every_shape_are_read_back() {
     let files = [None, Some("/etc/token"), Some("/etc/t\u{fc}r \"1\"")];
     let sources = [

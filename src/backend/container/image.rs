@@ -157,7 +157,10 @@ impl Container {
             mounts::separate()
                 .map_err(|error| RunFailure::system("no mounts of one's own", error))?;
         }
-        let mounts = bind_mounts(image, (cwd, shown))?;
+        let mut mounts = bind_mounts(image, (cwd, shown))?;
+        if let (Some(root), Runtime::Podman) = (&root, runtime) {
+            mounts.extend(files_of_podman(root, &mounts));
+        }
         let name = name(job.as_str(), node);
         let directory = directory(&name);
         tell(&directory, None);
@@ -301,6 +304,31 @@ fn bind_mounts(
         Err(error) => Err(Problem::Mount(mount, error)),
     });
     known.collect()
+}
+
+/// The host's files that podman mounts, where the image lacks one of the names that podman makes: it would make them in the
+/// user's directory, or fail if it may not. With a mount in `/etc`, the places there are not the image's.
+fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount, bool)> {
+    const FILES: [&str; 3] = ["etc/hosts", "etc/hostname", "etc/resolv.conf"];
+    let lacks = |name: &str| root.join(name).symlink_metadata().is_err();
+    // Nothing can be mounted behind a link.
+    let is_link = |name: &str| root.join(name).is_symlink();
+    if is_link("etc") || !FILES.into_iter().chain(["etc/mtab"]).any(lacks) {
+        return Vec::new();
+    }
+    let files = FILES.into_iter().filter(|name| !is_link(name));
+    let files = files.map(|name| Path::new("/").join(name));
+    let is_covered = |path: &Path| {
+        mounts
+            .iter()
+            .any(|(known, _)| path.starts_with(&known.target))
+    };
+    let wanted = files.filter(|path| path.is_file() && !is_covered(path));
+    let mounted = wanted.map(|path| BindMount {
+        read_only: true,
+        ..BindMount::same(&path)
+    });
+    mounted.map(|mount| (mount, false)).collect()
 }
 
 /// A directory's entries; none of one that does not exist.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -149,15 +148,8 @@ fn store(place: &Path) -> io::Result<Store> {
     let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
     let uid = geteuid().as_raw();
     let name = format!("wireup-staged.{uid}.{agent}.");
-    let entries = fs::read_dir(place)?.flatten();
-    let mut named =
-        entries.filter(|entry| entry.file_name().as_bytes().starts_with(name.as_bytes()));
-    let own = |path: &PathBuf| {
-        path.symlink_metadata()
-            .is_ok_and(|found| found.uid() == uid)
-    };
-    if let Some(known) = named.by_ref().map(|entry| entry.path()).find(own) {
-        return Store::open(known);
+    if let Some(known) = known_store(place, &name)? {
+        return Ok(known);
     }
     // Another user could take a name that can be known before.
     let number = cleanup_record::number()?;
@@ -165,6 +157,14 @@ fn store(place: &Path) -> io::Result<Store> {
     let mut record = Record::make(number, vec![agent], STORE, SystemTime::now())?;
     record.add(&Thing::Directory(directory.clone()))?;
     Store::open(directory)
+}
+
+/// The store with a name that begins so. Others may have made files and directories of such names.
+fn known_store(place: &Path, name: &str) -> io::Result<Option<Store>> {
+    let entries = fs::read_dir(place)?.flatten();
+    let mut named =
+        entries.filter(|entry| entry.file_name().as_bytes().starts_with(name.as_bytes()));
+    Ok(named.find_map(|entry| Store::open(entry.path()).ok()))
 }
 
 /// Refuses what cannot be stored before it is sent.
@@ -232,5 +232,28 @@ impl Coming {
             self.lacking.remove(&number);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn known_store_is_own_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let named = |end: &str| place.path().join(format!("wireup-staged.0.7.{end}"));
+        let known = || known_store(place.path(), "wireup-staged.0.7.").unwrap();
+        fs::write(named("file"), "").unwrap();
+        fs::create_dir(named("open")).unwrap();
+        fs::set_permissions(named("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink("/", named("link")).unwrap();
+        assert!(known().is_none());
+        fs::create_dir(named("own")).unwrap();
+        fs::set_permissions(named("own"), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(known().is_some());
+        assert!(named("file").exists() && named("open").exists());
     }
 }
