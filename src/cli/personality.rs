@@ -95,6 +95,19 @@ const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port
 const LIST_ONLY: &str =
     "wireup runs on this machine only if it is in the list; leave it out, and name the hosts";
 
+/// Has the name of the launcher whose place `wireup run` takes.
+const VARIABLE: &str = "WIREUP_PERSONALITY";
+
+/// A refusal of `wireup run` as it is for the launcher whose place it takes, if it takes one.
+pub(super) fn reworded(text: String) -> String {
+    let name = env::var_os(VARIABLE);
+    match name.and_then(|name| Personality::of(&name)) {
+        // To Slurm the long name means that jobs share nodes.
+        Some(Personality::Srun) => text.replace("use --oversubscribe", "use -O"),
+        _ => text,
+    }
+}
+
 /// Options that all of them have.
 const PAGES: &[Habit] = &[
     habit(&["h", "help"], 0, Show(Page::Help)),
@@ -318,6 +331,7 @@ impl Personality {
         }
         let mut command = Command::new("/proc/self/exe");
         command.arg0("wireup").arg("run").args(&line.words);
+        command.env(VARIABLE, self.name());
         if !run::only_shows(&args) {
             redirects::attach(&mut command, &line.files)?;
         }

@@ -230,6 +230,30 @@ fn mpiexec_hydra_runs_more_ranks_than_cores() {
     outcome.expect_one_line(&["--oversubscribe"]);
 }
 
+#[test]
+fn srun_overcommit_runs_more_tasks_than_cpus() {
+    let count = std::thread::available_parallelism().unwrap().get() + 2;
+    let count = count.to_string();
+    let start = |options: &[&str]| {
+        let front = ["srun", "--no-config", "-n", &count];
+        let words = front.iter().chain(options);
+        let words = words.chain(&["echo", "x"]).copied();
+        as_launcher(words)
+    };
+    let refusal = start(&["-s"]).run().expect(125);
+    let line = refusal.expect_one_line(&["ranks do not fit", "use -O,"]);
+    let (_, advice) = line.split_once("; use ").unwrap();
+    let named = advice.split(',').next().unwrap();
+    for option in [named, "--overcommit"] {
+        let outcome = start(&[option]).run().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines().len().to_string(), count, "{option}");
+    }
+    start(&[])
+        .env("SLURM_OVERCOMMIT", OsStr::new("1"))
+        .run()
+        .expect_quiet_success();
+}
+
 fn read(dir: &Path, name: &str) -> String {
     fs::read_to_string(dir.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
