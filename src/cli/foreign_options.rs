@@ -6,6 +6,7 @@ pub(super) mod table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
 use table::{Dialect, HABITS, Habit, LauncherSetting, Meaning, Page, Stream, Tag};
@@ -22,8 +23,7 @@ pub(super) struct Translated {
     pub(super) everywhere: Vec<OsString>,
     /// Options that were taken without effect, each with the reason.
     pub(super) notes: Vec<String>,
-    /// Each translated option as it was written, with the words for it.
-    pub(super) pieces: Vec<(OsString, Vec<OsString>)>,
+    pub(super) pieces: Vec<Piece>,
     /// Files for the ranks' streams; no name for a stream that follows another.
     pub(super) redirects: Vec<(Stream, OsString)>,
     /// Parts of the label of output lines.
@@ -32,6 +32,17 @@ pub(super) struct Translated {
     pub(super) page: Option<Page>,
     /// The word that looks like an option and is none.
     pub(super) unknown: Option<OsString>,
+}
+
+/// A translated option.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Without the values that follow it.
+    pub(super) option: OsString,
+    /// The option with its values.
+    pub(super) written: OsString,
+    /// The words for it.
+    pub(super) words: Vec<OsString>,
 }
 
 /// An option of another launcher that cannot be taken as it is.
@@ -48,6 +59,22 @@ pub(super) enum ForeignError {
         launcher: &'static str,
         near: String,
     },
+}
+
+impl ForeignError {
+    /// Names the value too, where that is what is wrong.
+    fn of_value(self, meaning: Meaning, written: &OsStr) -> Self {
+        use Meaning::{Computed, Only, Outputs, Parameter};
+        match (self, meaning) {
+            (Self::Instead { advice, .. }, Computed(..) | Only(..) | Outputs(..) | Parameter(_)) => {
+                Self::Instead {
+                    option: written.to_owned(),
+                    advice,
+                }
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 /// Puts the options in front of a program into our own spelling; the tables of `dialect` come before that and the common
@@ -79,8 +106,17 @@ pub(super) fn translate(
             _ => habit(&word).or_else(|| letter(HABITS, &word)),
         };
         if let Some((habit, joined)) = foreign {
+            let joined_values = usize::from(joined.is_some());
             let values = take_values(habit, &word, joined, &mut words)?;
-            apply(dialect, habit.meaning, &word, &values, &mut result)?;
+            let following = values.iter().skip(joined_values);
+            let written: Vec<_> = iter::once(&word).chain(following).cloned().collect();
+            let written = written.join(OsStr::new(" "));
+            let before = result.pieces.len();
+            apply(dialect, habit.meaning, &word, &values, &mut result)
+                .map_err(|error| error.of_value(habit.meaning, &written))?;
+            for piece in &mut result.pieces[before..] {
+                piece.written.clone_from(&written);
+            }
             if result.page.is_some() {
                 break;
             }
@@ -157,6 +193,17 @@ pub(super) fn of_environment<'v>(
     result
 }
 
+impl Piece {
+    /// An option that no value follows.
+    fn new(option: &OsStr, words: Vec<OsString>) -> Self {
+        Self {
+            option: option.to_owned(),
+            written: option.to_owned(),
+            words,
+        }
+    }
+}
+
 impl Translated {
     fn append(&mut self, mut other: Self) {
         self.words.append(&mut other.words);
@@ -170,13 +217,13 @@ impl Translated {
     /// Adds the words for an option.
     fn add(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.words.extend_from_slice(&words);
-        self.pieces.push((option.to_owned(), words));
+        self.pieces.push(Piece::new(option, words));
     }
 
     /// Adds the words for an option that holds for every program of the job.
     fn add_everywhere(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.everywhere.extend_from_slice(&words);
-        self.pieces.push((option.to_owned(), words));
+        self.pieces.push(Piece::new(option, words));
     }
 
     fn ignore(&mut self, option: &OsStr, reason: &str) {
@@ -459,7 +506,7 @@ fn apply(
             false => return Err(refusal(instead, word, values)),
         },
         Meaning::Option(option) => {
-            let option = std::iter::once(option.into());
+            let option = iter::once(option.into());
             option.chain(values.iter().cloned()).collect()
         }
         Meaning::Words(words) => all_filled(words, values),

@@ -15,7 +15,6 @@ mod tests;
 mod values;
 
 use std::env;
-use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Range;
@@ -30,10 +29,10 @@ use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::table::Meaning::Show;
 use super::foreign_options::table::{Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit};
-use super::foreign_options::{ForeignError, Translated, of_environment, translate};
+use super::foreign_options::{ForeignError, Piece, Translated, of_environment, translate};
 use super::line::{Own, Word};
 use super::run::{self, RunArgs};
-use super::usage_errors::{lacks_program, one_line};
+use super::usage_errors::{lacks_program, one_line, reason};
 use super::{prte, singleton};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
@@ -121,8 +120,8 @@ struct Line {
     words: Vec<OsString>,
     /// Options without effect.
     notes: Vec<String>,
-    /// Each option of the launcher with the words for it.
-    pieces: Vec<(OsString, Vec<OsString>)>,
+    /// Each option of the launcher.
+    pieces: Vec<Piece>,
     files: Vec<(Stream, OsString)>,
     /// The words without redirections of ranks, if the user gives a `--wrap` that runs behind these.
     unredirected: Option<Vec<OsString>>,
@@ -277,18 +276,19 @@ impl Personality {
                 let typed = part
                     .pieces
                     .iter()
-                    .find(|(_, words)| words.first().is_some_and(|word| word == name));
+                    .find(|piece| piece.words.first().is_some_and(|word| word == name));
                 return Err(ForeignError::Instead {
-                    option: typed.map_or_else(|| name.into(), |(typed, _)| typed.clone()),
+                    option: typed.map_or_else(|| name.into(), |piece| piece.option.clone()),
                     advice: HOSTS_OF_PROGRAM.to_owned(),
                 });
             }
-            let of_job = |(_, words): &&(OsString, Vec<OsString>)| {
-                words.first().is_some_and(|word| !next.knows(word))
+            let of_job = |piece: &&Piece| {
+                let word = piece.words.first();
+                word.is_some_and(|word| !next.knows(word))
             };
-            if let Some((typed, _)) = part.pieces.iter().find(of_job) {
+            if let Some(piece) = part.pieces.iter().find(of_job) {
                 return Err(ForeignError::Instead {
-                    option: typed.clone(),
+                    option: piece.option.clone(),
                     advice: format!(
                         "it holds for the whole job; write it in front of the first program, {} [OPTIONS] PROGRAM : …",
                         self.name()
@@ -356,12 +356,10 @@ impl Line {
                     "no program is given; write: {launcher} [OPTIONS] PROGRAM [ARG]..."
                 );
             }
-            let wrong = self.pieces.iter().find_map(|(typed, words)| {
-                let alone = words.iter().cloned().chain(["a".into()]);
+            let wrong = self.pieces.iter().find_map(|piece| {
+                let alone = piece.words.iter().cloned().chain(["a".into()]);
                 let error = run::parse(Own::of::<RunArgs>(), alone.collect()).err()?;
-                let reason = error.source().map(ToString::to_string);
-                let reason = reason.unwrap_or_else(|| one_line(&error));
-                Some(format!("{}: {reason}", typed.display()))
+                Some(format!("{}: {}", piece.written.display(), reason(&error)))
             });
             wrong.unwrap_or_else(|| one_line(&error))
         })
@@ -398,7 +396,7 @@ fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
                 .first()
                 .is_some_and(|word| NAMES.iter().any(|name| word == *name))
         };
-        set.pieces.retain(|(_, words)| !of_hosts(words));
+        set.pieces.retain(|piece| !of_hosts(&piece.words));
     }
 }
 
@@ -406,7 +404,7 @@ fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
 fn split(set: &Translated) -> (Vec<OsString>, Vec<OsString>) {
     let next = Own::of::<NextApp>();
     let (mut everywhere, mut of_job) = (Vec::new(), Vec::new());
-    for (_, words) in &set.pieces {
+    for Piece { words, .. } in &set.pieces {
         match words.first() {
             // A number of ranks is that of the first program.
             Some(word) if next.knows(word) && word != "-n" => everywhere.extend_from_slice(words),
@@ -449,8 +447,8 @@ fn redirect(own: &Own, words: &mut Vec<OsString>, redirections: &OsStr) {
 }
 
 /// GPUs of a host that ranks see are those of each rank where it gets some of its own.
-fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[(OsString, Vec<OsString>)]) {
-    for (_, piece) in pieces {
+fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[Piece]) {
+    for Piece { words: piece, .. } in pieces {
         let is_mask = piece
             .get(1)
             .is_some_and(|word| word.as_bytes().starts_with(b"CUDA_VISIBLE_DEVICES="));

@@ -143,13 +143,7 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["u", "unbuffered"], 0, Nothing(UNBUFFERED)),
     habit(
-        &[
-            "exact",
-            "exclusive",
-            "overlap",
-            "s",
-            "oversubscribe",
-        ],
+        &["exact", "exclusive", "overlap", "s", "oversubscribe"],
         0,
         Nothing(SHARED_NODES),
     ),

@@ -265,7 +265,7 @@ fn options_without_effect_are_noted_with_reason() {
 #[test]
 fn refusals_name_the_option_that_was_written() {
     for (text, expected) in [
-        ("mpirun -npernode x a", "-npernode: "),
+        ("mpirun -npernode x a", "-npernode x: give a whole number"),
         (
             "mpirun -pmi-prot a",
             "unknown option -pmi-prot; did you mean: --pmi-port; mpirun --help lists",
