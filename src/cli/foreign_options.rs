@@ -64,9 +64,9 @@ pub(super) enum ForeignError {
 impl ForeignError {
     /// Names the value too, where that is what is wrong.
     fn of_value(self, meaning: Meaning, written: &OsStr) -> Self {
-        use Meaning::{Computed, Only, Outputs, Parameter};
+        use Meaning::{Computed, Only, Parameter, Parts};
         match (self, meaning) {
-            (Self::Instead { advice, .. }, Computed(..) | Only(..) | Outputs(..) | Parameter(_)) => {
+            (Self::Instead { advice, .. }, Computed(..) | Only(..) | Parts(..) | Parameter(_)) => {
                 Self::Instead {
                     option: written.to_owned(),
                     advice,
@@ -518,18 +518,21 @@ fn apply(
             result.tags.push(tag);
             return Ok(());
         }
-        Meaning::Outputs(read, instead) => {
+        Meaning::Parts(read, instead) => {
             let Some(output) = values.first().and_then(|value| read(value)) else {
                 return Err(refusal(instead, word, values));
             };
             result.tags.extend(output.tags);
+            let notes = output.notes.iter();
+            let notes = notes.map(|note| format!("{}: {note}", word.display()));
+            result.notes.extend(notes);
             if output.is_merged {
                 result.redirects.push((Stream::Merged, OsString::new()));
             }
             output.words
         }
         Meaning::Computed(compute, instead) => {
-            let value = values.first().and_then(|value| value.to_str());
+            let value = values.first().map_or(Some(""), |value| value.to_str());
             match value.and_then(compute) {
                 Some(words) => words,
                 None => return Err(refusal(instead, word, values)),

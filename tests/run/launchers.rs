@@ -493,13 +493,21 @@ fn names_of_files_that_are_not_utf_8_are_kept() {
         ("srun", "-e", b"\xff.%t", b"\xff.0"),
         ("srun", "-o", b"\xff%%", b"\xff%"),
         ("mpiexec.hydra", "-outfile-pattern", b"\xff.%r", b"\xff.0"),
-        ("mpirun", "--output-filename", b"\xff", b"\xff/0.out"),
-        ("mpirun", "--output", b"dir=\xff", b"\xff/0.out"),
+        (
+            "mpirun",
+            "--output-filename",
+            b"\xff",
+            b"\xff/1/rank.0/stdout",
+        ),
     ] {
         let dir = output(launcher, option, value);
         let path = dir.path().join(name(file));
         assert!(path.is_file(), "{launcher} {option}: {dir:?}");
     }
+    let dir = output("mpirun", "--output", b"dir=\xff");
+    let mut jobs = fs::read_dir(dir.path().join(name(b"\xff"))).unwrap();
+    let job = jobs.next().unwrap().unwrap().path();
+    assert_eq!(read(&job, "rank.0/stdout"), "x\n");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Everywhere, Instead, Label, Nothing, Option as Same, Outputs, Parameter, Redirect,
+    Computed, Everywhere, Instead, Label, Nothing, Option as Same, Parameter, Parts, Redirect,
     Words,
 };
 use crate::cli::foreign_options::table::{Habit, LauncherSetting, Stream, Tag, habit, setting};
@@ -183,14 +183,19 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["timestamp-output"], 0, Label(Tag::Time)),
     habit(&["merge-stderr-to-stdout"], 0, Redirect(Stream::Merged)),
     habit(
-        &["output-filename", "output-directory"],
+        &["output-filename"],
         1,
-        Words(&["--output", "{1}/%r.%s"]),
+        Parts(values::output_files, "write --output-filename DIR"),
+    ),
+    habit(
+        &["output-directory"],
+        1,
+        Parts(values::output_directory, "write --output-directory DIR"),
     ),
     habit(
         &["output"],
         1,
-        Outputs(
+        Parts(
             values::outputs,
             "write --tag-output for labels, or --output with a name with %r, which is the rank",
         ),

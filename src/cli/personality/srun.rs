@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::values;
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Instead, Nothing, Option as Same, Redirect, Words,
+    Computed, Instead, Nothing, Option as Same, Parts, Redirect, Words,
 };
 use crate::cli::foreign_options::table::{
     Habit, LauncherSetting, Stream, UNBUFFERED, habit, setting,
@@ -97,11 +97,7 @@ pub(super) const HABITS: &[Habit] = &[
             "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
         ),
     ),
-    habit(
-        &["gres"],
-        1,
-        Computed(values::resources, "write --gres=gpu:N"),
-    ),
+    habit(&["gres"], 1, Parts(values::gres, "write --gres=gpu:N")),
     habit(
         &["gpus-per-node"],
         1,
@@ -122,7 +118,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["K0"], 0, Words(&["--no-kill-on-bad-exit"])),
     habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
     habit(&["bcast"], 0, Words(&["--stage"])),
-    habit(&["send-libs"], 0, Words(&["--stage"])),
+    habit(
+        &["send-libs"],
+        0,
+        Computed(values::send_libs, "write --send-libs=yes or no"),
+    ),
     habit(
         &["container"],
         1,

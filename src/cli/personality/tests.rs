@@ -463,6 +463,9 @@ fn values_of_srun_that_have_several_words_are_taken() {
         ("srun -n 1 --mem-bind=q,local a", "-n 1 --mem-bind local a"),
         ("srun -n 1 --mem-bind=v,none a", "-n 1 --mem-bind none a"),
         ("srun -n 1 -t UNLIMITED a", "-n 1 a"),
+        ("srun -n 1 --send-libs a", "-n 1 --stage a"),
+        ("srun -n 1 --send-libs=yes a", "-n 1 --stage a"),
+        ("srun -n 1 --send-libs=no a", "-n 1 a"),
     ] {
         assert_eq!(outcome(line).unwrap(), expected, "{line}");
     }
