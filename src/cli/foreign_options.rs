@@ -41,7 +41,7 @@ pub(super) struct Piece {
     pub(super) option: OsString,
     /// The option with its values.
     pub(super) written: OsString,
-    /// The words for it.
+    /// The words for it; none for a redirection.
     pub(super) words: Vec<OsString>,
 }
 
@@ -217,7 +217,9 @@ impl Translated {
     /// Adds the words for an option.
     fn add(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.words.extend_from_slice(&words);
-        self.pieces.push(Piece::new(option, words));
+        if !words.is_empty() {
+            self.pieces.push(Piece::new(option, words));
+        }
     }
 
     /// Adds the words for an option that holds for every program of the job.
@@ -565,6 +567,7 @@ fn apply(
         Meaning::Redirect(stream) => {
             let file = values.first().cloned().unwrap_or_default();
             result.redirects.push((stream, file));
+            result.pieces.push(Piece::new(word, Vec::new()));
             return Ok(());
         }
         Meaning::Show(page) => {

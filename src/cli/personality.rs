@@ -36,6 +36,7 @@ use super::usage_errors::{lacks_program, one_line, reason};
 use super::{prte, singleton};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
+use crate::plan::environment::PERSONALITY;
 use crate::report::printable::printable;
 use crate::sys::access::is_program;
 use wireup_core::job::ids::Nspace;
@@ -94,17 +95,25 @@ const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port
 const LIST_ONLY: &str =
     "wireup runs on this machine only if it is in the list; leave it out, and name the hosts";
 
-/// Has the name of the launcher whose place `wireup run` takes.
-const VARIABLE: &str = "WIREUP_PERSONALITY";
-
 /// A refusal of `wireup run` as it is for the launcher whose place it takes, if it takes one.
 pub(super) fn reworded(text: String) -> String {
-    let name = env::var_os(VARIABLE);
-    match name.and_then(|name| Personality::of(&name)) {
-        // To Slurm the long name means that jobs share nodes.
-        Some(Personality::Srun) => text.replace("use --oversubscribe", "use -O"),
-        _ => text,
+    let names = env::var_os(PERSONALITY).unwrap_or_default();
+    reworded_for(&names.to_string_lossy(), text)
+}
+
+fn reworded_for(names: &str, mut text: String) -> String {
+    let mut lines = names.lines();
+    let Some(launcher) = lines.next() else {
+        return text;
+    };
+    while let (Some(ours), Some(written)) = (lines.next(), lines.next()) {
+        text = text.replace(ours, written);
     }
+    if launcher == Personality::Srun.name() {
+        // To Slurm the long name means that jobs share nodes.
+        text = text.replace("use --oversubscribe", "use -O");
+    }
+    text.replace("wireup run ", &format!("{launcher} "))
 }
 
 /// Options that all of them have.
@@ -222,7 +231,8 @@ impl Personality {
             line.notes.append(&mut part.notes);
             line.pieces.append(&mut part.pieces);
         }
-        let files = redirected(&redirects, self == Self::Srun)?;
+        let files = redirected(&redirects, self == Self::Srun);
+        let files = files.map_err(|error| line.with_option(error))?;
         line.files = files.files;
         line.words = files.job;
         line.words.extend(label(&tags));
@@ -331,7 +341,7 @@ impl Personality {
         }
         let mut command = Command::new("/proc/self/exe");
         command.arg0("wireup").arg("run").args(&line.words);
-        command.env(VARIABLE, self.name());
+        command.env(PERSONALITY, line.names(self.name()));
         if !run::only_shows(&args) {
             redirects::attach(&mut command, &line.files)?;
         }
@@ -343,6 +353,43 @@ impl Personality {
 }
 
 impl Line {
+    /// The value of [`PERSONALITY`].
+    fn names(&self, launcher: &str) -> OsString {
+        // Variables have a maximal length, and no refusal names such values.
+        const LENGTH_MAX: usize = 1024;
+        let mut names = OsString::from(launcher);
+        for piece in &self.pieces {
+            let ours = piece.words.join(OsStr::new(" "));
+            let is_named = piece.words.len() == 2 && piece.words[0] != "-x";
+            if is_named && ours != piece.written && piece.written.len() <= LENGTH_MAX {
+                for word in [&ours, &piece.written] {
+                    names.push("\n");
+                    names.push(word);
+                }
+            }
+        }
+        names
+    }
+
+    /// An error about the file of a redirection, with the option as it was written.
+    fn with_option(&self, error: ForeignError) -> ForeignError {
+        let ForeignError::Instead {
+            option: file,
+            advice,
+        } = error
+        else {
+            return error;
+        };
+        let is_its = |piece: &&Piece| {
+            piece.words.is_empty() && piece.written.as_bytes().ends_with(file.as_bytes())
+        };
+        let piece = self.pieces.iter().rfind(is_its);
+        ForeignError::Instead {
+            option: piece.map_or(file.clone(), |piece| piece.written.clone()),
+            advice,
+        }
+    }
+
     /// The arguments that `wireup run` gets from `launcher`.
     ///
     /// # Errors

@@ -288,11 +288,43 @@ fn refusals_name_the_option_that_was_written() {
             "mpirun -n 1 a : -machinefile h b",
             "-machinefile: the programs of a job share the hosts",
         ),
-        ("srun -o out.%q a", "out.%q: in names of files write"),
+        ("srun -o out.%q a", "-o out.%q: in names of files write"),
+        ("srun -o 2 a", "-o 2: write a name with %t"),
+        ("srun --error=2 -c 1 a", "--error=2: write a name with %t"),
+        ("srun -N x a", "-N x: write -N K with one number"),
+        ("mpirun -np ./a", "-np ./a: give a number"),
+        (
+            "mpirun --map-by core:PE=x a",
+            "--map-by core:PE=x: give a whole number",
+        ),
     ] {
         let refusal = outcome(text).expect_err(text);
         assert!(refusal.starts_with(expected), "{text}: {refusal}");
     }
+    for (text, refusal, expected) in [
+        (
+            "mpirun --mca prte_rankfile nofile a",
+            "--rankfile nofile: No such file",
+            "--mca prte_rankfile nofile: No such file",
+        ),
+        (
+            "mpirun --host n01 n02 a",
+            "there is no program \"n02\"; did you mean: --hosts n01,n02",
+            "there is no program \"n02\"; did you mean: --host n01,n02",
+        ),
+        ("srun -N2 a", "--nodes 2 is more", "-N2 is more"),
+        (
+            "mpirun a",
+            "write: wireup run -n 2 python3 a.py; use --oversubscribe",
+            "write: mpirun -n 2 python3 a.py; use --oversubscribe",
+        ),
+        ("srun a", "use --oversubscribe, or -n 2", "use -O, or -n 2"),
+    ] {
+        let (personality, line) = line(text).unwrap();
+        let names = line.names(personality.name()).into_string().unwrap();
+        assert_eq!(reworded_for(&names, refusal.to_owned()), expected, "{text}");
+    }
+    assert_eq!(reworded_for("", "wireup run a".to_owned()), "wireup run a");
 }
 
 #[test]
