@@ -301,6 +301,11 @@ impl Dialect {
         settings.find(|setting| setting.name == name)
     }
 
+    /// Whether the launcher reads a parameter.
+    pub(super) fn is_of_launcher(&self, parameter: &str) -> bool {
+        self.setting(parameter).is_some() || is_launcher_parameter(parameter)
+    }
+
     /// The variables of all settings.
     pub(super) fn variables(&self) -> BTreeSet<String> {
         let settings = self.settings.iter().copied().flatten();
@@ -316,13 +321,12 @@ impl Dialect {
     /// A line for each variable of a launcher that none of the settings is.
     pub(super) fn idle_variables(&self, names: impl IntoIterator<Item = OsString>) -> Vec<String> {
         let is_idle = |name: &str| {
-            let mut prefixes = PARAMETERS.iter();
-            let parameter = prefixes.find_map(|prefix| name.strip_prefix(prefix));
-            let of_hydra = ["HYDRA_", "I_MPI_HYDRA_"]
-                .iter()
-                .any(|start| name.starts_with(start));
-            self.setting(name).is_none()
-                && (of_hydra || parameter.is_some_and(is_launcher_parameter))
+            let mut idle = self.idle.iter().copied().flatten();
+            let is_known =
+                idle.any(|idle| *idle == name || idle.ends_with('_') && name.starts_with(idle));
+            // The library reads most parameters of Open MPI.
+            let parameter = name.strip_prefix(PARAMETERS[0]);
+            is_known && self.setting(name).is_none() && parameter.is_none_or(is_launcher_parameter)
         };
         let names = names.into_iter().filter_map(|name| name.into_string().ok());
         let names = names.filter(|name| is_idle(name));
@@ -592,7 +596,8 @@ pub(super) fn is_launcher_parameter(parameter: &str) -> bool {
     FRAMEWORKS.contains(&framework)
 }
 
-/// Applies a setting as the option that it stands for. An option without a value is given if the setting is not false.
+/// Applies a setting as the option that it stands for. An option without a value is given if the setting is not false,
+/// which an empty one is not to srun.
 fn apply_setting(
     dialect: &Dialect,
     setting: &LauncherSetting,
@@ -604,7 +609,9 @@ fn apply_setting(
     let Some(habit) = dialect.named(setting.option) else {
         return Ok(());
     };
+    let is_set_without_value = setting.name.starts_with("SLURM_") && value.is_empty();
     let values = match habit.values {
+        0 if is_set_without_value => Vec::new(),
         0 if FALSE.iter().any(|word| value.eq_ignore_ascii_case(word)) => return Ok(()),
         0 => Vec::new(),
         _ => vec![value],

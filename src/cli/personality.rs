@@ -160,23 +160,31 @@ impl Personality {
         self.entry().1
     }
 
+    /// Whether the launcher has parameters, as Open MPI's does.
+    fn reads_parameters(self) -> bool {
+        matches!(self, Self::Mpirun | Self::Mpiexec)
+    }
+
     fn dialect(self) -> Dialect {
-        let (options, settings): (&[&[Habit]], &[&[_]]) = match self {
+        let (options, settings, idle): (&[&[Habit]], &[&[_]], &[&[_]]) = match self {
             Self::Mpiexec => (
                 &[PAGES, hydra::HABITS, openmpi::HABITS],
                 &[hydra::SETTINGS, openmpi::SETTINGS],
+                &[hydra::IDLE, openmpi::IDLE],
             ),
             Self::Mpirun => (
                 &[PAGES, openmpi::HABITS, hydra::HABITS],
                 &[openmpi::SETTINGS, hydra::SETTINGS],
+                &[hydra::IDLE, openmpi::IDLE],
             ),
-            Self::Hydra => (&[PAGES, hydra::HABITS], &[hydra::SETTINGS]),
-            Self::Srun => (&[PAGES, srun::HABITS], &[srun::SETTINGS]),
+            Self::Hydra => (&[PAGES, hydra::HABITS], &[hydra::SETTINGS], &[hydra::IDLE]),
+            Self::Srun => (&[PAGES, srun::HABITS], &[srun::SETTINGS], &[srun::IDLE]),
             Self::Prte => return OWN,
         };
         Dialect {
             options,
             settings,
+            idle,
             has_clusters: self == Self::Srun,
         }
     }
@@ -333,9 +341,12 @@ impl Personality {
         let args = line.checked(self.name()).map_err(RunFailure::request)?;
         line.check_wraps()?;
         if run::shows_reasons(&args) {
+            let dialect = self.dialect();
             let names = env::vars_os().map(|(name, _)| name);
-            let idle = self.dialect().idle_variables(names);
-            for note in line.notes.iter().chain(&idle) {
+            let idle = dialect.idle_variables(names);
+            let home = env::home_dir().filter(|_| self.reads_parameters());
+            let files = home.map(|home| openmpi::idle_files(&dialect, &home));
+            for note in line.notes.iter().chain(&idle).chain(files.iter().flatten()) {
                 eprintln!("wireup: {}", printable(note));
             }
         }

@@ -123,6 +123,8 @@ pub(in crate::cli) struct Dialect {
     /// Tables of options; the first that has an option counts.
     pub(in crate::cli) options: &'static [&'static [Habit]],
     pub(in crate::cli) settings: &'static [&'static [LauncherSetting]],
+    /// Variables of the launcher that are not read: their names, and beginnings of names that end in `_`.
+    pub(in crate::cli) idle: &'static [&'static [&'static str]],
     /// Letters with values may stand together in a word, as getopt takes them.
     pub(in crate::cli) has_clusters: bool,
 }
@@ -131,6 +133,7 @@ pub(in crate::cli) struct Dialect {
 pub(in crate::cli) const OWN: Dialect = Dialect {
     options: &[],
     settings: &[],
+    idle: &[],
     has_clusters: false,
 };
 

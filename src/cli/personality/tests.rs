@@ -181,6 +181,16 @@ fn variables_and_parameters_are_options_that_the_line_overrides() {
             ],
             "--env A, --wdir /d -n 3 -n 1 a : --env A, --wdir /d -n 1 b",
         ),
+        (
+            "srun -n 1 a",
+            &[("SLURM_EXPORT_ENV", "A=1"), ("SRUN_EXPORT_ENV", "ALL,B=2")],
+            "-x B=2 -n 1 a",
+        ),
+        (
+            "srun -n 1 a",
+            &[("SLURM_SEND_LIBS", "yes")],
+            "--stage -n 1 a",
+        ),
         ("srun a", &[("SLURM_NTASKS", "3")], "-n 3 a"),
         ("srun -n 2 a", &[("SLURM_NTASKS", "3")], "-n 3 -n 2 a"),
         (
@@ -253,6 +263,31 @@ fn options_without_effect_are_noted_with_reason() {
             "srun a",
             &[("SLURM_PARTITION", "p")],
             "SLURM_PARTITION=p has no effect",
+        ),
+        (
+            "srun --gres=gpu:1,license:1 a",
+            &[],
+            "--gres=gpu:1,license:1: license:1 has no effect",
+        ),
+        (
+            "srun a",
+            &[("SLURM_GRES", "foo")],
+            "SLURM_GRES=foo: foo has no effect",
+        ),
+        (
+            "mpirun --output dir=d a",
+            &[],
+            "--output: output goes to the files alone",
+        ),
+        (
+            "srun a",
+            &[("SRUN_CONTAINER", "c")],
+            "SRUN_CONTAINER=c has no effect: write --image",
+        ),
+        (
+            "srun a",
+            &[("SLURM_RESV_PORTS", "")],
+            "SLURM_RESV_PORTS= has no effect",
         ),
     ];
     for (text, variables, expected) in cases {
@@ -577,14 +612,99 @@ fn variables_of_launchers_that_are_not_read_are_noted() {
         "OMPI_MCA_btl",
         "HYDRA_ENV",
         "OMPI_MCA_orte_rankfile",
+        "PRTE_MCA_prte_rankfile",
+        "PRTE_MCA_hwloc_use_topo_file",
+        "I_MPI_JOB_ABORT_SIGNAL",
+        "I_MPI_FAULT_NODE_CONTINUE",
+        "I_MPI_PRINT_PROT",
+        "I_MPI_DEBUG",
+        "I_MPI_JOB_TIMEOUT",
+        "MPIEXEC_PORT_RANGE",
+        "MPIEXEC_TIMEOUT",
+        "SLURM_UMASK",
         "HOME",
     ];
-    let idle = Personality::Mpirun
-        .dialect()
-        .idle_variables(names.map(OsString::from));
-    let idle: Vec<&str> = idle
-        .iter()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
-    assert_eq!(idle, ["OMPI_MCA_plm_rsh_agent", "HYDRA_ENV"]);
+    let idle = |personality: Personality| {
+        let idle = personality
+            .dialect()
+            .idle_variables(names.map(OsString::from));
+        let names = idle.iter().filter_map(|line| line.split(' ').next());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let of_hydra = [
+        "HYDRA_ENV",
+        "I_MPI_JOB_ABORT_SIGNAL",
+        "I_MPI_FAULT_NODE_CONTINUE",
+        "I_MPI_PRINT_PROT",
+        "MPIEXEC_PORT_RANGE",
+    ];
+    let of_openmpi = ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_hwloc_use_topo_file"];
+    assert_eq!(idle(Personality::Hydra), of_hydra);
+    assert_eq!(
+        idle(Personality::Mpirun),
+        [
+            &of_openmpi[..1],
+            &of_hydra[..1],
+            &of_openmpi[1..],
+            &of_hydra[1..]
+        ]
+        .concat()
+    );
+    assert_eq!(idle(Personality::Srun), ["SLURM_UMASK"]);
+}
+
+#[test]
+fn files_of_parameters_of_the_launcher_are_noted() {
+    let home = tempfile::tempdir().unwrap();
+    let notes = || openmpi::idle_files(&Personality::Mpirun.dialect(), home.path());
+    assert!(notes().is_empty());
+    let file = home.path().join(".openmpi/mca-params.conf");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "# plm = rsh\nbtl = self,tcp\n").unwrap();
+    assert!(notes().is_empty());
+    let text = "btl = self\nrmaps_base_oversubscribe = 1\nplm_rsh_agent=ssh\n";
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(
+        notes(),
+        [format!(
+            "{} sets parameters of a launcher that does not run here (rmaps_base_oversubscribe, plm_rsh_agent); \
+             write --mca NAME VALUE",
+            file.display()
+        )]
+    );
+}
+
+/// The names of variables that srun's manual says it reads, if the manual is installed.
+fn variables_of_srun_manual() -> Option<Vec<String>> {
+    let path = "/usr/share/man/man1/srun.1.gz";
+    let unpacked = Command::new("gzip").args(["-dc", path]).output().ok()?;
+    let text = String::from_utf8_lossy(&unpacked.stdout).into_owned();
+    let (_, text) = text.split_once(".SH \"INPUT ENVIRONMENT VARIABLES\"")?;
+    let (text, _) = text.split_once("\n.SH ")?;
+    let lines = text.lines().collect::<Vec<_>>();
+    let terms = lines.windows(2).filter(|pair| pair[0].starts_with(".TP"));
+    let names = terms.filter_map(|pair| pair[1].strip_prefix("\\fB")?.split("\\fR").next());
+    Some(names.map(str::to_owned).collect())
+}
+
+#[test]
+fn variables_of_srun_manual_are_read_or_noted() {
+    let Some(names) = variables_of_srun_manual() else {
+        eprintln!("not checked: the variables of srun: needs slurm-client");
+        return;
+    };
+    assert!(names.len() > 80, "{names:?}");
+    let plain = line("srun a").unwrap().1;
+    let dialect = Personality::Srun.dialect();
+    let is_silent = |name: &&String| {
+        let has_effect = match line_with("srun a", &[(name.as_str(), "2")]) {
+            Ok((_, line)) => (&line.words, &line.notes) != (&plain.words, &plain.notes),
+            // A name of a file that is refused.
+            Err(_) => true,
+        };
+        !has_effect && dialect.idle_variables([name.into()]).is_empty()
+    };
+    let silent: Vec<&String> = names.iter().filter(is_silent).collect();
+    // The allocation is read from it.
+    assert_eq!(silent, ["SLURM_JOB_ID"]);
 }
