@@ -69,11 +69,7 @@ const NAMES: [(&str, Personality, &str); 5] = [
         Personality::Mpiexec,
         "mpiexec of MPICH, Intel MPI (Hydra) and Open MPI",
     ),
-    (
-        "mpirun",
-        Personality::Mpirun,
-        "mpirun of Open MPI, and of MPICH and Intel MPI (Hydra)",
-    ),
+    ("mpirun", Personality::Mpirun, "mpirun of Open MPI"),
     (
         "mpiexec.hydra",
         Personality::Hydra,

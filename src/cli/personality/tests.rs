@@ -567,8 +567,9 @@ fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
 #[test]
 fn texts_say_whose_command_line_is_taken() {
     for (name, title) in [
-        ("srun", "srun of Slurm"),
-        ("mpirun", "mpirun of Open MPI"),
+        ("srun", "srun of Slurm\n"),
+        // Scripts look for the name of an MPI in it.
+        ("mpirun", "mpirun of Open MPI\n"),
         ("mpiexec.hydra", "mpiexec.hydra of MPICH and Intel MPI"),
     ] {
         let (personality, line) = line(&format!("{name} -n 2 --help map-by")).unwrap();
