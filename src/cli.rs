@@ -178,7 +178,8 @@ fn execute(args: Vec<OsString>) -> u8 {
         Ok(code) => code,
         Err(failure) => {
             // In one write: what reads it through a pipe, as Hydra does from its launcher of hosts, may end after the first.
-            eprint!("{}", printable::lines([format!("wireup: {failure}")]));
+            let text = personality::reworded(failure.to_string());
+            eprint!("{}", printable::lines([format!("wireup: {text}")]));
             failure.code()
         }
     }

@@ -6,6 +6,7 @@ pub(super) mod table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
+use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
 use table::{Dialect, HABITS, Habit, LauncherSetting, Meaning, Page, Stream, Tag};
@@ -22,8 +23,7 @@ pub(super) struct Translated {
     pub(super) everywhere: Vec<OsString>,
     /// Options that were taken without effect, each with the reason.
     pub(super) notes: Vec<String>,
-    /// Each translated option as it was written, with the words for it.
-    pub(super) pieces: Vec<(OsString, Vec<OsString>)>,
+    pub(super) pieces: Vec<Piece>,
     /// Files for the ranks' streams; no name for a stream that follows another.
     pub(super) redirects: Vec<(Stream, OsString)>,
     /// Parts of the label of output lines.
@@ -32,6 +32,17 @@ pub(super) struct Translated {
     pub(super) page: Option<Page>,
     /// The word that looks like an option and is none.
     pub(super) unknown: Option<OsString>,
+}
+
+/// A translated option.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Without the values that follow it.
+    pub(super) option: OsString,
+    /// The option with its values.
+    pub(super) written: OsString,
+    /// The words for it; none for a redirection.
+    pub(super) words: Vec<OsString>,
 }
 
 /// An option of another launcher that cannot be taken as it is.
@@ -48,6 +59,22 @@ pub(super) enum ForeignError {
         launcher: &'static str,
         near: String,
     },
+}
+
+impl ForeignError {
+    /// Names the value too, where that is what is wrong.
+    fn of_value(self, meaning: Meaning, written: &OsStr) -> Self {
+        use Meaning::{Computed, Only, Parameter, Parts};
+        match (self, meaning) {
+            (Self::Instead { advice, .. }, Computed(..) | Only(..) | Parts(..) | Parameter(_)) => {
+                Self::Instead {
+                    option: written.to_owned(),
+                    advice,
+                }
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 /// Puts the options in front of a program into our own spelling; the tables of `dialect` come before that and the common
@@ -79,8 +106,17 @@ pub(super) fn translate(
             _ => habit(&word).or_else(|| letter(HABITS, &word)),
         };
         if let Some((habit, joined)) = foreign {
+            let joined_values = usize::from(joined.is_some());
             let values = take_values(habit, &word, joined, &mut words)?;
-            apply(dialect, habit.meaning, &word, &values, &mut result)?;
+            let following = values.iter().skip(joined_values);
+            let written: Vec<_> = iter::once(&word).chain(following).cloned().collect();
+            let written = written.join(OsStr::new(" "));
+            let before = result.pieces.len();
+            apply(dialect, habit.meaning, &word, &values, &mut result)
+                .map_err(|error| error.of_value(habit.meaning, &written))?;
+            for piece in &mut result.pieces[before..] {
+                piece.written.clone_from(&written);
+            }
             if result.page.is_some() {
                 break;
             }
@@ -157,6 +193,17 @@ pub(super) fn of_environment<'v>(
     result
 }
 
+impl Piece {
+    /// An option that no value follows.
+    fn new(option: &OsStr, words: Vec<OsString>) -> Self {
+        Self {
+            option: option.to_owned(),
+            written: option.to_owned(),
+            words,
+        }
+    }
+}
+
 impl Translated {
     fn append(&mut self, mut other: Self) {
         self.words.append(&mut other.words);
@@ -170,13 +217,15 @@ impl Translated {
     /// Adds the words for an option.
     fn add(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.words.extend_from_slice(&words);
-        self.pieces.push((option.to_owned(), words));
+        if !words.is_empty() {
+            self.pieces.push(Piece::new(option, words));
+        }
     }
 
     /// Adds the words for an option that holds for every program of the job.
     fn add_everywhere(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.everywhere.extend_from_slice(&words);
-        self.pieces.push((option.to_owned(), words));
+        self.pieces.push(Piece::new(option, words));
     }
 
     fn ignore(&mut self, option: &OsStr, reason: &str) {
@@ -252,6 +301,11 @@ impl Dialect {
         settings.find(|setting| setting.name == name)
     }
 
+    /// Whether the launcher reads a parameter.
+    pub(super) fn is_of_launcher(&self, parameter: &str) -> bool {
+        self.setting(parameter).is_some() || is_launcher_parameter(parameter)
+    }
+
     /// The variables of all settings.
     pub(super) fn variables(&self) -> BTreeSet<String> {
         let settings = self.settings.iter().copied().flatten();
@@ -267,13 +321,12 @@ impl Dialect {
     /// A line for each variable of a launcher that none of the settings is.
     pub(super) fn idle_variables(&self, names: impl IntoIterator<Item = OsString>) -> Vec<String> {
         let is_idle = |name: &str| {
-            let mut prefixes = PARAMETERS.iter();
-            let parameter = prefixes.find_map(|prefix| name.strip_prefix(prefix));
-            let of_hydra = ["HYDRA_", "I_MPI_HYDRA_"]
-                .iter()
-                .any(|start| name.starts_with(start));
-            self.setting(name).is_none()
-                && (of_hydra || parameter.is_some_and(is_launcher_parameter))
+            let mut idle = self.idle.iter().copied().flatten();
+            let is_known =
+                idle.any(|idle| *idle == name || idle.ends_with('_') && name.starts_with(idle));
+            // The library reads most parameters of Open MPI.
+            let parameter = name.strip_prefix(PARAMETERS[0]);
+            is_known && self.setting(name).is_none() && parameter.is_none_or(is_launcher_parameter)
         };
         let names = names.into_iter().filter_map(|name| name.into_string().ok());
         let names = names.filter(|name| is_idle(name));
@@ -459,7 +512,7 @@ fn apply(
             false => return Err(refusal(instead, word, values)),
         },
         Meaning::Option(option) => {
-            let option = std::iter::once(option.into());
+            let option = iter::once(option.into());
             option.chain(values.iter().cloned()).collect()
         }
         Meaning::Words(words) => all_filled(words, values),
@@ -471,18 +524,21 @@ fn apply(
             result.tags.push(tag);
             return Ok(());
         }
-        Meaning::Outputs(read, instead) => {
+        Meaning::Parts(read, instead) => {
             let Some(output) = values.first().and_then(|value| read(value)) else {
                 return Err(refusal(instead, word, values));
             };
             result.tags.extend(output.tags);
+            let notes = output.notes.iter();
+            let notes = notes.map(|note| format!("{}: {note}", word.display()));
+            result.notes.extend(notes);
             if output.is_merged {
                 result.redirects.push((Stream::Merged, OsString::new()));
             }
             output.words
         }
         Meaning::Computed(compute, instead) => {
-            let value = values.first().and_then(|value| value.to_str());
+            let value = values.first().map_or(Some(""), |value| value.to_str());
             match value.and_then(compute) {
                 Some(words) => words,
                 None => return Err(refusal(instead, word, values)),
@@ -515,6 +571,7 @@ fn apply(
         Meaning::Redirect(stream) => {
             let file = values.first().cloned().unwrap_or_default();
             result.redirects.push((stream, file));
+            result.pieces.push(Piece::new(word, Vec::new()));
             return Ok(());
         }
         Meaning::Show(page) => {
@@ -539,7 +596,8 @@ pub(super) fn is_launcher_parameter(parameter: &str) -> bool {
     FRAMEWORKS.contains(&framework)
 }
 
-/// Applies a setting as the option that it stands for. An option without a value is given if the setting is not false.
+/// Applies a setting as the option that it stands for. An option without a value is given if the setting is not false,
+/// which an empty one is not to srun.
 fn apply_setting(
     dialect: &Dialect,
     setting: &LauncherSetting,
@@ -551,7 +609,9 @@ fn apply_setting(
     let Some(habit) = dialect.named(setting.option) else {
         return Ok(());
     };
+    let is_set_without_value = setting.name.starts_with("SLURM_") && value.is_empty();
     let values = match habit.values {
+        0 if is_set_without_value => Vec::new(),
         0 if FALSE.iter().any(|word| value.eq_ignore_ascii_case(word)) => return Ok(()),
         0 => Vec::new(),
         _ => vec![value],

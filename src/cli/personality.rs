@@ -15,7 +15,6 @@ mod tests;
 mod values;
 
 use std::env;
-use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Range;
@@ -30,13 +29,14 @@ use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::table::Meaning::Show;
 use super::foreign_options::table::{Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit};
-use super::foreign_options::{ForeignError, Translated, of_environment, translate};
+use super::foreign_options::{ForeignError, Piece, Translated, of_environment, translate};
 use super::line::{Own, Word};
 use super::run::{self, RunArgs};
-use super::usage_errors::{lacks_program, one_line};
+use super::usage_errors::{lacks_program, one_line, reason};
 use super::{prte, singleton};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
+use crate::plan::environment::PERSONALITY;
 use crate::report::printable::printable;
 use crate::sys::access::is_program;
 use wireup_core::job::ids::Nspace;
@@ -69,11 +69,7 @@ const NAMES: [(&str, Personality, &str); 5] = [
         Personality::Mpiexec,
         "mpiexec of MPICH, Intel MPI (Hydra) and Open MPI",
     ),
-    (
-        "mpirun",
-        Personality::Mpirun,
-        "mpirun of Open MPI, and of MPICH and Intel MPI (Hydra)",
-    ),
+    ("mpirun", Personality::Mpirun, "mpirun of Open MPI"),
     (
         "mpiexec.hydra",
         Personality::Hydra,
@@ -95,6 +91,27 @@ const OWN_SOCKETS: &str = "wireup starts processes itself and listens on no port
 const LIST_ONLY: &str =
     "wireup runs on this machine only if it is in the list; leave it out, and name the hosts";
 
+/// A refusal of `wireup run` as it is for the launcher whose place it takes, if it takes one.
+pub(super) fn reworded(text: String) -> String {
+    let names = env::var_os(PERSONALITY).unwrap_or_default();
+    reworded_for(&names.to_string_lossy(), text)
+}
+
+fn reworded_for(names: &str, mut text: String) -> String {
+    let mut lines = names.lines();
+    let Some(launcher) = lines.next() else {
+        return text;
+    };
+    while let (Some(ours), Some(written)) = (lines.next(), lines.next()) {
+        text = text.replace(ours, written);
+    }
+    if launcher == Personality::Srun.name() {
+        // To Slurm the long name means that jobs share nodes.
+        text = text.replace("use --oversubscribe", "use -O");
+    }
+    text.replace("wireup run ", &format!("{launcher} "))
+}
+
 /// Options that all of them have.
 const PAGES: &[Habit] = &[
     habit(&["h", "help"], 0, Show(Page::Help)),
@@ -108,8 +125,8 @@ struct Line {
     words: Vec<OsString>,
     /// Options without effect.
     notes: Vec<String>,
-    /// Each option of the launcher with the words for it.
-    pieces: Vec<(OsString, Vec<OsString>)>,
+    /// Each option of the launcher.
+    pieces: Vec<Piece>,
     files: Vec<(Stream, OsString)>,
     /// The words without redirections of ranks, if the user gives a `--wrap` that runs behind these.
     unredirected: Option<Vec<OsString>>,
@@ -139,23 +156,31 @@ impl Personality {
         self.entry().1
     }
 
+    /// Whether the launcher has parameters, as Open MPI's does.
+    fn reads_parameters(self) -> bool {
+        matches!(self, Self::Mpirun | Self::Mpiexec)
+    }
+
     fn dialect(self) -> Dialect {
-        let (options, settings): (&[&[Habit]], &[&[_]]) = match self {
+        let (options, settings, idle): (&[&[Habit]], &[&[_]], &[&[_]]) = match self {
             Self::Mpiexec => (
                 &[PAGES, hydra::HABITS, openmpi::HABITS],
                 &[hydra::SETTINGS, openmpi::SETTINGS],
+                &[hydra::IDLE, openmpi::IDLE],
             ),
             Self::Mpirun => (
                 &[PAGES, openmpi::HABITS, hydra::HABITS],
                 &[openmpi::SETTINGS, hydra::SETTINGS],
+                &[hydra::IDLE, openmpi::IDLE],
             ),
-            Self::Hydra => (&[PAGES, hydra::HABITS], &[hydra::SETTINGS]),
-            Self::Srun => (&[PAGES, srun::HABITS], &[srun::SETTINGS]),
+            Self::Hydra => (&[PAGES, hydra::HABITS], &[hydra::SETTINGS], &[hydra::IDLE]),
+            Self::Srun => (&[PAGES, srun::HABITS], &[srun::SETTINGS], &[srun::IDLE]),
             Self::Prte => return OWN,
         };
         Dialect {
             options,
             settings,
+            idle,
             has_clusters: self == Self::Srun,
         }
     }
@@ -210,7 +235,8 @@ impl Personality {
             line.notes.append(&mut part.notes);
             line.pieces.append(&mut part.pieces);
         }
-        let files = redirected(&redirects, self == Self::Srun)?;
+        let files = redirected(&redirects, self == Self::Srun);
+        let files = files.map_err(|error| line.with_option(error))?;
         line.files = files.files;
         line.words = files.job;
         line.words.extend(label(&tags));
@@ -264,18 +290,19 @@ impl Personality {
                 let typed = part
                     .pieces
                     .iter()
-                    .find(|(_, words)| words.first().is_some_and(|word| word == name));
+                    .find(|piece| piece.words.first().is_some_and(|word| word == name));
                 return Err(ForeignError::Instead {
-                    option: typed.map_or_else(|| name.into(), |(typed, _)| typed.clone()),
+                    option: typed.map_or_else(|| name.into(), |piece| piece.option.clone()),
                     advice: HOSTS_OF_PROGRAM.to_owned(),
                 });
             }
-            let of_job = |(_, words): &&(OsString, Vec<OsString>)| {
-                words.first().is_some_and(|word| !next.knows(word))
+            let of_job = |piece: &&Piece| {
+                let word = piece.words.first();
+                word.is_some_and(|word| !next.knows(word))
             };
-            if let Some((typed, _)) = part.pieces.iter().find(of_job) {
+            if let Some(piece) = part.pieces.iter().find(of_job) {
                 return Err(ForeignError::Instead {
-                    option: typed.clone(),
+                    option: piece.option.clone(),
                     advice: format!(
                         "it holds for the whole job; write it in front of the first program, {} [OPTIONS] PROGRAM : …",
                         self.name()
@@ -310,14 +337,18 @@ impl Personality {
         let args = line.checked(self.name()).map_err(RunFailure::request)?;
         line.check_wraps()?;
         if run::shows_reasons(&args) {
+            let dialect = self.dialect();
             let names = env::vars_os().map(|(name, _)| name);
-            let idle = self.dialect().idle_variables(names);
-            for note in line.notes.iter().chain(&idle) {
+            let idle = dialect.idle_variables(names);
+            let home = env::home_dir().filter(|_| self.reads_parameters());
+            let files = home.map(|home| openmpi::idle_files(&dialect, &home));
+            for note in line.notes.iter().chain(&idle).chain(files.iter().flatten()) {
                 eprintln!("wireup: {}", printable(note));
             }
         }
         let mut command = Command::new("/proc/self/exe");
         command.arg0("wireup").arg("run").args(&line.words);
+        command.env(PERSONALITY, line.names(self.name()));
         if !run::only_shows(&args) {
             redirects::attach(&mut command, &line.files)?;
         }
@@ -329,6 +360,43 @@ impl Personality {
 }
 
 impl Line {
+    /// The value of [`PERSONALITY`].
+    fn names(&self, launcher: &str) -> OsString {
+        // Variables have a maximal length, and no refusal names such values.
+        const LENGTH_MAX: usize = 1024;
+        let mut names = OsString::from(launcher);
+        for piece in &self.pieces {
+            let ours = piece.words.join(OsStr::new(" "));
+            let is_named = piece.words.len() == 2 && piece.words[0] != "-x";
+            if is_named && ours != piece.written && piece.written.len() <= LENGTH_MAX {
+                for word in [&ours, &piece.written] {
+                    names.push("\n");
+                    names.push(word);
+                }
+            }
+        }
+        names
+    }
+
+    /// An error about the file of a redirection, with the option as it was written.
+    fn with_option(&self, error: ForeignError) -> ForeignError {
+        let ForeignError::Instead {
+            option: file,
+            advice,
+        } = error
+        else {
+            return error;
+        };
+        let is_its = |piece: &&Piece| {
+            piece.words.is_empty() && piece.written.as_bytes().ends_with(file.as_bytes())
+        };
+        let piece = self.pieces.iter().rfind(is_its);
+        ForeignError::Instead {
+            option: piece.map_or(file.clone(), |piece| piece.written.clone()),
+            advice,
+        }
+    }
+
     /// The arguments that `wireup run` gets from `launcher`.
     ///
     /// # Errors
@@ -342,12 +410,10 @@ impl Line {
                     "no program is given; write: {launcher} [OPTIONS] PROGRAM [ARG]..."
                 );
             }
-            let wrong = self.pieces.iter().find_map(|(typed, words)| {
-                let alone = words.iter().cloned().chain(["a".into()]);
+            let wrong = self.pieces.iter().find_map(|piece| {
+                let alone = piece.words.iter().cloned().chain(["a".into()]);
                 let error = run::parse(Own::of::<RunArgs>(), alone.collect()).err()?;
-                let reason = error.source().map(ToString::to_string);
-                let reason = reason.unwrap_or_else(|| one_line(&error));
-                Some(format!("{}: {reason}", typed.display()))
+                Some(format!("{}: {}", piece.written.display(), reason(&error)))
             });
             wrong.unwrap_or_else(|| one_line(&error))
         })
@@ -384,7 +450,7 @@ fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
                 .first()
                 .is_some_and(|word| NAMES.iter().any(|name| word == *name))
         };
-        set.pieces.retain(|(_, words)| !of_hosts(words));
+        set.pieces.retain(|piece| !of_hosts(&piece.words));
     }
 }
 
@@ -392,7 +458,7 @@ fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
 fn split(set: &Translated) -> (Vec<OsString>, Vec<OsString>) {
     let next = Own::of::<NextApp>();
     let (mut everywhere, mut of_job) = (Vec::new(), Vec::new());
-    for (_, words) in &set.pieces {
+    for Piece { words, .. } in &set.pieces {
         match words.first() {
             // A number of ranks is that of the first program.
             Some(word) if next.knows(word) && word != "-n" => everywhere.extend_from_slice(words),
@@ -435,8 +501,8 @@ fn redirect(own: &Own, words: &mut Vec<OsString>, redirections: &OsStr) {
 }
 
 /// GPUs of a host that ranks see are those of each rank where it gets some of its own.
-fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[(OsString, Vec<OsString>)]) {
-    for (_, piece) in pieces {
+fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[Piece]) {
+    for Piece { words: piece, .. } in pieces {
         let is_mask = piece
             .get(1)
             .is_some_and(|word| word.as_bytes().starts_with(b"CUDA_VISIBLE_DEVICES="));

@@ -46,6 +46,14 @@ pub(super) fn one_line(error: &clap::Error) -> String {
     }
 }
 
+/// Why a value is wrong, without the option and the value.
+pub(super) fn reason(error: &clap::Error) -> String {
+    match error.source().map(ToString::to_string) {
+        Some(reason) => of_number(&reason).unwrap_or(reason),
+        None => one_line(error),
+    }
+}
+
 /// Reasons of Rust's parsers, and the advice that takes their place.
 const REASONS: &[(&str, &str)] = &[
     ("invalid digit found in string", "give a whole number"),

@@ -51,6 +51,10 @@ const REMOVED_PREFIXES: &[&str] = &[
     "ALPS_",
 ];
 
+/// Has the name of the launcher whose place `wireup run` takes, and behind it pairs of lines: words of ours, and what was
+/// written for them.
+pub const PERSONALITY: &str = "WIREUP_PERSONALITY";
+
 /// Names that are launcher state.
 const REMOVED: &[&str] = &[
     // Our own; the others that start so are settings.
@@ -69,6 +73,7 @@ const REMOVED: &[&str] = &[
     "WIREUP_NODELIST",
     "WIREUP_NODE_RANK",
     "WIREUP_NPROCS",
+    PERSONALITY,
     "WIREUP_RANK",
     "WIREUP_SIZE",
     "WIREUP_SPAWNED_JOB",

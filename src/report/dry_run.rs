@@ -280,7 +280,7 @@ fn surroundings_of(
     }
     let mut removed: Vec<String> = ours
         .iter()
-        .filter(|(name, _)| !kept.contains(name))
+        .filter(|(name, _)| !kept.contains(name) && name != environment::PERSONALITY)
         .map(|(name, _)| name.to_string_lossy().into_owned())
         .collect();
     removed.sort();

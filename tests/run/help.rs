@@ -214,7 +214,38 @@ fn no_value_is_refused_in_words_of_rust() {
             }
         }
     }
+    for (launcher, options) in [
+        (
+            "mpirun",
+            "-np --npernode --cpus-per-proc --timeout --hostfile --rankfile --wdir --stdin --bind-to --map-by",
+        ),
+        ("mpiexec.hydra", "-n -ppn -f -wdir -bind-to -map-by -s"),
+        (
+            "srun",
+            "-n -N -c -t -D -F -m --ntasks-per-node --gpus-per-task --cpu-bind --mpi",
+        ),
+    ] {
+        for (option, text) in options
+            .split(' ')
+            .flat_map(|option| texts.map(|text| (option, text)))
+        {
+            let outcome = wireup([launcher, "--dry-run", option, text, "true"]);
+            let err = outcome.err();
+            for word in OF_RUST {
+                assert!(!err.contains(word), "{launcher} {option} {text}: {err}");
+            }
+            let is_named = err.is_empty() || err.contains(text);
+            assert!(is_named, "{launcher} {option} {text}: {err}");
+        }
+    }
     for (line, needed) in [
+        ("mpiexec.hydra -ppn x true", "-ppn x: give a whole number"),
+        (
+            "mpirun --map-by core:PE=x true",
+            "--map-by core:PE=x: give a whole number",
+        ),
+        ("mpirun -np ./a", "-np ./a: give a number"),
+        ("srun -N x true", "-N x: write -N K with one number"),
         (
             "run --virtual-nodes 2000 true",
             "give a number from 1 to 1024",

@@ -230,6 +230,30 @@ fn mpiexec_hydra_runs_more_ranks_than_cores() {
     outcome.expect_one_line(&["--oversubscribe"]);
 }
 
+#[test]
+fn srun_overcommit_runs_more_tasks_than_cpus() {
+    let count = std::thread::available_parallelism().unwrap().get() + 2;
+    let count = count.to_string();
+    let start = |options: &[&str]| {
+        let front = ["srun", "--no-config", "-n", &count];
+        let words = front.iter().chain(options);
+        let words = words.chain(&["echo", "x"]).copied();
+        as_launcher(words)
+    };
+    let refusal = start(&["-s"]).run().expect(125);
+    let line = refusal.expect_one_line(&["ranks do not fit", "use -O,"]);
+    let (_, advice) = line.split_once("; use ").unwrap();
+    let named = advice.split(',').next().unwrap();
+    for option in [named, "--overcommit"] {
+        let outcome = start(&[option]).run().expect_quiet_success();
+        assert_eq!(outcome.sorted_lines().len().to_string(), count, "{option}");
+    }
+    start(&[])
+        .env("SLURM_OVERCOMMIT", OsStr::new("1"))
+        .run()
+        .expect_quiet_success();
+}
+
 fn read(dir: &Path, name: &str) -> String {
     fs::read_to_string(dir.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -469,13 +493,21 @@ fn names_of_files_that_are_not_utf_8_are_kept() {
         ("srun", "-e", b"\xff.%t", b"\xff.0"),
         ("srun", "-o", b"\xff%%", b"\xff%"),
         ("mpiexec.hydra", "-outfile-pattern", b"\xff.%r", b"\xff.0"),
-        ("mpirun", "--output-filename", b"\xff", b"\xff/0.out"),
-        ("mpirun", "--output", b"dir=\xff", b"\xff/0.out"),
+        (
+            "mpirun",
+            "--output-filename",
+            b"\xff",
+            b"\xff/1/rank.0/stdout",
+        ),
     ] {
         let dir = output(launcher, option, value);
         let path = dir.path().join(name(file));
         assert!(path.is_file(), "{launcher} {option}: {dir:?}");
     }
+    let dir = output("mpirun", "--output", b"dir=\xff");
+    let mut jobs = fs::read_dir(dir.path().join(name(b"\xff"))).unwrap();
+    let job = jobs.next().unwrap().unwrap().path();
+    assert_eq!(read(&job, "rank.0/stdout"), "x\n");
 }
 
 #[test]

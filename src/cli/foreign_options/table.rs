@@ -25,14 +25,16 @@ pub(in crate::cli) enum Stream {
     Merged,
 }
 
-/// Translation of an option that names several things to do with output.
+/// Translation of a value that names several things.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::cli) struct OutputOptions {
+pub(in crate::cli) struct ValueParts {
     /// Words of ours.
     pub(in crate::cli) words: Vec<OsString>,
     pub(in crate::cli) tags: Vec<Tag>,
     /// Whether standard error goes where standard output goes.
     pub(in crate::cli) is_merged: bool,
+    /// What becomes of the value otherwise than to the launcher.
+    pub(in crate::cli) notes: Vec<String>,
 }
 
 /// Part of the label that Open MPI puts in front of output lines.
@@ -84,12 +86,9 @@ pub(in crate::cli) enum Meaning {
     Everywhere(&'static [&'static str]),
     /// A part of the label of output lines.
     Label(Tag),
-    /// Options for output that the value stands for; an unknown value is refused with the advice.
-    Outputs(
-        fn(&OsStr) -> std::option::Option<OutputOptions>,
-        &'static str,
-    ),
-    /// The words of ours are computed from its value; where there are none it is refused with the advice.
+    /// All that the value names; an unknown value is refused with the advice.
+    Parts(fn(&OsStr) -> std::option::Option<ValueParts>, &'static str),
+    /// The words of ours are computed from its value, which is empty if it has none; where there are none it is refused with the advice.
     Computed(fn(&str) -> Translation, &'static str),
     /// `NAME VALUE` of a variable for this program.
     Variable,
@@ -124,6 +123,8 @@ pub(in crate::cli) struct Dialect {
     /// Tables of options; the first that has an option counts.
     pub(in crate::cli) options: &'static [&'static [Habit]],
     pub(in crate::cli) settings: &'static [&'static [LauncherSetting]],
+    /// Variables of the launcher that are not read: their names, and beginnings of names that end in `_`.
+    pub(in crate::cli) idle: &'static [&'static [&'static str]],
     /// Letters with values may stand together in a word, as getopt takes them.
     pub(in crate::cli) has_clusters: bool,
 }
@@ -132,6 +133,7 @@ pub(in crate::cli) struct Dialect {
 pub(in crate::cli) const OWN: Dialect = Dialect {
     options: &[],
     settings: &[],
+    idle: &[],
     has_clusters: false,
 };
 

@@ -217,6 +217,16 @@ pub(super) const SETTINGS: &[LauncherSetting] = &[
     setting("HYDRA_HOSTNAME_PROPAGATION", "disable-hostname-propagation"),
 ];
 
+/// Variables that are not read.
+pub(super) const IDLE: &[&str] = &[
+    "HYDRA_",
+    "I_MPI_HYDRA_",
+    "I_MPI_JOB_",
+    "I_MPI_FAULT_",
+    "I_MPI_PRINT_PROT",
+    "MPIEXEC_",
+];
+
 /// Translates a pattern of Hydra's, code by code; `None` if there is one that `code` does not know.
 fn pattern(text: &[u8], code: impl Fn(u8) -> Option<&'static str>) -> Option<Vec<u8>> {
     let mut pattern = Vec::new();

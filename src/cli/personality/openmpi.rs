@@ -1,13 +1,18 @@
 //! Options of Open MPI's mpirun that mean something else to `wireup run`, or nothing. Source: the help texts of Open MPI
 //! 4.1 and of PRRTE 3.0, which is the launcher of Open MPI 5.
 
+use std::fs;
+use std::path::Path;
+
 use super::values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Everywhere, Instead, Label, Nothing, Option as Same, Outputs, Parameter, Redirect,
+    Computed, Everywhere, Instead, Label, Nothing, Option as Same, Parameter, Parts, Redirect,
     Words,
 };
-use crate::cli::foreign_options::table::{Habit, LauncherSetting, Stream, Tag, habit, setting};
+use crate::cli::foreign_options::table::{
+    Dialect, Habit, LauncherSetting, Stream, Tag, habit, setting,
+};
 
 const NO_DVM: &str =
     "wireup starts each launch by itself, without a machine of daemons; leave it out";
@@ -183,14 +188,19 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["timestamp-output"], 0, Label(Tag::Time)),
     habit(&["merge-stderr-to-stdout"], 0, Redirect(Stream::Merged)),
     habit(
-        &["output-filename", "output-directory"],
+        &["output-filename"],
         1,
-        Words(&["--output", "{1}/%r.%s"]),
+        Parts(values::output_files, "write --output-filename DIR"),
+    ),
+    habit(
+        &["output-directory"],
+        1,
+        Parts(values::output_directory, "write --output-directory DIR"),
     ),
     habit(
         &["output"],
         1,
-        Outputs(
+        Parts(
             values::outputs,
             "write --tag-output for labels, or --output with a name with %r, which is the rank",
         ),
@@ -406,3 +416,26 @@ pub(super) const SETTINGS: &[LauncherSetting] = &[
     setting("orte_launch_agent", "launch-agent"),
     setting("prte_launch_agent", "launch-agent"),
 ];
+
+/// Parameters that are not read; of the first only those of the launcher.
+pub(super) const IDLE: &[&str] = &["OMPI_MCA_", "PRTE_MCA_"];
+
+/// A line for each file of parameters in a home directory that sets some of the launcher.
+pub(super) fn idle_files(dialect: &Dialect, home: &Path) -> Vec<String> {
+    let note = |file: &str| {
+        let path = home.join(file);
+        let text = fs::read_to_string(&path).ok()?;
+        let assigned = text.lines().filter_map(|line| line.split_once('='));
+        let names = assigned.map(|(name, _)| name.trim());
+        let names: Vec<&str> = names.filter(|name| dialect.is_of_launcher(name)).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{} sets parameters of a launcher that does not run here ({}); write --mca NAME VALUE",
+                path.display(),
+                names.join(", ")
+            )
+        })
+    };
+    let files = [".openmpi/mca-params.conf", ".prte/mca-params.conf"];
+    files.into_iter().filter_map(note).collect()
+}

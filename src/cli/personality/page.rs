@@ -78,7 +78,7 @@ fn translation(meaning: Meaning) -> String {
         Meaning::Words(words) => values(&words.join(" ")),
         Meaning::Everywhere(words) => format!("{} for every program", values(&words.join(" "))),
         Meaning::Label(tag) => format!("{} in front of each line of output", tag.pattern()),
-        Meaning::Computed(_, advice) | Meaning::Outputs(_, advice) => advice.to_owned(),
+        Meaning::Computed(_, advice) | Meaning::Parts(_, advice) => advice.to_owned(),
         Meaning::Variable => "-x NAME=VALUE".to_owned(),
         Meaning::VariableEverywhere => "-x NAME=VALUE for every program".to_owned(),
         Meaning::Parameter(_) => {

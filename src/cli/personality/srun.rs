@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::values;
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Instead, Nothing, Option as Same, Redirect, Words,
+    Computed, Instead, Nothing, Option as Same, Parts, Redirect, Words,
 };
 use crate::cli::foreign_options::table::{
     Habit, LauncherSetting, Stream, UNBUFFERED, habit, setting,
@@ -52,6 +52,7 @@ pub(super) const HABITS: &[Habit] = &[
             "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
         ),
     ),
+    habit(&["O", "overcommit"], 0, Words(&["--oversubscribe"])),
     habit(&["l", "label"], 0, Words(&["--label-pattern", "%R: "])),
     habit(&["o", "output"], 1, Redirect(Stream::Output)),
     habit(&["e", "error"], 1, Redirect(Stream::Error)),
@@ -96,11 +97,7 @@ pub(super) const HABITS: &[Habit] = &[
             "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
         ),
     ),
-    habit(
-        &["gres"],
-        1,
-        Computed(values::resources, "write --gres=gpu:N"),
-    ),
+    habit(&["gres"], 1, Parts(values::gres, "write --gres=gpu:N")),
     habit(
         &["gpus-per-node"],
         1,
@@ -121,7 +118,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["K0"], 0, Words(&["--no-kill-on-bad-exit"])),
     habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
     habit(&["bcast"], 0, Words(&["--stage"])),
-    habit(&["send-libs"], 0, Words(&["--stage"])),
+    habit(
+        &["send-libs"],
+        0,
+        Computed(values::send_libs, "write --send-libs=yes or no"),
+    ),
     habit(
         &["container"],
         1,
@@ -142,15 +143,7 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["u", "unbuffered"], 0, Nothing(UNBUFFERED)),
     habit(
-        &[
-            "exact",
-            "exclusive",
-            "overlap",
-            "O",
-            "overcommit",
-            "s",
-            "oversubscribe",
-        ],
+        &["exact", "exclusive", "overlap", "s", "oversubscribe"],
         0,
         Nothing(SHARED_NODES),
     ),
@@ -324,10 +317,63 @@ pub(super) const SETTINGS: &[LauncherSetting] = &[
     setting("SLURM_THREADS_PER_CORE", "threads-per-core"),
     setting("SLURM_NTASKS_PER_CORE", "ntasks-per-core"),
     setting("SLURM_NTASKS_PER_SOCKET", "ntasks-per-socket"),
+    setting("SLURM_ACCTG_FREQ", "acctg-freq"),
+    setting("SLURM_BCAST_EXCLUDE", "bcast-exclude"),
+    setting("SLURM_BURST_BUFFER", "bb"),
+    setting("SLURM_CLUSTERS", "clusters"),
+    setting("SLURM_COMPRESS", "compress"),
+    setting("SLURM_CORE_SPEC", "core-spec"),
+    setting("SLURM_CPU_FREQ_REQ", "cpu-freq"),
+    setting("SLURM_CPUS_PER_GPU", "cpus-per-gpu"),
+    setting("SLURM_DELAY_BOOT", "delay-boot"),
+    setting("SLURM_DEPENDENCY", "dependency"),
+    setting("SLURM_DISABLE_STATUS", "disable-status"),
+    setting("SLURM_GPU_FREQ", "gpu-freq"),
+    setting("SLURM_GRES", "gres"),
+    setting("SLURM_GRES_FLAGS", "gres-flags"),
+    setting("SLURM_IMMEDIATE", "immediate"),
+    setting("SLURM_JOB_NAME", "job-name"),
+    setting("SLURM_MEM_PER_GPU", "mem-per-gpu"),
+    setting("SLURM_NETWORK", "network"),
+    setting("SLURM_NO_KILL", "no-kill"),
+    setting("SLURM_NTASKS_PER_GPU", "ntasks-per-gpu"),
+    setting("SLURM_POWER", "power"),
+    setting("SLURM_PROFILE", "profile"),
+    setting("SLURM_REQ_SWITCH", "switches"),
+    setting("SLURM_RESV_PORTS", "resv-ports"),
+    setting("SLURM_SEND_LIBS", "send-libs"),
+    setting("SLURM_SPREAD_JOB", "spread-job"),
+    setting("SLURM_THREAD_SPEC", "thread-spec"),
+    setting("SLURM_THREADS", "threads"),
+    setting("SLURM_UNBUFFEREDIO", "unbuffered"),
+    setting("SLURM_USE_MIN_NODES", "use-min-nodes"),
+    setting("SLURM_WAIT4SWITCH", "switches"),
+    setting("SLURM_WCKEY", "wckey"),
+    setting("SLURMD_DEBUG", "slurmd-debug"),
+    setting("SRUN_CONTAINER", "container"),
+    setting("SRUN_EXPORT_ENV", "export"),
 ];
 
-/// Variables that the allocation has too, whose hosts and slots say the same more exactly.
-const OF_JOBS: [&str; 6] = [
+/// Variables without an option that are not read.
+pub(super) const IDLE: &[&str] = &[
+    "PMI_FANOUT",
+    "PMI_FANOUT_OFF_HOST",
+    "PMI_TIME",
+    "SLURM_CONF",
+    "SLURM_DEBUG_FLAGS",
+    "SLURM_DIST_PLANESIZE",
+    "SLURM_EXIT_ERROR",
+    "SLURM_EXIT_IMMEDIATE",
+    "SLURM_PMI_KVS_NO_DUP_KEYS",
+    "SLURM_SRUN_REDUCE_TASK_EXIT_MSG",
+    "SLURM_STEP_KILLED_MSG_NODE_ID",
+    "SLURM_TEST_EXEC",
+    "SLURM_UMASK",
+];
+
+/// Variables that the allocation has too, which says the same more exactly.
+const OF_JOBS: [&str; 7] = [
+    "SLURM_JOB_NAME",
     "SLURM_NTASKS",
     "SLURM_NPROCS",
     "SLURM_NNODES",
@@ -342,7 +388,8 @@ pub(super) fn is_read(name: &str, variable: impl Fn(&str) -> Option<OsString>) -
     // Higher numbers are those of the script of a job and of its shell.
     let step = variable("SLURM_STEP_ID").and_then(|step| step.to_str()?.parse::<u64>().ok());
     let in_task = is_set("WIREUP_RANK") || step.is_some_and(|step| step < 0xffff_fff0);
-    !(in_task || is_set("SLURM_JOB_ID") && OF_JOBS.contains(&name))
+    let is_overridden = name == "SLURM_EXPORT_ENV" && is_set("SRUN_EXPORT_ENV");
+    !(in_task || is_overridden || is_set("SLURM_JOB_ID") && OF_JOBS.contains(&name))
 }
 
 /// What srun takes where nothing is said: one task for each node, and tasks spread evenly over nodes.

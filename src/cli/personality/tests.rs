@@ -181,6 +181,16 @@ fn variables_and_parameters_are_options_that_the_line_overrides() {
             ],
             "--env A, --wdir /d -n 3 -n 1 a : --env A, --wdir /d -n 1 b",
         ),
+        (
+            "srun -n 1 a",
+            &[("SLURM_EXPORT_ENV", "A=1"), ("SRUN_EXPORT_ENV", "ALL,B=2")],
+            "-x B=2 -n 1 a",
+        ),
+        (
+            "srun -n 1 a",
+            &[("SLURM_SEND_LIBS", "yes")],
+            "--stage -n 1 a",
+        ),
         ("srun a", &[("SLURM_NTASKS", "3")], "-n 3 a"),
         ("srun -n 2 a", &[("SLURM_NTASKS", "3")], "-n 3 -n 2 a"),
         (
@@ -254,6 +264,31 @@ fn options_without_effect_are_noted_with_reason() {
             &[("SLURM_PARTITION", "p")],
             "SLURM_PARTITION=p has no effect",
         ),
+        (
+            "srun --gres=gpu:1,license:1 a",
+            &[],
+            "--gres=gpu:1,license:1: license:1 has no effect",
+        ),
+        (
+            "srun a",
+            &[("SLURM_GRES", "foo")],
+            "SLURM_GRES=foo: foo has no effect",
+        ),
+        (
+            "mpirun --output dir=d a",
+            &[],
+            "--output: output goes to the files alone",
+        ),
+        (
+            "srun a",
+            &[("SRUN_CONTAINER", "c")],
+            "SRUN_CONTAINER=c has no effect: write --image",
+        ),
+        (
+            "srun a",
+            &[("SLURM_RESV_PORTS", "")],
+            "SLURM_RESV_PORTS= has no effect",
+        ),
     ];
     for (text, variables, expected) in cases {
         let (_, line) = line_with(text, variables).unwrap();
@@ -265,7 +300,7 @@ fn options_without_effect_are_noted_with_reason() {
 #[test]
 fn refusals_name_the_option_that_was_written() {
     for (text, expected) in [
-        ("mpirun -npernode x a", "-npernode: "),
+        ("mpirun -npernode x a", "-npernode x: give a whole number"),
         (
             "mpirun -pmi-prot a",
             "unknown option -pmi-prot; did you mean: --pmi-port; mpirun --help lists",
@@ -288,11 +323,43 @@ fn refusals_name_the_option_that_was_written() {
             "mpirun -n 1 a : -machinefile h b",
             "-machinefile: the programs of a job share the hosts",
         ),
-        ("srun -o out.%q a", "out.%q: in names of files write"),
+        ("srun -o out.%q a", "-o out.%q: in names of files write"),
+        ("srun -o 2 a", "-o 2: write a name with %t"),
+        ("srun --error=2 -c 1 a", "--error=2: write a name with %t"),
+        ("srun -N x a", "-N x: write -N K with one number"),
+        ("mpirun -np ./a", "-np ./a: give a number"),
+        (
+            "mpirun --map-by core:PE=x a",
+            "--map-by core:PE=x: give a whole number",
+        ),
     ] {
         let refusal = outcome(text).expect_err(text);
         assert!(refusal.starts_with(expected), "{text}: {refusal}");
     }
+    for (text, refusal, expected) in [
+        (
+            "mpirun --mca prte_rankfile nofile a",
+            "--rankfile nofile: No such file",
+            "--mca prte_rankfile nofile: No such file",
+        ),
+        (
+            "mpirun --host n01 n02 a",
+            "there is no program \"n02\"; did you mean: --hosts n01,n02",
+            "there is no program \"n02\"; did you mean: --host n01,n02",
+        ),
+        ("srun -N2 a", "--nodes 2 is more", "-N2 is more"),
+        (
+            "mpirun a",
+            "write: wireup run -n 2 python3 a.py; use --oversubscribe",
+            "write: mpirun -n 2 python3 a.py; use --oversubscribe",
+        ),
+        ("srun a", "use --oversubscribe, or -n 2", "use -O, or -n 2"),
+    ] {
+        let (personality, line) = line(text).unwrap();
+        let names = line.names(personality.name()).into_string().unwrap();
+        assert_eq!(reworded_for(&names, refusal.to_owned()), expected, "{text}");
+    }
+    assert_eq!(reworded_for("", "wireup run a".to_owned()), "wireup run a");
 }
 
 #[test]
@@ -463,6 +530,9 @@ fn values_of_srun_that_have_several_words_are_taken() {
         ("srun -n 1 --mem-bind=q,local a", "-n 1 --mem-bind local a"),
         ("srun -n 1 --mem-bind=v,none a", "-n 1 --mem-bind none a"),
         ("srun -n 1 -t UNLIMITED a", "-n 1 a"),
+        ("srun -n 1 --send-libs a", "-n 1 --stage a"),
+        ("srun -n 1 --send-libs=yes a", "-n 1 --stage a"),
+        ("srun -n 1 --send-libs=no a", "-n 1 a"),
     ] {
         assert_eq!(outcome(line).unwrap(), expected, "{line}");
     }
@@ -497,8 +567,9 @@ fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
 #[test]
 fn texts_say_whose_command_line_is_taken() {
     for (name, title) in [
-        ("srun", "srun of Slurm"),
-        ("mpirun", "mpirun of Open MPI"),
+        ("srun", "srun of Slurm\n"),
+        // Scripts look for the name of an MPI in it.
+        ("mpirun", "mpirun of Open MPI\n"),
         ("mpiexec.hydra", "mpiexec.hydra of MPICH and Intel MPI"),
     ] {
         let (personality, line) = line(&format!("{name} -n 2 --help map-by")).unwrap();
@@ -542,14 +613,99 @@ fn variables_of_launchers_that_are_not_read_are_noted() {
         "OMPI_MCA_btl",
         "HYDRA_ENV",
         "OMPI_MCA_orte_rankfile",
+        "PRTE_MCA_prte_rankfile",
+        "PRTE_MCA_hwloc_use_topo_file",
+        "I_MPI_JOB_ABORT_SIGNAL",
+        "I_MPI_FAULT_NODE_CONTINUE",
+        "I_MPI_PRINT_PROT",
+        "I_MPI_DEBUG",
+        "I_MPI_JOB_TIMEOUT",
+        "MPIEXEC_PORT_RANGE",
+        "MPIEXEC_TIMEOUT",
+        "SLURM_UMASK",
         "HOME",
     ];
-    let idle = Personality::Mpirun
-        .dialect()
-        .idle_variables(names.map(OsString::from));
-    let idle: Vec<&str> = idle
-        .iter()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
-    assert_eq!(idle, ["OMPI_MCA_plm_rsh_agent", "HYDRA_ENV"]);
+    let idle = |personality: Personality| {
+        let idle = personality
+            .dialect()
+            .idle_variables(names.map(OsString::from));
+        let names = idle.iter().filter_map(|line| line.split(' ').next());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let of_hydra = [
+        "HYDRA_ENV",
+        "I_MPI_JOB_ABORT_SIGNAL",
+        "I_MPI_FAULT_NODE_CONTINUE",
+        "I_MPI_PRINT_PROT",
+        "MPIEXEC_PORT_RANGE",
+    ];
+    let of_openmpi = ["OMPI_MCA_plm_rsh_agent", "PRTE_MCA_hwloc_use_topo_file"];
+    assert_eq!(idle(Personality::Hydra), of_hydra);
+    assert_eq!(
+        idle(Personality::Mpirun),
+        [
+            &of_openmpi[..1],
+            &of_hydra[..1],
+            &of_openmpi[1..],
+            &of_hydra[1..]
+        ]
+        .concat()
+    );
+    assert_eq!(idle(Personality::Srun), ["SLURM_UMASK"]);
+}
+
+#[test]
+fn files_of_parameters_of_the_launcher_are_noted() {
+    let home = tempfile::tempdir().unwrap();
+    let notes = || openmpi::idle_files(&Personality::Mpirun.dialect(), home.path());
+    assert!(notes().is_empty());
+    let file = home.path().join(".openmpi/mca-params.conf");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "# plm = rsh\nbtl = self,tcp\n").unwrap();
+    assert!(notes().is_empty());
+    let text = "btl = self\nrmaps_base_oversubscribe = 1\nplm_rsh_agent=ssh\n";
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(
+        notes(),
+        [format!(
+            "{} sets parameters of a launcher that does not run here (rmaps_base_oversubscribe, plm_rsh_agent); \
+             write --mca NAME VALUE",
+            file.display()
+        )]
+    );
+}
+
+/// The names of variables that srun's manual says it reads, if the manual is installed.
+fn variables_of_srun_manual() -> Option<Vec<String>> {
+    let path = "/usr/share/man/man1/srun.1.gz";
+    let unpacked = Command::new("gzip").args(["-dc", path]).output().ok()?;
+    let text = String::from_utf8_lossy(&unpacked.stdout).into_owned();
+    let (_, text) = text.split_once(".SH \"INPUT ENVIRONMENT VARIABLES\"")?;
+    let (text, _) = text.split_once("\n.SH ")?;
+    let lines = text.lines().collect::<Vec<_>>();
+    let terms = lines.windows(2).filter(|pair| pair[0].starts_with(".TP"));
+    let names = terms.filter_map(|pair| pair[1].strip_prefix("\\fB")?.split("\\fR").next());
+    Some(names.map(str::to_owned).collect())
+}
+
+#[test]
+fn variables_of_srun_manual_are_read_or_noted() {
+    let Some(names) = variables_of_srun_manual() else {
+        eprintln!("not checked: the variables of srun: needs slurm-client");
+        return;
+    };
+    assert!(names.len() > 80, "{names:?}");
+    let plain = line("srun a").unwrap().1;
+    let dialect = Personality::Srun.dialect();
+    let is_silent = |name: &&String| {
+        let has_effect = match line_with("srun a", &[(name.as_str(), "2")]) {
+            Ok((_, line)) => (&line.words, &line.notes) != (&plain.words, &plain.notes),
+            // A name of a file that is refused.
+            Err(_) => true,
+        };
+        !has_effect && dialect.idle_variables([name.into()]).is_empty()
+    };
+    let silent: Vec<&String> = names.iter().filter(is_silent).collect();
+    // The allocation is read from it.
+    assert_eq!(silent, ["SLURM_JOB_ID"]);
 }

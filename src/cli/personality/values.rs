@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use crate::cli::foreign_options::table::{OutputOptions, Tag};
+use crate::cli::foreign_options::table::{Tag, ValueParts};
 use wireup_core::topology::CpuSet;
 
 fn words(words: &[&str]) -> Option<Vec<OsString>> {
@@ -102,6 +102,15 @@ pub(super) fn cpus(text: &str) -> Option<Vec<OsString>> {
     words(&["--cpus-per-rank", text])
 }
 
+/// Whether libraries are sent with the program. Source: srun(1), --send-libs.
+pub(super) fn send_libs(text: &str) -> Option<Vec<OsString>> {
+    match text {
+        "" | "yes" | "1" => words(&["--stage"]),
+        "no" | "0" => words(&[]),
+        _ => None,
+    }
+}
+
 /// GPUs of each rank.
 pub(super) fn gpus(text: &str) -> Option<Vec<OsString>> {
     // Slurm allows a type in front.
@@ -128,6 +137,19 @@ pub(super) fn resources(text: &str) -> Option<Vec<OsString>> {
         result.extend(visible(count, |name| std::env::var(name).ok()));
     }
     Some(result)
+}
+
+/// The resources of `--gres`, of which GPUs have a meaning.
+pub(super) fn gres(value: &OsStr) -> Option<ValueParts> {
+    let text = value.to_str()?;
+    let is_idle = |part: &&str| !part.is_empty() && *part != "none" && !part.starts_with("gpu");
+    let idle = text.split(',').filter(is_idle);
+    let note = |part| format!("{part} has no effect: GPUs are the only resource that ranks get");
+    Some(ValueParts {
+        words: resources(text)?,
+        notes: idle.map(note).collect(),
+        ..ValueParts::default()
+    })
 }
 
 /// `N` or `TYPE:N` GPUs of each host.
@@ -372,17 +394,40 @@ pub(super) fn cpu_bind(text: &str) -> Option<Vec<OsString>> {
     Some(result)
 }
 
+/// Files of each rank below a directory, as Open MPI names them. It copies output to its own streams too, unless the
+/// directory has `:nocopy` behind it.
+fn files(value: &[u8], job: &[u8]) -> ValueParts {
+    let dir = value.strip_suffix(b":nocopy");
+    let is_copied = dir.is_none();
+    let name = [dir.unwrap_or(value), b"/", job, b"/rank.%r/std%s"].concat();
+    let note = "output goes to the files alone, and not to the terminal";
+    ValueParts {
+        words: vec!["--output".into(), OsString::from_vec(name)],
+        notes: is_copied.then(|| note.to_owned()).into_iter().collect(),
+        ..ValueParts::default()
+    }
+}
+
+/// `--output-filename` of Open MPI 4.
+pub(super) fn output_files(value: &OsStr) -> Option<ValueParts> {
+    Some(files(value.as_bytes(), b"1"))
+}
+
+/// `--output-directory` of Open MPI 5.
+pub(super) fn output_directory(value: &OsStr) -> Option<ValueParts> {
+    Some(files(value.as_bytes(), b"%j"))
+}
+
 /// `--output` of Open MPI 5: `tag`, `timestamp`, `dir=DIR` and others; a pattern of ours is one too.
-pub(super) fn outputs(value: &OsStr) -> Option<OutputOptions> {
+pub(super) fn outputs(value: &OsStr) -> Option<ValueParts> {
     let bytes = value.as_bytes();
-    let mut result = OutputOptions::default();
+    let mut result = ValueParts::default();
     if bytes.windows(2).any(|code| code == b"%r") {
         result.words = vec!["--output".into(), value.to_owned()];
         return Some(result);
     }
     for part in bytes.split(|byte| *byte == b',') {
-        let part = part.strip_suffix(b":nocopy").unwrap_or(part);
-        match part {
+        match part.strip_suffix(b":nocopy").unwrap_or(part) {
             b"tag" => result.tags.push(Tag::Proc),
             b"tag-detailed" => result.tags.push(Tag::Detailed),
             b"tag-fullname" => result.tags.push(Tag::FullName),
@@ -392,10 +437,9 @@ pub(super) fn outputs(value: &OsStr) -> Option<OutputOptions> {
             _ => {
                 let dir = part.strip_prefix(b"dir=");
                 let dir = dir.or_else(|| part.strip_prefix(b"directory="))?;
-                let name = [dir, b"/%r.%s"].concat();
-                result
-                    .words
-                    .extend(["--output".into(), OsString::from_vec(name)]);
+                let files = files(dir, b"%j");
+                result.words.extend(files.words);
+                result.notes.extend(files.notes);
             }
         }
     }
