@@ -276,6 +276,10 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
             "run --hosts n01, n02 n03 ./app",
             "did you mean: --hosts n01,n02,n03",
         ),
+        (
+            "serve --hosts n01 n02 -n 2",
+            "did you mean: --hosts n01,n02",
+        ),
     ] {
         let outcome = wireup(line.split(' '));
         let code = if line.starts_with("run FOO") {
@@ -289,6 +293,42 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
     }
     let two = Run::new(["--oversubscribe", "-np2", "sh", "-c", "echo $WIREUP_SIZE"]).run();
     assert_eq!(two.expect_quiet_success().out(), "2\n2\n");
+}
+
+#[test]
+fn a_missing_argument_is_named_with_the_line() {
+    for (line, needed) in [
+        (
+            "serve",
+            "--ranks N is missing; write: wireup serve --ranks N",
+        ),
+        ("report", "STREAM is missing; write: wireup report STREAM"),
+        (
+            "exec",
+            "COMMAND is missing; write: wireup exec --hosts LIST [OPTION]... COMMAND",
+        ),
+        ("rsh", "HOST is missing; write: wireup rsh HOST COMMAND"),
+        (
+            "install-links",
+            "DIR is missing; write: wireup install-links DIR",
+        ),
+        (
+            "pki issue",
+            "--name NAME is missing; write: wireup pki issue --name NAME",
+        ),
+        (
+            "impi server",
+            "COUNT is missing; write: wireup impi server COUNT",
+        ),
+        (
+            "impi agent",
+            "--client K, --procs N and HOST:PORT are missing; write: wireup impi agent --client K",
+        ),
+        ("pmi get", "KEY is missing; write: wireup pmi get KEY"),
+        ("run --wrap-ranks 0 true", "--wrap COMMAND is missing"),
+    ] {
+        expect_refusal(wireup(line.split(' ')), &[needed]);
+    }
 }
 
 #[test]
