@@ -21,6 +21,7 @@ use crate::record::{
     AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, Outcome, PlannedJob,
     RankBinding, RankChange, RankState, Record, SpawnedJob, Speaker,
 };
+use crate::wording::json_problem;
 pub use spans::{Attribute, Span, spans};
 pub use summary::{Breakdown, breakdown, summary};
 pub use trace::trace;
@@ -137,7 +138,7 @@ pub struct Ending {
 
 /// A line that belongs to no status stream.
 #[derive(Debug, thiserror::Error)]
-#[error("line {number} is no line of a status stream (`wireup run --json`): {error}")]
+#[error("line {number} is no line of a status stream (`wireup run --json`): {}", json_problem(.error))]
 pub struct StrangeLine {
     /// Counted from 1.
     pub number: usize,

@@ -161,13 +161,18 @@ fn without_a_command_they_are_listed_in_groups() {
 }
 
 /// Words of Rust's library in messages.
-const OF_RUST: [&str; 6] = [
+const OF_RUST: [&str; 11] = [
     "os error",
     "..=",
     "invalid digit",
     "target type",
     "empty string",
     "syntax",
+    "line 1 column",
+    "invalid type",
+    "unknown field",
+    "EOF while",
+    "failed to lookup",
 ];
 
 #[test]
@@ -235,6 +240,53 @@ fn no_value_is_refused_in_words_of_rust() {
     ] {
         let outcome = wireup(line.split(' '));
         expect_refusal(outcome, &[needed]);
+    }
+}
+
+#[test]
+fn no_file_and_no_answer_is_refused_in_words_of_rust() {
+    let agent = "agent --config file";
+    let check = "impi check-server nohost.invalid:1";
+    for (line, file, code, needed) in [
+        ("report file", "import os\n", 125, "this is no JSON"),
+        ("report file", "{\"a\": \n", 125, "the JSON has no end"),
+        ("report file", "{}\n", 125, "time is missing"),
+        ("oci-hook", "", 125, "cannot be read: the JSON has no end"),
+        (
+            "oci-hook",
+            "3",
+            125,
+            "cannot be read: integer 3 stands there",
+        ),
+        (
+            agent,
+            "foo = 1",
+            125,
+            "line 1: foo is unknown; write one of these: listen, ",
+        ),
+        (
+            agent,
+            "listen = 3",
+            125,
+            "line 1: integer 3 stands there; write ADDRESS:PORT in quotes",
+        ),
+        (
+            agent,
+            "listen = 'x'",
+            125,
+            "line 1: write ADDRESS:PORT, such as",
+        ),
+        (check, "", 1, "client 0: "),
+    ] {
+        let words = std::iter::once(WIREUP).chain(line.split(' '));
+        let run = Run::command(words).stdin_bytes(file);
+        fs::write(run.dir().join("file"), file).unwrap();
+        let outcome = run.run().expect(code);
+        let said = outcome.out() + &outcome.err();
+        assert!(said.contains(needed), "{line}: {said}");
+        for word in OF_RUST {
+            assert!(!said.contains(word), "{line}: {said}");
+        }
     }
 }
 
