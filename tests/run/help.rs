@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::common::{Outcome, Output, Run, skip};
+use crate::stacks::has;
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -454,6 +455,8 @@ start() {
 "$0" attach; echo detached $?
 start 1
 "$0" top | grep -c '^ *0 '; "$0" ps --proctable | grep -c " running "; "$0" debug --print | grep -c gdb
+"$0" stacks >/dev/null; echo stacks $?
+"$0" core >/dev/null; echo core $? $(ls | grep -c '^core.0.')
 start 2
 "$0" stacks; echo several $?
 "$0" kill; echo several $?
@@ -461,23 +464,34 @@ start 2
 "$0" kill; wait $job1; echo ended $?
 "#;
 
+/// Detached jobs, which end when there is a file `end`. `$1` has the lines of a case.
+const DETACHED: &str = r#"
+detach() {
+    "$0" run --no-config --detach -n 1 sh -c 'until [ -e end ]; do sleep 0.05; done; echo over'
+}
+eval "$1"
+"#;
+
+/// What `sh` makes of a script in a process namespace of its own; nothing without root.
+fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
+    if !rustix::process::geteuid().is_root() {
+        skip("that the only job needs no name: needs root");
+        return None;
+    }
+    let shell = ["unshare", "--pid", "--mount-proc", "--fork", "sh", "-c"];
+    let words = shell.iter().chain(&[script, WIREUP]).chain(words).copied();
+    Some(Run::command(words).run().expect(0))
+}
+
 #[test]
 fn the_only_job_needs_no_name_and_several_are_named() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("that the only job needs no name: needs root");
+    if !has("gdb") {
+        return;
     }
-    let words = [
-        "unshare",
-        "--pid",
-        "--mount-proc",
-        "--fork",
-        "sh",
-        "-c",
-        ALONE,
-        WIREUP,
-    ];
-    let outcome = Run::command(words).run().expect(0);
-    let expected = "none 1\ndetached 125\n1\n1\n1\nseveral 1\nseveral 1\nended 143\nended 143\n";
+    let Some(outcome) = alone(ALONE, &[]) else {
+        return;
+    };
+    let expected = "none 1\ndetached 125\n1\n1\n1\nstacks 0\ncore 0 1\nseveral 1\nseveral 1\nended 143\nended 143\n";
     assert_eq!(outcome.out(), expected, "{outcome:?}");
     let err = outcome.err();
     for words in [
@@ -486,6 +500,40 @@ fn the_only_job_needs_no_name_and_several_are_named() {
         "name a JOB; there are ",
     ] {
         assert!(err.contains(words), "{err}");
+    }
+}
+
+#[test]
+fn the_only_detached_job_needs_no_name_and_several_are_listed() {
+    for (case, expected, several) in [
+        (
+            r#"detach >job; touch end; "$0" attach --no-stdin; echo attached $?"#,
+            "over\nattached 0\n",
+            0,
+        ),
+        (
+            r#"detach >job; touch end; "$0" wait; echo waited $?"#,
+            "waited 0\n",
+            0,
+        ),
+        (
+            r#"one=$(detach); two=$(detach)
+            "$0" attach --no-stdin; echo attached $?; "$0" wait; echo waited $?
+            touch end; "$0" wait $one $two; echo named $?"#,
+            "attached 125\nwaited 125\nnamed 0\n",
+            2,
+        ),
+    ] {
+        let Some(outcome) = alone(DETACHED, &[case]) else {
+            return;
+        };
+        assert_eq!(outcome.out(), expected, "{outcome:?}");
+        let err = outcome.err();
+        assert_eq!(err.lines().count(), several, "{outcome:?}");
+        for line in err.lines() {
+            assert!(line.starts_with("wireup: name a JOB; there are "), "{line}");
+            assert_eq!(line.matches("wireup-").count(), 2, "{line}");
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::users::as_user;
 /// What gdb may take for many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let found = std::process::Command::new(program)
         .arg("--version")
         .output()
