@@ -634,6 +634,21 @@ fn other_shells_get_scripts_and_a_reader_may_stop_early() {
 }
 
 #[test]
+fn a_closed_standard_error_changes_no_exit_code() {
+    let script = r#"
+mkfifo pipe; exec 3<>pipe 4>pipe 3>&-
+for words in '' rnu run pki config serve 'impi server' 'top nojob'; do
+    "$0" $words 2>&4; echo $words $?
+done
+"#;
+    let outcome = Run::command(["bash", "-c", script, WIREUP]).run();
+    assert_eq!(
+        outcome.expect_quiet_success().out(),
+        "125\nrnu 125\nrun 125\npki 125\nconfig 125\nserve 125\nimpi server 125\ntop nojob 1\n"
+    );
+}
+
+#[test]
 fn a_forgotten_run_is_suggested() {
     expect_refusal(
         wireup(["./app", "x"]),
