@@ -479,7 +479,8 @@ fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
         return None;
     }
     let shell = ["unshare", "--pid", "--mount-proc", "--fork", "sh", "-c"];
-    let words = shell.iter().chain(&[script, WIREUP]).chain(words).copied();
+    let script = [script, WIREUP];
+    let words = shell.iter().chain(&script).chain(words).copied();
     Some(Run::command(words).run().expect(0))
 }
 
