@@ -25,6 +25,24 @@
 // `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 
+/// Writes to standard error as the macro of the standard library does, which panics if that is closed.
+#[macro_export]
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::complain(&format!($($text)*)) };
+}
+
+/// A line of [`eprint!`].
+#[macro_export]
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::complain(&(format!($($text)*) + "\n")) };
+}
+
+/// Writes to standard error. What cannot be written there can be told nowhere.
+#[doc(hidden)]
+pub fn complain(text: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr().lock(), text.as_bytes());
+}
+
 pub mod backend;
 pub mod cli;
 pub mod control;

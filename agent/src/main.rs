@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("wireup: {}", failure);
+            wireup::eprintln!("wireup: {failure}");
             ExitCode::from(failure.code())
         }
     }

@@ -10,6 +10,8 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use serde::de::DeserializeOwned;
 
+use wireup_core::wording::value_problem;
+
 use crate::pki::store::{self, StoreError};
 
 /// The authorities that distributions trust: Debian's file, and Fedora's.
@@ -38,7 +40,7 @@ pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     let at = error.span().map_or(0, |span| span.start);
     let before = text.as_bytes().iter().take(at);
     let line = 1 + before.filter(|byte| **byte == b'\n').count();
-    format!("line {line}: {}", error.message())
+    format!("line {line}: {}", value_problem(error.message()))
 }
 
 /// The settings in the first of these files that is there; the defaults if none is.

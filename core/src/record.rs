@@ -106,6 +106,9 @@ pub struct JobPlan<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub libpmix: Option<String>,
     pub nodes: Vec<PlannedNode<'a>>,
+    /// Whether the nodes are virtual ones of one machine; absent in older streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_nodes: Option<bool>,
     pub apps: Vec<AppRecord>,
 }
 

@@ -21,6 +21,7 @@ use crate::record::{
     AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, Outcome, PlannedJob,
     RankBinding, RankChange, RankState, Record, SpawnedJob, Speaker,
 };
+use crate::wording::json_problem;
 pub use spans::{Attribute, Span, spans};
 pub use summary::{Breakdown, breakdown, summary};
 pub use trace::trace;
@@ -48,6 +49,9 @@ pub struct Timeline {
     pub apps: Vec<AppRecord>,
     /// By number of the node.
     pub hosts: BTreeMap<u32, Host>,
+    /// Whether the plan has virtual nodes; `None` in streams that lack it.
+    #[serde(skip)]
+    virtual_nodes: Option<bool>,
     #[serde(serialize_with = "values")]
     pub ranks: BTreeMap<Speaker, RankTimes>,
     pub fences: Vec<PassedFence>,
@@ -137,7 +141,7 @@ pub struct Ending {
 
 /// A line that belongs to no status stream.
 #[derive(Debug, thiserror::Error)]
-#[error("line {number} is no line of a status stream (`wireup run --json`): {error}")]
+#[error("line {number} is no line of a status stream (`wireup run --json`): {}", json_problem(.error))]
 pub struct StrangeLine {
     /// Counted from 1.
     pub number: usize,
@@ -210,6 +214,7 @@ impl Timeline {
         self.command = plan.command;
         self.libpmix = plan.libpmix;
         self.apps = plan.apps;
+        self.virtual_nodes = plan.virtual_nodes;
         for node in plan.nodes {
             self.hosts.entry(node.node).or_default().name = node.host.into_owned();
         }
@@ -292,7 +297,8 @@ impl Timeline {
 
     /// Whether its nodes are virtual ones of one machine (`--virtual-nodes`), which no network connects.
     pub fn has_virtual_nodes(&self) -> bool {
-        self.hosts.len() > 1 && self.hosts.values().all(|host| host.joined.is_none())
+        let none_joined = || self.hosts.values().all(|host| host.joined.is_none());
+        self.hosts.len() > 1 && self.virtual_nodes.unwrap_or_else(none_joined)
     }
 
     /// The name of a host.

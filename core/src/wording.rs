@@ -1,7 +1,9 @@
-//! Parts of messages: numbers with their nouns, and errors of the system without what Rust adds to them.
+//! Parts of messages: numbers with their nouns, and errors of the system and of libraries without what Rust adds to them.
 
 use std::borrow::Cow;
 use std::fmt::Display;
+
+use serde_json::error::Category;
 
 /// `1 rank`, `2 ranks`, `0 processes`.
 pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
@@ -21,8 +23,15 @@ pub fn verb_ending(is_singular: bool) -> &'static str {
 /// Begins the number that Rust adds to the name of an error of the system, up to `)`.
 const ERROR_CODE: &str = " (os error ";
 
-/// A message without the numbers of the errors that it names.
+/// What Rust puts in front of the resolver's words.
+const LOOKUP: &str = "failed to lookup address information: ";
+
+/// A message without the numbers of the errors that it names, and without Rust's words in front of a resolver's.
 pub fn without_error_codes(message: &str) -> Cow<'_, str> {
+    if message.contains(LOOKUP) {
+        let shorter = message.replace(LOOKUP, "");
+        return Cow::Owned(without_error_codes(&shorter).into_owned());
+    }
     if !message.contains(ERROR_CODE) {
         return Cow::Borrowed(message);
     }
@@ -36,6 +45,66 @@ pub fn without_error_codes(message: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(text)
+}
+
+/// Why a text is not the JSON that is needed.
+pub fn json_problem(error: &serde_json::Error) -> String {
+    match error.classify() {
+        Category::Io => error.to_string(),
+        Category::Syntax => "this is no JSON".to_owned(),
+        Category::Eof => "the JSON has no end".to_owned(),
+        Category::Data => {
+            let text = error.to_string();
+            let place = text.rfind(" at line ").unwrap_or(text.len());
+            value_problem(&text[..place])
+        }
+    }
+}
+
+/// Types as serde names them, and what to write.
+const EXPECTED: &[(&str, &str)] = &[
+    ("socket address", "ADDRESS:PORT in quotes"),
+    ("a string", "a text in quotes"),
+    ("path string", "a path in quotes"),
+    ("a boolean", "true or false"),
+    ("a sequence", "a list"),
+    ("a map", "a table"),
+];
+
+/// What is wrong with a value of a file, by serde's words for it.
+pub fn value_problem(text: &str) -> String {
+    let plain = |text: &str| text.replace('`', "");
+    if let Some((name, known)) = text
+        .strip_prefix("unknown field `")
+        .and_then(|rest| rest.split_once("`, "))
+    {
+        let known = known.trim_start_matches("expected ");
+        return match known.trim_start_matches("one of ") {
+            "there are no fields" => format!("{name} is unknown"),
+            known => format!("{name} is unknown; write one of these: {}", plain(known)),
+        };
+    }
+    if let Some(name) = text.strip_prefix("missing field ") {
+        return format!("{} is missing", plain(name));
+    }
+    let wrong = ["invalid type: ", "invalid value: "];
+    let wrong = wrong.iter().find_map(|front| text.strip_prefix(front));
+    if let Some((found, expected)) = wrong.and_then(|rest| rest.split_once(", expected ")) {
+        let known = EXPECTED.iter().find(|(serde, _)| *serde == expected);
+        let expected = match known {
+            Some((_, written)) => written,
+            None if expected.starts_with("struct ") => "an object",
+            None if expected.starts_with(['u', 'i']) => "a whole number",
+            None => expected,
+        };
+        return format!("{} stands there; write {expected}", plain(found));
+    }
+    match text {
+        "invalid socket address syntax" => {
+            "write ADDRESS:PORT, such as \"127.0.0.1:9437\"".to_owned()
+        }
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -63,8 +132,55 @@ mod tests {
             ("a (os error x)".to_owned(), "a (os error x)"),
             ("a (os error 2".to_owned(), "a (os error 2"),
             ("a".to_owned(), "a"),
+            (
+                format!("server h:1: {LOOKUP}Name or service not known"),
+                "server h:1: Name or service not known",
+            ),
         ] {
             assert_eq!(without_error_codes(&message), text);
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_named_with_what_to_write() {
+        for (serde, text) in [
+            (
+                "unknown field `foo`, expected one of `a`, `b`",
+                "foo is unknown; write one of these: a, b",
+            ),
+            (
+                "unknown field `foo`, expected `a`",
+                "foo is unknown; write one of these: a",
+            ),
+            ("unknown field `foo`, there are no fields", "foo is unknown"),
+            (
+                "invalid type: integer `3`, expected socket address",
+                "integer 3 stands there; write ADDRESS:PORT in quotes",
+            ),
+            (
+                "invalid value: integer `-1`, expected u32",
+                "integer -1 stands there; write a whole number",
+            ),
+            (
+                "invalid type: integer `3`, expected struct State",
+                "integer 3 stands there; write an object",
+            ),
+            ("missing field `ms`", "ms is missing"),
+            ("give a number", "give a number"),
+        ] {
+            assert_eq!(value_problem(serde), text);
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_json_is_called_so() {
+        for (json, text) in [
+            ("import os", "this is no JSON"),
+            ("{\"a\": ", "the JSON has no end"),
+            ("\"a\"", "string \"a\" stands there; write a whole number"),
+        ] {
+            let error = serde_json::from_str::<u32>(json).unwrap_err();
+            assert_eq!(json_problem(&error), text);
         }
     }
 }

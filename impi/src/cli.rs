@@ -9,6 +9,7 @@ mod record;
 mod server;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 
 use wireup_core::wording::without_error_codes;
 use wireup_impi_cli::Command;
@@ -35,7 +36,8 @@ pub fn main(args: Vec<OsString>) -> u8 {
     };
     result.unwrap_or_else(|error| {
         let error = format!("{error:#}");
-        eprintln!("wireup impi: {}", without_error_codes(&error));
+        // It may be closed.
+        let _ = writeln!(io::stderr(), "wireup impi: {}", without_error_codes(&error));
         1
     })
 }

@@ -13,6 +13,7 @@ use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Poll, Source, Token};
 use wireup_core::job::allocation::{Directive, Share};
 use wireup_core::job::ids::{Rank, UserId};
+use wireup_core::wording::json_problem;
 
 /// Version of the protocol.
 const VERSION: u32 = 1;
@@ -120,7 +121,7 @@ pub(crate) enum AllocatorError {
     #[error(transparent)]
     Channel(#[from] Errno),
     /// It said something that is no answer.
-    #[error("it said {start:?}, which is no answer: {error}")]
+    #[error("it said {start:?}, which is no answer: {}", json_problem(error))]
     NoAnswer {
         start: String,
         error: serde_json::Error,

@@ -19,6 +19,7 @@ use crate::report::process_names::{Name, listed};
 use crate::report::stacks;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::wording::counted;
 
 const STACKS_HELP: &str = "\
 Examples:
@@ -179,8 +180,9 @@ impl Watcher for Interim {
         let Progress { total, found } = *progress;
         let seconds = self.started.elapsed().as_secs();
         let mut text = vec![format!(
-            "wireup: {} of {total} ranks inspected after {seconds} s",
-            found.len()
+            "wireup: {} of {} inspected after {seconds} s",
+            found.len(),
+            counted(total, "rank")
         )];
         if let Some(lines) = self.lines.filter(|_| found.len() > self.shown) {
             let mut found = found.to_vec();

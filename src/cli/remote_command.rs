@@ -26,21 +26,23 @@ const WITH_VALUE: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
 
 /// Arguments of `wireup exec`.
 #[derive(Debug, Args)]
+#[command(override_usage = "wireup exec --hosts LIST [OPTION]... COMMAND [ARG]...")]
 #[command(after_help = EXEC_EXAMPLES)]
 pub(super) struct ExecArgs {
     /// Options of `wireup run` for hosts (--hosts, --hostfile, --timeout), the command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    #[arg(value_name = "WORD")]
+    #[arg(value_name = "COMMAND")]
     words: Vec<OsString>,
 }
 
 /// Arguments of `wireup rsh`.
 #[derive(Debug, Args)]
+#[command(override_usage = "wireup rsh HOST COMMAND...")]
 #[command(after_help = RSH_EXAMPLES)]
 pub(super) struct RshArgs {
     /// Options of ssh, which have no effect, the host, and words that its shell gets with blanks between them
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    #[arg(value_name = "WORD")]
+    #[arg(value_name = "HOST")]
     words: Vec<OsString>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 mod help;
 mod keeping;
-mod more_hosts;
+pub(super) mod more_hosts;
 mod topics;
 
 use clap::{FromArgMatches, Parser};

@@ -14,7 +14,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint}
 use super::foreign_options::table::OWN;
 use super::foreign_options::{ForeignError, translate};
 use super::line::{Own, Word};
-use super::run::{RunArgs, names_program};
+use super::run::{RunArgs, more_hosts, names_program};
 use crate::failure::RunFailure;
 use crate::gate::{self, PortAuth, Settings};
 
@@ -147,7 +147,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
         target.push(word);
         match meaning {
             Word::Option { takes_next: true } => target.extend(words.next()),
-            Word::Program => target.extend(words.by_ref()),
+            // There is no program: options may follow a stray word.
             _ => {}
         }
     }
@@ -158,6 +158,11 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
 
 /// Becomes `wireup run`; returns only if that fails.
 pub(super) fn execute(args: ServeArgs) -> RunFailure {
+    // The hosts of a line without a program may be its last words.
+    let line: Vec<OsString> = args.words.iter().cloned().chain(["/".into()]).collect();
+    if let Some(problem) = more_hosts::find(&Own::of::<RunArgs>(), &line) {
+        return RunFailure::request(problem);
+    }
     if names_program(&args.words) {
         let text =
             "wireup serve takes options of `wireup run` and no program: others start the processes";
@@ -218,7 +223,8 @@ mod tests {
             ("-np2 --json --label", "-n 2 --json -- --label"),
             ("-n=2 -l --pmi-port=7", "-n=2 --pmi-port=7 -- -l"),
             ("--ppn 2 --help", "--help -- --ppn 2"),
-            ("-n 2 ./app --json", "-n 2 -- ./app --json"),
+            ("-n 2 ./app --json", "-n 2 --json -- ./app"),
+            ("--hosts n01 n02 -n 2", "-n 2 -- --hosts n01 n02"),
             ("-n 2 --frob --json", "-n 2 --json -- --frob"),
         ] {
             let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();

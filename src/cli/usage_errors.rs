@@ -12,9 +12,12 @@ use crate::cli::tree;
 use crate::inspect::program::is_assignment;
 use crate::report::command_line::quoted;
 
-/// Clap's own words, without its usage text.
+/// Clap's own words, without its usage text; what is missing, with the line that has it.
 pub(super) fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
+    if let Some(line) = of_missing(error, &text) {
+        return line;
+    }
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let mut line = String::new();
     let mut tipped = false;
@@ -51,6 +54,37 @@ pub(super) fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => of_number(&reason).unwrap_or(reason),
         None => one_line(error),
+    }
+}
+
+/// The words for arguments that are missing, and the line that has them.
+fn of_missing(error: &clap::Error, text: &str) -> Option<String> {
+    let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(names))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    else {
+        return None;
+    };
+    let plain = |text: &str| text.replace(['<', '>'], "");
+    let names: Vec<String> = names
+        .iter()
+        .map(|name| plain(name.trim_end_matches('.')))
+        .collect();
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    let line = format!("{} {verb} missing", listed(&names));
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let usage = usage.map(plain).unwrap_or_default();
+    // A usage of our own may lack an option that another one requires.
+    match names.iter().all(|name| usage.contains(name)) {
+        true => Some(format!("{line}; write: {usage}")),
+        false => Some(line),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[String]) -> String {
+    match names {
+        [front @ .., last] if !front.is_empty() => format!("{} and {last}", front.join(", ")),
+        _ => names.concat(),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::report::failures;
 use crate::report::status::{PATIENCE, Status};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP, RankEnd};
+use wireup_core::wording::counted;
 
 /// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
 ///
@@ -171,7 +172,8 @@ fn tell_failures(controller: &mut Controller) {
         let policy = controller.plan.spec.ending.exit;
         if supervisor.cause().is_none() && (failed > 1 || code != first.exit_code()) {
             let text = format!(
-                "{failed} of {size} ranks failed; exit code {code} (--exit-policy {policy})"
+                "{failed} of {} failed; exit code {code} (--exit-policy {policy})",
+                counted(size, "rank")
             );
             controller.tell(&text);
         } else if failed > 1 {

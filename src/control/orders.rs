@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::failure::RequestError;
 use crate::report::status::{DescriptorError, readable};
 use wireup_core::record::SignalOrder;
+use wireup_core::wording::json_problem;
 
 /// Most bytes of a line: enough for many ranks.
 const LINE_MAX: usize = 1 << 20;
@@ -98,7 +99,7 @@ pub(crate) fn parse(line: &[u8]) -> Read {
             Read::Order(order)
         }
         Ok(order) => Read::Wrong(format!("there is no signal {}", order.signal)),
-        Err(error) => Read::Wrong(error.to_string()),
+        Err(error) => Read::Wrong(json_problem(&error)),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::backend::message::ToBackend;
 use crate::report::process_names::listed;
 use wireup_core::job::outcome::Cause;
 use wireup_core::supervisor::SupervisorOrder;
+use wireup_core::wording::{counted, verb_ending};
 
 impl Controller {
     /// The job has failed, unless it had before.
@@ -50,10 +51,11 @@ impl Controller {
                     self.tell(&text);
                 }
                 SupervisorOrder::NoteInterrupt => {
+                    let remaining = self.supervisor.remaining();
                     let text = format!(
-                        "interrupted; {} of {} ranks still run, interrupt again to end them",
-                        self.supervisor.remaining(),
-                        self.jobs.size()
+                        "interrupted; {remaining} of {} still run{}, interrupt again to end them",
+                        counted(self.jobs.size(), "rank"),
+                        verb_ending(remaining == 1)
                     );
                     self.tell(&text);
                 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::sys::interfaces;
 use wireup_core::doctor::facts::{Interface, Network};
+use wireup_core::wording::without_error_codes;
 
 /// How long a connection may take: packets that are dropped have no answer.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
@@ -27,12 +28,7 @@ pub(super) fn look(name: &str) -> Network {
 /// The addresses of a name. May ask over a network and wait.
 pub(super) fn addresses_of(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs();
-    let found = found.map_err(|error| {
-        // What the standard library puts in front says nothing here.
-        let text = error.to_string();
-        let text = text.strip_prefix("failed to lookup address information: ");
-        text.map_or_else(|| error.to_string(), str::to_owned)
-    })?;
+    let found = found.map_err(|error| without_error_codes(&error.to_string()).into_owned())?;
     let mut addresses: Vec<IpAddr> = found.map(|at| at.ip()).collect();
     addresses.dedup();
     Ok(addresses)

@@ -15,6 +15,7 @@ use crate::control::requests::message::{JobAnswer, JobQuery, ProcessRecord, Wish
 use crate::sys::procfs;
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::wording::json_problem;
 
 /// Time in which the launcher has to take a request.
 const TAKE: Duration = Duration::from_secs(10);
@@ -73,7 +74,7 @@ pub(crate) enum AskError {
     #[error("the job has ended")]
     Ended,
     /// It sent something else.
-    #[error("its launcher is of another version: {0}")]
+    #[error("its launcher is of another version: {}", json_problem(.0))]
     Unintelligible(#[from] serde_json::Error),
     /// It says why not.
     #[error("{0}")]

@@ -6,6 +6,7 @@ use crate::plan::jobs::{Jobs, Plans};
 use wireup_core::job::absence::{Absent, NAMED_MAX, SomeNodes};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{FenceKind, LateFence};
+use wireup_core::wording;
 
 /// Tells the process of a rank, if it has one.
 pub type PidOf<'a> = &'a dyn Fn(GlobalRank) -> Option<i32>;
@@ -51,7 +52,10 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
         let named = named.map(|absent| rank(jobs, absent, pid_of)).collect();
         let (missing, all) = (absences.ranks, late.ranks);
         let named = listed(named, missing);
-        parts.push(format!("{missing} of {all} ranks missing: {named}"));
+        parts.push(format!(
+            "{missing} of {} missing: {named}",
+            wording::counted(all, "rank")
+        ));
     }
     let some = |nodes: &SomeNodes| {
         let named = nodes.named.iter().take(NAMED_MAX);

@@ -28,6 +28,7 @@ pub(crate) fn planned(plan: &Plan) -> Record<'_> {
             .filter_map(|(name, offered)| offered.then_some(name.into()))
             .collect(),
         nodes: nodes.collect(),
+        virtual_nodes: Some(plan.spec.layout.virtual_nodes > 1),
         apps: apps(plan),
     };
     Record::Job(PlannedJob {

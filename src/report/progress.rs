@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use wireup_core::wording;
+
 /// How long a job may take to start before something is said.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -114,7 +116,10 @@ impl Wait {
                 hosts,
             } => {
                 let missing = counted(hosts, size - started);
-                format!("{started} of {size} ranks started, waiting for {missing}")
+                format!(
+                    "{started} of {} started, waiting for {missing}",
+                    wording::counted(*size, "rank")
+                )
             }
             Self::Ranks {
                 connected,
@@ -126,7 +131,10 @@ impl Wait {
                     true => list(named, size - connected),
                     false => counted(hosts, size - connected),
                 };
-                format!("in init: {connected} of {size} ranks connected, waiting for {missing}")
+                format!(
+                    "in init: {connected} of {} connected, waiting for {missing}",
+                    wording::counted(*size, "rank")
+                )
             }
             Self::Fence {
                 entered,
@@ -134,7 +142,10 @@ impl Wait {
                 hosts,
             } => {
                 let missing = counted(hosts, size - entered);
-                format!("in the first fence: {entered} of {size} ranks, waiting for {missing}")
+                format!(
+                    "in the first fence: {entered} of {}, waiting for {missing}",
+                    wording::counted(*size, "rank")
+                )
             }
             Self::Ends {
                 named,

@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::common::{Outcome, Output, Run, skip};
+use crate::stacks::has;
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -161,13 +162,18 @@ fn without_a_command_they_are_listed_in_groups() {
 }
 
 /// Words of Rust's library in messages.
-const OF_RUST: [&str; 6] = [
+const OF_RUST: [&str; 11] = [
     "os error",
     "..=",
     "invalid digit",
     "target type",
     "empty string",
     "syntax",
+    "line 1 column",
+    "invalid type",
+    "unknown field",
+    "EOF while",
+    "failed to lookup",
 ];
 
 #[test]
@@ -270,6 +276,53 @@ fn no_value_is_refused_in_words_of_rust() {
 }
 
 #[test]
+fn no_file_and_no_answer_is_refused_in_words_of_rust() {
+    let agent = "agent --config file";
+    let check = "impi check-server nohost.invalid:1";
+    for (line, file, code, needed) in [
+        ("report file", "import os\n", 125, "this is no JSON"),
+        ("report file", "{\"a\": \n", 125, "the JSON has no end"),
+        ("report file", "{}\n", 125, "time is missing"),
+        ("oci-hook", "", 125, "cannot be read: the JSON has no end"),
+        (
+            "oci-hook",
+            "3",
+            125,
+            "cannot be read: integer 3 stands there",
+        ),
+        (
+            agent,
+            "foo = 1",
+            125,
+            "line 1: foo is unknown; write one of these: listen, ",
+        ),
+        (
+            agent,
+            "listen = 3",
+            125,
+            "line 1: integer 3 stands there; write ADDRESS:PORT in quotes",
+        ),
+        (
+            agent,
+            "listen = 'x'",
+            125,
+            "line 1: write ADDRESS:PORT, such as",
+        ),
+        (check, "", 1, "client 0: "),
+    ] {
+        let words = std::iter::once(WIREUP).chain(line.split(' '));
+        let run = Run::command(words).stdin_bytes(file);
+        fs::write(run.dir().join("file"), file).unwrap();
+        let outcome = run.run().expect(code);
+        let said = outcome.out() + &outcome.err();
+        assert!(said.contains(needed), "{line}: {said}");
+        for word in OF_RUST {
+            assert!(!said.contains(word), "{line}: {said}");
+        }
+    }
+}
+
+#[test]
 fn durations_have_units_wherever_they_are_taken() {
     let line = "run --timeout 10m --grace 500ms --fence-timeout 1h30m --spawn-timeout 2min \
                 --wait-hosts 0s --keep-names=2d true";
@@ -307,6 +360,10 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
             "run --hosts n01, n02 n03 ./app",
             "did you mean: --hosts n01,n02,n03",
         ),
+        (
+            "serve --hosts n01 n02 -n 2",
+            "did you mean: --hosts n01,n02",
+        ),
     ] {
         let outcome = wireup(line.split(' '));
         let code = if line.starts_with("run FOO") {
@@ -320,6 +377,42 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
     }
     let two = Run::new(["--oversubscribe", "-np2", "sh", "-c", "echo $WIREUP_SIZE"]).run();
     assert_eq!(two.expect_quiet_success().out(), "2\n2\n");
+}
+
+#[test]
+fn a_missing_argument_is_named_with_the_line() {
+    for (line, needed) in [
+        (
+            "serve",
+            "--ranks N is missing; write: wireup serve --ranks N",
+        ),
+        ("report", "STREAM is missing; write: wireup report STREAM"),
+        (
+            "exec",
+            "COMMAND is missing; write: wireup exec --hosts LIST [OPTION]... COMMAND",
+        ),
+        ("rsh", "HOST is missing; write: wireup rsh HOST COMMAND"),
+        (
+            "install-links",
+            "DIR is missing; write: wireup install-links DIR",
+        ),
+        (
+            "pki issue",
+            "--name NAME is missing; write: wireup pki issue --name NAME",
+        ),
+        (
+            "impi server",
+            "COUNT is missing; write: wireup impi server COUNT",
+        ),
+        (
+            "impi agent",
+            "--client K, --procs N and HOST:PORT are missing; write: wireup impi agent --client K",
+        ),
+        ("pmi get", "KEY is missing; write: wireup pmi get KEY"),
+        ("run --wrap-ranks 0 true", "--wrap COMMAND is missing"),
+    ] {
+        expect_refusal(wireup(line.split(' ')), &[needed]);
+    }
 }
 
 #[test]
@@ -393,6 +486,8 @@ start() {
 "$0" attach; echo detached $?
 start 1
 "$0" top | grep -c '^ *0 '; "$0" ps --proctable | grep -c " running "; "$0" debug --print | grep -c gdb
+"$0" stacks >/dev/null; echo stacks $?
+"$0" core >/dev/null; echo core $? $(ls | grep -c '^core.0.')
 start 2
 "$0" stacks; echo several $?
 "$0" kill; echo several $?
@@ -400,23 +495,35 @@ start 2
 "$0" kill; wait $job1; echo ended $?
 "#;
 
+/// Detached jobs, which end when there is a file `end`. `$1` has the lines of a case.
+const DETACHED: &str = r#"
+detach() {
+    "$0" run --no-config --detach -n 1 sh -c 'until [ -e end ]; do sleep 0.05; done; echo over'
+}
+eval "$1"
+"#;
+
+/// What `sh` makes of a script in a process namespace of its own; nothing without root.
+fn alone(script: &str, words: &[&str]) -> Option<Outcome> {
+    if !rustix::process::geteuid().is_root() {
+        skip("that the only job needs no name: needs root");
+        return None;
+    }
+    let shell = ["unshare", "--pid", "--mount-proc", "--fork", "sh", "-c"];
+    let script = [script, WIREUP];
+    let words = shell.iter().chain(&script).chain(words).copied();
+    Some(Run::command(words).run().expect(0))
+}
+
 #[test]
 fn the_only_job_needs_no_name_and_several_are_named() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("that the only job needs no name: needs root");
+    if !has("gdb") {
+        return;
     }
-    let words = [
-        "unshare",
-        "--pid",
-        "--mount-proc",
-        "--fork",
-        "sh",
-        "-c",
-        ALONE,
-        WIREUP,
-    ];
-    let outcome = Run::command(words).run().expect(0);
-    let expected = "none 1\ndetached 125\n1\n1\n1\nseveral 1\nseveral 1\nended 143\nended 143\n";
+    let Some(outcome) = alone(ALONE, &[]) else {
+        return;
+    };
+    let expected = "none 1\ndetached 125\n1\n1\n1\nstacks 0\ncore 0 1\nseveral 1\nseveral 1\nended 143\nended 143\n";
     assert_eq!(outcome.out(), expected, "{outcome:?}");
     let err = outcome.err();
     for words in [
@@ -425,6 +532,40 @@ fn the_only_job_needs_no_name_and_several_are_named() {
         "name a JOB; there are ",
     ] {
         assert!(err.contains(words), "{err}");
+    }
+}
+
+#[test]
+fn the_only_detached_job_needs_no_name_and_several_are_listed() {
+    for (case, expected, several) in [
+        (
+            r#"detach >job; touch end; "$0" attach --no-stdin; echo attached $?"#,
+            "over\nattached 0\n",
+            0,
+        ),
+        (
+            r#"detach >job; touch end; "$0" wait; echo waited $?"#,
+            "waited 0\n",
+            0,
+        ),
+        (
+            r#"one=$(detach); two=$(detach)
+            "$0" attach --no-stdin; echo attached $?; "$0" wait; echo waited $?
+            touch end; "$0" wait $one $two; echo named $?"#,
+            "attached 125\nwaited 125\nnamed 0\n",
+            2,
+        ),
+    ] {
+        let Some(outcome) = alone(DETACHED, &[case]) else {
+            return;
+        };
+        assert_eq!(outcome.out(), expected, "{outcome:?}");
+        let err = outcome.err();
+        assert_eq!(err.lines().count(), several, "{outcome:?}");
+        for line in err.lines() {
+            assert!(line.starts_with("wireup: name a JOB; there are "), "{line}");
+            assert_eq!(line.matches("wireup-").count(), 2, "{line}");
+        }
     }
 }
 
@@ -521,6 +662,21 @@ fn other_shells_get_scripts_and_a_reader_may_stop_early() {
     assert_eq!(
         early.run().expect_quiet_success().out(),
         "#compdef wireup\n0\n"
+    );
+}
+
+#[test]
+fn a_closed_standard_error_changes_no_exit_code() {
+    let script = r#"
+mkfifo pipe; exec 3<>pipe 4>pipe 3>&-
+for words in '' rnu run pki config serve 'impi server' 'top nojob'; do
+    "$0" $words 2>&4; echo $words $?
+done
+"#;
+    let outcome = Run::command(["bash", "-c", script, WIREUP]).run();
+    assert_eq!(
+        outcome.expect_quiet_success().out(),
+        "125\nrnu 125\nrun 125\npki 125\nconfig 125\nserve 125\nimpi server 125\ntop nojob 1\n"
     );
 }
 

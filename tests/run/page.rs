@@ -677,6 +677,28 @@ fn report_page_fits_375_pixels() {
 }
 
 #[test]
+fn report_page_of_hosts_that_never_joined_is_about_hosts() {
+    let lost = ended(
+        122,
+        r#"{"kind":"node_failed","message":"m","host":"second-node.example","node":1}"#,
+    );
+    let unjoined: String = lost
+        .lines()
+        .filter(|line| !line.contains(r#""event":"node""#))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let Some(mut shown) = ShownPage::of(FAILED) else {
+        return;
+    };
+    for (is_virtual, heading) in [(false, "Hosts"), (true, "Virtual nodes")] {
+        let field = format!(r#""virtual_nodes":{is_virtual},"apps""#);
+        shown.show(&unjoined.replacen(r#""apps""#, &field, 1));
+        let headings: Vec<String> = shown.value("all('h2').map(heading => heading.textContent)");
+        assert!(headings.contains(&heading.to_owned()), "{headings:?}");
+    }
+}
+
+#[test]
 fn report_page_of_virtual_nodes_has_no_advice_about_hosts() {
     let rank = r#""rank":1,"node":0,"host":"first-node.example","app":0"#;
     let aborted = ended(

@@ -14,7 +14,7 @@ use crate::users::as_user;
 /// What gdb may take for many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-fn has(program: &str) -> bool {
+pub(crate) fn has(program: &str) -> bool {
     let found = std::process::Command::new(program)
         .arg("--version")
         .output()
@@ -608,7 +608,7 @@ fn stacks_shows_progress_while_gdb_is_slow() {
     let running = run.deadline(PATIENCE).start();
     running.wait_for(Output::Stdout, "hang rank=0");
     let outcome = about(&running, &["stacks"]).run().expect(0);
-    let progress = "wireup: 0 of 1 ranks inspected after 5 s\n";
+    let progress = "wireup: 0 of 1 rank inspected after 5 s\n";
     assert!(outcome.err().starts_with(progress), "{outcome:?}");
     assert!(outcome.out().contains("elsewhere"), "{outcome:?}");
     end(running);

@@ -21,6 +21,7 @@ use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::launch::{Head, Launch, LaunchOrder, Stdin, now};
 use wireup::sys::spawn::ExitStatus;
 use wireup_core::record::{Record, SignalOrder, SpeakerFields, Stream};
+use wireup_core::wording::json_problem;
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;
@@ -48,7 +49,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// What is no line of a status stream.
 #[derive(Debug, thiserror::Error)]
 enum LineError {
-    #[error("the launcher wrote a line that cannot be read: {0}")]
+    #[error("the launcher wrote a line that cannot be read: {}", json_problem(.0))]
     Json(serde_json::Error),
     #[error("the launcher wrote a line that has no end")]
     Cut,

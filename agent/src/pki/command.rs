@@ -10,6 +10,7 @@ use super::{
     renew, revoked, show,
 };
 use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
+use wireup::eprintln;
 use wireup::failure::RunFailure;
 use wireup_core::job::hosts;
 use wireup_core::wording::{counted, without_error_codes};

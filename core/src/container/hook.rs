@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
+use crate::wording::json_problem;
 use serde::Deserialize;
 
 /// The annotation that asks for the hook, and its value.
@@ -46,7 +47,7 @@ pub struct Program {
 /// Why a container cannot have a rank.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    #[error("the {what} of the container cannot be read: {error}")]
+    #[error("the {what} of the container cannot be read: {}", json_problem(.error))]
     Unreadable {
         what: &'static str,
         error: serde_json::Error,

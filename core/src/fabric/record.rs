@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rest::ServiceId;
 use crate::job::spec::FabricSpec;
+use crate::wording::json_problem;
 
 /// Version of a record's contents; others are left alone.
 pub const VERSION: u32 = 1;
@@ -28,7 +29,7 @@ pub struct Record {
 pub enum RecordError {
     #[error("it has version {0}, and this wireup reads version {VERSION}")]
     Version(u32),
-    #[error(transparent)]
+    #[error("{}", json_problem(.0))]
     Malformed(#[from] serde_json::Error),
 }
 

@@ -139,6 +139,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
             host: "h".into(),
             ranks: 4,
         }],
+        virtual_nodes: Some(true),
         apps: vec![app()],
     };
     let usage = Usage {

@@ -13,6 +13,7 @@ use wireup_impi_core::kit::rules::{Level, Rule};
 use wireup_impi_core::kit::server_checks::{Access, Check, End, STARTS, Step, checks};
 
 use super::tap::Outcome;
+use wireup_core::wording::without_error_codes;
 
 /// How long a server is listened to that must not say anything.
 const QUIET: Duration = Duration::from_millis(300);
@@ -75,8 +76,14 @@ pub fn check(
 fn outcome(rule: Rule, result: Result<(), String>) -> Outcome {
     match result {
         Ok(()) => Outcome::Passed,
-        Err(what) if rule.level() == Level::Must => Outcome::Failed(what),
-        Err(what) => Outcome::Differs(what),
+        Err(what) => failed(rule, without_error_codes(&what).into_owned()),
+    }
+}
+
+fn failed(rule: Rule, what: String) -> Outcome {
+    match rule.level() {
+        Level::Must => Outcome::Failed(what),
+        _ => Outcome::Differs(what),
     }
 }
 

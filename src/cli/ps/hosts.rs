@@ -18,10 +18,11 @@ use crate::failure::RunFailure;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::link::control::LaunchMember;
+use wireup_core::wording::json_problem;
 
 /// The answer of a host that is not what `wireup ps` prints.
 #[derive(Debug, thiserror::Error)]
-#[error("invalid answer of wireup ps on {host}: {error}")]
+#[error("invalid answer of wireup ps on {host}: {}", json_problem(error))]
 struct InvalidAnswer {
     host: String,
     error: serde_json::Error,

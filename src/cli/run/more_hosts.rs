@@ -10,14 +10,14 @@ use crate::inspect::program::Program;
 #[error(
     "there is no program {program:?}; hosts have commas between them, did you mean: --hosts {list}"
 )]
-pub(super) struct MoreHosts {
+pub(in crate::cli) struct MoreHosts {
     program: OsString,
     /// The hosts with commas between them.
     list: String,
 }
 
 /// Names more hosts where the first words behind the options look like some: `--hosts n01 n02 ./app`.
-pub(super) fn find(own: &Own, words: &[OsString]) -> Option<MoreHosts> {
+pub(in crate::cli) fn find(own: &Own, words: &[OsString]) -> Option<MoreHosts> {
     let mut rest = words.iter();
     let mut hosts: Option<&str> = None;
     let program = loop {

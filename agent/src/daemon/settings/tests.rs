@@ -36,8 +36,15 @@ fn the_line_counts_more_than_the_file() {
 #[test]
 fn a_wrong_file_is_named_with_what_is_wrong() {
     for (text, part) in [
-        ("lisen = 1", "unknown field `lisen`"),
-        ("listen = 'here'", "invalid socket address"),
+        (
+            "lisen = 1",
+            "line 1: lisen is unknown; write one of these: listen, ",
+        ),
+        ("listen = 'here'", "line 1: write ADDRESS:PORT, such as"),
+        (
+            "listen = 3",
+            "line 1: integer 3 stands there; write ADDRESS:PORT in quotes",
+        ),
         (
             "log-format = 'xml'",
             "log-format is text or json, not \"xml\"",
