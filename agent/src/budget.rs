@@ -258,6 +258,9 @@ impl AsRef<[u8]> for CountedBytes {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     #[test]
@@ -293,6 +296,22 @@ mod tests {
         assert_eq!(count(), COPIED + 1);
         drop((part, short));
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn a_user_waits_for_the_turn_of_his_own_request_and_not_for_another_user() {
+        let budgets = Budgets::default();
+        let context = &mut Context::from_waker(Waker::noop());
+        let account = budgets.of(1);
+        let Poll::Ready(first) = pin!(account.turn()).poll(context) else {
+            panic!("nobody has the turn");
+        };
+        let again = budgets.of(1);
+        let mut second = pin!(again.turn());
+        assert!(second.as_mut().poll(context).is_pending());
+        assert!(pin!(budgets.of(2).turn()).poll(context).is_ready());
+        drop(first);
+        assert!(second.poll(context).is_ready());
     }
 
     #[test]

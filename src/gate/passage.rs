@@ -64,9 +64,9 @@ impl Passages {
         self.open.iter().any(|passage| passage.answered)
     }
 
-    /// Whether the client has been here and gone.
+    /// Whether the client has been here and gone. A connection that says nothing is no client.
     pub(super) fn is_over(&self) -> bool {
-        self.served && self.open.is_empty()
+        self.served && !self.open.iter().any(|passage| passage.spoke)
     }
 
     /// Processes that are connected.

@@ -1,7 +1,9 @@
 //! The agents themselves: how they start, refuse and stop.
 
+use std::fs;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -163,7 +165,7 @@ fn an_agent_with_the_certificate_of_another_authority_takes_no_part() {
     cluster.kill_agent(1);
     for file in ["ca.pem", "cert.pem", "key.pem"] {
         let [from, to] = [&other, &cluster].map(|cluster| cluster.certificates(1).join(file));
-        std::fs::copy(from, to).unwrap();
+        fs::copy(from, to).unwrap();
     }
     cluster.start_agent(1);
     let all = ["--hosts", "node01:1,node02:1,node03:1", "-n", "3", "true"];
@@ -224,5 +226,29 @@ fn agents_with_only_lo_serve_a_launch_over_both_families() {
         let run = run.more(&certificates).more([program]);
         let run = run.env("wireup", cluster.wireup().to_str().unwrap());
         run.run().expect_success().by_rank(word, 4);
+    }
+}
+
+#[test]
+fn a_configuration_that_others_could_have_written_stops_an_agent() {
+    let Some(cluster) = Cluster::builder(1).without_agents().start() else {
+        return;
+    };
+    let file = cluster.dir().join("agent.toml");
+    fs::write(&file, "log = \"info\"\n").unwrap();
+    for (owner, mode, reason) in [
+        (0, 0o666, "every user may write it; use chmod o-w"),
+        (
+            4711,
+            0o644,
+            "it belongs to user id 4711, and neither to root nor to user id 0",
+        ),
+    ] {
+        chown(&file, Some(owner), None).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        let wireup = cluster.wireup().to_str().unwrap();
+        let words = [wireup, "agent", "--config", file.to_str().unwrap()];
+        let outcome = cluster.command(0, words).run().expect(125);
+        outcome.expect_one_line(&[file.to_str().unwrap(), reason]);
     }
 }

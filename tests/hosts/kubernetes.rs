@@ -69,6 +69,8 @@ fn manifests_fit_the_published_schemas() {
         (names[0], "completions: 3", "completion: 3"),
         (names[0], "drop: [ALL]", "drop: []"),
         (names[0], "resources:", "resource:"),
+        (names[2], "limits:", "requests:"),
+        (names[2], "failureThreshold: 10", "failureThreshold: 9"),
         (names[1], "maxRestarts: 0", "maxRestarts: none"),
         (names[1], "operator: All", "operator: Some"),
         (names[1], "replicas: 1", "replica: 1"),

@@ -163,6 +163,29 @@ fn prometheus_reads_the_agents_over_tls() {
 }
 
 #[test]
+fn connections_that_say_nothing_keep_no_scrape_out() {
+    let Some(cluster) = Cluster::builder(2).options(&OPTIONS).start() else {
+        return;
+    };
+    // Some have begun to speak TLS.
+    let script = format!(
+        "import socket, ssl\n\
+         c = ssl.create_default_context(cafile='{dir}/ca.pem')\n\
+         c.load_cert_chain('{dir}/cert.pem', '{dir}/key.pem')\n\
+         def connect():\n    return socket.create_connection(('node01', 9437), 20)\n\
+         silent = [connect() for _ in range(100)]\n\
+         for s in silent[::2]:\n    s.send(b'\\x16')\n\
+         s = c.wrap_socket(connect(), server_hostname='node01')\n\
+         s.sendall(b'GET /metrics HTTP/1.1\\r\\n\\r\\n')\n\
+         print(s.recv(100))",
+        dir = cluster.certificates(1).display()
+    );
+    let scrape = cluster.command(1, ["python3", "-c", &script]);
+    let outcome = scrape.run().expect(0);
+    assert!(outcome.out().contains("200 OK"), "{outcome:?}");
+}
+
+#[test]
 fn who_has_no_certificate_reads_no_metrics() {
     let Some(cluster) = Cluster::builder(2).options(&OPTIONS).start() else {
         return;

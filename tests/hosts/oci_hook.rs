@@ -4,7 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
 
 use crate::cluster::Cluster;
 use crate::common::{Mpi, Outcome, Run, mpi, pmix};
@@ -168,17 +171,21 @@ fn a_container_with_a_pid_namespace_of_its_own_is_refused() {
     assert_eq!(said, line);
 }
 
-/// What the hook of root's runtime says to a container of this user, whose variable names this server's directory; nothing
-/// if it has shown the directory.
-fn hooked(at: &Path, user: u32, server: &Path) -> String {
-    let root = at.join("root");
-    fs::create_dir_all(&root).unwrap();
+/// The configuration of a container of this user, whose variable names this server's directory.
+fn configure(bundle: &Path, user: u32, server: &Path) {
+    fs::create_dir_all(bundle.join("root")).unwrap();
     let config = format!(
         r#"{{"root": {{"path": "root"}}, "process": {{"env": ["PMIX_SERVER_TMPDIR={}"], "user": {{"uid": {user}, "gid": {user}}}}},
             "annotations": {{"org.wireup.ranks": "yes"}}}}"#,
         server.display()
     );
-    fs::write(at.join("config.json"), config).unwrap();
+    fs::write(bundle.join("config.json"), config).unwrap();
+}
+
+/// What the hook of root's runtime says to a container of this user, whose variable names this server's directory; nothing
+/// if it has shown the directory.
+fn hooked(at: &Path, user: u32, server: &Path) -> String {
+    configure(at, user, server);
     // In mounts of its own, as in a container's.
     let script = "printf '{\"bundle\": \"%s\"}' \"$1\" | \"$2\" oci-hook && [ ! -e \"$1/root$3/../mark\" ] && echo 'not shown'; true";
     let mut command = Command::new("unshare");
@@ -241,6 +248,122 @@ fn oci_hook_shows_only_job_directories_of_its_user() {
     let closed = job_directory(&at("closed/wireup-1"), mallory);
     let said = hooked(&bundle, mallory, &closed);
     assert!(said.contains("Permission denied"), "{said}");
+}
+
+#[test]
+fn a_link_that_takes_the_place_of_a_job_directory_meanwhile_shows_nothing_of_another_user() {
+    const HOOKS: usize = 200;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (mallory, victim) = (54323, 54321);
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for (name, owner) in [("wireup-own", mallory), ("wireup-theirs", victim)] {
+        let server = job_directory(&at(name), owner);
+        let node = server.parent().unwrap();
+        fs::write(node.join("mark"), format!("{name}\n")).unwrap();
+        // Only owner and links differ: rights hide none of the two.
+        for path in [&at(name), node, &server] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    symlink(at("wireup-theirs"), at("link")).unwrap();
+    let bundle = at("bundle");
+    let server = at("wireup-own/n0/server");
+    configure(&bundle, mallory, &server);
+    let script = format!(
+        "for i in $(seq {HOOKS}); do printf '{{\"bundle\": \"%s\"}}' \"$1\" | \"$2\" oci-hook 2>/dev/null || continue; \
+         cat \"$1/root$3/../mark\"; umount -n -l \"$1/root/dev/shm\" \"$1/root$3/..\"; done"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script, "sh"]);
+    command
+        .arg(&bundle)
+        .arg(crate::common::wireup())
+        .arg(&server);
+    let over = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                renameat_with(
+                    CWD,
+                    at("wireup-own"),
+                    CWD,
+                    at("link"),
+                    RenameFlags::EXCHANGE,
+                )
+                .unwrap();
+            }
+        });
+        let output = command.output();
+        over.store(true, Ordering::Release);
+        output.unwrap()
+    });
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.lines().all(|mark| mark == "wireup-own"), "{shown}");
+    // Both were met.
+    let count = shown.lines().count();
+    assert!((1..HOOKS).contains(&count), "{count}: {output:?}");
+}
+
+#[test]
+fn an_image_whose_mpi_library_is_no_file_of_its_own_is_refused_at_once() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let host = dir.path().join("libmpi.so.12");
+    let source = dir.path().join("mpi.c");
+    fs::write(
+        &source,
+        "int MPI_Init(int *c, char ***v) { return !c || !v; }\n",
+    )
+    .unwrap();
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        "-Wl,-soname,libmpi.so.12",
+        "-o",
+    ]);
+    let compiled = cc.args([&host, &source]).output().unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    let root = dir.path().join("root");
+    let library = root.join("usr/lib/libmpi.so.12");
+    for name in ["proc", "usr/lib"] {
+        fs::create_dir_all(root.join(name)).unwrap();
+    }
+    let config = r#"{"root": {"path": "root"}, "process": {"args": ["sh"], "cwd": "/"},
+        "annotations": {"org.wireup.ranks": "yes", "org.wireup.mpi": "host"}}"#;
+    fs::write(dir.path().join("config.json"), config).unwrap();
+    let hook = || {
+        // In mounts of its own, as in a container's, which has /proc.
+        let script = "mount -n -t proc proc \"$1/root/proc\" && printf '{\"bundle\": \"%s\"}' \"$1\" | \"$2\" oci-hook --mpi \"$3\"";
+        let words = ["unshare", "-m", "sh", "-c", script, "sh"];
+        let run = Run::command(words);
+        let run = run.more([dir.path(), &crate::common::wireup(), &host]);
+        run.deadline(Duration::from_secs(10)).run()
+    };
+    // A file of the image's own is replaced.
+    fs::copy(&host, &library).unwrap();
+    hook().expect_quiet_success();
+    let node = |kind, device| mknodat(CWD, &library, kind, Mode::RUSR, device).unwrap();
+    let of_another = format!("/proc/1/root{}", host.display());
+    let makers: [&dyn Fn(); 4] = [
+        &|| node(FileType::CharacterDevice, makedev(1, 5)),
+        &|| node(FileType::Fifo, 0),
+        &|| symlink(&of_another, &library).unwrap(),
+        &|| symlink("/proc/self/fd/0", &library).unwrap(),
+    ];
+    for make in makers {
+        fs::remove_file(&library).unwrap();
+        make();
+        let outcome = hook().expect(125);
+        outcome.expect_one_line(&["the image has no MPI in whose place the host's could be"]);
+    }
 }
 
 /// The directory of libraries of an MPI that is not Debian's.

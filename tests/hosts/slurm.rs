@@ -217,6 +217,31 @@ fn expect_signals(slurm: &Slurm, options: &str) {
 }
 
 #[test]
+fn a_signal_that_a_batch_script_asks_for_before_its_limit_reaches_ranks_once() {
+    let Some(slurm) = Slurm::new(2) else {
+        return;
+    };
+    fs::write(slurm.dir().join("signalled.py"), SIGNALLED).unwrap();
+    // Slurm looks twice a minute whether it is time, and half a minute ahead: here some 20 to 50 s after the start, when the
+    // ranks are up.
+    let wireup = slurm.wireup().display();
+    let script = format!(
+        "#SBATCH -N 2 -n 2 -t 2\n#SBATCH --signal=USR1@70\n{wireup} run python3 signalled.py\n"
+    );
+    slurm.submit("warned", "--export=ALL", &script);
+    let got = ["node01 got 10", "node02 got 10"];
+    let count = |line: &str| slurm.lines("warned", line);
+    eventually("each rank gets the signal", || {
+        got.iter().all(|line| count(line) > 0).then_some(())
+    });
+    slurm.ask(&["scancel", &slurm.job("warned")]);
+    eventually("the job has ended", || {
+        slurm.job("warned").is_empty().then_some(())
+    });
+    assert_eq!(got.map(count), [1, 1], "{}", slurm.printed("warned"));
+}
+
+#[test]
 fn launch_reaches_slurm_nodes_by_node_addr() {
     let Some(slurm) = Slurm::with(2, With::Addresses) else {
         return;

@@ -1,10 +1,13 @@
 //! A user who takes the places where those of another look for an agent or for each other, listens there
 //! and accepts no connection: no launch waits for that.
 
+use std::path::PathBuf;
+
 use rustix::process::Signal;
 
-use crate::cluster::{ALICE, BOB, Cluster};
-use crate::common::{Output, Run, Running, pmix};
+use crate::cluster::{ALICE, BOB, Cluster, MALLORY};
+use crate::common::{Output, Run, Running, pmix, skip};
+use crate::doctor::on;
 use crate::users::of;
 
 /// Listens at each of the addresses, one in a line, `@` for the abstract namespace, and has no room left.
@@ -146,4 +149,85 @@ fn names_that_a_stranger_takes_keep_no_launches_from_meeting() {
     }
     squatter.finish().expect(0);
     cluster.start_agent(0);
+}
+
+/// The stores of staged files on a host, by name.
+fn stores(cluster: &Cluster, host: usize) -> Vec<String> {
+    let list = "ls -d /tmp/wireup-staged.* 2>/dev/null; true";
+    let outcome = cluster.command(host, ["sh", "-c", list]).run().expect(0);
+    outcome.out().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn directories_of_a_stranger_where_a_user_s_staged_files_would_be_are_passed_over() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let stage = || {
+        let list = ["--hosts", "node01,node02", "-n", "2", "--map-by", "node"];
+        // What only the first host has.
+        let run = cluster
+            .run(0, list)
+            .more(["--stage", "/tmp/only", "staged"]);
+        let script = "cp /bin/echo /tmp/only; \"$@\"; code=$?; rm /tmp/only; exit $code";
+        let run = of(ALICE, run.under(["sh", "-c", script, "sh"]));
+        let outcome = run.run().expect_quiet_success();
+        assert_eq!(outcome.out(), "staged\nstaged\n");
+    };
+    stage();
+    let own = stores(&cluster, 1);
+    let [own] = &own[..] else {
+        panic!("one store: {own:?}");
+    };
+    let (prefix, _) = own.rsplit_once('.').unwrap();
+    on(&cluster, 1, &format!("rm -r {own}"));
+    // Sorted before and behind any other name, with what might be taken for staged files.
+    let names = ["", ".", ".0", ".0000000000000000", ".ffffffffffffffff"];
+    let taken = names.map(|suffix| format!("{prefix}{suffix}"));
+    let script = format!(
+        "umask 0; mkdir {0} && for name in {0}; do echo no >$name/only; done",
+        taken.join(" ")
+    );
+    of(MALLORY, cluster.command(1, ["sh", "-c", &script]))
+        .run()
+        .expect(0);
+    stage();
+    let now = stores(&cluster, 1);
+    assert_eq!(now.len(), names.len() + 1, "{now:?}");
+    on(&cluster, 1, &format!("rm -r {}", taken.join(" ")));
+}
+
+#[test]
+fn directories_of_a_stranger_with_the_numbers_of_processes_do_not_stop_a_doctor() {
+    let directory = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid().as_raw());
+    let directory =
+        std::env::var_os("WIREUP_MPI_DIR").map_or_else(|| directory().into(), PathBuf::from);
+    let compiler = directory.join("openmpi5/bin/mpicc");
+    if !compiler.exists() {
+        return skip("messages between ranks: scripts/setup");
+    }
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    // Of all processes that come soon.
+    let script = format!(
+        "last=$(cat /proc/sys/kernel/ns_last_pid)
+         setpriv --reuid {MALLORY} --regid {MALLORY} --clear-groups \\
+             mkdir $(seq -f /tmp/wireup-doctor-%.0f $last $((last + 4000)))
+         \"$@\"; code=$?
+         rm -r /tmp/wireup-doctor-*
+         exit $code"
+    );
+    let wireup = cluster.wireup().to_str().unwrap();
+    let words = [wireup, "doctor", "--run", "--ppn", "1", "--mpicc"];
+    let run = cluster.command(0, words).more([compiler]);
+    let outcome = of(ALICE, run.under(["sh", "-c", &script, "sh"])).run();
+    let out = outcome.out();
+    let line = out
+        .lines()
+        .find(|line| line.contains(" - another rank here: "));
+    assert!(
+        line.is_some_and(|line| line.contains(" us, ")),
+        "{outcome:?}"
+    );
 }

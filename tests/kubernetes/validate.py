@@ -12,6 +12,9 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
+# Seconds for which an agent may not answer before its container is ended: busy ranks may leave it little time.
+PATIENCE = 600
+
 
 def load(name):
     with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
@@ -43,6 +46,13 @@ def check(document, version):
     for container in pod["initContainers"] + pod["containers"]:
         expected = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         assert container["securityContext"] == expected, container["name"]
+        # Without a limit the ranks of one pod take what those of others need.
+        resources = container.get("resources", {})
+        for kind in ("requests", "limits"):
+            assert resources.get(kind, {}).get("memory"), (container["name"], kind)
+        if probe := container.get("livenessProbe"):
+            patience = probe["periodSeconds"] * probe["failureThreshold"]
+            assert patience >= PATIENCE, (container["name"], patience)
 
 
 version, *paths = sys.argv[1:]

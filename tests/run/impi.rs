@@ -2,7 +2,10 @@
 
 mod demonstration;
 
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::thread::spawn;
 
 use crate::common::{Owned, Run};
 
@@ -96,6 +99,38 @@ fn a_launch_speaks_tls_with_a_server_whose_certificate_it_knows() {
     let run = run.more(["sh", "-c", "echo $IMPI_WORLD_SIZE"]);
     let known = run.env(KEY.0, KEY.1).run().expect_quiet_success();
     assert_eq!(known.sorted_lines(), ["2"; 2]);
+    assert_eq!(server.end(), Some(0));
+}
+
+/// Stands before a server as one with too many connections does: closes this number of them, and carries the next.
+fn crowded(server: String, closed: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    spawn(move || {
+        for _ in 0..closed {
+            drop(listener.accept().unwrap());
+        }
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(server).unwrap();
+        let ends = [(&client, &server), (&server, &client)];
+        for (from, to) in ends.map(|(from, to)| (from.try_clone(), to.try_clone())) {
+            let (mut from, mut to) = (from.unwrap(), to.unwrap());
+            spawn(move || {
+                // Either end may be the first to end.
+                let _ = io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_client_that_a_crowded_server_closes_tries_again_and_joins() {
+    let (server, address) = server(1);
+    let client = client(&crowded(address, 2), 0, 2, "echo $IMPI_WORLD_SIZE");
+    let joined = client.run().expect_quiet_success();
+    assert_eq!(joined.sorted_lines(), ["2"; 2]);
     assert_eq!(server.end(), Some(0));
 }
 

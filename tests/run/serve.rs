@@ -146,6 +146,49 @@ fn a_second_client_of_a_rank_is_refused_over_pmix_too() {
     }
 }
 
+/// Starts the clients when connections that say nothing have all places at the PMIx port of rank 1, and as many again have
+/// needed them.
+const SILENT: &str = r#"
+wireup=$1 libpmix=$2; shift 2
+"$wireup" serve -n 2 --env-dir env --pmi pmix --libpmix "$libpmix" --no-config --oversubscribe 2>told & serving=$!
+until [ -e env/rank-0.env ] && [ -e env/rank-1.env ]; do
+  kill -0 $serving 2>/dev/null || { cat told >&2; exit 99; }
+  sleep 0.05
+done
+port=$(sed -n 's|^PMIX_SERVER_URI.*tcp4://127\.0\.0\.1:\([0-9]*\).*|\1|p' env/rank-1.env | head -n 1)
+for silent in $(seq 40); do exec {kept}<>/dev/tcp/127.0.0.1/$port || exit 98; done
+until grep -q 'a newer connection needs its place' told; do
+  kill -0 $serving 2>/dev/null || { cat told >&2; exit 97; }
+  sleep 0.05
+done
+env $(cat env/rank-0.env) "$@" & first=$!
+env $(cat env/rank-1.env) "$@" || exit
+wait $first || exit
+wait $serving || { cat told >&2; exit 96; }
+"#;
+
+#[test]
+fn connections_that_say_nothing_do_not_keep_out_the_client_of_pmix() {
+    let mpi = mpis().into_iter().find(|mpi| mpi.libpmix.is_some());
+    let Some(mpi) = mpi else {
+        return;
+    };
+    let words = ["bash", "-c", SILENT, "bash"].map(OsString::from);
+    let libpmix = mpi.libpmix.clone().unwrap_or_default();
+    let program = mpi.dir.join("allreduce");
+    let values = [wireup().into(), libpmix.into(), program.into_os_string()];
+    let mut run = Run::command(words.into_iter().chain(values));
+    for (name, value) in &mpi.env {
+        run = run.env(name, value);
+    }
+    let outcome = run.run().expect(0);
+    let expected = [
+        "allreduce rank=0 size=2 sum=3",
+        "allreduce rank=1 size=2 sum=3",
+    ];
+    assert_eq!(outcome.sorted_lines(), expected, "{} {outcome:?}", mpi.name);
+}
+
 /// Two ranks that nobody has started, and what connects to the port of rank 1.
 struct Served {
     running: Running,

@@ -1,12 +1,12 @@
 //! Signals to wireup: what reaches the ranks, in their sessions of their own, and which exit code
 //! comes of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{Outcome, Output, Run, Running, eventually, field, process, program};
+use crate::common::{Outcome, Output, Run, Running, eventually, field, pmix, process, program};
 
 /// Ranks of `sigreport`, all ready; `None` when it is not built.
 fn reporting(ranks: u32, options: &[&str]) -> Option<Running> {
@@ -241,6 +241,44 @@ fn sigtstp_stops_ranks_and_wireup_and_sigcont_continues_them() {
     running.signal(Signal::USR2);
     let outcome = running.finish().expect_quiet_success();
     assert_eq!(count(&outcome, "TSTP"), 2, "{outcome:?}");
+}
+
+#[test]
+fn a_launch_all_of_whose_processes_were_stopped_for_long_goes_on() {
+    // Longer than anybody waits for an answer of a process of the same host.
+    const STOPPED: Duration = Duration::from_secs(12);
+    let Some(library) = pmix("pmix5") else {
+        return;
+    };
+    let steady = library.dir.join("pmix_steady");
+    let words = ["--libpmix", library.path(), steady.to_str().unwrap()];
+    let mut running = Run::ranks(2, words).stdin_held().start();
+    let rounds = |count| {
+        running.wait_for_many(Output::Stdout, "pmix_steady rank=", count);
+    };
+    rounds(4);
+    let all = running.processes();
+    let send = |signal| {
+        for process in &all {
+            kill_process(Pid::from_raw(process.pid).unwrap(), signal).unwrap();
+        }
+    };
+    send(Signal::STOP);
+    for one in &all {
+        eventually("it is stopped", || {
+            process(one.pid).filter(|p| p.state == 'T')
+        });
+    }
+    let printed = running.so_far(Output::Stdout);
+    let start = Instant::now();
+    eventually("they have been stopped for long", || {
+        (start.elapsed() >= STOPPED).then_some(())
+    });
+    send(Signal::CONT);
+    let printed = String::from_utf8(printed).unwrap();
+    rounds(printed.matches("pmix_steady rank=").count() + 8);
+    drop(running.stdin());
+    running.finish().expect_quiet_success();
 }
 
 #[test]

@@ -147,3 +147,30 @@ fn message(body: &Bytes) -> Bytes {
         false => Bytes::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+    use crate::budget::{BYTES, Budgets};
+
+    #[tokio::test]
+    async fn a_request_is_charged_by_its_encoded_length_and_refused_beyond_the_budget() {
+        let account = Budgets::default().of(1);
+        let body = || Body::new(Full::new(Bytes::from_static(b"\0\0\0\0\x06encode")));
+        let (bytes, held) = collect(body(), &account).await.unwrap();
+        assert_eq!((held.bytes(), &*message(&bytes)), (11, &b"encode"[..]));
+        drop(held);
+        let others = account.take(BYTES - 10).unwrap();
+        let status = collect(body(), &account).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(
+            status.message().contains("user id 1 holds 1024 MiB"),
+            "{status}"
+        );
+        // What is refused leaves nothing charged.
+        drop(others);
+        account.take(BYTES).unwrap();
+    }
+}

@@ -99,12 +99,49 @@ fn daemons_among_the_programs_of_a_spawn_are_a_job_of_their_own() {
                 "spawn {ranks} ++ pmix.debugger pmix.dbg.dpnd=#1 0 /no/such/daemon"
             ));
             tool.hears_many("refused", before + 1);
-            let left = || {
-                let processes = job.running.processes();
-                let ranks = processes.iter().filter(|one| one.name == "pmix_stop");
-                (ranks.count() == 0).then_some(())
-            };
-            eventually("the ranks are ended", left);
+            ranks_are_ended(&job);
+            tool.leave();
+            job.end();
+        }
+    }
+}
+
+/// Waits until no process of a spawn is left.
+#[track_caller]
+fn ranks_are_ended(job: &Job) {
+    let left = || {
+        let processes = job.running.processes();
+        let ranks = processes.iter().filter(|one| one.name == "pmix_stop");
+        (ranks.count() == 0).then_some(())
+    };
+    eventually("the ranks are ended", left);
+}
+
+#[test]
+fn a_cospawned_program_is_a_job_of_its_own_without_which_the_ranks_do_not_run() {
+    for library in versions() {
+        for nodes in NODES {
+            let job = Job::start(library.clone(), &[nodes, &["--oversubscribe"]].concat());
+            let mut tool = Debugger::attach(&job);
+            let stops = library.dir.join("pmix_stop");
+            // The fences of the two ranks take no other program into account.
+            let ranks = format!(
+                "pmix.dbg.init pmix.mapby=node -- 2 {} ++ pmix.cospawn 1",
+                stops.display()
+            );
+            let says = "sh: echo beside=$PMIX_NAMESPACE rank=$PMIX_RANK size=$WIREUP_SIZE";
+            let child = tool.spawns(&format!("{ranks} {says}"));
+            let told = job.running.wait_for(Output::Stdout, " size=1\n");
+            let line = told.lines().find(|line| line.contains("beside=")).unwrap();
+            let beside = field(line, "beside").unwrap();
+            assert!(beside != child && beside != job.nspace(), "{line}, {child}");
+            assert_eq!(field(line, "rank"), Some("0"), "{line}");
+            tool.hears(&format!("ready={child} at=pmix-init"));
+            tool.order(&format!("release {child}"));
+            tool.hears(&format!("ended={child} status=0"));
+            tool.order(&format!("spawn {ranks} /no/such/program"));
+            tool.hears("refused");
+            ranks_are_ended(&job);
             tool.leave();
             job.end();
         }
