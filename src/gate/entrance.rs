@@ -294,3 +294,79 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use wireup_core::pmi::challenge::AuthKey;
+
+    fn entrance() -> Entrance {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let proof = Proof {
+            key: AuthKey::given("k"),
+            required: false,
+        };
+        Entrance::new(listener, Rank(0), 1, None, proof)
+    }
+
+    /// Lets a silent connection from there wait, and returns which one has lost its place.
+    fn enter(entrance: &mut Entrance, from: &str) -> Option<String> {
+        let from = from.parse().unwrap();
+        let stream = TcpStream::connect(entrance.listener.local_addr().unwrap()).unwrap();
+        let waiting = entrance.admit(stream, from, Instant::now()).unwrap();
+        let mut replaced = Vec::new();
+        entrance.make_room(from, |from, refusal| {
+            assert!(matches!(refusal, Refusal::Replaced), "{refusal}");
+            replaced.push(from.to_string());
+        });
+        entrance.waiting.push(waiting);
+        assert!(replaced.len() <= 1, "{replaced:?}");
+        replaced.pop()
+    }
+
+    #[test]
+    fn an_address_or_network_that_has_its_places_loses_its_own_oldest_connection() {
+        let mut entrance = entrance();
+        for port in 1..=WAITING_OF_ADDRESS_MAX {
+            let addresses = [
+                format!("192.0.2.1:{port}"),
+                format!("[2001:db8:0:1::{port}]:1"),
+            ];
+            for address in addresses {
+                assert_eq!(enter(&mut entrance, &address), None);
+            }
+        }
+        assert_eq!(enter(&mut entrance, "192.0.2.2:1"), None);
+        assert_eq!(enter(&mut entrance, "[2001:db8:0:2::1]:1"), None);
+        let more = enter(&mut entrance, "192.0.2.1:99");
+        assert_eq!(more.as_deref(), Some("192.0.2.1:1"));
+        let more = enter(&mut entrance, "[2001:db8:0:1:2:3:4:5]:1");
+        assert_eq!(more.as_deref(), Some("[2001:db8:0:1::1]:1"));
+        // One that has begun to speak stays before those that say nothing.
+        let oldest = entrance.waiting.iter_mut();
+        let mut oldest = oldest.filter(|waiting| waiting.from.to_string() == "192.0.2.1:2");
+        oldest.next().unwrap().has_spoken = true;
+        let more = enter(&mut entrance, "192.0.2.1:100");
+        assert_eq!(more.as_deref(), Some("192.0.2.1:3"));
+    }
+
+    #[test]
+    fn an_address_with_the_most_connections_loses_one_when_all_places_are_taken() {
+        let mut entrance = entrance();
+        for address in (1..).take(WAITING_MAX / WAITING_OF_ADDRESS_MAX) {
+            for port in 1..=WAITING_OF_ADDRESS_MAX {
+                let from = format!("192.0.2.{address}:{port}");
+                assert_eq!(enter(&mut entrance, &from), None);
+            }
+        }
+        // Of one that has fewer than others, too.
+        for _ in 0..4 {
+            let replaced = enter(&mut entrance, "198.51.100.1:1").unwrap();
+            assert!(replaced.starts_with("192.0.2."), "{replaced}");
+            assert!(replaced.ends_with(":1"), "{replaced}");
+            assert_eq!(entrance.waiting.len(), WAITING_MAX);
+        }
+    }
+}

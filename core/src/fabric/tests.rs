@@ -1,7 +1,9 @@
 //! A manager in memory whose answers are lost, late and wrong.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -529,16 +531,41 @@ fn records_of_every_shape_are_read_back() {
 
 #[test]
 fn records_of_earlier_release_are_read() {
-    let read = |token: &str| {
+    let read = |source: &str, path: &str| {
         let text = format!(
-            r#"{{"version":1,"name":"wireup-7","spec":{{"source":{{"Service":"http://fm"}},"token":{token},"authorities":null}},"services":["7"],"uncertain":false}}"#
+            r#"{{"version":1,"name":"wireup-7","spec":{{"source":{source},"token":{path},"authorities":{path}}},"services":["7"],"uncertain":false}}"#
         );
-        Record::read(text.as_bytes()).unwrap().spec.token
+        Record::read(text.as_bytes()).unwrap().spec
     };
-    assert_eq!(read("null"), None);
-    let token = Some("/etc/token".into());
-    assert_eq!(read("[47,101,116,99,47,116,111,107,101,110]"), token);
-    assert_eq!(read(r#""/etc/token""#), token);
+    let sources = [
+        (
+            r#"{"Service":"http://fm"}"#,
+            FabricSource::Service("http://fm".into()),
+        ),
+        (
+            r#"{"Command":"/opt/fm -q"}"#,
+            FabricSource::Command("/opt/fm -q".into()),
+        ),
+    ];
+    // One is not UTF-8: a release that wrote bytes could keep it.
+    let not_text = OsString::from_vec(b"/etc/\xff".to_vec());
+    let paths: [(&str, Option<PathBuf>); 4] = [
+        ("null", None),
+        (
+            "[47,101,116,99,47,116,111,107,101,110]",
+            Some("/etc/token".into()),
+        ),
+        (r#""/etc/token""#, Some("/etc/token".into())),
+        ("[47,101,116,99,47,255]", Some(not_text.into())),
+    ];
+    for (written, source) in &sources {
+        for (path, expected) in &paths {
+            let spec = read(written, path);
+            assert_eq!(spec.source, *source, "{written}");
+            assert_eq!(spec.token, *expected, "{path}");
+            assert_eq!(spec.authorities, *expected, "{path}");
+        }
+    }
 }
 
 #[test]
