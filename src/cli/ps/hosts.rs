@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::nodes::ask;
-use super::{table, user_name, width};
+use super::{rank_counts, table, user_name, width};
 use crate::cli::launcher_host::{SCRIPT, entry};
 use crate::cli::options::HostsListArgs;
 use crate::failure::RunFailure;
@@ -182,10 +182,14 @@ fn job_table(records: &[Value], users: bool) -> String {
     let rows: Vec<Vec<String>> = records
         .iter()
         .map(|record| {
-            let spawned = match record["spawned_alive"].as_u64() {
-                None | Some(0) => String::new(),
-                Some(count) => format!("+{count}"),
-            };
+            let part = &record["part"];
+            // Without hosts it is not known which ranks are where.
+            let is_placed = part["hosts"].get(0).is_some();
+            let given = is_placed.then(|| {
+                let nodes = part["nodes"].as_array().into_iter().flatten();
+                let ranks = nodes.filter_map(|node| node["ranks"].as_array());
+                ranks.map(Vec::len).sum()
+            });
             let words = record["command"].as_array().into_iter().flatten();
             let command: Vec<OsString> = words.map(|word| known(word, "").into()).collect();
             let elapsed = record["elapsed"].as_f64().unwrap_or_default();
@@ -195,10 +199,11 @@ fn job_table(records: &[Value], users: bool) -> String {
                 known(&record["short"], "-"),
                 known(&record["pid"], "-"),
                 known(&record["state"], "?"),
-                format!(
-                    "{}/{}{spawned}",
-                    known(&record["ranks_alive"], "?"),
-                    known(&record["size"], "?")
+                rank_counts(
+                    &known(&record["ranks_alive"], "?"),
+                    given,
+                    record["spawned_alive"].as_u64().unwrap_or_default(),
+                    &known(&record["size"], "?"),
                 ),
                 known(&record["node_count"], "?"),
                 table::time(elapsed),
