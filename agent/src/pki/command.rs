@@ -11,7 +11,8 @@ use super::{
 };
 use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
 use wireup::failure::RunFailure;
-use wireup_core::job::hosts;
+use wireup::sys::signals::ignore_file_size_signal;
+use wireup_core::job::{hosts, shortage};
 use wireup_core::wording::{counted, without_error_codes};
 
 /// Carries out the command.
@@ -19,6 +20,7 @@ use wireup_core::wording::{counted, without_error_codes};
 /// # Errors
 /// One line: the problem and the remedy.
 pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
+    ignore_file_size_signal();
     let own = args.dir;
     let dir = match &own {
         Some(dir) => dir.clone(),
@@ -168,7 +170,8 @@ struct NotAllRenewed {
 }
 
 fn refused(error: PkiError) -> RunFailure {
-    RunFailure::request(error)
+    let remedy = shortage::remedy(&error.to_string());
+    RunFailure::request(format!("{error}{remedy}"))
 }
 
 /// Prints the new certificate and its validity.
