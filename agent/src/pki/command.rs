@@ -65,10 +65,11 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             let names = expand(&name).map_err(refused)?;
             let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
-                "wireup: revoked {}; copy {} to every node, beside ca.pem: its agent refuses \
+                "wireup: revoked {}; copy {} to every node, beside ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
                  them from the next connection on, and ends those of theirs then or at once on SIGHUP",
                 counted(count, "certificate"),
-                dir.join(REVOKED).display()
+                dir.join(REVOKED).display(),
+                dir_option(own.as_deref())
             );
             for name in names {
                 eprintln!("wireup: a new certificate of {name}: wireup pki renew --name {name}");
@@ -198,11 +199,16 @@ pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     Ok(names)
 }
 
+/// Option for the directory of the authority, if the user names it.
+fn dir_option(own: Option<&Path>) -> String {
+    own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()))
+}
+
 /// Returns the next steps for the certificates of these nodes. `own` is the directory of the authority, if the user names it.
 pub(super) fn next_step(own: Option<&Path>, names: &[String], root: bool) -> String {
-    let dir = own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()));
     let push = format!(
-        "next, wireup pki{dir} push --hosts '{}'",
+        "next, wireup pki{} push --hosts '{}'",
+        dir_option(own),
         hosts::compress(names)
     );
     match root {
