@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -65,11 +65,11 @@ impl HostJobs {
         if !reached.is_empty() {
             let output = launch(&reached, agent.as_deref(), all_users)
                 .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+            let said = String::from_utf8_lossy(&output.stderr);
             if !output.status.success() {
-                // The launch has printed the reason.
-                let text = "the launch of wireup ps on the hosts failed";
-                return Err(RunFailure::system(text, output.status.to_string()));
+                return Err(reason(&said, output.status));
             }
+            eprint!("{said}");
             let output = String::from_utf8_lossy(&output.stdout);
             records = jobs(&reached, &output)
                 .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
@@ -130,10 +130,24 @@ fn launch(
     if all_users {
         command.arg("--all-users");
     }
-    command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
+    command.stdin(Stdio::null()).output()
+}
+
+/// The reason why the launch failed, which is its last line; those before are printed.
+fn reason(said: &str, status: ExitStatus) -> RunFailure {
+    let said = said.trim_end();
+    let (before, last) = match said.rsplit_once('\n') {
+        Some((before, last)) => (format!("{before}\n"), last),
+        None => (String::new(), said),
+    };
+    eprint!("{before}");
+    match last.strip_prefix("wireup: ") {
+        Some(reason) => RunFailure::request(reason.to_owned()),
+        None => {
+            let text = "the launch of wireup ps on the hosts failed";
+            RunFailure::system(text, format!("{status}; {last}"))
+        }
+    }
 }
 
 /// The records in the output of all hosts, each with its host.
