@@ -9,15 +9,21 @@ use wireup::cli::agent_commands::{Handed, parse};
 use wireup::failure::RunFailure;
 use wireup::plan::host_lookup;
 use wireup::report::status::spans;
+use wireup::sys::limits;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
 use wireup_agent::for_launch::{entry, node, task_manager};
 use wireup_agent::name_store;
 use wireup_agent::user::accounts;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
+use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::rendezvous::STORE_COMMAND;
 
 fn main() -> ExitCode {
+    if let Err(error) = limits::check_stack() {
+        eprintln!("wireup: {error}");
+        return ExitCode::from(EXIT_WIREUP);
+    }
     let result = match std::env::args_os().nth(1) {
         // Of an agent, which starts it; no word for people.
         Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),

@@ -17,6 +17,7 @@ use super::command_groups::GROUPS;
 use super::help_text::reflowed;
 use super::{print, tree};
 use crate::failure::RunFailure;
+use crate::sys::signals::ignore_file_size_signal;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,6 +41,7 @@ pub(super) struct ManArgs {
 
 /// Prints the page asked for, or writes them all.
 pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
+    ignore_file_size_signal();
     let mut top = tree().disable_help_subcommand(true);
     top.build();
     if let Some(dir) = &args.dir {

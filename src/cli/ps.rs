@@ -236,20 +236,23 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
 /// Running ranks of the ranks here, and those of spawned jobs; behind them all ranks, if some are on other hosts.
 fn ranks_of(job: &Job, size: &str) -> String {
     let first = job.first_ranks().count();
-    let spawned = match job.ranks.len() - first {
+    let spawned = job.ranks.len() - first;
+    let given = job.placement.as_ref().map(|_| {
+        let given = job.steps.iter().map(|step| job.ranks_of(step).count());
+        given.sum::<usize>()
+    });
+    rank_counts(&first.to_string(), given, spawned as u64, size)
+}
+
+/// Numbers of ranks: those alive, those `given` to this machine if the job is on several, those spawned, and all.
+fn rank_counts(alive: &str, given: Option<usize>, spawned: u64, size: &str) -> String {
+    let spawned = match spawned {
         0 => String::new(),
         spawned => format!("+{spawned}"),
     };
-    match &job.placement {
-        Some(_) => {
-            let given: usize = job
-                .steps
-                .iter()
-                .map(|step| job.ranks_of(step).count())
-                .sum();
-            format!("{first}/{given}{spawned} of {size}")
-        }
-        None => format!("{first}/{size}{spawned}"),
+    match given {
+        Some(given) => format!("{alive}/{given}{spawned} of {size}"),
+        None => format!("{alive}/{size}{spawned}"),
     }
 }
 

@@ -121,7 +121,7 @@ impl Controller {
                 let now = self.now();
                 let speaker = self.jobs.identity(rank).into();
                 self.counters.output(stream, bytes.len());
-                self.stall.take_output(rank, stream, &bytes, now);
+                self.stall.take_output(rank, &bytes, now);
                 self.set_label(rank);
                 self.streams.take(stream, speaker, &bytes, now)?;
                 self.regulate()?;

@@ -16,7 +16,6 @@ use crate::backend::inspection::{Inspected, InspectionError};
 use crate::report::process_names::listed;
 use crate::report::progress::NAMED;
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::record::Stream;
 use wireup_core::wording::counted;
 
 /// First line of Python's report of an exception.
@@ -149,18 +148,12 @@ pub(super) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Takes output of a rank.
-    pub(super) fn take_output(
-        &mut self,
-        rank: GlobalRank,
-        stream: Stream,
-        bytes: &[u8],
-        now: Duration,
-    ) {
+    /// Takes output of a rank, of either stream: standard error may be standard output, as with `2>&1` or `--pty`.
+    pub(super) fn take_output(&mut self, rank: GlobalRank, bytes: &[u8], now: Duration) {
         if self.traceback_reported || bytes.is_empty() {
             return;
         }
-        if stream == Stream::Stderr && memmem::find(bytes, TRACEBACK).is_some() {
+        if memmem::find(bytes, TRACEBACK).is_some() {
             self.traceback = Some((rank, now));
         } else if let Some((of, at)) = self.traceback
             && of == rank
@@ -448,13 +441,13 @@ mod tests {
         let (rank, other) = (GlobalRank(1), GlobalRank(0));
         let second = Duration::from_secs;
         let head = [TRACEBACK, b"\n"].concat();
-        watch.take_output(rank, Stream::Stdout, &head, second(1));
+        watch.take_output(rank, b"begins\n", second(1));
         assert_eq!(watch.next_deadline(), None);
-        watch.take_output(rank, Stream::Stderr, &head, second(1));
-        watch.take_output(rank, Stream::Stderr, b"ValueError: x\n", second(2));
-        watch.take_output(other, Stream::Stdout, b"on\n", second(9));
+        watch.take_output(rank, &head, second(1));
+        watch.take_output(rank, b"ValueError: x\n", second(2));
+        watch.take_output(other, b"on\n", second(9));
         assert_eq!(watch.next_deadline(), Some(second(11)));
-        watch.take_output(rank, Stream::Stdout, b"on\n", second(9));
+        watch.take_output(rank, b"on\n", second(9));
         assert_eq!(watch.next_deadline(), None);
     }
 }

@@ -138,6 +138,12 @@ fn faults_of_the_network_are_found_between_the_hosts_that_have_them() {
             let lines = said.lines().filter(|line| line.contains(shared));
             assert_eq!(lines.count(), count, "{options:?}: {said}");
         }
+        // Ranks that poll until the timeout are named by no line before.
+        let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2", "--timeout", "5"]);
+        let run = run.more([mpi.program("hang_recv")]).more(["1"]);
+        let said = run.run().expect(124).err();
+        let lines = said.lines().filter(|line| line.contains(shared));
+        assert_eq!(lines.count(), 1, "{said}");
         let run = cluster.run(0, ["--hosts", "node02,node03", "-n", "2"]);
         let said = run.more([mpi.program("hello")]).run().expect(0).err();
         assert!(!said.contains(shared), "{said}");

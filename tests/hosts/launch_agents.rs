@@ -61,6 +61,18 @@ fn a_launch_starts_agents_and_leaves_none_however_it_ends() {
 }
 
 #[test]
+fn missing_agent_message_names_launch_agents() {
+    let Some(cluster) = Cluster::builder(2).without_agents().start() else {
+        return;
+    };
+    let outcome = cluster.run(0, ["--hosts", "node02", "true"]).run();
+    outcome.expect(125).expect_one_line(&[
+        "no agent serves this machine",
+        "`wireup run --launch-agents ssh`",
+    ]);
+}
+
+#[test]
 fn default_of_ssh_starts_agents_where_hosts_need_them() {
     let Some(cluster) = Cluster::new(2) else {
         return;
@@ -78,18 +90,21 @@ fn default_of_ssh_starts_agents_where_hosts_need_them() {
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let shell = || {
-        for (hosts, expected, agents) in [
-            (&["--hosts", "node02"][..], "node02", true),
-            (&[], "node01", false),
-            (&["--hosts", "localhost"], "node01", false),
+        let default = "[run]\nlaunch-agents = \"ssh\"\n";
+        for (hosts, defaults, expected, agents) in [
+            (&["--hosts", "node02"][..], default, "node02", true),
+            (&[], default, "node01", false),
+            (&["--hosts", "localhost"], default, "node01", false),
+            (
+                &["--hosts", "node02", "--launch-agents", "ssh"],
+                "",
+                "node02",
+                true,
+            ),
         ] {
             let words = [hosts, &["-n", "1", "hostname"]].concat();
             let run = cluster.run(0, words).env("PATH", &path);
-            fs::write(
-                run.dir().join("wireup.toml"),
-                "[run]\nlaunch-agents = \"ssh\"\n",
-            )
-            .unwrap();
+            fs::write(run.dir().join("wireup.toml"), defaults).unwrap();
             let outcome = run.run().expect(0);
             assert_eq!(outcome.out().trim_end(), expected, "{outcome:?}");
             assert_eq!(fs::remove_file(&calls).is_ok(), agents, "{outcome:?}");

@@ -103,17 +103,27 @@ fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
     assert_ne!(outcome.code, 0, "{outcome:?}");
     assert_eq!(outcome.out(), "");
     outcome.expect_one_line(&["node02", "runuser -u USER", "--root-launches", "agent.toml"]);
-    // It runs as another user then.
+    // Jobs of all users are listed by a launch of root.
     let wireup = cluster.wireup().to_str().unwrap();
+    let ps = [wireup, "ps", "--all-users", "--hosts", "node01,node02"];
+    let outcome = cluster.command(0, ps).run().expect(125);
+    assert_eq!(outcome.out(), "");
+    outcome.expect_one_line(&["node02", "--root-launches", "agent.toml"]);
+    // Doctor runs as another user then: the one that called sudo, if any.
     let doctor = [wireup, "doctor", "--json", "--hosts", "node01,node02"];
-    let outcome = cluster.command(0, doctor).run();
-    assert!(
-        outcome.err().contains("checked as user id 65534"),
-        "{outcome:?}"
-    );
-    let report: serde_json::Value = serde_json::from_str(&outcome.out()).unwrap();
-    for host in report["hosts"].as_array().unwrap() {
-        assert_eq!(host["problem"], serde_json::Value::Null, "{outcome:?}");
+    let alice = ALICE.to_string();
+    for user in [65_534, ALICE] {
+        let mut run = cluster.command(0, doctor);
+        if user == ALICE {
+            run = run.env("SUDO_UID", &alice).env("SUDO_GID", &alice);
+        }
+        let outcome = run.run();
+        let words = format!("checked as user id {user}");
+        assert!(outcome.err().contains(&words), "{outcome:?}");
+        let report: serde_json::Value = serde_json::from_str(&outcome.out()).unwrap();
+        for host in report["hosts"].as_array().unwrap() {
+            assert_eq!(host["problem"], serde_json::Value::Null, "{outcome:?}");
+        }
     }
     // Accounts of the system belong to no user.
     let run = cluster.run(0, ["--hosts", "node01:1", "-n", "1", "id", "-u"]);
@@ -124,6 +134,17 @@ fn root_launches_where_it_is_and_elsewhere_if_that_is_allowed() {
     let allowed = Cluster::builder(2).options(&ROOTS_TOO).start().unwrap();
     let outcome = allowed.run(0, TWO).more(["id", "-u"]).run();
     assert_eq!(outcome.expect_quiet_success().sorted_lines(), ["0", "0"]);
+    allowed.kill_agent(1);
+    let ps = [
+        allowed.wireup().to_str().unwrap(),
+        "ps",
+        "--all-users",
+        "--hosts",
+        "node01,node02",
+    ];
+    let outcome = allowed.command(0, ps).run().expect(1);
+    outcome.expect_one_line(&["no jobs of host node02: "]);
+    assert!(outcome.out().starts_with("HOST "), "{outcome:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 /*
  * exitcode RANK HOW CODE: that rank (or `all`) ends with that code, or by that signal:
  *     finalized         after MPI_Finalize; the other ranks end with 0
- *     finalized-quick   the same, by _exit(2), which calls no exit handlers
+ *     finalized-_exit   the same, by _exit(2), which calls no exit handlers
+ *     finalized-quick   the same, by quick_exit(3), which calls those of at_quick_exit alone
  *     finalized-exec    the same, by executing a shell
  *     before-init       without MPI_Init, which the others call
  *     without-finalize  after MPI_Init and a barrier; the others wait to be killed
@@ -44,8 +45,10 @@ int main(int argc, char **argv)
         char last_words[32];
         MPI_Finalize();
         snprintf(last_words, sizeof last_words, "exit %d", chosen ? code : 0);
-        if (strcmp(how, "finalized-quick") == 0)
+        if (strcmp(how, "finalized-_exit") == 0)
             _exit(chosen ? code : 0);
+        if (strcmp(how, "finalized-quick") == 0)
+            quick_exit(chosen ? code : 0);
         if (strcmp(how, "finalized-exec") == 0)
             execl("/bin/sh", "sh", "-c", last_words, (char *)NULL);
         return chosen ? code : 0;

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -96,11 +97,29 @@ impl Detached {
     }
 }
 
+/// Head of a program for a machine that this one is not.
+fn foreign_elf() -> Vec<u8> {
+    let machine: u16 = if cfg!(target_arch = "aarch64") {
+        62
+    } else {
+        183
+    };
+    let mut head = vec![0; 64];
+    // ELF of 64 bits, little endian, version 1; an executable.
+    head[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    head[16..18].copy_from_slice(&2_u16.to_le_bytes());
+    head[18..20].copy_from_slice(&machine.to_le_bytes());
+    head[20] = 1;
+    head[52] = 64;
+    head
+}
+
 #[test]
 fn detach_reports_refusal_with_its_code() {
-    let refusals: [(&[&str], i32, &str); 4] = [
+    let refusals: [(&[&str], i32, &str); 5] = [
         (&["-n", "2", "./missing"], 127, "./missing"),
         (&["-n", "2", "/etc/passwd"], 126, "/etc/passwd"),
+        (&["-n", "2", "./foreign"], 126, "/foreign is a program for "),
         (&["--hosts", "localhost:1", "-n", "2", "true"], 125, "2"),
         (
             &["--hosts", "node99", "true"],
@@ -110,6 +129,9 @@ fn detach_reports_refusal_with_its_code() {
     ];
     for (words, code, reason) in refusals {
         let run = command(&["run", "--detach"]).more(words);
+        let foreign = run.dir().join("foreign");
+        fs::write(&foreign, foreign_elf()).unwrap();
+        fs::set_permissions(&foreign, PermissionsExt::from_mode(0o755)).unwrap();
         let outcome = run.clean_within(DEADLINE).run().expect(code);
         assert_eq!(outcome.out(), "", "{outcome:?}");
         outcome.expect_one_line(&[reason]);

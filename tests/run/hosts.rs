@@ -2,11 +2,12 @@
 //! is refused before anybody is contacted.
 
 use std::io::Read as _;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use crate::common::{Outcome, Run, mpi, skip};
+use crate::common::{Outcome, Run, mpi, skip, wireup};
 use crate::users::{Reachable, as_user};
 
 /// What `--dry-run` prints.
@@ -72,6 +73,12 @@ fn a_list_with_nothing_but_this_machine_needs_no_agent() {
     said(&["--hosts", own, "-n", "1"], &["0 of 1"]);
     let list = format!("{own}.:2,127.0.1.1:7");
     said(&["--hosts", &list], &many);
+    // The address of the default route; nothing is sent.
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    if socket.connect("192.0.2.1:9").is_ok() {
+        let address = socket.local_addr().unwrap().ip().to_string();
+        said(&["--hosts", &address, "-n", "1"], &["0 of 1"]);
+    }
     let more = ["--hosts", "localhost:2", "-n", "3", "true"];
     Run::new(more).run().expect(125).expect_one_line(&[
         "3 ranks do not fit in the 2 slots named for this machine",
@@ -173,6 +180,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
             &["--hostfile", "/nonexistent", "true"],
             "--hostfile /nonexistent: No such file",
         ),
+        (&["--hosts", "222", "true"], "--hosts: invalid host \"222\""),
         (
             &["--hosts", "a", "--hostfile", "b", "true"],
             "'--hosts <LIST>' cannot be used with '--hostfile <FILE>'",
@@ -204,6 +212,15 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
     ] {
         let outcome = Run::new(["--dry-run"].iter().chain(args)).run();
         outcome.expect(125).expect_one_line(&[words]);
+    }
+    for words in [
+        &["run", "--dry-run", "--hostfile", "hf", "true"][..],
+        &["ps", "--hostfile", "hf"],
+    ] {
+        let run = Run::command([wireup().as_os_str()]).more(words);
+        std::fs::write(run.dir().join("hf"), "222 slots=2\n").unwrap();
+        let line = run.run().expect(125);
+        line.expect_one_line(&["--hostfile hf: invalid host \"222\""]);
     }
 }
 

@@ -157,11 +157,20 @@ fn exit_code(mpi: &Mpi) {
     );
     run(2, "all", "0").expect_success();
     // MPICH 5 sends the finalize of PMI from an exit handler.
-    for how in ["finalized-quick", "finalized-exec"] {
-        let run = |who, code| mpi.run(3, &[], "exitcode", &[who, how, code]).run();
-        run("all", "0").expect_success();
-        let words = ["rank 1 (", "exited with code 3 after MPI_Finalize"];
-        expect_failure(run("1", "3"), 3, &words);
+    for how in ["finalized-_exit", "finalized-quick", "finalized-exec"] {
+        for (ranks, last, options) in [
+            (1, "0", &[][..]),
+            (3, "2", &[]),
+            (3, "2", &["--virtual-nodes", "2"]),
+        ] {
+            let run = |who, code| mpi.run(ranks, options, "exitcode", &[who, how, code]);
+            run("all", "0").run().expect_success();
+            let words = [
+                &*format!("rank {last} ("),
+                "exited with code 3 after MPI_Finalize",
+            ];
+            expect_failure(run(last, "3").run(), 3, &words);
+        }
     }
 }
 

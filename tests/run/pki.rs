@@ -94,6 +94,22 @@ fn certificates_are_made_shown_and_renewed() {
 }
 
 #[test]
+fn revoke_names_command_that_copies_list() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = &top.path().join("pki");
+    pki(dir, &["init"]).expect(0);
+    pki(dir, &["issue", "--name", "n[1-2]"]).expect(0);
+    let revoked = pki(dir, &["revoke", "--name", "n1"]).expect(0).err();
+    let command = format!("(wireup pki --dir {} push --hosts LIST)", dir.display());
+    assert!(revoked.contains(&command), "{revoked}");
+    let to = top.path().join("tls");
+    let push = ["push", "--hosts", "n2", "--to", to.to_str().unwrap()];
+    pki(dir, &push).expect(0);
+    let list = |path: &Path| fs::read(path.join("crl.pem")).unwrap();
+    assert_eq!(list(&to.join("n2")), list(dir));
+}
+
+#[test]
 fn what_cannot_be_made_is_refused_in_one_line() {
     let top = tempfile::tempdir().unwrap();
     let dir = &top.path().join("pki");

@@ -135,10 +135,15 @@ fn python_traceback_of_waiting_rank_is_explained() {
     // With Open MPI too rank 1 waits in MPI_Finalize for rank 0, which waits for a message of rank 1.
     let program =
         "from mpi4py import MPI; c = MPI.COMM_WORLD; 1 / (1 - c.rank); c.bcast(None, root=1)";
-    let launches = ["mpich5", "openmpi5"].into_iter().filter_map(|name| {
-        let with = mpi4py(&mpi(name)?)?;
+    let merged = &["sh", "-c", "exec \"$@\" 2>&1", "sh"][..];
+    let mpis = ["mpich4", "mpich5", "openmpi4", "openmpi5", "impi"];
+    let mpis = mpis.into_iter().filter_map(mpi);
+    let mut choices: Vec<(Mpi, &[&str])> = mpis.map(|mpi| (mpi, &[][..])).collect();
+    choices.extend(mpi("mpich5").map(|mpi| (mpi, merged)));
+    let launches = choices.iter().filter_map(|(mpi, wrapper)| {
+        let with = mpi4py(mpi)?;
         let words = [with.python.as_path(), Path::new("-c"), Path::new(program)];
-        let run = Run::ranks(2, [""; 0]).more(words);
+        let run = Run::ranks(2, *wrapper).more(words);
         let env = with.env.iter();
         Some(env.fold(run, |run, (name, value)| run.env(name, value)))
     });

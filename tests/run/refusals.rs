@@ -211,20 +211,23 @@ fn missing_null_device_is_named() {
 
 #[test]
 fn rank_without_directory_of_pmix_server_is_named() {
-    let Some(mpi) = mpi("openmpi4") else { return };
-    let script = "mount -t tmpfs t \"$PMIX_SYSTEM_TMPDIR\" && exec \"$0\"";
-    let words = ["--pmi", "pmix", "unshare", "--mount", "sh", "-c", script];
-    let run = Run::ranks(2, words).more([mpi.program("hello")]);
-    let Some(run) = separated(run, &["--mount"], ":") else {
-        return;
-    };
-    let outcome = run.run().expect(0);
-    let words = ["is in a mount namespace without /", "TMPDIR"];
-    let told = outcome.err();
-    let lines = told
-        .lines()
-        .filter(|line| words.iter().all(|word| line.contains(word)));
-    assert_eq!(lines.count(), 1, "{told}");
+    // Open MPI 5 crashes there.
+    for (name, code) in [("openmpi4", 0), ("openmpi5", 139)] {
+        let Some(mpi) = mpi(name) else { continue };
+        let script = "mount -t tmpfs t \"$PMIX_SYSTEM_TMPDIR\" && exec \"$0\"";
+        let words = ["--pmi", "pmix", "unshare", "--mount", "sh", "-c", script];
+        let run = Run::ranks(2, words).more([mpi.program("hello")]);
+        let Some(run) = separated(run, &["--mount"], ":") else {
+            return;
+        };
+        let outcome = run.run().expect(code);
+        let words = ["is in a mount namespace without /", "TMPDIR"];
+        let told = outcome.err();
+        let lines = told
+            .lines()
+            .filter(|line| words.iter().all(|word| line.contains(word)));
+        assert_eq!(lines.count(), 1, "{name}: {told}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -202,12 +203,37 @@ fn a_program_that_is_missing_fails_the_spawn_alone() {
 
 #[test]
 fn mpi_spawn_fails_when_children_end_without_mpi() {
-    for stage in stages() {
+    for (stage, nodes) in combinations(&stages(), &NODES) {
         let args = ["from=self", "bad=/bin/true", "quiet=1"];
-        let outcome = stage.run(2, NODES[1], "spawn", &args).run().expect(0);
+        let run = stage.run(2, nodes, "spawn", &args);
+        let outcome = run.deadline(Duration::from_secs(20)).run().expect(0);
         let why = "rank 0 cannot spawn: all processes of /bin/true ended without contacting PMI";
         assert!(outcome.err().contains(why), "{outcome:?}");
         expect_merged(&outcome, 2, 3);
+    }
+}
+
+#[test]
+fn spawn_timeout_ends_children_that_never_contact_pmi() {
+    let why = "rank 0 cannot spawn: no process contacted PMI or PMIx within the 1.5 s allowed";
+    for (stage, nodes) in combinations(&stages(), &NODES) {
+        let options = [&["--spawn-timeout", "1.5"], nodes].concat();
+        let args = ["from=self", "bad=./waits", "quiet=1", "linger=1"];
+        let run = stage.run(2, &options, "spawn", &args);
+        let waits = run.dir().join("waits");
+        fs::write(&waits, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+        fs::set_permissions(&waits, PermissionsExt::from_mode(0o755)).unwrap();
+        let running = run.start();
+        running.wait_for_many(Output::Stdout, "lingers rank=", 2);
+        eventually("no such child is left", || {
+            let processes = running.processes();
+            let is_left = processes.iter().any(|process| process.name == "sleep");
+            (!is_left).then_some(())
+        });
+        running.signal(Signal::TERM);
+        let outcome = running.finish().expect(143);
+        expect_merged(&outcome, 2, 3);
+        assert!(outcome.err().contains(why), "{outcome:?}");
     }
 }
 

@@ -12,7 +12,8 @@ use super::{
 use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
 use wireup::eprintln;
 use wireup::failure::RunFailure;
-use wireup_core::job::hosts;
+use wireup::sys::signals::ignore_file_size_signal;
+use wireup_core::job::{hosts, shortage};
 use wireup_core::wording::{counted, without_error_codes};
 
 /// Carries out the command.
@@ -20,6 +21,7 @@ use wireup_core::wording::{counted, without_error_codes};
 /// # Errors
 /// One line: the problem and the remedy.
 pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
+    ignore_file_size_signal();
     let own = args.dir;
     let dir = match &own {
         Some(dir) => dir.clone(),
@@ -64,10 +66,11 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             let names = expand(&name).map_err(refused)?;
             let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
-                "wireup: revoked {}; copy {} to every node, beside ca.pem: its agent refuses \
+                "wireup: revoked {}; copy {} to every node, beside ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
                  them from the next connection on, and ends those of theirs then or at once on SIGHUP",
                 counted(count, "certificate"),
-                dir.join(REVOKED).display()
+                dir.join(REVOKED).display(),
+                dir_option(own.as_deref())
             );
             for name in names {
                 eprintln!("wireup: a new certificate of {name}: wireup pki renew --name {name}");
@@ -169,7 +172,8 @@ struct NotAllRenewed {
 }
 
 fn refused(error: PkiError) -> RunFailure {
-    RunFailure::request(error)
+    let remedy = shortage::remedy(&error.to_string());
+    RunFailure::request(format!("{error}{remedy}"))
 }
 
 /// Prints the new certificate and its validity.
@@ -196,11 +200,16 @@ pub(super) fn expand(lists: &[String]) -> Result<Vec<String>, PkiError> {
     Ok(names)
 }
 
+/// Option for the directory of the authority, if the user names it.
+fn dir_option(own: Option<&Path>) -> String {
+    own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()))
+}
+
 /// Returns the next steps for the certificates of these nodes. `own` is the directory of the authority, if the user names it.
 pub(super) fn next_step(own: Option<&Path>, names: &[String], root: bool) -> String {
-    let dir = own.map_or_else(String::new, |dir| format!(" --dir {}", dir.display()));
     let push = format!(
-        "next, wireup pki{dir} push --hosts '{}'",
+        "next, wireup pki{} push --hosts '{}'",
+        dir_option(own),
         hosts::compress(names)
     );
     match root {

@@ -149,8 +149,7 @@ impl HostsListArgs {
         };
         let file = self.hostfile.as_deref();
         let hosts = listed(self.hosts, file, at_once, true, (own, |_: &str| false))?;
-        let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
-        checked.map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))?;
+        check_resolvable(&hosts, file)?;
         Ok(hosts)
     }
 }
@@ -316,8 +315,7 @@ impl HostsArgs {
         }
         spread.starter = allocation.and_then(|found| found.starter(&hosts));
         if spread.starter.is_none() {
-            let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
-            checked.map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))?;
+            check_resolvable(&hosts, file)?;
             let needs_agents = !are_looked_up
                 && !hosts.iter().all(HostSpec::is_here)
                 && !hosts.iter().any(HostSpec::has_own_address);
@@ -358,6 +356,20 @@ fn has_agent() -> bool {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     local_agent::try_find(None, user, runtime.as_deref()).is_some()
+}
+
+/// Refuses names of hosts that resolvers read as an address.
+///
+/// # Errors
+/// [`RunFailure`] with the option.
+fn check_resolvable(hosts: &[HostSpec], file: Option<&Path>) -> Result<(), RunFailure> {
+    let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
+    checked.map_err(|problem| {
+        RunFailure::request(match file {
+            Some(path) => format!("--hostfile {}: {problem}", path.display()),
+            None => format!("--hosts: {problem}"),
+        })
+    })
 }
 
 /// Agents that a command starts on these hosts.

@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::nodes::ask;
-use super::{table, user_name, width};
+use super::{rank_counts, table, user_name, width};
 use crate::cli::launcher_host::{SCRIPT, entry};
 use crate::cli::options::HostsListArgs;
 use crate::failure::RunFailure;
@@ -66,11 +66,11 @@ impl HostJobs {
         if !reached.is_empty() {
             let output = launch(&reached, agent.as_deref(), all_users)
                 .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+            let said = String::from_utf8_lossy(&output.stderr);
             if !output.status.success() {
-                // The launch has printed the reason.
-                let text = "the launch of wireup ps on the hosts failed";
-                return Err(RunFailure::system(text, output.status.to_string()));
+                return Err(reason(&said, output.status));
             }
+            eprint!("{said}");
             let output = String::from_utf8_lossy(&output.stdout);
             records = jobs(&reached, &output)
                 .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
@@ -131,10 +131,24 @@ fn launch(
     if all_users {
         command.arg("--all-users");
     }
-    command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
+    command.stdin(Stdio::null()).output()
+}
+
+/// The reason why the launch failed, which is its last line; those before are printed.
+fn reason(said: &str, status: ExitStatus) -> RunFailure {
+    let said = said.trim_end();
+    let (before, last) = match said.rsplit_once('\n') {
+        Some((before, last)) => (format!("{before}\n"), last),
+        None => (String::new(), said),
+    };
+    eprint!("{before}");
+    match last.strip_prefix("wireup: ") {
+        Some(reason) => RunFailure::request(reason.to_owned()),
+        None => {
+            let text = "the launch of wireup ps on the hosts failed";
+            RunFailure::system(text, format!("{status}; {last}"))
+        }
+    }
 }
 
 /// The records in the output of all hosts, each with its host.
@@ -183,10 +197,14 @@ fn job_table(records: &[Value], users: bool) -> String {
     let rows: Vec<Vec<String>> = records
         .iter()
         .map(|record| {
-            let spawned = match record["spawned_alive"].as_u64() {
-                None | Some(0) => String::new(),
-                Some(count) => format!("+{count}"),
-            };
+            let part = &record["part"];
+            // Without hosts it is not known which ranks are where.
+            let is_placed = part["hosts"].get(0).is_some();
+            let given = is_placed.then(|| {
+                let nodes = part["nodes"].as_array().into_iter().flatten();
+                let ranks = nodes.filter_map(|node| node["ranks"].as_array());
+                ranks.map(Vec::len).sum()
+            });
             let words = record["command"].as_array().into_iter().flatten();
             let command: Vec<OsString> = words.map(|word| known(word, "").into()).collect();
             let elapsed = record["elapsed"].as_f64().unwrap_or_default();
@@ -196,10 +214,11 @@ fn job_table(records: &[Value], users: bool) -> String {
                 known(&record["short"], "-"),
                 known(&record["pid"], "-"),
                 known(&record["state"], "?"),
-                format!(
-                    "{}/{}{spawned}",
-                    known(&record["ranks_alive"], "?"),
-                    known(&record["size"], "?")
+                rank_counts(
+                    &known(&record["ranks_alive"], "?"),
+                    given,
+                    record["spawned_alive"].as_u64().unwrap_or_default(),
+                    &known(&record["size"], "?"),
                 ),
                 known(&record["node_count"], "?"),
                 table::time(elapsed),

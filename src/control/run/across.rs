@@ -84,7 +84,6 @@ impl Controller {
     /// Names an address that several hosts have, as bridges of containers do: an MPI that uses it fails or waits. Once,
     /// and not for programs without MPI, or if the user has chosen the interface.
     pub(in crate::control) fn name_shared_address(&mut self) {
-        let networks = std::mem::take(&mut self.networks);
         let mut variables = self.plan.apps.iter().flat_map(|app| &app.env);
         let is_chosen = variables.any(|(name, _)| {
             let name = name.to_str();
@@ -93,15 +92,18 @@ impl Controller {
                 .any(|chosen| name == Some(*chosen))
         });
         let mut ranks = (0..self.jobs.size()).map(GlobalRank);
-        if is_chosen || networks.len() < 2 || !ranks.any(|rank| self.pmi_state(rank).contacted) {
+        if is_chosen || self.networks.len() < 2 || !ranks.any(|rank| self.pmi_state(rank).contacted)
+        {
             return;
         }
         let name = |node: NodeId| self.plan.node_names.get(node.index()).cloned();
-        let named = networks.into_iter();
-        let named = named.filter_map(|(node, network)| Some((name(node)?, network)));
+        let named = self.networks.iter();
+        let named = named.filter_map(|(node, network)| Some((name(*node)?, network.clone())));
         let Some(shared) = shared_address(&named.collect::<Vec<_>>()) else {
             return;
         };
+        // No other line about them comes.
+        self.networks.clear();
         let [first, second] = shared.hosts;
         self.warn(&format!(
             "{} of {} is an address of {first} and of {second}: ranks of an MPI that uses it do not reach each \

@@ -1,6 +1,7 @@
 //! Limits: too few ranks, too many, and a system that has no descriptors or processes left.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -134,6 +135,18 @@ fn small_stack_or_file_limit_is_one_line() {
         let words: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
         let outcome = limited("-f 0", &words).expect(125);
         outcome.expect_one_line(&[failed, "ulimit -f"]);
+    }
+    let agent = wireup().with_file_name("wireup-agent");
+    let by_itself = |limit: &str, program: &Path, words: &[&str]| {
+        let script = format!("ulimit {limit}; exec \"$@\"");
+        let run = Run::command(["sh", "-c", &script, "sh"]).more([program]);
+        run.more(words).run().expect(125)
+    };
+    let outcome = by_itself("-s 64", &agent, &["--version"]);
+    outcome.expect_one_line(&["stack limit of 64 KiB"]);
+    for words in [&["pki", "--dir", "d", "init"][..], &["man", "--dir", "d"]] {
+        let outcome = by_itself("-f 0", &wireup(), words);
+        outcome.expect_one_line(&["File too large", "ulimit -f"]);
     }
 }
 
