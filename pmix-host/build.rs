@@ -8,7 +8,10 @@ fn main() {
         // Functions of the C library that libpmix finds here instead: src/peers.rs has accept, src/acks.rs read and epoll_wait,
         // src/links.rs opendir and unlink.
         let linker = std::env::var("RUSTC_LINKER").unwrap_or_default();
-        let is_zig = linker.rsplit('/').next().is_some_and(|name| name.starts_with("zig"));
+        let is_zig = linker
+            .rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("zig"));
         if is_zig {
             // zig's linker takes no names. A release has few other symbols: it is one unit.
             println!("cargo:rustc-link-arg-bins=-rdynamic");

@@ -138,11 +138,11 @@ fn an_allocation_is_used_without_options() {
     assert_eq!(out.matches("0 node01").count(), 4, "{out}");
     assert_eq!(out.matches("2 node03").count(), 1, "{out}");
     assert_eq!(out.lines().count(), 10, "{out}");
-    // A step with all CPUs of the only node needs no agent.
+    // On its only node the launch needs no agent.
     let children = "ps -o comm= --ppid $(ps -o ppid= $$)";
     fs::write(
         &script,
-        format!("#!/bin/sh\nsrun -n 1 -c 2 {run} -n 1 sh -c '{children}'\n"),
+        format!("#!/bin/sh\n{run} -n 1 sh -c '{children}'\n"),
     )
     .unwrap();
     let out = batch("-N 1 -n 2");
@@ -158,7 +158,7 @@ fn batch_signals_reach_ranks_once() {
 }
 
 #[test]
-fn batch_signals_reach_ranks_of_single_node_script() {
+fn batch_signals_of_single_node_script_reach_ranks() {
     let Some(slurm) = Slurm::new(1) else {
         return;
     };
@@ -171,7 +171,7 @@ fn batch_signals_reach_ranks_of_single_node_script() {
     printed("up");
     let id = slurm.job("single");
     for (name, number) in [("USR1", 10), ("USR2", 12)] {
-        slurm.ask(&["scancel", &format!("--signal={name}"), &id]);
+        slurm.ask(&["scancel", "--batch", &format!("--signal={name}"), &id]);
         printed(&format!("node01 got {number}"));
     }
     slurm.ask(&["scancel", &id]);

@@ -108,15 +108,14 @@ pub(super) fn find(
     }))
 }
 
-/// Whether this process is of a step on that node, the only one of the job, with all its CPUs: a step may have fewer.
-/// Rule: `scancel --signal` reaches steps; a job's script is none, and numbers from `SLURM_MAX_NORMAL_STEP_ID` on are of
-/// no step that it reaches. Source: scancel(1), slurm/slurm.h.
+/// Whether Slurm has started this process on that node, the only one of the job, with all its CPUs: a step may have
+/// fewer.
 fn is_here(variable: impl Fn(&str) -> Option<String>, node: &str) -> bool {
-    const MAX_NORMAL_STEP_ID: u32 = 0xffff_fff0;
-    let step = variable("SLURM_STEP_ID").and_then(|text| text.parse::<u32>().ok());
-    step.is_some_and(|id| id < MAX_NORMAL_STEP_ID)
-        && variable("SLURM_CPUS_ON_NODE") == variable("SLURM_JOB_CPUS_PER_NODE")
-        && variable("SLURMD_NODENAME").is_some_and(|name| name == node)
+    let whole = match variable("SLURM_STEP_ID") {
+        Some(_) => variable("SLURM_CPUS_ON_NODE") == variable("SLURM_JOB_CPUS_PER_NODE"),
+        None => true,
+    };
+    whole && variable("SLURMD_NODENAME").is_some_and(|name| name == node)
 }
 
 /// The number of ranks for each node. In a step, the variable of tasks is the step's, whose nodes may be others: there
@@ -194,31 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn step_with_only_node_needs_no_agent() {
-        let job = [
+    fn one_node_on_which_the_launch_runs_needs_no_agent() {
+        let batch = [
             ("SLURM_JOB_NODELIST", "n1"),
             ("SLURM_TASKS_PER_NODE", "3"),
             ("SLURM_JOB_CPUS_PER_NODE", "6"),
             ("SLURMD_NODENAME", "n1"),
         ];
-        // Slurm's signals do not reach a script, nor what runs in an interactive step.
-        assert!(found(&job).unwrap().unwrap().starter.is_some());
-        for (id, cpus, is_alone) in [
-            ("0", "6", true),
-            ("0", "2", false),
-            ("4294967290", "6", false),
-        ] {
-            let step = [
-                ("SLURM_STEP_ID", id),
-                ("SLURM_STEP_NUM_TASKS", "1"),
-                ("SLURM_CPUS_ON_NODE", cpus),
-            ];
-            let all = found(&[&job[..], &step].concat()).unwrap().unwrap();
-            assert_eq!(all.starter.is_none(), is_alone, "{all:?}");
-            let name = if is_alone { "localhost" } else { "n1" };
-            let hosts = format!("{name}:6").parse().unwrap();
-            assert_eq!(all.hosts().unwrap(), hosts);
-        }
+        let all = found(&batch).unwrap().unwrap();
+        assert_eq!(all.hosts().unwrap(), "localhost:3".parse().unwrap());
+        assert!(all.starter.is_none());
+        let step = [
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "1"),
+            ("SLURM_CPUS_ON_NODE", "2"),
+        ];
+        let all = found(&[&batch[..], &step].concat()).unwrap().unwrap();
+        assert!(all.starter.is_some(), "{all:?}");
     }
 
     #[test]
