@@ -297,11 +297,11 @@ impl NodeCore {
             self.modex(ModexInput::RankGone { proc });
         }
         let failed = was_active || end != RankEnd::Code(0);
-        if died || failed && self.cx.terms.survives {
-            if let Some(event) = self.cx.death(process, end) {
-                self.cx.raise(Arc::new(event));
-                self.settle();
-            }
+        if (died || failed && self.cx.terms.survives)
+            && let Some(event) = self.cx.death(process, end)
+        {
+            self.cx.raise(Arc::new(event));
+            self.settle();
         }
         if died {
             self.groups.raise_death(process, &mut self.cx);

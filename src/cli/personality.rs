@@ -392,7 +392,7 @@ impl Line {
         };
         let piece = self.pieces.iter().rfind(is_its);
         ForeignError::Instead {
-            option: piece.map_or(file.clone(), |piece| piece.written.clone()),
+            option: piece.map_or_else(|| file.clone(), |piece| piece.written.clone()),
             advice,
         }
     }

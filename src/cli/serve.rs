@@ -145,10 +145,9 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
             false => &mut others,
         };
         target.push(word);
-        match meaning {
-            Word::Option { takes_next: true } => target.extend(words.next()),
-            // There is no program: options may follow a stray word.
-            _ => {}
+        // There is no program: options may follow a stray word.
+        if let Word::Option { takes_next: true } = meaning {
+            target.extend(words.next());
         }
     }
     sorted.push("--".into());
