@@ -127,7 +127,7 @@ fn tree() -> Command {
         .about("Launch unmodified MPI programs, without SSH")
         .after_help(EXAMPLES)
         .subcommand(impi::described());
-    let template = command_groups::template(&tree);
+    let template = command_groups::template(&tree, help_text::width());
     tree.help_template(template)
 }
 
@@ -194,12 +194,11 @@ fn rendezvous_process() -> Result<u8, RunFailure> {
 }
 
 fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
-    let first = args.get(1).cloned();
     let mut matches = match help_text::reflowed(tree()).try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => {
             return answer(&error, || {
-                usage_errors::of_commands(&error, first.as_deref())
+                usage_errors::of_commands(&error, args.get(1..).unwrap_or_default())
             });
         }
     };

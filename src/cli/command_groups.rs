@@ -2,6 +2,8 @@
 
 use clap::Command;
 
+use super::help_text;
+
 /// Headings, and the commands below each.
 pub(super) const GROUPS: &[(&str, &[&str])] = &[
     ("Run", &["run", "attach", "wait", "kill", "config"]),
@@ -22,8 +24,8 @@ pub(super) const GROUPS: &[(&str, &[&str])] = &[
 /// The columns of a command's name.
 const NAME_WIDTH: usize = 13;
 
-/// The template of the help of `wireup`.
-pub(super) fn template(tree: &Command) -> String {
+/// The template of the help of `wireup`, for a terminal of this many columns.
+pub(super) fn template(tree: &Command, width: usize) -> String {
     let mut text = "{about}\n\n{usage-heading} {usage}\n".to_owned();
     for (heading, names) in GROUPS {
         text += &format!("\n{heading}:\n");
@@ -33,7 +35,8 @@ pub(super) fn template(tree: &Command) -> String {
             text += &format!("  {name:NAME_WIDTH$}  {about}\n");
         }
     }
-    text + "\nOptions:\n{options}{after-help}"
+    text += "\nOptions:\n{options}{after-help}";
+    help_text::fill(&text, width)
 }
 
 #[cfg(test)]
@@ -57,8 +60,22 @@ mod tests {
         grouped.sort_unstable();
         known.sort_unstable();
         assert_eq!(grouped, known);
-        for line in template(&tree).lines() {
+        for line in template(&tree, 100).lines() {
             assert!(line.len() <= 80, "{line}");
         }
+    }
+
+    #[test]
+    fn command_groups_fit_narrow_terminal() {
+        let text = template(&tree(), 60);
+        for line in text.lines() {
+            assert!(line.len() <= 60, "{line}");
+        }
+        let further = format!("\n{:1$}", "", NAME_WIDTH + 4);
+        assert!(text.contains(&further), "{text}");
+        assert!(
+            text.ends_with("\nOptions:\n{options}{after-help}"),
+            "{text}"
+        );
     }
 }

@@ -524,7 +524,7 @@ fn apply(
             result.tags.push(tag);
             return Ok(());
         }
-        Meaning::Parts(read, instead) => {
+        Meaning::Parts(read, instead, _) => {
             let Some(output) = values.first().and_then(|value| read(value)) else {
                 return Err(refusal(instead, word, values));
             };
@@ -537,7 +537,7 @@ fn apply(
             }
             output.words
         }
-        Meaning::Computed(compute, instead) => {
+        Meaning::Computed(compute, instead, _) => {
             let value = values.first().map_or(Some(""), |value| value.to_str());
             match value.and_then(compute) {
                 Some(words) => words,

@@ -13,8 +13,12 @@ const WIDTH_MAX: usize = 100;
 
 /// The command and those below it, with their texts filled.
 pub(super) fn reflowed(command: Command) -> Command {
-    let width = ps::width().map_or(WIDTH_MAX, |columns| columns.min(WIDTH_MAX));
-    reflowed_to(command, width)
+    reflowed_to(command, width())
+}
+
+/// Columns of a help page.
+pub(super) fn width() -> usize {
+    ps::width().map_or(WIDTH_MAX, |columns| columns.min(WIDTH_MAX))
 }
 
 fn reflowed_to(mut command: Command, width: usize) -> Command {
@@ -95,7 +99,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// The text with lines of at most this many columns, except for its examples and longer words.
-fn fill(source: &str, width: usize) -> String {
+pub(super) fn fill(source: &str, width: usize) -> String {
     let mut text = String::with_capacity(source.len() + 64);
     let mut block: Option<Block> = None;
     let mut is_verbatim = false;

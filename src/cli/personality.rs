@@ -28,12 +28,14 @@ use clap::{Args, Parser as _, ValueHint};
 use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
 use super::foreign_options::table::Meaning::Show;
-use super::foreign_options::table::{Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit};
+use super::foreign_options::table::{
+    Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit, with_dashes,
+};
 use super::foreign_options::{ForeignError, Piece, Translated, of_environment, translate};
 use super::line::{Own, Word};
 use super::run::{self, RunArgs};
 use super::usage_errors::{lacks_program, one_line, reason};
-use super::{prte, singleton};
+use super::{help_text, prte, singleton};
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::plan::environment::PERSONALITY;
@@ -108,6 +110,8 @@ fn reworded_for(names: &str, mut text: String) -> String {
     if launcher == Personality::Srun.name() {
         // To Slurm the long name means that jobs share nodes.
         text = text.replace("use --oversubscribe", "use -O");
+        // To Slurm -x names nodes.
+        text = text.replace(" -x ", " --export=ALL,");
     }
     text.replace("wireup run ", &format!("{launcher} "))
 }
@@ -116,7 +120,7 @@ fn reworded_for(names: &str, mut text: String) -> String {
 const PAGES: &[Habit] = &[
     habit(&["h", "help"], 0, Show(Page::Help)),
     habit(&["usage"], 0, Show(Page::Usage)),
-    habit(&["V", "version", "info"], 0, Show(Page::Version)),
+    habit(&["V", "version"], 0, Show(Page::Version)),
 ];
 
 /// A line of `wireup run`, and what is done in front of it.
@@ -207,7 +211,7 @@ impl Personality {
             }
             if let Some(option) = one.unknown {
                 let near = dialect.near(&option);
-                let near = near.map(|name| format!("; did you mean: --{name}"));
+                let near = near.map(|name| format!("; did you mean: {}", with_dashes(name)));
                 return Err(ForeignError::Unknown {
                     option,
                     launcher: self.name(),
@@ -318,7 +322,7 @@ impl Personality {
         if self == Self::Prte {
             let first = words.first();
             if first.is_some_and(|word| word == "--version" || word == "-V") {
-                return super::print(self.page(Page::Version).as_bytes());
+                return super::print(self.version().as_bytes());
             }
             return prte::execute(&words);
         }
@@ -332,7 +336,7 @@ impl Personality {
             .translated(words, variable)
             .map_err(RunFailure::request)?;
         if let Some(page) = line.page {
-            return super::print(self.page(page).as_bytes());
+            return super::print(self.page(page, help_text::width()).as_bytes());
         }
         let args = line.checked(self.name()).map_err(RunFailure::request)?;
         line.check_wraps()?;

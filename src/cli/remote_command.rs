@@ -10,7 +10,12 @@ use std::process::Command;
 use clap::Args;
 
 use super::launchers::{ADDRESSES, AGENTS};
+use super::line::Own;
+use super::run::{self, RunArgs};
+use super::usage_errors::lacks_program;
 use crate::failure::RunFailure;
+
+const EXEC_USAGE: &str = "wireup exec --hosts LIST [OPTION]... COMMAND [ARG]...";
 
 const EXEC_EXAMPLES: &str = "\
 Examples:
@@ -26,7 +31,7 @@ const WITH_VALUE: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
 
 /// Arguments of `wireup exec`.
 #[derive(Debug, Args)]
-#[command(override_usage = "wireup exec --hosts LIST [OPTION]... COMMAND [ARG]...")]
+#[command(override_usage = EXEC_USAGE)]
 #[command(after_help = EXEC_EXAMPLES)]
 pub(super) struct ExecArgs {
     /// Options of `wireup run` for hosts (--hosts, --hostfile, --timeout), the command and its arguments
@@ -49,7 +54,12 @@ pub(super) struct RshArgs {
 /// Runs a command on each host.
 pub(super) fn exec(args: ExecArgs) -> RunFailure {
     let first = ["--pmi", "none", "--ppn", "1", "--label"].map(OsString::from);
-    become_run(first.into_iter().chain(args.words))
+    let words: Vec<OsString> = first.into_iter().chain(args.words).collect();
+    let parsed = run::parse(Own::of::<RunArgs>(), words.clone());
+    if parsed.is_err_and(|error| lacks_program(&error)) {
+        return RunFailure::request(format!("COMMAND is missing; write: {EXEC_USAGE}"));
+    }
+    become_run(words.into_iter())
 }
 
 /// Runs a command line of the shell on a host.

@@ -1,5 +1,6 @@
 //! Errors in command lines, in one line: the error and the correction.
 
+use std::env;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 
@@ -9,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::cli::line::Own;
 use crate::cli::run::RunArgs;
 use crate::cli::tree;
-use crate::inspect::program::is_assignment;
+use crate::inspect::program::{Program, ProgramError, is_assignment, run_line};
 use crate::report::command_line::quoted;
 
 /// Clap's own words, without its usage text; what is missing, with the line that has it.
@@ -142,10 +143,14 @@ fn is_guess(error: &clap::Error) -> bool {
     }
 }
 
-/// Whether a word may be a misspelled or incomplete name.
+/// Whether a word may be a misspelled or incomplete name. Several letters may be wrong behind a first one that is right.
 pub(super) fn is_near(word: &str, name: &str) -> bool {
     let wrong = strsim::osa_distance(word, name);
-    wrong <= (word.len() / 3).max(1) || word.len() >= 3 && name.starts_with(word)
+    let wrong_max = match word.chars().next() == name.chars().next() {
+        true => (word.len() / 3).max(1),
+        false => 1,
+    };
+    wrong <= wrong_max || word.len() >= 3 && name.starts_with(word)
 }
 
 /// Words for `wireup run`, whose programs are positional and whose files may have set anything.
@@ -212,8 +217,8 @@ const SYNONYMS: &[(&[&str], &str)] = &[
 ];
 
 /// Words for a line whose first word is no command: most often `run` was forgotten.
-pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String {
-    let Some(first) = first else {
+pub(super) fn of_commands(error: &clap::Error, words: &[OsString]) -> String {
+    let Some(first) = words.first().map(OsString::as_os_str) else {
         return one_line(error);
     };
     let word = first.to_string_lossy();
@@ -245,9 +250,12 @@ pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String 
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand if is_assignment(first) => format!(
-            "{word:?} is no command of wireup; to run a program with this variable: wireup run -x {} PROGRAM",
-            quoted(first)
+            "{word:?} is no command of wireup; to run a program with this variable: {}",
+            run_line(words, None)
         ),
+        ErrorKind::InvalidSubcommand if let Some(advice) = of_source(first) => {
+            format!("{word:?} is no command of wireup; to run this source: {advice}")
+        }
         ErrorKind::InvalidSubcommand if !suggested && first != "help" => format!(
             "{word:?} is no command of wireup; to run a program: wireup run {}",
             quoted(first)
@@ -265,5 +273,39 @@ pub(super) fn of_commands(error: &clap::Error, first: Option<&OsStr>) -> String 
             )
         }
         _ => one_line(error),
+    }
+}
+
+/// The advice for a source that the system cannot execute.
+fn of_source(name: &OsStr) -> Option<String> {
+    let cwd = env::current_dir().ok()?;
+    let path = env::var_os("PATH");
+    match Program::find(name, path.as_deref(), &cwd) {
+        Err(ProgramError::Source { name, way, .. }) => Some(way.advice(&name, None).to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_name_begins_alike_or_has_one_wrong_letter() {
+        for (word, name) in [
+            ("lable", "label"),
+            ("abel", "label"),
+            ("oversubscirb", "oversubscribe"),
+            ("over", "oversubscribe"),
+        ] {
+            assert!(is_near(word, name), "{word} {name}");
+        }
+        for (word, name) in [
+            ("tres-bind", "mem-bind"),
+            ("ov", "oversubscribe"),
+            ("", "np"),
+        ] {
+            assert!(!is_near(word, name), "{word} {name}");
+        }
     }
 }

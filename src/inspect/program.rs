@@ -23,7 +23,7 @@ mod source;
 
 pub use error::ProgramError;
 use error::{ExecRefusal, not_found};
-pub use source::{SourceUse, is_assignment};
+pub use source::{SourceUse, is_assignment, run_line};
 
 /// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -123,7 +123,10 @@ impl Program {
     ) -> Result<Self, ProgramError> {
         if name.as_bytes().contains(&b'/') {
             let found = Self::find(name, path, cwd);
-            let absent = matches!(found, Err(ProgramError::NotFound { .. }));
+            let absent = matches!(
+                found,
+                Err(ProgramError::NotFound { .. } | ProgramError::Assignment { .. })
+            );
             if !absent || name.as_bytes().starts_with(b"/") {
                 return found;
             }

@@ -160,7 +160,7 @@ pub(super) fn app_plan(
     let program = program.map_err(|error| RunFailure::Program {
         code: error.exit_code(),
         error: AppError::Program(
-            error.with_ranks(app.count),
+            error.with_app(&app.argv, app.count),
             remedy(app.preload.program || app.preload.stage),
         )
         .into(),

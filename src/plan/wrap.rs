@@ -49,7 +49,7 @@ pub enum WrapError {
     Program(#[from] ProgramError),
     /// A rank that runs something else, or none at all.
     #[error(
-        "--wrap-ranks {set}: rank {rank} does not run this program, whose ranks are {first} to {last}"
+        "--wrap-ranks {set}: rank {rank} does not run this program, whose {}", write_ranks(*first, *last)
     )]
     Rank {
         /// The ranks asked for.
@@ -58,6 +58,13 @@ pub enum WrapError {
         first: u32,
         last: u32,
     },
+}
+
+fn write_ranks(first: u32, last: u32) -> String {
+    match first == last {
+        true => format!("only rank is {first}"),
+        false => format!("ranks are {first} to {last}"),
+    }
 }
 
 impl WrapError {

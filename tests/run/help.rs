@@ -126,6 +126,7 @@ fn a_page_is_shown_on_a_terminal_by_man_or_else_its_help_by_the_pager() {
 fn help_of_one_topic_has_its_options_alone() {
     for words in [
         &["run", "--help", "binding"][..],
+        &["run", "--help=binding"],
         &["help", "run", "binding"],
     ] {
         let text = wireup(words.iter().copied()).expect_quiet_success().out();
@@ -349,11 +350,15 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
     for (line, needed) in [
         (
             "run FOO=1 ./app",
-            "to set a variable of the ranks: wireup run -x FOO=1 PROGRAM",
+            "program \"FOO=1\" not found; to set a variable of the ranks: wireup run -x FOO=1 ./app; ",
+        ),
+        (
+            "run -n 2 FOO=1 BAR=2",
+            "wireup run -n 2 -x FOO=1 -x BAR=2 PROGRAM; ",
         ),
         (
             "FOO=1 ./app",
-            "to run a program with this variable: wireup run -x FOO=1 PROGRAM",
+            "to run a program with this variable: wireup run -x FOO=1 ./app",
         ),
         ("run --hosts n01 n02 ./app", "did you mean: --hosts n01,n02"),
         (
@@ -366,11 +371,8 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
         ),
     ] {
         let outcome = wireup(line.split(' '));
-        let code = if line.starts_with("run FOO") {
-            127
-        } else {
-            125
-        };
+        let is_program = line.starts_with("run") && line.contains("FOO");
+        let code = if is_program { 127 } else { 125 };
         let outcome = outcome.expect(code);
         outcome.expect_one_line(&[needed]);
         assert_eq!(outcome.err().lines().count(), 1, "{outcome:?}");
@@ -389,6 +391,10 @@ fn a_missing_argument_is_named_with_the_line() {
         ("report", "STREAM is missing; write: wireup report STREAM"),
         (
             "exec",
+            "COMMAND is missing; write: wireup exec --hosts LIST [OPTION]... COMMAND",
+        ),
+        (
+            "exec --hosts a",
             "COMMAND is missing; write: wireup exec --hosts LIST [OPTION]... COMMAND",
         ),
         ("rsh", "HOST is missing; write: wireup rsh HOST COMMAND"),
@@ -412,6 +418,24 @@ fn a_missing_argument_is_named_with_the_line() {
         ("run --wrap-ranks 0 true", "--wrap COMMAND is missing"),
     ] {
         expect_refusal(wireup(line.split(' ')), &[needed]);
+    }
+}
+
+#[test]
+fn source_in_place_of_command_gets_its_line() {
+    for (word, needed) in [
+        (
+            "hello.c",
+            "\"hello.c\" is no command of wireup; to run this source: mpicc hello.c -o hello && wireup run ./hello",
+        ),
+        (
+            "./p.py",
+            "\"./p.py\" is no command of wireup; to run this source: wireup run python3 ./p.py",
+        ),
+    ] {
+        let run = Run::command([WIREUP, word]);
+        fs::write(run.dir().join(word), "x = 1\n").unwrap();
+        expect_refusal(run.run(), &[needed]);
     }
 }
 
@@ -459,6 +483,20 @@ fn sources_are_refused_with_what_compiles_or_runs_them() {
             "a.cpp",
             126,
             "write: mpicxx a.cpp -o a && wireup run ./a",
+        ),
+        (
+            "a.cu",
+            0o755,
+            "-n 2 ./a.cu",
+            126,
+            "write: nvcc -ccbin mpicxx ./a.cu -o a && wireup run -n 2 ./a",
+        ),
+        (
+            "p.rb",
+            0o644,
+            "-n 2 p.rb",
+            126,
+            "write: wireup run -n 2 ruby p.rb",
         ),
         ("p.py", 0o644, "other.py", 127, "not found"),
     ] {

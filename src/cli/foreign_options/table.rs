@@ -12,6 +12,16 @@ pub(in crate::cli) struct Habit {
     pub(in crate::cli) meaning: Meaning,
 }
 
+/// Writes a name of a [`Habit`] with its dashes.
+pub(in crate::cli) fn with_dashes(name: &str) -> String {
+    let dashes = match name.len() {
+        _ if name.starts_with('-') => "",
+        1 => "-",
+        _ => "--",
+    };
+    format!("{dashes}{name}")
+}
+
 /// Words of ours for a value of another launcher, if there are any.
 pub(in crate::cli) type Translation = std::option::Option<Vec<OsString>>;
 
@@ -86,10 +96,16 @@ pub(in crate::cli) enum Meaning {
     Everywhere(&'static [&'static str]),
     /// A part of the label of output lines.
     Label(Tag),
-    /// All that the value names; an unknown value is refused with the advice.
-    Parts(fn(&OsStr) -> std::option::Option<ValueParts>, &'static str),
-    /// The words of ours are computed from its value, which is empty if it has none; where there are none it is refused with the advice.
-    Computed(fn(&str) -> Translation, &'static str),
+    /// All that the value names; an unknown value is refused with the first text, the advice. The help has the second one
+    /// for the translation, in which `{1}` is the value.
+    Parts(
+        fn(&OsStr) -> std::option::Option<ValueParts>,
+        &'static str,
+        &'static str,
+    ),
+    /// The words of ours are computed from its value, which is empty if it has none; where there are none it is refused.
+    /// The texts are those of `Parts`.
+    Computed(fn(&str) -> Translation, &'static str, &'static str),
     /// `NAME VALUE` of a variable for this program.
     Variable,
     /// `NAME VALUE` of a variable for every program.

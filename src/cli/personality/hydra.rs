@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStringExt as _;
 use super::values;
 use super::{NO_AGENTS, NO_COUNTERPART};
 use crate::cli::foreign_options::table::Meaning::{
-    Computed, Everywhere, Instead, Nothing, Option as Same, Redirect, Variable, VariableEverywhere,
-    Words,
+    Computed, Everywhere, Instead, Nothing, Option as Same, Redirect, Show, Variable,
+    VariableEverywhere, Words,
 };
-use crate::cli::foreign_options::table::{Habit, LauncherSetting, Stream, habit, setting};
+use crate::cli::foreign_options::table::{Habit, LauncherSetting, Page, Stream, habit, setting};
 
 const TOOL: &str = "write --wrap with the command of the tool in front of the program, and --wrap-ranks with the ranks";
 const OWN_TOPOLOGY: &str = "wireup reads the topology with hwloc where an option needs it";
@@ -45,6 +45,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::binding,
             "write -bind-to none, hwthread, core, l2, l3, numa, socket or user:LIST",
+            "--bind-to; socket is package, and user:LIST is cpu-list:LIST",
         ),
     ),
     habit(
@@ -53,6 +54,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::binding,
             "write --bind-to none, hwthread, core, l2, l3, numa, socket or cpu-list:LIST",
+            "--bind-to; socket is package",
         ),
     ),
     habit(
@@ -61,6 +63,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::mapping,
             "write -map-by slot, node, hwthread, core, l2, l3, numa or socket",
+            "--map-by; socket is package",
         ),
     ),
     habit(
@@ -69,12 +72,17 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::memory,
             "write --mem-bind none, local, prefer or interleave",
+            "--mem-bind; firsttouch is local, and nexttouch is prefer",
         ),
     ),
     habit(
         &["gpus-per-proc"],
         1,
-        Computed(values::gpus, "write -gpus-per-proc with a number"),
+        Computed(
+            values::gpus,
+            "write -gpus-per-proc with a number",
+            "--gpus-per-rank {1}",
+        ),
     ),
     habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
     habit(&["l", "prepend-rank"], 0, Words(&["--label"])),
@@ -84,6 +92,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             label,
             "write %r for the rank, %g for the process group, %p for the number of the host, %h for the host, %t for seconds",
+            "--label-pattern, in which %p is %n",
         ),
     ),
     habit(&["prepend-timestamp"], 0, Words(&["--timestamps"])),
@@ -180,6 +189,7 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["silent-abort"], 0, Nothing("one line reports an abort")),
     habit(&["nameserver"], 1, Nothing(OWN_NAMES)),
     habit(&["profile"], 0, Words(&["--timing"])),
+    habit(&["info"], 0, Show(Page::Version)),
     habit(&["soft", "arch", "file"], 1, Instead(NO_COUNTERPART)),
 ];
 

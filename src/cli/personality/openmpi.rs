@@ -37,6 +37,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::per_resource,
             "write --ppr K:node, K:core, K:l2, K:l3, K:numa or K:socket",
+            "--map-by ppr:{1}, or --ppn if the unit is node",
         ),
     ),
     habit(&["pernode"], 0, Words(&["--ppn", "1"])),
@@ -49,6 +50,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::mapping,
             "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
+            "--map-by; ppr:K:node is --ppn K, and PE=K is --cpus-per-rank K",
         ),
     ),
     habit(
@@ -57,6 +59,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::ranking,
             "ranks are numbered as they are laid out, see --map-by slot and node; leave it out",
+            "nothing for slot and fill, the order of ranks in wireup",
         ),
     ),
     habit(
@@ -65,6 +68,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::binding,
             "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
+            "--bind-to; socket is package",
         ),
     ),
     habit(&["bind-to-none"], 0, Words(&["--bind-to", "none"])),
@@ -149,7 +153,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["gpus-per-proc"],
         1,
-        Computed(values::gpus, "write -gpus-per-proc with a number"),
+        Computed(
+            values::gpus,
+            "write -gpus-per-proc with a number",
+            "--gpus-per-rank {1}",
+        ),
     ),
     habit(&["memory-alloc-kinds"], 1, Same("--memory-alloc-kinds")),
     habit(
@@ -181,7 +189,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["display"],
         1,
-        Computed(values::display, "write --display map, allocation or bind"),
+        Computed(
+            values::display,
+            "write --display map, allocation or bind",
+            "-v for map and allocation, --report-bindings for bind, --explain for topo",
+        ),
     ),
     habit(&["do-not-launch"], 0, Words(&["--dry-run"])),
     habit(&["tag-output"], 0, Label(Tag::Proc)),
@@ -190,12 +202,20 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["output-filename"],
         1,
-        Parts(values::output_files, "write --output-filename DIR"),
+        Parts(
+            values::output_files,
+            "write --output-filename DIR",
+            "--output {1}/1/rank.%r/std%s",
+        ),
     ),
     habit(
         &["output-directory"],
         1,
-        Parts(values::output_directory, "write --output-directory DIR"),
+        Parts(
+            values::output_directory,
+            "write --output-directory DIR",
+            "--output {1}/%j/rank.%r/std%s",
+        ),
     ),
     habit(
         &["output"],
@@ -203,6 +223,7 @@ pub(super) const HABITS: &[Habit] = &[
         Parts(
             values::outputs,
             "write --tag-output for labels, or --output with a name with %r, which is the rank",
+            "--label-pattern for tag, rank and timestamp, --output for dir=DIR",
         ),
     ),
     habit(&["stream-buffering"], 1, Nothing(super::UNBUFFERED)),
@@ -255,6 +276,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::runtime,
             "write --on-failure continue for recoverable, --dry-run for donotlaunch, --timeout and --stacks",
+            "options of the same names; recoverable is --on-failure continue, and donotlaunch is --dry-run",
         ),
     ),
     habit(

@@ -29,12 +29,20 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["N", "nodes"],
         1,
-        Computed(values::nodes, "write -N K with one number"),
+        Computed(
+            values::nodes,
+            "write -N K with one number",
+            "--nodes {1}; of a range the smaller number",
+        ),
     ),
     habit(
         &["c", "cpus-per-task"],
         1,
-        Computed(values::cpus, "write -c with a number"),
+        Computed(
+            values::cpus,
+            "write -c with a number",
+            "--cpus-per-rank {1}",
+        ),
     ),
     habit(&["ntasks-per-node"], 1, Same("--ppn")),
     habit(&["w", "nodelist"], 1, Same("--hosts")),
@@ -50,6 +58,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::distribution,
             "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
+            "--map-by slot for block, --map-by node for cyclic, --rankfile $SLURM_HOSTFILE for arbitrary",
         ),
     ),
     habit(&["O", "overcommit"], 0, Words(&["--oversubscribe"])),
@@ -60,7 +69,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(
         &["export"],
         1,
-        Computed(values::export, "write ALL, NONE, NAME or NAME=VALUE"),
+        Computed(
+            values::export,
+            "write ALL, NONE, NAME or NAME=VALUE",
+            "-x for NAME=VALUE, --env for NAME and NONE",
+        ),
     ),
     habit(&["D", "chdir"], 1, Same("--wdir")),
     habit(
@@ -69,17 +82,26 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::time,
             "write MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS",
+            "--timeout with this time in seconds",
         ),
     ),
     habit(
         &["mpi"],
         1,
-        Computed(values::interface, "write none, pmi2 or pmix"),
+        Computed(
+            values::interface,
+            "write none, pmi2 or pmix",
+            "--pmi pmi2 or --pmi pmix",
+        ),
     ),
     habit(
         &["mem-bind"],
         1,
-        Computed(values::mem_bind, "write --mem-bind none, local or prefer"),
+        Computed(
+            values::mem_bind,
+            "write --mem-bind none, local or prefer",
+            "--mem-bind {1}",
+        ),
     ),
     habit(
         &["cpu-bind"],
@@ -87,6 +109,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::cpu_bind,
             "write --cpu-bind none, threads, cores, sockets, ldoms, map_cpu:LIST or mask_cpu:LIST",
+            "--bind-to, with --report-bindings for verbose",
         ),
     ),
     habit(
@@ -95,13 +118,26 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::gpus,
             "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
+            "--gpus-per-rank {1}",
         ),
     ),
-    habit(&["gres"], 1, Parts(values::gres, "write --gres=gpu:N")),
+    habit(
+        &["gres"],
+        1,
+        Parts(
+            values::gres,
+            "write --gres=gpu:N",
+            "-x CUDA_VISIBLE_DEVICES and variables of other vendors, for gpu:N",
+        ),
+    ),
     habit(
         &["gpus-per-node"],
         1,
-        Computed(values::gpus_of_host, "write --gpus-per-node N"),
+        Computed(
+            values::gpus_of_host,
+            "write --gpus-per-node N",
+            "-x CUDA_VISIBLE_DEVICES and variables of other vendors",
+        ),
     ),
     habit(
         &["G", "gpus", "gpus-per-socket", "cpus-per-gpu", "gpu-freq"],
@@ -115,13 +151,17 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["pty"], 0, Words(&["--pty", "0"])),
     habit(&["v", "verbose"], 0, Words(&["-v"])),
-    habit(&["K0"], 0, Words(&["--no-kill-on-bad-exit"])),
+    habit(&["-K0"], 0, Words(&["--no-kill-on-bad-exit"])),
     habit(&["K"], 0, Words(&["--kill-on-bad-exit"])),
     habit(&["bcast"], 0, Words(&["--stage"])),
     habit(
         &["send-libs"],
         0,
-        Computed(values::send_libs, "write --send-libs=yes or no"),
+        Computed(
+            values::send_libs,
+            "write --send-libs=yes or no",
+            "--stage, except for no",
+        ),
     ),
     habit(
         &["container"],
@@ -263,6 +303,7 @@ pub(super) const HABITS: &[Habit] = &[
         Computed(
             values::hint,
             "write --cpu-bind cores or threads, and -c for the CPUs of each task",
+            "--bind-to core for nomultithread, --bind-to hwthread for multithread",
         ),
     ),
 ];

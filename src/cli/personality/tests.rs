@@ -309,6 +309,14 @@ fn refusals_name_the_option_that_was_written() {
             "srun --frobnicate a",
             "unknown option --frobnicate; srun --help lists",
         ),
+        (
+            "srun --tres-bind=x a",
+            "unknown option --tres-bind=x; srun --help lists",
+        ),
+        (
+            "srun --K0 a",
+            "unknown option --K0; did you mean: -K0; srun --help lists",
+        ),
         ("mpiexec.hydra --map-by-x a", "unknown option --map-by-x"),
         (
             "srun -n 2",
@@ -348,6 +356,11 @@ fn refusals_name_the_option_that_was_written() {
             "there is no program \"n02\"; did you mean: --host n01,n02",
         ),
         ("srun -N2 a", "--nodes 2 is more", "-N2 is more"),
+        (
+            "srun A=1 a",
+            "to set a variable of the ranks: wireup run -x A=1 a",
+            "to set a variable of the ranks: srun --export=ALL,A=1 a",
+        ),
         (
             "mpirun a",
             "write: wireup run -n 2 python3 a.py; use --oversubscribe",
@@ -497,7 +510,7 @@ fn wrap_of_user_is_checked_beside_redirection() {
         (
             "--wrap nice --wrap-ranks 9",
             125,
-            "--wrap-ranks 9: rank 9 does not run this program, whose ranks are 0 to 0",
+            "--wrap-ranks 9: rank 9 does not run this program, whose only rank is 0",
         ),
         ("--wrap \"nice 'a\"", 125, "a quote is not closed"),
         ("--wrap \"date +%Y\"", 125, "%Y is unknown"),
@@ -533,6 +546,7 @@ fn values_of_srun_that_have_several_words_are_taken() {
         ("srun -n 1 --send-libs a", "-n 1 --stage a"),
         ("srun -n 1 --send-libs=yes a", "-n 1 --stage a"),
         ("srun -n 1 --send-libs=no a", "-n 1 a"),
+        ("srun -n 1 -K0 a", "-n 1 --no-kill-on-bad-exit a"),
     ] {
         assert_eq!(outcome(line).unwrap(), expected, "{line}");
     }
@@ -573,7 +587,7 @@ fn texts_say_whose_command_line_is_taken() {
         ("mpiexec.hydra", "mpiexec.hydra of MPICH and Intel MPI"),
     ] {
         let (personality, line) = line(&format!("{name} -n 2 --help map-by")).unwrap();
-        let text = personality.page(line.page.unwrap());
+        let text = personality.page(line.page.unwrap(), 100);
         let first = format!(
             "wireup {} as {name}: takes the command line of {title}",
             env!("CARGO_PKG_VERSION")
@@ -581,7 +595,8 @@ fn texts_say_whose_command_line_is_taken() {
         assert!(text.starts_with(&first), "{text}");
         assert!(!text.contains('{'), "{text}");
         let (_, line) = self::line(&format!("{name} --version")).unwrap();
-        assert!(personality.page(line.page.unwrap()).starts_with(&first));
+        let version = personality.page(line.page.unwrap(), 40);
+        assert!(version.starts_with(&first), "{version}");
     }
 }
 

@@ -22,10 +22,14 @@ struct UnknownTopic {
     topic: String,
 }
 
-/// The word behind `--help`, where it ends these words in front of a program.
+/// The value of `--help` in front of a program: behind `=`, or the last word.
 pub(super) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
+        let joined = word.to_str().and_then(|word| word.strip_prefix("--help="));
+        if let Some(topic) = joined.filter(|topic| !topic.is_empty()) {
+            return Some(topic);
+        }
         match own.read(word) {
             Word::Option { .. } if word == "--help" => break,
             Word::Option { takes_next: true } => drop(rest.next()),
@@ -139,12 +143,20 @@ mod tests {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             topic(&own, &words).map(str::to_owned)
         };
-        assert_eq!(found("-n 2 --help hosts").as_deref(), Some("hosts"));
+        for line in [
+            "-n 2 --help hosts",
+            "-n 2 --help=hosts",
+            "--help=hosts ./app",
+        ] {
+            assert_eq!(found(line).as_deref(), Some("hosts"), "{line}");
+        }
         for line in [
             "--help",
             "--help -n 2",
             "--help hosts x",
             "./app --help hosts",
+            "./app --help=hosts",
+            "--help=",
             "-h hosts",
             "-n --help hosts",
         ] {

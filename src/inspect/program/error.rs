@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::SourceUse;
+use super::{SourceUse, run_line};
 use crate::inspect::elf::Machine;
 
 /// Why an app cannot be started. The text has the remedy.
@@ -18,6 +18,18 @@ pub enum ProgramError {
         name: OsString,
         /// The searched places, and a hint.
         searched: String,
+    },
+    /// No such file, and the name is `NAME=VALUE`, as in front of a command of the shell.
+    #[error("program {name:?} not found; to set a variable of the ranks: {}; {searched}", run_line(words, *ranks))]
+    Assignment {
+        /// The name as given.
+        name: OsString,
+        /// The searched places.
+        searched: String,
+        /// The program as given, with its arguments.
+        words: Vec<OsString>,
+        /// Number of ranks that the user asked for.
+        ranks: Option<u32>,
     },
     /// A directory has that name.
     #[error("{} is a directory, not a program", path.display())]
@@ -92,11 +104,16 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// The same for a program that is to have this number of ranks.
+    /// The same for a program that is given with these words, and is to have this number of ranks.
     #[must_use]
-    pub fn with_ranks(mut self, count: Option<u32>) -> Self {
-        if let Self::Source { ranks, .. } = &mut self {
-            *ranks = count;
+    pub fn with_app(mut self, argv: &[OsString], count: Option<u32>) -> Self {
+        match &mut self {
+            Self::Source { ranks, .. } => *ranks = count,
+            Self::Assignment { words, ranks, .. } => {
+                *words = argv.to_vec();
+                *ranks = count;
+            }
+            _ => {}
         }
         self
     }
@@ -105,7 +122,7 @@ impl ProgramError {
     /// cannot be run.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound { .. } | Self::BadName { .. } => 127,
+            Self::NotFound { .. } | Self::Assignment { .. } | Self::BadName { .. } => 127,
             _ => 126,
         }
     }

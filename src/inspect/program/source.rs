@@ -1,6 +1,6 @@
 //! Sources that are given as programs, by the endings of their names.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::Path;
 
@@ -29,10 +29,12 @@ const SOURCES: &[(&[&str], SourceUse)] = &[
         ],
         SourceUse::Compile("mpifort"),
     ),
+    (&["cu"], SourceUse::Compile("nvcc -ccbin mpicxx")),
     (&["py"], SourceUse::Interpret("python3")),
     (&["jl"], SourceUse::Interpret("julia")),
     (&["R", "r"], SourceUse::Interpret("Rscript")),
     (&["pl"], SourceUse::Interpret("perl")),
+    (&["rb"], SourceUse::Interpret("ruby")),
     (&["lua"], SourceUse::Interpret("lua")),
     (&["sh"], SourceUse::Interpret("sh")),
     (&["bash"], SourceUse::Interpret("bash")),
@@ -52,8 +54,8 @@ impl SourceUse {
     }
 
     /// What to write instead of the source, for this number of ranks if it is given.
-    pub(super) fn advice(self, name: &OsStr, ranks: Option<u32>) -> impl fmt::Display {
-        let count = ranks.map_or_else(String::new, |ranks| format!("-n {ranks} "));
+    pub fn advice(self, name: &OsStr, ranks: Option<u32>) -> impl fmt::Display {
+        let count = count(ranks);
         let shown = name.to_string_lossy();
         match self {
             Self::Interpret(interpreter) => format!("wireup run {count}{interpreter} {shown}"),
@@ -72,10 +74,12 @@ impl SourceUse {
 pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> ProgramError {
     match error {
         ProgramError::NotFound { name, searched } if is_assignment(&name) => {
-            let word = name.to_string_lossy();
-            let searched =
-                format!("{searched}; to set a variable of the ranks: wireup run -x {word} PROGRAM");
-            ProgramError::NotFound { name, searched }
+            ProgramError::Assignment {
+                words: vec![name.clone()],
+                name,
+                searched,
+                ranks: None,
+            }
         }
         ProgramError::NotFound { .. } | ProgramError::NotExecutable { .. } => {
             let is_there = matches!(executable(&cwd.join(name)), Err(ExecRefusal::Denied(_)));
@@ -111,4 +115,32 @@ pub fn is_assignment(word: &OsStr) -> bool {
     let name = word.split_once('=').map_or("", |(name, _)| name);
     let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
     name.starts_with(|char: char| !char.is_ascii_digit()) && name.chars().all(is_part)
+}
+
+/// The line of `wireup run` for words as a shell takes them: variables in front of a program.
+pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
+    let assigned = words.iter().take_while(|word| is_assignment(word)).count();
+    let (variables, command) = words.split_at(assigned);
+    let variables = variables
+        .iter()
+        .map(|word| format!("-x {} ", shell_word(word)));
+    let variables: String = variables.collect();
+    let program = command.first().map(|program| shell_word(program));
+    let program = program.unwrap_or_else(|| "PROGRAM".to_owned());
+    format!("wireup run {}{variables}{program}", count(ranks))
+}
+
+/// The option for a number of ranks.
+fn count(ranks: Option<u32>) -> String {
+    ranks.map_or_else(String::new, |ranks| format!("-n {ranks} "))
+}
+
+/// A word as a shell needs it.
+fn shell_word(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "_-./=:,+@%".contains(char);
+    match word.chars().all(is_plain) {
+        true => word.into_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }

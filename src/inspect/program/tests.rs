@@ -82,6 +82,32 @@ fn a_missing_program_is_127_and_names_what_was_searched() {
 }
 
 #[test]
+fn assignment_in_front_of_program_gets_line_before_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = find("A=1", "/a:/b", directory.path()).unwrap_err();
+    assert_eq!(error.exit_code(), 127);
+    let text = |argv: &[&str], ranks| {
+        let argv: Vec<OsString> = argv.iter().map(OsString::from).collect();
+        let error = find("A=1", "/a:/b", directory.path()).unwrap_err();
+        error.with_app(&argv, ranks).to_string()
+    };
+    for (argv, ranks, line) in [
+        (&["A=1", "./a", "x"][..], None, "-x A=1 ./a"),
+        (
+            &["A=1", "B=2 3", "a"][..],
+            Some(2),
+            "-n 2 -x A=1 -x 'B=2 3' a",
+        ),
+        (&["A=1"][..], None, "-x A=1 PROGRAM"),
+    ] {
+        let expected = format!(
+            "program \"A=1\" not found; to set a variable of the ranks: wireup run {line}; searched PATH=/a:/b"
+        );
+        assert_eq!(text(argv, ranks), expected);
+    }
+}
+
+#[test]
 fn a_file_without_permission_is_passed_over_but_reported_if_it_is_the_only_one() {
     let directory = tempfile::tempdir().unwrap();
     let cwd = directory.path();
