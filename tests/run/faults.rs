@@ -81,6 +81,8 @@ enum End {
     Lost,
     /// All ranks have finished: exit code 0, and a warning.
     Late,
+    /// `Lost`, or `Late` when the ranks have finished in the meantime.
+    LostOrLate,
     /// Exit code 0 and not a word.
     Fine,
     /// Rank 1's abort had arrived: its code counts.
@@ -149,7 +151,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 #[track_caller]
 fn check(outcome: &Outcome, rule: &str, end: End, words: &[&str]) {
+    let end = match end {
+        End::LostOrLate if outcome.code == 0 => End::Late,
+        End::LostOrLate => End::Lost,
+        end => end,
+    };
     match end {
+        End::LostOrLate => unreachable!("it is one of the two"),
         End::Lost => {
             assert_eq!(outcome.code, 125, "{rule}: {outcome:?}");
             let line = outcome.expect_one_line(&["the PMIx server of ", " failed: "]);
