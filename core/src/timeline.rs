@@ -11,7 +11,7 @@ mod summary;
 mod tests;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 
@@ -23,7 +23,7 @@ use crate::record::{
 };
 use crate::wording::json_problem;
 pub use spans::{Attribute, Span, spans};
-pub use summary::{Breakdown, breakdown, summary};
+pub use summary::{Breakdown, PartKind, breakdown, summary};
 pub use trace::trace;
 
 /// Fences that are kept; of more, the first ones are.
@@ -94,6 +94,8 @@ pub struct RankTimes {
     pub pid: Option<i32>,
     pub started: Option<u64>,
     pub connected: Option<u64>,
+    /// Time at which its program was loaded: its contact with PMI, or its start if no rank of the program contacted PMI.
+    pub loaded: Option<u64>,
     pub finalized: Option<u64>,
     pub ended: Option<u64>,
     #[serde(flatten)]
@@ -168,7 +170,22 @@ impl Timeline {
                 }
             }
         }
+        timeline.find_loaded();
         Ok(timeline)
+    }
+
+    fn find_loaded(&mut self) {
+        let ranks = self.ranks.iter();
+        let in_contact: BTreeSet<_> = ranks
+            .filter(|(_, rank)| rank.connected.is_some())
+            .map(|(speaker, rank)| (speaker.job, rank.app))
+            .collect();
+        for (speaker, rank) in &mut self.ranks {
+            rank.loaded = match in_contact.contains(&(speaker.job, rank.app)) {
+                true => rank.connected,
+                false => rank.started,
+            };
+        }
     }
 
     fn take(&mut self, at: u64, record: Record<'static>) {

@@ -97,7 +97,12 @@ impl Browser {
 
     /// Presses a key on the element that has the focus.
     pub(crate) fn press(&mut self, key: &str) {
-        let (text, code) = if key == "Enter" { ("\r", 13) } else { (key, 0) };
+        let (text, code) = match key {
+            "Enter" => ("\r", 13),
+            // Named keys, such as `ArrowLeft`, insert no text.
+            _ if key.len() > 1 => ("", 0),
+            _ => (key, 0),
+        };
         let pressed =
             json!({"type": "keyDown", "key": key, "text": text, "windowsVirtualKeyCode": code});
         self.call("Input.dispatchKeyEvent", pressed);

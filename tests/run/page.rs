@@ -177,6 +177,11 @@ fn the_page_is_readable_in_the_dark_in_the_light_and_on_paper() {
     for control in [".tools", ".filter"] {
         assert_eq!(browser.style(control, "display"), "none", "{control}");
     }
+    // Browsers print no other backgrounds.
+    for coloured in ["#parts span", ".swatch", ".legend li"] {
+        let adjusted = browser.style(coloured, "printColorAdjust");
+        assert_eq!(adjusted, "exact", "{coloured}");
+    }
     assert!(ink(&mut browser) < 200);
     browser.value(redrawn);
     assert!(drawn(&mut browser) > 500);
@@ -505,6 +510,41 @@ fn report_page_stacks_where_the_time_went() {
     assert_eq!(shown.value::<Vec<u32>>("shares()"), [2, 9, 5, 14, 68, 2]);
     let text: String = shown.value("document.getElementById('path').textContent");
     assert!(text.contains("300.00 ms68 %ranks ran"), "{text}");
+    let percents: Vec<u32> =
+        shown.value("all('#path li').map(line => parseInt(line.children[2].textContent))");
+    assert_eq!(percents, [2, 9, 5, 14, 68, 2], "their sum is 100");
+    let remarks = shown.browser.text("#remarks");
+    let share = "wireup's share is 18 %, that of the programs and their MPI 82 %";
+    assert!(remarks.contains(share), "{remarks}");
+}
+
+#[test]
+fn report_page_draws_program_without_mpi_as_running() {
+    let plain = FAILED
+        .lines()
+        .filter(|line| !line.contains(r#""state":"connected""#));
+    let plain: String = plain.map(|line| format!("{line}\n")).collect();
+    let Some(mut shown) = ShownPage::of(FAILED) else {
+        return;
+    };
+    for (stream, states) in [
+        (FAILED, &["loads", "runs"][..]),
+        (plain.as_str(), &["runs"][..]),
+    ] {
+        shown.show(stream);
+        let legend: Vec<String> =
+            shown.value("all('.legend li').filter(isShown).map(state => state.className)");
+        assert_eq!(legend, [states, &["fence", "failed"]].concat());
+        // The bar has the colours of the picture.
+        let mut colours: Vec<String> =
+            shown.value("all('.swatch').map(swatch => swatch.style.background)");
+        colours.retain(|colour| !colour.contains("wireup"));
+        let expected: Vec<String> = states
+            .iter()
+            .map(|state| format!("var(--{state})"))
+            .collect();
+        assert_eq!(colours, expected);
+    }
 }
 
 #[test]
@@ -542,10 +582,18 @@ fn report_page_hides_what_is_empty_and_has_words_for_kinds() {
     let kinds: Vec<String> = shown.value("column('fences', 'kind')");
     assert_eq!(kinds, ["PMI barrier on one node", "PMI barrier"]);
     let failures: Vec<String> = shown.value("column('ranks', 'failure')");
-    assert_eq!(
-        failures,
-        ["failed", "ended with its job", "ended with its job"]
-    );
+    assert_eq!(failures, ["failed", "", ""]);
+    let own = r#""cause":"rank_failed""#;
+    let cause = r#"{"kind":"rank_failed","message":"rank 1 was killed","rank":1,"#;
+    assert!(FAILED.contains(own) && FAILED.contains(cause));
+    let missing = r#"{"kind":"fence_timeout","message":"m","missing":{"count":1,"ranks":[{"rank":2,"node":1,"host":"h","app":0,"pid":12,"last":"","idle_ms":1}],"nodes":[],"silent":[]},"#;
+    shown.show(&FAILED.replace(cause, missing));
+    let failures: Vec<String> = shown.value("column('ranks', 'failure')");
+    assert_eq!(failures, ["missing in a fence", "failed", ""]);
+    let interrupted = FAILED.replace(cause, r#"{"kind":"interrupted","message":"m","#);
+    shown.show(&interrupted.replace(own, r#""cause":"interrupted""#));
+    let titles: Vec<String> = shown.value("all('#ranks th').map(title => title.textContent)");
+    assert!(!titles.contains(&"failure".to_owned()), "{titles:?}");
     let headings = "all('h2').filter(isShown).map(heading => heading.textContent)";
     let fences = "Fences".to_owned();
     assert!(shown.value::<Vec<String>>(headings).contains(&fences));
@@ -563,10 +611,20 @@ fn report_page_texts_have_contrast_and_names() {
     let Some(mut shown) = ShownPage::of(FAILED) else {
         return;
     };
-    for colours in ["light", "dark"] {
-        shown.browser.emulate("screen", colours);
-        let pale: Vec<String> = shown.value("paleTexts()");
-        assert!(pale.is_empty(), "{colours}: {pale:?}");
+    let interrupted = r#"{"kind":"interrupted","message":"m","signal":2}"#;
+    for (stream, style) in [
+        (ended(0, "null"), "succeeded"),
+        (ended(130, interrupted), "stopped"),
+        (FAILED.to_owned(), "failed"),
+    ] {
+        shown.show(&stream);
+        let verdict: String = shown.value("document.querySelector('h1').className");
+        assert_eq!(verdict, style);
+        for colours in ["light", "dark"] {
+            shown.browser.emulate("screen", colours);
+            let pale: Vec<String> = shown.value("paleTexts()");
+            assert!(pale.is_empty(), "{style}, {colours}: {pale:?}");
+        }
     }
     let roles = shown.browser.named_roles();
     for (role, count) in [
@@ -598,6 +656,15 @@ fn report_page_works_by_keyboard_and_touch() {
     shown.browser.press("Enter");
     let near = shown.axis();
     assert!(near.values[0] > whole.values[0], "{near:?}");
+    shown.value::<()>("document.getElementById('timeline').focus(); null");
+    shown.browser.press("ArrowRight");
+    let later = shown.axis();
+    assert!(later.values[0] > near.values[0], "{later:?}");
+    shown.browser.press("ArrowLeft");
+    assert_eq!(shown.axis(), near);
+    shown.browser.press("ArrowLeft");
+    let earlier = shown.axis();
+    assert!(earlier.values[0] < near.values[0], "{earlier:?}");
     shown.value::<()>("document.getElementById('all').click(); null");
     assert_eq!(shown.axis(), whole);
     shown.browser.swipe("#timeline", 0.2, 0.5);

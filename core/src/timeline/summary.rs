@@ -1,5 +1,6 @@
 //! The critical path of a launch, as data and in a few lines.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -22,21 +23,22 @@ pub struct Breakdown {
 pub struct PathPart {
     /// Length of the part in microseconds.
     pub took: u64,
-    /// Rounded down, so that the parts do not exceed the whole.
+    /// Share of the whole; the shares of all parts sum to 100.
     pub percent: u64,
     pub text: String,
-    pub owner: Owner,
+    pub kind: PartKind,
     /// When it ended.
     #[serde(skip)]
     until: u64,
 }
 
-/// The side that a part of the time is counted for.
+/// Activity that a part of the time is counted for: work of wireup, or a state of the ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Owner {
+pub enum PartKind {
     Wireup,
-    Program,
+    Loads,
+    Runs,
 }
 
 /// The breakdown as text, at most ten lines.
@@ -60,21 +62,16 @@ pub fn summary(timeline: &Timeline) -> Vec<String> {
     std::iter::once(title).chain(parts).chain(remarks).collect()
 }
 
-/// Each part of the critical path with its time and share, and the side that needed it.
+/// Each part of the critical path with its time and share, and what it is counted for.
 pub fn breakdown(timeline: &Timeline) -> Breakdown {
     let mut parts = path(timeline);
-    // A record that was cut off may know the end of a part and of no rank.
-    let until = parts.iter().map(|part| part.until).max();
-    let total = timeline.end().max(until.unwrap_or_default()).max(1);
-    let (mut from, mut own) = (0, 0);
+    let mut from = 0;
     for part in &mut parts {
         part.took = part.until.saturating_sub(from);
-        part.percent = percent(part.took, total);
         from = from.max(part.until);
-        if part.owner == Owner::Wireup {
-            own += part.took;
-        }
     }
+    let total = from.max(1);
+    round_shares(&mut parts, total);
     let mut remarks = Vec::new();
     let fences: u64 = timeline.fences.iter().map(|fence| fence.fence.own_us).sum();
     let waits: u64 = timeline
@@ -100,12 +97,17 @@ pub fn breakdown(timeline: &Timeline) -> Breakdown {
         }
         remarks.push(line);
     }
-    own = (own + fences).min(total);
-    remarks.push(format!(
-        "wireup's share is {} %, that of the programs and their MPI {} %",
-        percent(own, total),
-        100 - percent(own, total)
-    ));
+    if !parts.is_empty() {
+        // The sum of the rounded shares, so that readers who add them find the same.
+        let own = parts.iter().filter(|part| part.kind == PartKind::Wireup);
+        let own: u64 = own.map(|part| part.percent).sum();
+        let in_fences = fences.saturating_mul(100).saturating_add(total / 2) / total;
+        let own = own.saturating_add(in_fences).min(100);
+        remarks.push(format!(
+            "wireup's share is {own} %, that of the programs and their MPI {} %",
+            100 - own
+        ));
+    }
     Breakdown { parts, remarks }
 }
 
@@ -121,17 +123,17 @@ fn path(timeline: &Timeline) -> Vec<PathPart> {
     let is_initial = |job: JobNumber| job == JobNumber(0);
     let named = |rank: &RankTimes| format!("rank {} on {}", rank.name, timeline.host(rank.node));
     let mut parts = Vec::new();
-    let mut step = |until, owner, text: String| {
+    let mut step = |until, kind, text: String| {
         parts.push(PathPart {
             took: 0,
             percent: 0,
             text,
-            owner,
+            kind,
             until,
         });
     };
     if let Some(planned) = timeline.planned {
-        step(planned, Owner::Wireup, "the plan was made".into());
+        step(planned, PartKind::Wireup, "the plan was made".into());
     }
     let joined = timeline
         .hosts
@@ -140,40 +142,53 @@ fn path(timeline: &Timeline) -> Vec<PathPart> {
     if let Some((at, host)) = joined.max_by_key(|(at, _)| *at) {
         step(
             at,
-            Owner::Wireup,
+            PartKind::Wireup,
             format!("hosts joined, {} last", host.name),
         );
     }
     if let Some((at, rank)) = last(is_initial, |rank| rank.started) {
         let text = format!("processes were started, {} last", named(rank));
-        step(at, Owner::Wireup, text);
+        step(at, PartKind::Wireup, text);
     }
     if let Some((at, rank)) = last(is_initial, |rank| rank.connected) {
         let text = format!(
             "programs were loaded and contacted PMI, {} last",
             named(rank)
         );
-        step(at, Owner::Program, text);
+        step(at, PartKind::Loads, text);
     }
     // Spawned jobs run until their last rank ends, which may be long after the initial job.
     if let Some((at, rank)) = last(|_| true, |rank| rank.ended) {
         step(
             at,
-            Owner::Program,
+            PartKind::Runs,
             format!("ranks ran, {} was the last to end", named(rank)),
         );
     }
-    step(
-        timeline.end(),
-        Owner::Wireup,
-        "the launch was cleaned up".into(),
-    );
+    if let Some(outcome) = &timeline.outcome {
+        step(
+            outcome.at,
+            PartKind::Wireup,
+            "the launch was cleaned up".into(),
+        );
+    }
     parts
 }
 
-/// Rounded down, so that the parts do not exceed the whole.
-fn percent(part: u64, whole: u64) -> u64 {
-    part.saturating_mul(100) / whole
+/// Rounds the shares of parts that sum to `whole`: down, but up where the largest remainders are, so that they sum to 100.
+fn round_shares(parts: &mut [PathPart], whole: u64) {
+    let hundredfold = |part: &PathPart| u128::from(part.took) * 100;
+    let whole = u128::from(whole);
+    for part in &mut *parts {
+        part.percent = (hundredfold(part) / whole) as u64;
+    }
+    let remainders = parts.iter().map(|part| hundredfold(part) % whole);
+    let missing = remainders.sum::<u128>() / whole;
+    let mut largest: Vec<&mut PathPart> = parts.iter_mut().collect();
+    largest.sort_by_key(|part| Reverse(hundredfold(part) % whole));
+    for part in largest.into_iter().take(missing as usize) {
+        part.percent += 1;
+    }
 }
 
 /// Microseconds in a unit that leaves three or four digits.

@@ -37,10 +37,68 @@ fn the_summary_follows_the_critical_path() {
         "2.0 ms   2 %  the launch was cleaned up",
         "1 fence: 500 µs from the last entry to the release",
         "the others waited 9.0 ms for host b",
-        "wireup's share is 9 %, that of the programs and their MPI 91 %",
+        "wireup's share is 10 %, that of the programs and their MPI 90 %",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
+}
+
+/// The first line of [`STREAM`] that has this part, at another time.
+fn line_at(part: &str, us: u64) -> String {
+    let line = STREAM.lines().find(|line| line.contains(part)).unwrap();
+    let event = line.find(r#""event""#).unwrap();
+    format!("{{\"time\":\"t\",\"ms\":0,\"us\":{us},{}\n", &line[event..])
+}
+
+#[test]
+fn shares_of_the_critical_path_sum_to_100() {
+    for (ended, shares, own) in [
+        (2000, [34, 33, 33], 67),
+        (1004, [33, 0, 67], 100),
+        (2985, [33, 66, 1], 34),
+    ] {
+        let lines = [
+            line_at(r#""state":"planned""#, 1000),
+            line_at(r#""state":"ended""#, ended),
+            line_at(r#""event":"result""#, 3000),
+        ];
+        let timeline = Timeline::read(lines.concat().as_bytes()).unwrap();
+        let Breakdown { parts, remarks } = breakdown(&timeline);
+        let rounded: Vec<u64> = parts.iter().map(|part| part.percent).collect();
+        assert_eq!(rounded, shares, "{ended}");
+        let share = format!("wireup's share is {own} %, ");
+        assert!(remarks[0].starts_with(&share), "{remarks:?}");
+    }
+}
+
+#[test]
+fn program_without_mpi_runs_from_its_start() {
+    let without = |part: &str| {
+        let lines = STREAM.trim_start().split_inclusive('\n');
+        let stream: String = lines.filter(|line| !line.contains(part)).collect();
+        Timeline::read(stream.as_bytes()).unwrap()
+    };
+    let loaded = |timeline: &Timeline| -> Vec<Option<u64>> {
+        timeline.ranks.values().map(|rank| rank.loaded).collect()
+    };
+    assert_eq!(loaded(&timeline()), [Some(17_000), Some(27_000)]);
+    let late = without(r#""state":"connected","rank":1"#);
+    assert_eq!(loaded(&late), [Some(17_000), None], "the program has MPI");
+    let plain = without(r#""state":"connected""#);
+    assert_eq!(loaded(&plain), [Some(6000), Some(7000)]);
+    let kinds: Vec<PartKind> = breakdown(&plain)
+        .parts
+        .iter()
+        .map(|part| part.kind)
+        .collect();
+    let [own, runs] = [PartKind::Wireup, PartKind::Runs];
+    assert_eq!(kinds, [own, own, own, runs, own]);
+    let trace = trace(&plain);
+    let states = ["loads", "runs"].map(|state| {
+        let events = trace["traceEvents"].as_array().unwrap().iter();
+        events.filter(|event| event["name"] == state).count()
+    });
+    assert_eq!(states, [0, 2]);
 }
 
 #[test]
@@ -75,7 +133,13 @@ fn a_stream_that_was_cut_off_counts_as_far_as_it_goes() {
     let stream = STREAM.trim_start();
     for end in 0..stream.len() {
         let timeline = Timeline::read(&stream.as_bytes()[..end]).unwrap();
-        assert!(summary(&timeline).len() <= 10);
+        let text = summary(&timeline);
+        assert!(text.len() <= 10);
+        let is_over = timeline.outcome.is_some();
+        assert_eq!(text.iter().any(|line| line.contains("cleaned up")), is_over);
+        let parts = breakdown(&timeline).parts;
+        let shares: u64 = parts.iter().map(|part| part.percent).sum();
+        assert_eq!(shares, if parts.is_empty() { 0 } else { 100 });
         let _ = trace(&timeline);
     }
     let strange = format!("{stream}hello\n{stream}");
@@ -178,7 +242,7 @@ fn spawned_jobs_run_and_are_not_cleaned_up() {
     let stream = format!("{front}{spawned}\n{end}");
     let timeline = Timeline::read(stream.trim_start().as_bytes()).unwrap();
     let text = summary(&timeline).join("\n");
-    assert!(text.contains("72.5 ms  72 %  ranks ran, "), "{text}");
+    assert!(text.contains("72.5 ms  73 %  ranks ran, "), "{text}");
     assert!(
         text.contains("500 µs   0 %  the launch was cleaned up"),
         "{text}"

@@ -26,17 +26,20 @@ pub fn trace(timeline: &Timeline) -> Value {
     for (tid, rank) in (1_u64..).zip(timeline.ranks.values()) {
         events.push(name(rank.node, tid, &format!("rank {}", rank.name)));
         let states = [
-            ("loads", rank.started, rank.connected),
-            ("runs", rank.connected, rank.finalized),
+            ("loads", rank.started, rank.loaded),
+            ("runs", rank.loaded, rank.finalized),
             ("ends", rank.finalized, rank.ended),
         ];
         for (state, from, to) in states {
             let Some(from) = from else { continue };
             // A state that was skipped is a part of the one before.
             let until = to.or(rank.finalized).or(rank.ended).unwrap_or(end);
+            if until <= from {
+                continue;
+            }
             events.push(json!({
                 "ph": "X", "pid": rank.node, "tid": tid, "ts": from,
-                "dur": until.saturating_sub(from), "name": state,
+                "dur": until - from, "name": state,
                 "args": {"pid": rank.pid, "code": rank.how.code, "signal": rank.how.signal},
             }));
         }

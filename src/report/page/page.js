@@ -19,7 +19,7 @@ const WORDS = {
     ended_by_rank: "ended by a rank", misbehaved: "violated the PMI protocol", not_started: "could not be started",
     pmix_server_failed: "PMIx server lost", node_failed: "host lost", cut_off: "host cut off", fence_failed: "fence failed",
     fence_timeout: "missing in a fence", timeout: "time limit reached", interrupted: "interrupted", output_lost: "output could not be written",
-    refused: "refused", wireup_failed: "wireup failed", job_ended: "ended with its job",
+    refused: "refused", wireup_failed: "wireup failed",
 };
 const words = kind => WORDS[kind] ?? kind.replaceAll("_", " ");
 // Ends that are consequences of others.
@@ -116,16 +116,18 @@ function texts() {
     at("verdict").className = style;
     at("verdict").append(...parts.map(part => typeof part === "string" ? plain(part) : part));
     document.title = at("verdict").textContent;
-    const programs = timeline.apps.map(app => `${app.ranks} x ${app.program}; `).join("");
-    at("subtitle").textContent = plain(`Launch ${timeline.job}: ${programs}${counted(timeline.size, "rank")} on ${counted(hosts.length, hostWord)}; `
-        + `offered: ${timeline.offered.map(words).join(", ") || "nothing"}; `
-        + (outcome ? `${outcome.began} to ${outcome.ended}, exit code ${outcome.exit_code}` : "the record was cut off")
-        + `; wireup ${timeline.wireup || version}` + (timeline.libpmix ? `; libpmix ${timeline.libpmix}` : ""));
+    const facts = [...timeline.apps.map(app => `${app.ranks} x ${app.program}`), `${counted(timeline.size, "rank")} on ${counted(hosts.length, hostWord)}`,
+        `offered: ${timeline.offered.map(words).join(", ") || "nothing"}`,
+        ...outcome ? [`started ${outcome.began}`, `ended ${outcome.ended}`, `exit code ${outcome.exit_code}`] : ["the record was cut off"],
+        `wireup ${timeline.wireup || version}`, ...timeline.libpmix ? [`libpmix ${timeline.libpmix}`] : []];
+    facts[0] = `Launch ${timeline.job}: ${facts[0]}`;
+    at("subtitle").replaceChildren(...facts.flatMap((fact, index) => [element("span", fact + (index < facts.length - 1 ? ";" : "")), " "]));
     at("command").textContent = plain(timeline.command ?? "not recorded: an agent described this launch to its launcher");
     at("programs").replaceChildren(...timeline.apps.map(app => element("li",
         `${app.ranks} x ${app.command || app.program}${app.needs ? ": " + app.needs : ""}`)));
     if (cause) {
         at("failure").hidden = false;
+        at("failure").className = style === "stopped" ? style : "failed";
         at("cause").textContent = plain(cause.message);
         at("advice").textContent = plain(outcome.advice ?? "");
     }
@@ -144,10 +146,11 @@ function texts() {
 
 // The critical path as a stacked bar, and as a list with its colours.
 function path() {
-    const seen = { wireup: 0, program: 0 };
+    let own = 0;
     const largest = Math.max(...breakdown.parts.map(part => part.took));
+    at("parts").closest("section").hidden = breakdown.parts.length === 0;
     for (const part of breakdown.parts) {
-        const colour = `var(--${part.owner}-${seen[part.owner]++ % 2})`;
+        const colour = `var(--${part.kind === "wireup" ? "wireup-" + own++ % 2 : part.kind})`;
         const [piece, line, swatch] = [element("span"), element("li"), element("span", "", "swatch")];
         piece.style.background = swatch.style.background = colour;
         piece.style.flexGrow = part.took;
@@ -291,7 +294,7 @@ function tables() {
     const reveal = table("ranks", ranks, "lasted", [
         ["rank", rank => rank.name],
         [hostWord, rank => nameOf[rank.node]],
-        ["failure", rank => rank.cause ? words(rank.cause) : failed.has(rank) ? words(cause.kind) : ""],
+        ["failure", rank => !failed.has(rank) ? "" : words(!rank.cause || CONSEQUENCES.includes(rank.cause) ? cause.kind : rank.cause)],
         ["end", rank => how(rank)],
         ["lasted", rank => rank.started == null ? null : (rank.ended ?? end) - rank.started, "moment"],
         ["started", rank => rank.started, "moment"],
@@ -328,9 +331,16 @@ function rowName(shown) {
     return [first === last ? `rank ${first.name}` : `ranks ${first.name}–${last.name}`, hosts.length > 1 ? ` on ${where}` : ""];
 }
 
+// The states of a rank, each with its begin and end.
+function states(rank) {
+    const ended = rank.ended ?? end;
+    return [["loads", rank.started, rank.loaded ?? ended], ["runs", rank.loaded, rank.finalized ?? ended], ["ends", rank.finalized, ended]]
+        .filter(([, from, to]) => from != null && from < to);
+}
+
 function labels() {
-    const drawn = { loads: "started", runs: "connected", ends: "finalized" };
-    for (const [style, state] of Object.entries(drawn)) document.querySelector(".legend ." + style).hidden = ranks.every(rank => rank[state] == null);
+    const drawn = new Set(ranks.flatMap(states).map(([state]) => state));
+    for (const state of ["loads", "runs", "ends"]) document.querySelector(".legend ." + state).hidden = !drawn.has(state);
     document.querySelector(".legend .fence").hidden = timeline.fences.length === 0;
     document.querySelector(".legend .failed").hidden = failed.size === 0;
     at("labels").replaceChildren(...rows.map(shown => {
@@ -360,7 +370,8 @@ function ticks() {
     for (let tick = Math.ceil(view.from / step); tick * step <= view.to; tick++) made.push(tick * step);
     at("axis").replaceChildren(...made.filter(us => x(us) <= width - room(step) + 12).map(us => {
         const mark = element("span", label(us, step));
-        mark.style.left = x(us) + "px";
+        // Paper is wider or narrower than the screen that this was drawn for.
+        mark.style.left = x(us) / width * 100 + "%";
         return mark;
     }));
     return made;
@@ -386,16 +397,13 @@ function draw() {
     };
     for (const us of ticks()) vertical(us, 0, height, 1, "line");
     rows.forEach((shown, row) => shown.forEach((rank, index) => {
-        const share = (ROW - 6) / shown.length, top = row * ROW + 3 + index * share, ended = rank.ended ?? end;
-        const bar = (from, to, name) => {
-            if (from == null || to < view.from || from > view.to) return;
-            pen.fillStyle = colour(name);
+        const share = (ROW - 6) / shown.length, top = row * ROW + 3 + index * share;
+        for (const [state, from, to] of states(rank)) {
+            if (to < view.from || from > view.to) continue;
+            pen.fillStyle = colour(state);
             pen.fillRect(clip(from), top, Math.max(clip(to) - clip(from), 0.5), Math.max(share, 0.4));
-        };
-        bar(rank.started, rank.connected ?? ended, "loads");
-        bar(rank.connected, rank.finalized ?? ended, "runs");
-        bar(rank.finalized, ended, "ends");
-        if (failed.has(rank)) vertical(ended, top - 2, top + Math.max(share, 1) + 2, 5, "failed");
+        }
+        if (failed.has(rank)) vertical(rank.ended ?? end, top - 2, top + Math.max(share, 1) + 2, 5, "failed");
     }));
     const seen = timeline.fences.filter(passed => passed.released >= view.from && passed.released <= view.to);
     pen.globalAlpha = Math.max(0.1, Math.min(1, width / 8 / (seen.length || 1)));

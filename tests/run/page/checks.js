@@ -4,13 +4,12 @@ const all = selector => [...document.querySelectorAll(selector)];
 const isShown = element => element.getClientRects().length > 0;
 const numbers = colour => colour.match(/[\d.]+/g).map(Number);
 
-// The background behind an element: of itself or the nearest one around it that has any.
+// The background behind an element: of itself, over those of the elements around it as far as it is translucent.
 function backgroundOf(element) {
-    for (let at = element; at; at = at.parentElement) {
-        const colour = numbers(getComputedStyle(at).backgroundColor);
-        if (colour.length < 4 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
+    if (!element) return [255, 255, 255];
+    const [red, green, blue, alpha = 1] = numbers(getComputedStyle(element).backgroundColor);
+    const behind = alpha < 1 ? backgroundOf(element.parentElement) : [0, 0, 0];
+    return [red, green, blue].map((part, index) => part * alpha + behind[index] * (1 - alpha));
 }
 
 function luminance(colour) {
