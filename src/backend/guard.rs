@@ -42,6 +42,7 @@ use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::close_range;
 use crate::sys::descriptors::FIRST_FREE;
+use crate::sys::leftovers;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spec::GRACE;
 
@@ -75,7 +76,7 @@ impl Guard {
         )?;
         let record = cleanup_record::number()?;
         let launcher = rustix::process::getpid();
-        let since = SystemTime::now();
+        let since = leftovers::file_time();
         // A fork that raises no signal at its end: waits for "any child" skip such a child, so the
         // launcher can distinguish an adopted orphan, and "no child left", from its guard. A
         // debugger would take it for a thread of the launcher: it does not get to see it. SAFETY:

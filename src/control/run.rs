@@ -28,6 +28,7 @@ use crate::report::status::{Status, Target, made, spans};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{Show, Streams};
 use crate::stdio::{rank_files, stdin};
+use crate::sys::leftovers;
 use crate::sys::mpir;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, Source, Token};
@@ -107,7 +108,7 @@ pub fn run(
     let _launch = span.enter();
     cleanup_record::collect();
     let started = Instant::now();
-    let since = SystemTime::now();
+    let since = leftovers::file_time();
     let status = Target::open(&spec.status, since)?;
     made::check(&spec.status)?;
     let orders = spec.status.control.map(Orders::open).transpose()?;

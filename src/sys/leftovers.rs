@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::sys::pidfd::Held;
@@ -142,6 +143,15 @@ pub fn signal(processes: &[Process], signal: Signal) {
             }
         }
     }
+}
+
+/// The time that a file made now has, in the clock of file systems. That clock may be some ticks of the kernel behind
+/// [`SystemTime::now`], and more where a virtual machine does not run: a file made right after would seem older.
+pub fn file_time() -> SystemTime {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or(0);
+    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
 }
 
 /// Where MPI libraries keep shared memory.
@@ -305,6 +315,15 @@ fn remove_empty(dir: &Path, depth: u32, uid: u32, since: SystemTime) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_is_no_older_than_time_before_it() {
+        for _ in 0..1_000 {
+            let before = file_time();
+            let file = tempfile::tempfile().unwrap();
+            assert!(file.metadata().unwrap().modified().unwrap() >= before);
+        }
+    }
 
     #[test]
     fn processes_are_found_by_descent_and_by_the_job_in_their_environment() {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use rustix::process::getppid;
 
@@ -16,6 +16,7 @@ use crate::backend::link_message::Description;
 use crate::backend::local::{self, LocalBackend, Part};
 use crate::failure::{AnyError, RunFailure};
 use crate::plan::{Plan, Variable};
+use crate::sys::leftovers;
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::{Poll, Source, Token};
 use crate::sys::process_state::Surroundings;
@@ -146,7 +147,7 @@ pub(super) fn make_backend(
     surroundings: &mut Surroundings,
 ) -> Result<Backend, RunFailure> {
     cleanup_record::collect();
-    let (started, since) = (Instant::now(), SystemTime::now());
+    let (started, since) = (Instant::now(), leftovers::file_time());
     let Description {
         mut decided,
         spec,
