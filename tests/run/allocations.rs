@@ -128,7 +128,7 @@ fn an_allocator_that_goes_away_or_talks_nonsense_is_an_error_and_is_asked_again(
         for (answer, words) in [
             ("''", "it has gone"),
             ("'nonsense\n'", "it said \"nonsense\", which is no answer"),
-            ("'{\"granted\": {}}\n'", "missing field `number`"),
+            ("'{\"granted\": {}}\n'", "number is missing"),
         ] {
             let allocator = format!("{ONCE} {answer}");
             let outcome =
