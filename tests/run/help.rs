@@ -806,7 +806,7 @@ fn options_of_other_launchers_that_would_be_lost_are_refused_with_what_to_write(
         ),
         (
             &["--cpu-bind", "cores", "true"],
-            "--cpu-bind: write --bind-to core,",
+            "--cpu-bind cores: write --bind-to core,",
         ),
         (
             &["--map-by", "board", "true"],
