@@ -10,13 +10,11 @@ mod allocations;
 pub(crate) mod collectives;
 mod context;
 mod credentials;
-mod deaths;
 mod demands;
 mod directed;
 mod dispatch;
 mod epochs;
 pub mod event;
-mod events;
 mod facts;
 mod fences;
 mod groups;
@@ -24,7 +22,6 @@ mod inputs;
 mod jobs;
 mod keys;
 mod logs;
-mod losses;
 mod modex;
 pub(crate) mod names;
 mod node_context;
@@ -32,7 +29,7 @@ mod output;
 mod pmi_state;
 mod queries;
 mod raised;
-mod ranks;
+mod service;
 #[cfg(test)]
 mod served;
 pub(crate) mod sidecar;
@@ -42,8 +39,9 @@ mod tools;
 mod upcalls;
 mod waits;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use allocations::Allocations;
 use collectives::CollectiveState;
@@ -67,6 +65,7 @@ use output::Outputs;
 pub use output::{CachedOutput, OutputMessage};
 use pmi_state::PmixState;
 use queries::Queries;
+use service::NodeService;
 use serde::{Deserialize, Serialize};
 pub use waits::FenceWait;
 
@@ -74,19 +73,21 @@ use crate::direct_modex::{ModexEngine, ModexInput};
 use crate::fence::{self, FenceEngine};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::debug::Debugged;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace, UserId};
-use crate::job::outcome::RankEnd;
+use crate::job::debug::{Debugged, Director};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
+use crate::job::outcome::{PmiState, RankEnd};
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
 use crate::node::event::{Action, PeerMessage};
+use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
+use crate::pmix::control::Control;
 use crate::pmix::sidecar::UpcallCount;
 use crate::pmix::upcall::UpcallKind;
-use crate::pmix::value::Channels;
+use crate::pmix::value::{Channels, Proc};
 use names::Names;
 use node_context::NodeContext;
 use spawns::Spawns;
@@ -139,6 +140,9 @@ impl Placed for Arc<JobContext> {
         &self.ranks
     }
 }
+
+/// Number of services of a node.
+const SERVICES: usize = 12;
 
 /// One node of one launch.
 pub struct NodeCore {
@@ -261,9 +265,277 @@ impl NodeCore {
         self.collectives.name_nodes(names, &mut self.cx);
     }
 
+    /// Makes the sidecar's first requests, which need what only the driver knows (directories,
+    /// users). They may wait in its socket while it still loads its libraries.
+    pub fn start_sidecar(&mut self, requests: &[Control]) {
+        self.cx.start_sidecar(requests);
+    }
+
+    /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
+    /// requests register all jobs that have not ended, the first one first.
+    pub fn start_sidecar_for_tools(&mut self, requests: &[Control]) {
+        self.cx.renew_sidecar_for_tools();
+        self.groups.engine.server_returned();
+        self.cx.start_sidecar(requests);
+    }
+
+    /// Whether a sidecar was started for tools and is gone, without harm to any rank, so that tools that come later may
+    /// get another one.
+    pub fn sidecar_may_follow(&self) -> bool {
+        self.cx.sidecar_may_follow()
+    }
+
+    /// Gives up a sidecar that is silent for so long.
+    pub fn impatient_after(mut self, silence: Duration) -> Self {
+        self.cx.limit_silence(silence);
+        self
+    }
+
+    /// Asks the sidecar for a sign of life. When it dies its ranks lose their connection, may end before its own end is seen,
+    /// and must not be blamed.
+    pub fn probe_sidecar(&mut self) {
+        self.cx.probe_sidecar();
+    }
+
+    /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for longer than some seconds.
+    pub fn sidecar_in_doubt(&self) -> bool {
+        self.cx.sidecar_in_doubt()
+    }
+
+    /// Whether no rank of this node needs the sidecar any more: each has finalized or ended, or was never
+    /// to have one.
+    pub fn ranks_are_done(&self) -> bool {
+        self.cx.ranks_are_done()
+    }
+
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.cx.link.count(kind)
+    }
+
+    /// Starts the sidecar of a launch that a tool directs; [`NodeCore::direct`] follows. `by` is for the
+    /// node to whose server the tool talks. How long the tool takes is its own affair.
+    pub fn start_directed(&mut self, init: &Control, by: Option<&Director>) {
+        if let Some(by) = by {
+            let attach = by.uri.is_none();
+            self.direction = Direction::Awaited { attach };
+        }
+        self.cx.control(init);
+    }
+
+    /// The first job as the tool wants it, which `register` makes known to the sidecar.
+    pub fn direct(&mut self, context: Arc<JobContext>, register: &Control) {
+        let first = self.cx.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").context = context;
+        self.start_sidecar(std::slice::from_ref(register));
+    }
+
+    /// The same, with an attribute for the PMI clients of all jobs.
+    pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
+        let first = self.cx.jobs.get_mut(JobNumber(0));
+        let first = first.expect("there is always a first job");
+        first.describe(key, value);
+        self.attributes.push((key, value.to_owned()));
+        self
+    }
+
+    /// A job was spawned: its ranks on this node, if it has any, must be served. `requests` are
+    /// those of the sidecar; when it has carried them out it reports that the job is ready.
+    ///
+    /// # Errors
+    /// [`pmi::SetupError`] when the job cannot be described in PMI.
+    pub fn add_job(
+        &mut self,
+        context: Arc<JobContext>,
+        pmi: bool,
+        requests: &[Control],
+    ) -> Result<JobNumber, pmi::SetupError> {
+        let first = NodeRank(self.cx.jobs.local_size(self.cx.node));
+        let mut member = JobMember::new(
+            Arc::clone(&context),
+            self.cx.node,
+            pmi,
+            first,
+            self.cx.terms,
+        )?;
+        for (key, value) in &self.attributes {
+            member.describe(key, value);
+        }
+        if let Some(server) = &mut member.pmi {
+            server.name_hosts(self.collectives.names());
+        }
+        let job = self.cx.jobs.add(member);
+        let here = self.cx.jobs.local_size(self.cx.node) as usize;
+        self.cx.pmix.resize(here, PmixState::default());
+        self.cx.last_contact.resize(here, None);
+        let added = ModexInput::NspaceAdded {
+            nspace: context.nspace.clone(),
+            local: context.ranks.ranks_on(self.cx.node).collect(),
+        };
+        self.modex(added);
+        for request in requests {
+            let id = self.cx.control(request);
+            if matches!(request, Control::RegisterJob { .. }) {
+                self.registering.extend(id.map(|id| (id, job)));
+            }
+        }
+        self.outputs.job_added(job, &mut self.cx);
+        Ok(job)
+    }
+
+    /// Nodes joined the launch: its first job as it is known now, the same but for the number of
+    /// nodes. `absent` are nodes that could not join and were not reported before.
+    pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
+        let nodes = context.ranks.nodes();
+        let first = self.cx.jobs.get_mut(JobNumber(0));
+        first.expect("there is always a first job").context = context;
+        self.groups.engine.grow(nodes);
+        self.fences.engine.of_launch(nodes);
+        self.names.grow(nodes, &mut self.cx);
+        self.settle();
+        let reason = Arc::from("it could not join the launch");
+        self.give_up(absent.iter().copied(), &reason);
+    }
+
+    /// The processes on this node of all jobs that have not ended.
+    pub fn running_here(&self) -> Vec<Proc> {
+        let running = self.cx.running_jobs();
+        let procs = running.flat_map(|(_, job)| {
+            let ranks = job.ranks.ranks_on(self.cx.node);
+            ranks.map(|rank| Proc::new(&job.nspace, rank))
+        });
+        procs.collect()
+    }
+
+    /// What a rank has done with its process-management interfaces.
+    pub fn pmi_state(&self, rank: NodeRank) -> PmiState {
+        let pmix = self.cx.pmix[rank.index()];
+        let pmi = self
+            .cx
+            .pmi_seen(rank)
+            .map(|(local, server)| server.state(local));
+        let last = match (pmi.filter(|state| state.contacted()), pmix) {
+            (Some(state), _) => format!("{}: {state}", state.dialect()),
+            (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
+            (None, PmixState::Finalized) => "PMIx: finalized".to_owned(),
+            (None, PmixState::Absent | PmixState::Stayed) => "never contacted PMI".to_owned(),
+        };
+        PmiState {
+            contacted: !matches!(pmix, PmixState::Absent | PmixState::Stayed)
+                || pmi.is_some_and(|state| state.contacted()),
+            active: pmix == PmixState::Connected || pmi.is_some_and(|state| state.in_session()),
+            last,
+        }
+    }
+
+    /// The form in which a rank speaks PMI, once it has said something.
+    pub fn pmi_dialect(&self, rank: NodeRank) -> Option<Dialect> {
+        let (local, server) = self.cx.pmi_seen(rank)?;
+        let state = server.state(local);
+        state.contacted().then(|| state.dialect())
+    }
+
+    /// Number of other ranks of a rank's job on this node between init and finalize, if the rank is there and its
+    /// library sends finalize only when its process exits.
+    pub fn sessions_beside(&self, rank: NodeRank) -> Option<u32> {
+        let (local, server) = self.cx.pmi_seen(rank)?;
+        server.sessions_beside(local)
+    }
+
+    /// Whether a rank is between PMI's init and finalize.
+    pub fn has_pmi_session(&self, rank: NodeRank) -> bool {
+        let seen = self.cx.pmi_seen(rank);
+        seen.is_some_and(|(local, server)| server.state(local).in_session())
+    }
+
+    /// Whether some rank of a job is between init and finalize on this node.
+    pub fn any_active(&self, job: JobNumber) -> bool {
+        let Some(member) = self.cx.jobs.get(job) else {
+            return false;
+        };
+        let here = member.context.ranks.local_size(self.cx.node);
+        (0..here).map(LocalRank).any(|local| {
+            let pmi = member.pmi.as_ref();
+            self.cx.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
+                || pmi.is_some_and(|pmi| pmi.state(local).in_session())
+        })
+    }
+
+    /// Whether a rank of this node waits for this rank of the launch, whose process has ended: for
+    /// instance in a PMI barrier, or a PMIx fence between nodes.
+    pub fn waits_for(&self, process: GlobalRank) -> bool {
+        let Some((job, rank)) = self.cx.jobs.find(process) else {
+            return false;
+        };
+        let pmi = self.cx.jobs.get(job).and_then(|job| job.pmi.as_ref());
+        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.cx.name_of(process))
+    }
+
+    /// Whether a fence or connection of this node's processes needs this one.
+    pub(super) fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
+        self.fences.engine.has_waiters() && self.fences.engine.waits_for(proc)
+    }
+
+    /// Whether the end of the launch must wait: a tool is being notified of how jobs have ended, or output is on
+    /// its way to it.
+    pub fn tools_wait(&self) -> bool {
+        !self.cx.tools.is_empty()
+            && self.cx.sidecar.is_ready()
+            && (self.end_notices.are_pending() || self.outputs.is_awaited())
+    }
+
+    /// Whether tools here or elsewhere are concerned by the end of the launch.
+    pub fn concerns_tools(&self) -> bool {
+        !self.cx.tools.is_empty() || self.outputs.has_readers()
+    }
+
+    /// The processes here that wait in a fence or barrier. Of a fence of PMIx, libpmix tells when all processes of a node
+    /// have entered it, so until then none of them is known to wait.
+    pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
+        let mut waits = BTreeMap::new();
+        for (id, since) in self.fences.engine.waited_in() {
+            let wait = FenceWait {
+                fence: format!(
+                    "{} {} of {}",
+                    id.series.kind.name(),
+                    id.generation,
+                    id.series.participants
+                ),
+                waiting: now.since(since),
+            };
+            let absent = fences::collective_of(&id.series)
+                .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
+            for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
+                let takes_part = || {
+                    let name = self.cx.name_of(self.cx.process(rank));
+                    id.series.participants.contains(&name)
+                };
+                let waits_here = match &absent {
+                    Some(absent) => !absent.contains(&rank) && takes_part(),
+                    None => *state == PmixState::Connected && takes_part(),
+                };
+                if waits_here {
+                    waits.insert(rank, wait.clone());
+                }
+            }
+        }
+        waits
+    }
+
+    /// Number of fences and barriers that were released here. Those of PMIx whose processes are all of this node are
+    /// libpmix's own, and not among them.
+    pub fn fences_released(&self) -> u64 {
+        self.fences.engine.released()
+    }
+
+    /// The services, in the order in which each has its turn.
+    fn services(&self) -> [&dyn NodeService; SERVICES] {
+        [&self.fences, &self.modex, &self.groups, &self.names, &self.queries, &self.outputs, &self.inputs, &self.keys, &self.collectives, &self.spawns, &self.allocations, &self.demands]
+    }
+
+    fn services_mut(&mut self) -> ([&mut dyn NodeService; SERVICES], &mut NodeContext) {
+        let services: [&mut dyn NodeService; SERVICES] = [&mut self.fences, &mut self.modex, &mut self.groups, &mut self.names, &mut self.queries, &mut self.outputs, &mut self.inputs, &mut self.keys, &mut self.collectives, &mut self.spawns, &mut self.allocations, &mut self.demands];
+        (services, &mut self.cx)
     }
 
     fn rank_ended(&mut self, at: NodeRank, end: RankEnd) {

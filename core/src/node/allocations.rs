@@ -1,6 +1,7 @@
 //! Processes that request or release nodes and slots: upcalls become requests to the launcher,
 //! and its answers theirs.
 
+use crate::node::service::NodeService;
 use std::collections::BTreeMap;
 
 use super::node_context::NodeContext;
@@ -79,8 +80,11 @@ impl Allocations {
         }
     }
 
+}
+
+impl NodeService for Allocations {
     /// Nothing is given any more.
-    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
+    fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(AllocationFailure {
             kind: AllocationFailureKind::Canceled,
             text: String::new(),

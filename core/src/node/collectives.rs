@@ -4,6 +4,7 @@
 mod at_head;
 mod known;
 
+use crate::node::service::NodeService;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,11 +58,6 @@ pub(super) struct CollectiveState {
 }
 
 impl CollectiveState {
-    pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let fetching = self.fetching.values().filter_map(|(_, until)| *until);
-        fetching.chain(self.hub.next_deadline()).min()
-    }
-
     pub(super) fn names(&self) -> &Arc<[String]> {
         &self.names
     }
@@ -257,16 +253,15 @@ impl CollectiveState {
         cx.answer(id, &answer);
     }
 
-    /// A node of this launch is gone for good.
-    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
-        let lost = Status::ERR_LOST_CONNECTION.0;
-        if node == HEAD {
-            return self.tear_down(cx);
-        }
-        self.with_hub(|hub, out| hub.node_lost(node, lost, out), cx);
+}
+
+impl NodeService for CollectiveState {
+    fn next_deadline(&self) -> Option<Moment> {
+        let fetching = self.fetching.values().filter_map(|(_, until)| *until);
+        fetching.chain(self.hub.next_deadline()).min()
     }
 
-    pub(super) fn tick(&mut self, cx: &mut NodeContext) {
+    fn tick(&mut self, cx: &mut NodeContext) {
         let now = cx.now;
         let timeout = Status::ERR_TIMEOUT.0;
         self.with_hub(|hub, out| hub.tick(now, timeout, out), cx);
@@ -279,8 +274,17 @@ impl CollectiveState {
         }
     }
 
+    /// A node of this launch is gone for good.
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
+        let lost = Status::ERR_LOST_CONNECTION.0;
+        if node == HEAD {
+            return self.tear_down(cx);
+        }
+        self.with_hub(|hub, out| hub.node_lost(node, lost, out), cx);
+    }
+
     /// The launch ends: all waiting requests fail.
-    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
+    fn tear_down(&mut self, cx: &mut NodeContext) {
         let waiting = std::mem::take(&mut self.waiting);
         let fetching = std::mem::take(&mut self.fetching);
         let waiting = waiting.into_values().flatten();

@@ -1,6 +1,7 @@
 //! Requests that affect processes of the launch: upcalls become [`Demand`]s, which the
 //! launcher judges and carries out on all nodes.
 
+use crate::node::service::NodeService;
 use super::node_context::NodeContext;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
@@ -110,13 +111,6 @@ impl Demands {
         }
     }
 
-    /// All ranks have ended.
-    pub(super) fn answer_aborts(&mut self, cx: &mut NodeContext) {
-        for id in std::mem::take(&mut self.aborts) {
-            cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
-        }
-    }
-
     /// `PMIx_Job_control`: answered when it was passed on, not when it was done.
     pub(super) fn job_control(
         &mut self,
@@ -192,6 +186,15 @@ impl Demands {
         let ranks = cx.members(if procs.is_empty() { &job } else { procs })?;
         let all = ranks.len() == cx.jobs.size() as usize;
         Some((!all).then_some(ranks))
+    }
+}
+
+impl NodeService for Demands {
+    /// All ranks have ended.
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        for id in std::mem::take(&mut self.aborts) {
+            cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
+        }
     }
 }
 

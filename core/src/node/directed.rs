@@ -11,13 +11,9 @@
 //! that as an event. Without it the tool attaches, and its own event comes. Source: `pmix_server.c` of 4.2.2
 //! and 5.0.11.
 
-use std::sync::Arc;
-
 use super::node_context::NodeContext;
 use super::spawns::said;
-use super::{JobContext, NodeCore};
-use crate::job::debug::Director;
-use crate::job::ids::{JobNumber, Rank};
+use crate::job::ids::Rank;
 use crate::node::event::{Action, FromNode};
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -33,25 +29,6 @@ pub(super) enum Direction {
     Awaited { attach: bool },
     /// This tool has said how to launch.
     Given(Proc),
-}
-
-impl NodeCore {
-    /// Starts the sidecar of a launch that a tool directs; [`NodeCore::direct`] follows. `by` is for the
-    /// node to whose server the tool talks. How long the tool takes is its own affair.
-    pub fn start_directed(&mut self, init: &Control, by: Option<&Director>) {
-        if let Some(by) = by {
-            let attach = by.uri.is_none();
-            self.direction = Direction::Awaited { attach };
-        }
-        self.cx.control(init);
-    }
-
-    /// The first job as the tool wants it, which `register` makes known to the sidecar.
-    pub fn direct(&mut self, context: Arc<JobContext>, register: &Control) {
-        let first = self.cx.jobs.get_mut(JobNumber(0));
-        first.expect("there is always a first job").context = context;
-        self.start_sidecar(std::slice::from_ref(register));
-    }
 }
 
 impl Direction {

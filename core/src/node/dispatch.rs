@@ -1,17 +1,46 @@
-//! Passes each event and each message of another node to the part of the node that it is for.
+//! Passes each event and each message of another node to the part of the node that it is for, and the effects of one part to another.
+//!
+//! Rule: libpmix notifies the clients of its own node, also of events raised through its server, and
+//! does not call for that. Rule: an event is carried by the node of its source alone. Source:
+//! docs/shim.md#events.
+
+use std::sync::Arc;
 
 use super::NodeCore;
 use super::collectives::ModexTicket;
-use super::event::{Action, Event, PeerMessage, ToNode};
-use super::node_context::NodeEffect;
+use super::epochs::EpochMessage;
+use super::event::{Action, Event, Notification, PeerMessage, Report, ToNode};
+use super::fences::FenceTicket;
+use super::keys::Asker;
+use super::logs::log;
+use super::node_context::{NodeContext, NodeEffect};
+use super::pmi_state::PmixState;
+use super::service::NodeService;
+use super::SERVICES;
+use super::raised::{raise_job_start, raise_lost_nodes};
+use super::upcalls::{local_status, required_key, timeout};
+use crate::collective::Act;
 use crate::direct_modex::ModexInput;
-use crate::fence::FenceInput;
+use crate::fence::{Contribution, Deadline, FenceInput, Kind, Series};
+use crate::groups::GroupEngine;
+use crate::job::allocation::Directive;
 use crate::job::clock::Moment;
-use crate::job::ids::{AppNum, NodeId};
+use crate::job::ids::{AppNum, GlobalRank, JobNumber, LocalRank, NodeId, NodeRank};
+use crate::job::outcome::{Cause, RankEnd};
 use crate::names::request::Requester;
-use crate::node::raised::raise_job_start;
-use crate::pmix::value::{Proc, Status};
+use crate::node::HEAD;
+use crate::pmi::collective::Collective;
+use crate::pmi::server::Effect;
+use crate::pmix::control::{Control, ControlRefusal, ControlReply, ForkEnv};
+use crate::pmix::keys;
+use crate::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
+use crate::pmix::upcall::{Notice, UpcallRequest};
+use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
+use crate::pmix::wire::WireError;
 use crate::rendezvous::message::FromRendezvous;
+
+/// How the processes of a lost node are said to have ended.
+const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
 
 impl NodeCore {
     /// Handles one event and appends the resulting actions.
@@ -35,7 +64,8 @@ impl NodeCore {
         let result = part(self);
         self.settle();
         if let Some(error) = self.cx.unsent.take() {
-            self.sidecar_broken(error);
+            self.cx.sidecar_broken(error);
+            self.settle();
         }
         std::mem::swap(&mut self.cx.actions, actions);
         result
@@ -48,13 +78,24 @@ impl NodeCore {
             match effect {
                 NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
                 NodeEffect::Fence(input) => self.fence(input),
+                NodeEffect::HeldFences => self.fences.answer_held(&mut self.cx),
                 NodeEffect::Notify(event) => self.notify(&event),
                 NodeEffect::Modex(input) => self.modex.handle(input, &mut self.cx),
+                NodeEffect::SidecarLost { is_running } => self.sidecar_lost(is_running),
                 NodeEffect::FarData { to, serial, result } => {
                     self.collectives
                         .answer_far(to, serial, result, &mut self.cx);
                 }
             }
+            self.settle();
+        }
+    }
+
+    /// Has each service do something, and carries out its effects before those of the next.
+    fn each_service(&mut self, what: impl Fn(&mut dyn NodeService, &mut NodeContext)) {
+        for at in 0..SERVICES {
+            let (services, cx) = self.services_mut();
+            what(services[at], cx);
             self.settle();
         }
     }
@@ -101,9 +142,9 @@ impl NodeCore {
                 let events = self.cx.link.on_upcall_bytes(bytes);
                 self.sidecar_replied(events);
             }
-            Event::SidecarSeen(doing) => self.sidecar_inspected(doing),
-            Event::SidecarClosed => self.sidecar_closed(),
-            Event::SidecarEnded { how, end } => self.sidecar_ended(how, end),
+            Event::SidecarSeen(doing) => self.cx.sidecar_inspected(doing),
+            Event::SidecarClosed => self.cx.sidecar_closed(),
+            Event::SidecarEnded { how, end } => self.cx.sidecar_ended(how, end),
             Event::Peer { from, message } => self.peer_message(from, message),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
             Event::StartsKnown(asked) => self.queries.starts_known(asked, &mut self.cx),
@@ -139,37 +180,17 @@ impl NodeCore {
             }
             Event::LaunchEnded => self.launch_ended(),
             Event::Tick => {
-                self.fence(FenceInput::Tick);
-                self.modex(ModexInput::Tick);
-                self.names.tick(&mut self.cx);
-                self.settle();
-                self.groups
-                    .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
-                self.collectives.tick(&mut self.cx);
-                self.queries
-                    .with_engine(|engine, out| engine.tick(now, out), &mut self.cx);
-                self.settle();
-                self.outputs.notify_kept_ends(false, &mut self.cx);
-                self.sidecar_tick();
+                self.each_service(|service, cx| service.tick(cx));
+                self.cx.sidecar_tick();
             }
         }
     }
 
     /// When [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
-        [
-            self.fences.engine.next_deadline(),
-            self.modex.next_deadline(),
-            self.names.next_deadline(),
-            self.groups.engine.next_deadline(),
-            self.collectives.next_deadline(),
-            self.queries.next_deadline(),
-            self.cx.sidecar.next_deadline(),
-            self.outputs.next_deadline(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let services = self.services().into_iter();
+        let deadlines = services.map(|service| service.next_deadline());
+        deadlines.chain([self.cx.sidecar.next_deadline()]).flatten().min()
     }
 
     fn peer_message(&mut self, from: NodeId, message: PeerMessage) {
@@ -204,6 +225,20 @@ impl NodeCore {
             PeerMessage::Key(message) => self.keys.peer_message(from, message, &mut self.cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
             PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
+        }
+    }
+
+    /// The sidecar is lost: what waits for it is answered.
+    fn sidecar_lost(&mut self, is_running: bool) {
+        self.groups
+            .with_engine(GroupEngine::server_lost, &mut self.cx);
+        self.end_notices.clear();
+        self.cx.lose_tools();
+        self.outputs.sidecar_lost(&mut self.cx);
+        self.modex.sidecar_lost(&mut self.cx);
+        self.settle();
+        if is_running {
+            self.cx.order(Action::KillSidecar);
         }
     }
 
@@ -245,5 +280,664 @@ impl NodeCore {
             app: AppNum(0),
             app_size: 1,
         })
+    }
+
+    /// The spawned job that a request is to register.
+    pub(super) fn registers(&self, id: RequestId) -> Option<JobNumber> {
+        let mut requests = self.registering.iter();
+        let request = requests.find(|(request, _)| *request == id);
+        request.map(|(_, job)| *job)
+    }
+
+    /// The sidecar has registered a spawned job, or cannot.
+    pub(super) fn job_registered(
+        &mut self,
+        id: RequestId,
+        result: Result<ForkEnv, ControlRefusal>,
+    ) {
+        let Some(job) = self.registers(id) else {
+            return;
+        };
+        self.registering.retain(|(request, _)| *request != id);
+        let report = match result {
+            Ok(env) => {
+                self.queries.note_server(&env);
+                Report::SidecarReady { job, env }
+            }
+            Err(refusal) => Report::JobRefused {
+                job,
+                error: refusal.to_string(),
+            },
+        };
+        self.cx.order(Action::Report(report));
+    }
+
+    /// All ranks of a spawned job have ended, on all nodes.
+    pub(super) fn job_over(&mut self, job: JobNumber) {
+        let Some(member) = self.cx.jobs.get_mut(job) else {
+            return;
+        };
+        if member.end() {
+            return;
+        }
+        if job == JobNumber(0) {
+            return self.queries.ask_for_end(job, &mut self.cx);
+        }
+        member.pmi = None;
+        let nspace = member.context.nspace.clone();
+        let removed = ModexInput::NspaceRemoved {
+            nspace: nspace.clone(),
+        };
+        self.modex(removed);
+        self.outputs.drop_unannounced(job, &mut self.cx);
+        self.outputs.forget_job(job, &mut self.cx);
+        self.queries.ask_for_end(job, &mut self.cx);
+        self.settle();
+        // The rest of its output may be on its way to processes here.
+        if self.cx.sidecar.is_ready() && !self.outputs.is_asking() {
+            self.cx.control(&Control::DeregisterJob { nspace });
+        }
+    }
+
+    /// Requests that wait for these nodes are answered, and registered processes are notified.
+    pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &Arc<str>) {
+        self.give_up(nodes.iter().copied(), reason);
+        raise_lost_nodes(nodes, &mut self.cx);
+        self.settle();
+        self.died_with_nodes(nodes);
+    }
+
+    /// Answers all pending work that needs these nodes.
+    pub(super) fn give_up(&mut self, nodes: impl IntoIterator<Item = NodeId>, reason: &Arc<str>) {
+        for node in nodes {
+            self.cx.lost.insert(node);
+            self.each_service(|service, cx| service.node_lost(node, reason, cx));
+        }
+    }
+
+    /// Answers all pending work on this node.
+    pub(super) fn launch_ended(&mut self) {
+        self.each_service(|service, cx| service.tear_down(cx));
+        self.cx.stop_sidecar();
+    }
+
+    /// A process of the launch has died, here or elsewhere.
+    pub(super) fn died(&mut self, process: GlobalRank) {
+        if let Some((job, rank)) = self.cx.jobs.find(process)
+            && let Some(member) = self.cx.jobs.get_mut(job)
+            && let Some(server) = &mut member.pmi
+        {
+            server.died(rank);
+        }
+        self.fence(FenceInput::ProcessDied);
+    }
+
+    /// Nodes are lost, and their processes with them. Every remaining node is notified, so no node forwards
+    /// it to others.
+    pub(super) fn died_with_nodes(&mut self, nodes: &[NodeId]) {
+        if !self.cx.terms.survives {
+            return;
+        }
+        let own = self.cx.node;
+        for &node in nodes.iter().filter(|node| **node != own) {
+            let processes: Vec<GlobalRank> = self.cx.jobs.processes_on(node).collect();
+            for process in processes {
+                self.died(process);
+                if let Some(event) = self.cx.death(process, WITH_ITS_NODE) {
+                    self.notify(&event);
+                }
+            }
+        }
+    }
+
+    /// An event raised here: libpmix notifies this node's clients, and this function the other
+    /// nodes.
+    pub(super) fn forward(&mut self, event: Notification) {
+        let everywhere = [
+            DataRange::NAMESPACE,
+            DataRange::SESSION,
+            DataRange::GLOBAL,
+            DataRange::CUSTOM,
+        ];
+        // An event of another node's process was brought here by its own node.
+        let ours = event
+            .source
+            .rank
+            .rank()
+            .is_none_or(|_| self.cx.local_of(&event.source).is_some())
+            || self.cx.tools.knows(&event.source);
+        if ours && everywhere.contains(&event.range) {
+            self.groups.observe(&event, &mut self.cx);
+            self.settle();
+            self.cx.carry(&Arc::new(event));
+        }
+    }
+
+    /// An event of another node, or of the host itself.
+    pub(super) fn notify(&mut self, event: &Notification) {
+        self.groups.observe(event, &mut self.cx);
+        self.settle();
+        if event.code == Status::DEBUGGER_RELEASE {
+            self.stopped.rank_released(&event.infos, &mut self.cx);
+        }
+        if !self.outputs.keeps_end(event, &mut self.cx) {
+            self.cx.notify_now(event);
+        }
+    }
+
+    /// A process speaks for a rank of this node in place of another one.
+    pub(super) fn begin_epoch(&mut self, asker: Asker) {
+        if self.cx.node == HEAD {
+            let epoch = self.next_epoch();
+            return self.epoch_begun(asker, epoch);
+        }
+        self.epochs.ask(asker, &mut self.cx);
+    }
+
+    pub(super) fn epoch_message(&mut self, from: NodeId, message: EpochMessage) {
+        if !self.cx.terms.restartable {
+            return;
+        }
+        match message {
+            EpochMessage::Begin { number } if self.cx.node == HEAD => {
+                let epoch = self.next_epoch();
+                let message = PeerMessage::Epoch(EpochMessage::Begun { number, epoch });
+                self.cx.order(Action::SendPeer { to: from, message });
+            }
+            EpochMessage::Begun { number, epoch } if from == HEAD => {
+                if let Some(asker) = self.epochs.take(number) {
+                    self.epoch_begun(asker, epoch);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn next_epoch(&mut self) -> u64 {
+        let epoch = self.fences.engine.epoch().saturating_add(1);
+        self.fence(FenceInput::Renew { epoch });
+        epoch
+    }
+
+    fn epoch_begun(&mut self, asker: Asker, epoch: u64) {
+        self.fence(FenceInput::Renew { epoch });
+        let Asker { job, rank, number } = asker;
+        let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+        let Some(server) = server else { return };
+        let mut effects = Vec::new();
+        server.renewed(rank, number, &mut effects);
+        self.pmi_effects(job, effects);
+    }
+
+    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
+        let Some((participants, nodes)) = self.cx.participants(procs) else {
+            let data = (local_status(infos), Vec::new());
+            let timeout = timeout(infos);
+            return self
+                .collectives
+                .enter(id, (act, procs), data, timeout, &mut self.cx);
+        };
+        let kind = match act {
+            Act::Connect => Kind::Connect,
+            Act::Disconnect => Kind::Disconnect,
+            Act::Fence => Kind::Pmix,
+        };
+        let status = local_status(infos);
+        let given = timeout(infos);
+        let input = FenceInput::Arrive {
+            series: Series { kind, participants },
+            nodes,
+            contribution: Contribution {
+                data: Vec::new().into(),
+                collect: false,
+                status,
+            },
+            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
+            // answer must come first.
+            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
+            ticket: FenceTicket::Connect(id),
+        };
+        self.fence(input);
+    }
+
+    /// Some local members have entered a barrier or ring, and others have not.
+    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
+        let (series, nodes) = self.cx.meeting_of(job, &collective);
+        let input = FenceInput::Begin {
+            series,
+            nodes,
+            timeout: self.cx.terms.timeout(),
+            ticket: FenceTicket::Pmi(job, collective),
+        };
+        self.fence(input);
+    }
+
+    /// Passes an input to the fences and carries out what follows.
+    pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
+        let mut outputs = Vec::new();
+        self.fences.engine.handle(input, self.cx.now, &mut outputs);
+        for output in outputs {
+            self.fences.execute(output, &mut self.cx);
+            self.settle();
+        }
+    }
+
+    pub(super) fn pmi_effects(&mut self, job: JobNumber, effects: Vec<Effect>) {
+        let first = self.cx.jobs.get(job).map_or(NodeRank(0), |job| job.first);
+        let at = |local: LocalRank| NodeRank(first.0 + local.0);
+        let failed = |cause| Action::Report(Report::Failed(cause));
+        for effect in effects {
+            match effect {
+                Effect::Send { rank, bytes } => {
+                    let rank = at(rank);
+                    self.cx.order(Action::SendPmi { rank, bytes });
+                }
+                Effect::Begun { collective } => self.pmi_begun(job, collective),
+                Effect::Ended { collective } => self.pmi_met(job, &collective),
+                Effect::Entered {
+                    collective,
+                    contribution,
+                } => self.pmi_fence((job, collective), contribution),
+                Effect::Withdrawn { collective } => {
+                    let (series, _) = self.cx.meeting_of(job, &collective);
+                    self.fence(FenceInput::Withdraw { series });
+                }
+                Effect::Renew { rank, number } => {
+                    self.begin_epoch(Asker { job, rank, number });
+                }
+                Effect::Abort {
+                    rank,
+                    code,
+                    message,
+                } => {
+                    let rank = self.cx.process(at(rank));
+                    self.cx.order(failed(Cause::Aborted {
+                        rank,
+                        code,
+                        message,
+                    }));
+                }
+                Effect::Initialized { rank } => {
+                    let rank = at(rank);
+                    self.cx
+                        .order(Action::Report(Report::RankConnected { rank }));
+                }
+                Effect::Finalized { rank } => {
+                    let rank = at(rank);
+                    self.cx
+                        .order(Action::Report(Report::RankFinalized { rank }));
+                }
+                Effect::Publish {
+                    rank,
+                    service,
+                    port,
+                    limits,
+                } => {
+                    self.names
+                        .pmi_publish(at(rank), service, port, limits, &mut self.cx);
+                    self.settle();
+                }
+                Effect::Lookup { rank, service } => {
+                    self.names.pmi_lookup(at(rank), service, &mut self.cx);
+                    self.settle();
+                }
+                Effect::Unpublish { rank, service } => {
+                    self.names.pmi_unpublish(at(rank), service, &mut self.cx);
+                    self.settle();
+                }
+                Effect::Spawn { rank, request } => {
+                    self.spawns.pmi_spawn(at(rank), request, &mut self.cx)
+                }
+                Effect::Key {
+                    rank,
+                    number,
+                    job: other,
+                    wanted,
+                } => {
+                    let asker = Asker { job, rank, number };
+                    self.keys.ask(asker, other, wanted, &mut self.cx);
+                    self.settle();
+                }
+                Effect::Misbehaved { rank, error } => {
+                    let rank = self.cx.process(at(rank));
+                    self.cx.order(failed(Cause::Misbehaved { rank, error }));
+                }
+            }
+        }
+    }
+
+    /// All local members have entered a barrier or ring: fence with the other nodes.
+    fn pmi_fence(&mut self, (job, collective): (JobNumber, Collective), contribution: Vec<u8>) {
+        let (series, nodes) = self.cx.meeting_of(job, &collective);
+        let contribution = Contribution {
+            data: contribution.into(),
+            collect: true,
+            status: 0,
+        };
+        let input = FenceInput::Arrive {
+            series,
+            nodes,
+            contribution,
+            timeout: self.cx.terms.timeout(),
+            ticket: FenceTicket::Pmi(job, collective),
+        };
+        self.fence(input);
+    }
+
+    /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
+    fn pmi_met(&mut self, job: JobNumber, collective: &Collective) {
+        let (series, nodes) = self.cx.meeting_of(job, collective);
+        let contribution = Contribution {
+            data: Vec::new().into(),
+            collect: false,
+            status: 0,
+        };
+        let input = FenceInput::Arrive {
+            series,
+            nodes,
+            contribution,
+            timeout: None,
+            ticket: FenceTicket::Released,
+        };
+        self.fence(input);
+    }
+
+    /// Something came on one of the sidecar's sockets.
+    pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
+        if !self.cx.sidecar.is_heard() {
+            return;
+        }
+        // Frames that were complete before an error count: a rank that finalized has finalized.
+        self.sidecar_events(events.unwrap_or_default());
+        self.cx.check_sidecar_link();
+    }
+
+    fn sidecar_events(&mut self, events: Vec<SidecarEvent>) {
+        for event in events {
+            match event {
+                SidecarEvent::Hello(hello) => {
+                    self.cx.sidecar_loaded();
+                    self.groups.libpmix.clone_from(&hello.libpmix);
+                    self.cx.order(Action::Report(Report::SidecarLoaded(hello)));
+                }
+                SidecarEvent::Warning(text) => {
+                    let text = text.to_string();
+                    self.cx
+                        .order(Action::Report(Report::SidecarWarning { text }));
+                }
+                SidecarEvent::Failed(failed) => self.cx.sidecar_gave_up(&failed),
+                SidecarEvent::Reply { id, reply } => self.control_reply(id, reply),
+                SidecarEvent::Request { id, request } => self.request(id, request),
+                SidecarEvent::Notice(notice) => self.notice(notice),
+            }
+            self.settle();
+        }
+    }
+
+    fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
+        match reply {
+            ControlReply::Init(Ok(())) => self.direction.server_started(&mut self.cx),
+            ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
+                self.collectives
+                    .far_registered(id, result.map(drop), &mut self.cx);
+            }
+            ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
+                self.job_registered(id, result);
+            }
+            ControlReply::RegisterJob(Ok(env)) => {
+                self.queries.note_server(&env);
+                if self.cx.sidecar_ready() {
+                    self.cx.order(Action::Report(Report::SidecarReady {
+                        job: JobNumber(0),
+                        env,
+                    }));
+                    self.stopped.tell_of_earlier_stops(&mut self.cx);
+                }
+            }
+            ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
+                // A known cause has its own remedy.
+                let remedy = match refusal.text.contains("; ") {
+                    true => "",
+                    false => "; see what it prints with -vv, or try another libpmix (--libpmix)",
+                };
+                let text = format!("{refusal}{remedy}");
+                self.cx.sidecar_broken(text);
+            }
+            ControlReply::DirectModex(result) => {
+                self.modex.sidecar_answered(id, result, &mut self.cx);
+                self.settle();
+            }
+            // No process waits for the delivery of an event: its sender has continued long ago.
+            ControlReply::Notify(_) => self.end_notices.answered(id),
+            ControlReply::DeregisterJob(_) => {}
+            ControlReply::IofDeliver(_) => self.outputs.delivered(id, &mut self.cx),
+            // Its exit reports the result.
+            ControlReply::Finalize(_) => self.cx.sidecar_finalized(),
+            ControlReply::Probe(_) => {
+                self.end_notices.answered(id);
+                self.cx.probe_answered(id);
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let now = self.cx.now;
+        match notice {
+            Notice::ClientConnected { proc, .. } => {
+                if let Some(local) = self.cx.local_of(&proc) {
+                    self.cx.pmix[local.index()] = PmixState::Connected;
+                    self.cx.last_contact[local.index()] = Some(now);
+                    let proc = self.cx.name_of(self.cx.process(local));
+                    self.modex(ModexInput::RankConnected { proc });
+                    self.cx
+                        .order(Action::Report(Report::RankConnected { rank: local }));
+                }
+            }
+            Notice::ClientFinalized { proc } => {
+                if let Some(local) = self.cx.local_of(&proc) {
+                    self.cx.pmix[local.index()] = PmixState::Finalized;
+                    self.cx.last_contact[local.index()] = Some(now);
+                    self.cx
+                        .order(Action::Report(Report::RankFinalized { rank: local }));
+                }
+            }
+            Notice::NotifyEvent {
+                code: Status::READY_FOR_DEBUG,
+                source,
+                infos,
+                ..
+            } => self.stopped.rank_stopped(&source, &infos, &mut self.cx),
+            Notice::NotifyEvent {
+                code,
+                source,
+                range,
+                infos,
+            } => {
+                if code == Status::DEBUGGER_RELEASE {
+                    let direction = &mut self.direction;
+                    if direction.launcher_released(&source, &infos, &mut self.cx) {
+                        return;
+                    }
+                    self.stopped.rank_released(&infos, &mut self.cx);
+                }
+                self.forward(Notification {
+                    code,
+                    source,
+                    range,
+                    infos,
+                });
+            }
+            // libpmix delivers events to local clients by itself, and every event of the job is
+            // carried to every node anyway.
+            Notice::RegisterEvents { .. } | Notice::DeregisterEvents { .. } => {}
+            Notice::IofPull {
+                procs,
+                infos,
+                channels,
+            } => self
+                .outputs
+                .subscribe(&procs, &infos, channels, &mut self.cx),
+            Notice::Spawned { nspace } => self.outputs.job_subscribed(&nspace, &mut self.cx),
+            Notice::GroupEnded { name, procs } => {
+                self.groups.group_ended(&name, &procs, &mut self.cx)
+            }
+            Notice::ConnectionsLost { source, infos } => {
+                let gone = self.cx.disconnect_tools(source, infos);
+                for tool in &gone {
+                    self.outputs.tool_gone(tool, &mut self.cx);
+                }
+                if !gone.is_empty() && self.cx.tools.is_empty() {
+                    self.cx.report_no_tools();
+                }
+                self.outputs.unsubscribe_ended(&mut self.cx);
+            }
+        }
+    }
+
+    fn request(&mut self, id: UpcallId, request: UpcallRequest) {
+        match request {
+            UpcallRequest::Fence { procs, infos, data } => {
+                self.pmix_fence(id, &procs, &infos, data);
+            }
+            UpcallRequest::DirectModex { proc, infos } => {
+                let Some(process) = self.cx.named(&proc) else {
+                    return self
+                        .collectives
+                        .fetch_far(id, &proc, timeout(&infos), &mut self.cx);
+                };
+                let proc = self.cx.name_of(process);
+                let owner = self.cx.jobs.node_of(process);
+                // Without a given limit, the owner applies its own.
+                let timeout = self.cx.terms.timeout_or(timeout(&infos));
+                let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
+                let timeout = timeout.map(|timeout| timeout.after);
+                self.modex(ModexInput::Ask {
+                    proc,
+                    owner,
+                    timeout,
+                    key: required_key(&infos),
+                    ticket: ModexTicket::Pmix(id),
+                });
+            }
+            UpcallRequest::Abort {
+                proc,
+                status,
+                message,
+                targets,
+            } => self
+                .demands
+                .abort(id, &proc, (status, &message), &targets, &mut self.cx),
+            UpcallRequest::Query { queries, .. } => self.queries.query(id, queries, &mut self.cx),
+            UpcallRequest::Log {
+                proc,
+                data,
+                directives,
+            } => log(id, &proc, data, &directives, &mut self.cx),
+            UpcallRequest::Publish { proc, infos } => {
+                self.names.publish(id, &proc, infos, &mut self.cx)
+            }
+            UpcallRequest::Lookup { proc, keys, infos } => {
+                let tool = self.tool_as_requester(&proc);
+                self.names
+                    .look_up(id, &proc, tool, keys, &infos, &mut self.cx);
+            }
+            UpcallRequest::Unpublish { proc, keys, infos } => {
+                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx)
+            }
+            UpcallRequest::Group {
+                op,
+                name,
+                procs,
+                infos,
+            } => self
+                .groups
+                .request(id, (op, name), &procs, infos, &mut self.cx),
+            UpcallRequest::JobControl {
+                proc,
+                targets,
+                directives,
+            } => self
+                .demands
+                .job_control(id, &proc, &targets, &directives, &mut self.cx),
+            UpcallRequest::SessionControl {
+                proc,
+                session,
+                directives,
+            } => {
+                let extended =
+                    self.demands
+                        .session_control(id, &proc, (session, &directives), &mut self.cx);
+                if let Some(infos) = extended {
+                    let extend = (Directive::Extend, &infos[..]);
+                    self.allocations.ask_for(id, &proc, extend, &mut self.cx);
+                }
+            }
+            UpcallRequest::PushStdin { targets, data, .. } => {
+                self.inputs.push(id, &targets, &data, &mut self.cx)
+            }
+            UpcallRequest::Spawn { proc, infos, apps } => {
+                self.spawns.spawn(id, &proc, (&infos, apps), &mut self.cx)
+            }
+            UpcallRequest::Connect { procs, infos } => {
+                self.meet(id, (Act::Connect, &procs), &infos);
+            }
+            UpcallRequest::Disconnect { procs, infos } => {
+                self.meet(id, (Act::Disconnect, &procs), &infos);
+            }
+            UpcallRequest::GetCredential { proc, directives } => {
+                let answer = self.credentials.vouch_for(proc, &directives, self.cx.now);
+                self.cx.answer(id, &answer);
+            }
+            UpcallRequest::ValidateCredential {
+                credential,
+                directives,
+                ..
+            } => {
+                let answer = self
+                    .credentials
+                    .validate(&credential, &directives, self.cx.now);
+                self.cx.answer(id, &answer);
+            }
+            UpcallRequest::Allocate {
+                proc,
+                directive,
+                infos,
+            } => self
+                .allocations
+                .allocate(id, &proc, (directive, &infos), &mut self.cx),
+            UpcallRequest::ToolConnected { infos } => self.cx.connect_tool(id, &infos),
+        }
+    }
+
+    fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
+        let Some((participants, nodes)) = self.cx.participants(procs) else {
+            let data = (local_status(infos), data);
+            let timeout = timeout(infos);
+            return self
+                .collectives
+                .enter(id, (Act::Fence, procs), data, timeout, &mut self.cx);
+        };
+        let collect = infos
+            .iter()
+            .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
+        let contribution = Contribution {
+            data: data.into(),
+            collect,
+            status: local_status(infos),
+        };
+        let ticket = FenceTicket::Pmix(id);
+        let timeout = self.cx.terms.timeout_or(timeout(infos));
+        let input = FenceInput::Arrive {
+            series: Series {
+                kind: Kind::Pmix,
+                participants,
+            },
+            nodes,
+            contribution,
+            timeout,
+            ticket,
+        };
+        self.fence(input);
     }
 }

@@ -4,15 +4,17 @@
 //! Rule: for a PMIx fence libpmix reports only that all local clients have entered, not which ones: if a node's server has made no upcall, any of its clients may be missing. Source:
 //! `pmix_server.h`, `fence_nb`.
 
+use std::sync::Arc;
+use crate::job::clock::Moment;
+use crate::node::service::NodeService;
 use std::time::Duration;
 
+use super::PmixState;
 use super::node_context::{NodeContext, NodeEffect};
-use super::{NodeCore, PmixState};
-use crate::collective::Act;
 use crate::fence::id::Ranks;
 use crate::fence::{
-    Contribution, Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceOutput,
-    FencePassage, FenceResult, Kind, Nodes, Participants, PassageTimes, Series, Timeout,
+    Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceOutput, FencePassage,
+    FenceResult, Kind, Nodes, Participants, PassageTimes, Series, Timeout,
 };
 use crate::job::absence::{Absences, Absent};
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
@@ -23,7 +25,6 @@ use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, FromNode, PeerMessage, Report};
 use crate::pmi::collective::{Collective, CollectiveScope};
 use crate::pmix::sidecar::UpcallId;
-use crate::pmix::value::{Info, Proc};
 
 /// The waiters of a fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,6 +137,22 @@ pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
 }
 
 impl NodeContext {
+    /// Whether none of the participants of a fence that live here is left.
+    pub(super) fn is_vacant(&self, participants: &Participants) -> bool {
+        participants.entries().all(|(nspace, ranks)| {
+            let Some((job, member)) = self.job_named(nspace.as_str()) else {
+                return true;
+            };
+            let here = member.context.ranks.ranks_on(self.node);
+            let takes_part = |rank: &Rank| match ranks {
+                Ranks::All => true,
+                Ranks::Runs(runs) => runs.iter().any(|run| (run.first..=run.last).contains(rank)),
+            };
+            let mut members = here.filter(takes_part);
+            members.all(|rank| self.ended.contains(&self.jobs.global(job, rank)))
+        })
+    }
+
     /// The participants of a barrier or ring, and their nodes.
     pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
         let member = self.jobs.get(job).expect("a job with ranks in a barrier");
@@ -392,6 +409,26 @@ impl Fences {
     }
 }
 
+impl NodeService for Fences {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        cx.leave(NodeEffect::Fence(FenceInput::Tick));
+    }
+
+    fn node_lost(&mut self, node: NodeId, reason: &Arc<str>, cx: &mut NodeContext) {
+        let reason = Arc::clone(reason);
+        cx.leave(NodeEffect::Fence(FenceInput::PeerLost { node, reason }));
+    }
+
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        cx.leave(NodeEffect::Fence(FenceInput::Teardown));
+        cx.leave(NodeEffect::HeldFences);
+    }
+}
+
 /// Answers those of this node that wait in a fence.
 fn answer(ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
     match ticket {
@@ -430,62 +467,6 @@ fn release_pmi(
         }
     }
     cx.leave(NodeEffect::Pmi(job, effects));
-}
-
-impl NodeCore {
-    /// `PMIx_Connect` and `PMIx_Disconnect`.
-    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
-        let Some((participants, nodes)) = self.cx.participants(procs) else {
-            let data = (super::upcalls::local_status(infos), Vec::new());
-            let timeout = super::upcalls::timeout(infos);
-            return self
-                .collectives
-                .enter(id, (act, procs), data, timeout, &mut self.cx);
-        };
-        let kind = match act {
-            Act::Connect => Kind::Connect,
-            Act::Disconnect => Kind::Disconnect,
-            Act::Fence => Kind::Pmix,
-        };
-        let status = super::upcalls::local_status(infos);
-        let given = super::upcalls::timeout(infos);
-        let input = FenceInput::Arrive {
-            series: Series { kind, participants },
-            nodes,
-            contribution: Contribution {
-                data: Vec::new().into(),
-                collect: false,
-                status,
-            },
-            // libpmix has its own timer, and a callback after it has fired uses freed memory: the
-            // answer must come first.
-            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
-            ticket: FenceTicket::Connect(id),
-        };
-        self.fence(input);
-    }
-
-    /// Some local members have entered a barrier or ring, and others have not.
-    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
-        let (series, nodes) = self.cx.meeting_of(job, &collective);
-        let input = FenceInput::Begin {
-            series,
-            nodes,
-            timeout: self.cx.terms.timeout(),
-            ticket: FenceTicket::Pmi(job, collective),
-        };
-        self.fence(input);
-    }
-
-    /// Passes an input to the fences and carries out what follows.
-    pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
-        let mut outputs = Vec::new();
-        self.fences.engine.handle(input, self.cx.now, &mut outputs);
-        for output in outputs {
-            self.fences.execute(output, &mut self.cx);
-            self.settle();
-        }
-    }
 }
 
 /// The nodes that have ranks, and all ranks as participants in the barrier of all.

@@ -8,6 +8,8 @@
 mod added;
 mod watching;
 
+use crate::job::clock::Moment;
+use crate::node::service::NodeService;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -246,6 +248,25 @@ impl Groups {
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
         cx.answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
+    }
+}
+
+impl NodeService for Groups {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_engine(|engine, out| engine.tick(now, out), cx);
+    }
+
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
+        self.with_engine(|engine, out| engine.node_lost(node, out), cx);
+    }
+
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        self.with_engine(GroupEngine::tear_down, cx);
     }
 }
 

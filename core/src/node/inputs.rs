@@ -8,6 +8,8 @@
 //! that waits for answers. Rule: only ranks that were spawned with a pipe for it can be given input
 //! (`PMIX_FWD_STDIN`); others have the launcher's, or none.
 
+use std::sync::Arc;
+use crate::node::service::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
@@ -201,8 +203,11 @@ impl Inputs {
         }
     }
 
+}
+
+impl NodeService for Inputs {
     /// Processes of a node that is gone read nothing.
-    pub(super) fn inputs_node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         let waiting = self.pushes.iter();
         let waiting = waiting.filter(|(_, push)| push.waiting.contains(&node));
         let waiting: Vec<u64> = waiting.map(|(number, _)| *number).collect();
@@ -212,7 +217,7 @@ impl Inputs {
     }
 
     /// Whatever still waits is answered.
-    pub(super) fn inputs_tear_down(&mut self, cx: &mut NodeContext) {
+    fn tear_down(&mut self, cx: &mut NodeContext) {
         for (_, push) in std::mem::take(&mut self.pushes) {
             let answer = UpcallAnswer::Status(Status::ERR_LOST_CONNECTION);
             cx.answer(push.id, &answer);

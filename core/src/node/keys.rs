@@ -8,6 +8,8 @@
 //! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
 //! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
 
+use std::sync::Arc;
+use crate::node::service::NodeService;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -144,8 +146,11 @@ impl Keys {
         }
     }
 
+}
+
+impl NodeService for Keys {
     /// Keys that were put on a lost node are unknown.
-    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
         self.waiting.extend(left);

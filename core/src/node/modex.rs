@@ -1,6 +1,8 @@
 //! Direct modex: data of ranks of this node for those who ask for it, and data of ranks elsewhere. The sidecar has the data of local
 //! ranks.
 
+use crate::job::ids::NodeId;
+use crate::node::service::NodeService;
 use std::sync::Arc;
 
 use super::collectives::ModexTicket;
@@ -28,10 +30,6 @@ impl DirectModex {
             engine,
             requests: Vec::new(),
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.engine.next_deadline()
     }
 
     /// Passes an input to the engine and executes its orders.
@@ -88,6 +86,25 @@ impl DirectModex {
             let result = Err(Status::ERR_LOST_CONNECTION.0);
             self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
         }
+    }
+}
+
+impl NodeService for DirectModex {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        self.handle(ModexInput::Tick, cx);
+    }
+
+    fn node_lost(&mut self, node: NodeId, reason: &Arc<str>, cx: &mut NodeContext) {
+        let reason = Arc::clone(reason);
+        self.handle(ModexInput::PeerLost { node, reason }, cx);
+    }
+
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        self.handle(ModexInput::Teardown, cx);
     }
 }
 

@@ -10,6 +10,8 @@
 
 mod pmix;
 
+use std::sync::Arc;
+use crate::node::service::NodeService;
 use super::node_context::{NodeContext, NodeEffect};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
@@ -47,10 +49,6 @@ impl Names {
         Self {
             engine: StoreEngine::new(node, HEAD, nodes),
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.engine.next_deadline()
     }
 
     pub(super) fn pmi_publish(
@@ -204,31 +202,8 @@ impl Names {
         self.with_store(|store, out| store.rank_ended(proc, app, now, out), cx);
     }
 
-    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
-        let now = cx.now;
-        let procs: Vec<_> = cx
-            .jobs
-            .processes_on(node)
-            .map(|process| {
-                let Requester { proc, app, .. } = self.requester(process, cx);
-                (proc, app)
-            })
-            .collect();
-        self.with_store(|store, out| store.node_lost(node, procs, now, out), cx);
-    }
-
     pub(super) fn grow(&mut self, nodes: u32, cx: &mut NodeContext) {
         self.with_store(|store, out| store.grow(nodes, out), cx);
-    }
-
-    pub(super) fn tick(&mut self, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_store(|store, out| store.tick(now, out), cx);
-    }
-
-    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_store(|store, out| store.tear_down(now, out), cx);
     }
 
     /// At the head node: a message of the store that launches share.
@@ -321,6 +296,35 @@ impl Names {
         let mut effects = Vec::new();
         server.name_answer(local, answer, &mut effects);
         cx.leave(NodeEffect::Pmi(job, effects));
+    }
+}
+
+impl NodeService for Names {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_store(|store, out| store.tick(now, out), cx);
+    }
+
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
+        let now = cx.now;
+        let procs: Vec<_> = cx
+            .jobs
+            .processes_on(node)
+            .map(|process| {
+                let Requester { proc, app, .. } = self.requester(process, cx);
+                (proc, app)
+            })
+            .collect();
+        self.with_store(|store, out| store.node_lost(node, procs, now, out), cx);
+    }
+
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_store(|store, out| store.tear_down(now, out), cx);
     }
 }
 

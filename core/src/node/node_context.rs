@@ -31,7 +31,13 @@ pub(super) enum NodeEffect {
     /// A PMIx event for the processes here.
     Notify(Arc<Notification>),
     Fence(FenceInput<FenceTicket>),
+    /// Those that wait in fences that have failed the job are answered.
+    HeldFences,
     Modex(ModexInput<ModexTicket>),
+    /// The sidecar is lost, though its process may still run.
+    SidecarLost {
+        is_running: bool,
+    },
     /// Data that another launch has asked for.
     FarData {
         to: Nspace,

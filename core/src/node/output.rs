@@ -13,6 +13,8 @@
 mod forwarding;
 mod kept;
 
+use std::sync::Arc;
+use crate::node::service::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
 
 use forwarding::Early;
@@ -104,10 +106,6 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.ends.values().map(|(until, _)| *until).min()
-    }
-
     /// Whether this node's processes have subscriptions.
     pub(super) fn is_asking(&self) -> bool {
         self.pulls > 0
@@ -199,16 +197,6 @@ impl Outputs {
             self.drop_kept(job, cx);
         }
         self.unsubscribe_all(cx);
-    }
-
-    /// A node is lost: removes its subscriptions and pending pieces.
-    pub(super) fn node_lost(&mut self, node: NodeId, cx: &mut NodeContext) {
-        self.asked.remove(&node);
-        let jobs = &cx.jobs;
-        let there = |process| jobs.node_of(process) == Some(node);
-        self.awaited.retain(|(process, _)| !there(*process));
-        self.readers.remove(&node);
-        self.release(cx);
     }
 
     /// Something was read of a stream; nothing when it has ended.
@@ -394,6 +382,26 @@ impl Outputs {
             };
             self.send(to, message, cx);
         }
+    }
+}
+
+impl NodeService for Outputs {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.ends.values().map(|(until, _)| *until).min()
+    }
+
+    /// A node is lost: removes its subscriptions and pending pieces.
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
+        self.asked.remove(&node);
+        let jobs = &cx.jobs;
+        let there = |process| jobs.node_of(process) == Some(node);
+        self.awaited.retain(|(process, _)| !there(*process));
+        self.readers.remove(&node);
+        self.release(cx);
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        self.notify_kept_ends(false, cx);
     }
 }
 

@@ -14,6 +14,8 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+use crate::node::service::NodeService;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -79,10 +81,6 @@ impl Queries {
             looking: BTreeMap::new(),
             uri: Text::default(),
         }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.engine.next_deadline()
     }
 
     fn entry(&self, rank: NodeRank) -> ProcessEntry {
@@ -321,5 +319,24 @@ impl Queries {
             },
             cx,
         );
+    }
+}
+
+impl NodeService for Queries {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        let now = cx.now;
+        self.with_engine(|engine, out| engine.tick(now, out), cx);
+    }
+
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
+        self.with_engine(|engine, out| engine.node_lost(node, out), cx);
+    }
+
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        self.with_engine(QueryEngine::tear_down, cx);
     }
 }

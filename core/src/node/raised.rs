@@ -1,4 +1,4 @@
-//! PMIx events that the host raises: start and end of a spawned job, the loss of a node.
+//! PMIx events that the host raises: start and end of a spawned job, the death of a rank, the loss of a node.
 //!
 //! Rule: an event whose source is the server itself comes back to its host as one that a client
 //! raised; so the source is always a process that the event is about. Source: `PMIx_Notify_event`,
@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
 use crate::node::node_context::{NodeContext, NodeEffect};
@@ -145,6 +145,34 @@ pub(super) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) {
             infos,
         };
         cx.leave(NodeEffect::Notify(Arc::new(event)));
+    }
+}
+
+impl NodeContext {
+    /// The event that a process has died; `None` where the job does not go on.
+    pub(super) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
+        if !self.terms.tolerant || !self.sidecar.is_offered() {
+            return None;
+        }
+        let name = self.name_of(process);
+        let proc = Proc::new(&name.nspace, name.rank);
+        let code = match end {
+            RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
+            // Also for signals: it is what fault-tolerant MPIs listen for.
+            _ => Status::ERR_PROC_ABORTED,
+        };
+        let infos = vec![
+            Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(proc.clone())),
+            Info::new(keys::EXIT_CODE, Value::Int(end.exit_code().into())),
+            // Open MPI's default handler ends the process.
+            Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+        ];
+        Some(Notification {
+            code,
+            source: proc,
+            range: DataRange::NAMESPACE,
+            infos,
+        })
     }
 }
 

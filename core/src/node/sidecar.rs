@@ -11,17 +11,15 @@ mod silence;
 
 use std::time::Duration;
 
-use crate::groups::GroupEngine;
 use crate::job::clock::Moment;
-use crate::job::ids::JobNumber;
 use crate::job::patience::Patience;
 use crate::job::shortage;
 use crate::link::liveness::SILENCE;
+use crate::node::PmixState;
 use crate::node::event::{Action, Report, SidecarEnd};
-use crate::node::{NodeCore, PmixState};
-use crate::pmix::control::{Control, ControlReply, Failed, StartupStage};
-use crate::pmix::sidecar::{RequestId, SidecarEvent};
-use crate::pmix::wire::WireError;
+use crate::node::node_context::{NodeContext, NodeEffect};
+use crate::pmix::control::{Control, Failed, StartupStage};
+use crate::pmix::sidecar::RequestId;
 
 /// From the start of the process until the job is registered. Loading libraries from a cold
 /// network file system takes seconds.
@@ -123,7 +121,7 @@ impl SidecarLife {
     }
 
     /// Whether it is listened to.
-    fn is_heard(&self) -> bool {
+    pub(super) fn is_heard(&self) -> bool {
         self.is_needed() || self.state == SidecarState::Stopping
     }
 
@@ -144,113 +142,16 @@ impl SidecarLife {
     }
 }
 
-impl NodeCore {
+impl NodeContext {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
-    pub fn start_sidecar(&mut self, requests: &[Control]) {
-        let now = self.cx.now;
-        let nodes = self.cx.jobs.nodes();
+    pub(super) fn start_sidecar(&mut self, requests: &[Control]) {
+        let now = self.now;
+        let nodes = self.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
-        self.cx.sidecar.patience = Some(Patience::new(limit, now));
+        self.sidecar.patience = Some(Patience::new(limit, now));
         for request in requests {
-            self.cx.control(request);
-        }
-    }
-
-    /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
-    /// requests register all jobs that have not ended, the first one first.
-    pub fn start_sidecar_for_tools(&mut self, requests: &[Control]) {
-        self.cx.sidecar = SidecarLife {
-            for_tools: true,
-            silence: self.cx.sidecar.silence,
-            ..SidecarLife::new(true)
-        };
-        self.cx.link.renew();
-        self.groups.engine.server_returned();
-        self.start_sidecar(requests);
-    }
-
-    /// Whether it was started for tools and is gone, without harm to any rank, so that tools that come later may get
-    /// another one. One that failed at its start would fail again, unless it was killed.
-    pub fn sidecar_may_follow(&self) -> bool {
-        let SidecarLife {
-            state,
-            for_tools,
-            replaceable,
-            ..
-        } = self.cx.sidecar;
-        state == SidecarState::Ended && for_tools && replaceable && self.ranks_are_done()
-    }
-
-    /// Gives up a sidecar that is silent for so long.
-    pub fn impatient_after(mut self, silence: Duration) -> Self {
-        self.cx.sidecar.silence = silence;
-        self
-    }
-
-    /// Something came on one of the sidecar's sockets.
-    pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
-        if !self.cx.sidecar.is_heard() {
-            return;
-        }
-        // Frames that were complete before an error count: a rank that finalized has finalized.
-        self.sidecar_events(events.unwrap_or_default());
-        if let Some(error) = self.cx.link.error() {
-            let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
-            self.sidecar_broken(text);
-        }
-    }
-
-    pub(super) fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
-        let now = self.cx.now;
-        match reply {
-            ControlReply::Init(Ok(())) => self.direction.server_started(&mut self.cx),
-            ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
-                self.collectives
-                    .far_registered(id, result.map(drop), &mut self.cx);
-            }
-            ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
-                self.job_registered(id, result);
-            }
-            ControlReply::RegisterJob(Ok(env)) => {
-                self.queries.note_server(&env);
-                if self.cx.sidecar.state == SidecarState::Starting {
-                    self.cx.sidecar.state = SidecarState::Ready;
-                    self.cx.sidecar.replaceable = true;
-                    if !self.cx.sidecar.closed {
-                        self.cx.sidecar.patience = None;
-                        self.cx.sidecar.probe_at = Some(now + self.cx.sidecar.silence / 2);
-                    }
-                    self.cx.order(Action::Report(Report::SidecarReady {
-                        job: JobNumber(0),
-                        env,
-                    }));
-                    self.stopped.tell_of_earlier_stops(&mut self.cx);
-                }
-            }
-            ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
-                // A known cause has its own remedy.
-                let remedy = match refusal.text.contains("; ") {
-                    true => "",
-                    false => "; see what it prints with -vv, or try another libpmix (--libpmix)",
-                };
-                let text = format!("{refusal}{remedy}");
-                self.sidecar_broken(text);
-            }
-            ControlReply::DirectModex(result) => {
-                self.modex.sidecar_answered(id, result, &mut self.cx);
-                self.settle();
-            }
-            // No process waits for the delivery of an event: its sender has continued long ago.
-            ControlReply::Notify(_) => self.end_notices.answered(id),
-            ControlReply::DeregisterJob(_) => {}
-            ControlReply::IofDeliver(_) => self.outputs.delivered(id, &mut self.cx),
-            // Its exit reports the result.
-            ControlReply::Finalize(_) => self.cx.sidecar.stopped = true,
-            ControlReply::Probe(_) => {
-                self.end_notices.answered(id);
-                self.probe_answered(id);
-            }
+            self.control(request);
         }
     }
 
@@ -267,57 +168,57 @@ impl NodeCore {
 
     /// The sidecar has loaded its libraries.
     pub(super) fn sidecar_loaded(&mut self) {
-        self.cx.sidecar.loaded = true;
+        self.sidecar.loaded = true;
     }
 
     /// All ranks have ended: the sidecar is asked to stop.
     pub(super) fn stop_sidecar(&mut self) {
-        let now = self.cx.now;
-        if self.cx.sidecar.is_needed() {
-            self.cx.sidecar.settle(SidecarState::Stopping);
-            self.cx.sidecar.patience = Some(Patience::new(STOP_LIMIT, now));
-            self.cx.control(&Control::Finalize);
+        let now = self.now;
+        if self.sidecar.is_needed() {
+            self.sidecar.settle(SidecarState::Stopping);
+            self.sidecar.patience = Some(Patience::new(STOP_LIMIT, now));
+            self.control(&Control::Finalize);
         }
     }
 
     /// A socket of the sidecar has ended. That is how it stops, dies, or goes wrong.
     pub(super) fn sidecar_closed(&mut self) {
-        let now = self.cx.now;
-        if self.cx.sidecar.is_needed() && !self.cx.sidecar.closed {
-            self.cx.sidecar.closed = true;
-            self.cx.sidecar.probe_at = None;
-            self.cx.sidecar.patience = Some(Patience::new(CLOSED_LIMIT, now));
+        let now = self.now;
+        if self.sidecar.is_needed() && !self.sidecar.closed {
+            self.sidecar.closed = true;
+            self.sidecar.probe_at = None;
+            self.sidecar.patience = Some(Patience::new(CLOSED_LIMIT, now));
         }
     }
 
     /// The sidecar's process has ended.
     pub(super) fn sidecar_ended(&mut self, how: String, end: SidecarEnd) {
-        if self.cx.sidecar.is_heard() && !(end == SidecarEnd::InOrder && self.cx.sidecar.stopped) {
-            self.cx.sidecar.replaceable |= end == SidecarEnd::Killed;
-            self.sidecar_lost(how);
+        if self.sidecar.is_heard() && !(end == SidecarEnd::InOrder && self.sidecar.stopped) {
+            self.sidecar.replaceable |= end == SidecarEnd::Killed;
+            self.sidecar_lost(how, false);
         }
-        self.cx.sidecar.settle(SidecarState::Ended);
+        self.sidecar.settle(SidecarState::Ended);
     }
 
     pub(super) fn sidecar_tick(&mut self) {
-        let now = self.cx.now;
-        let life = &mut self.cx.sidecar;
+        let now = self.now;
+        let life = &mut self.sidecar;
         life.doubt = life.doubt.filter(|(_, until)| now < *until);
         if life.probe_at.is_some_and(|at| now >= at) {
             life.probe_at = None;
             life.silent_since = now;
             life.patience = Some(Patience::new(life.silence / 2, now));
-            self.cx.sidecar.probe = self.cx.control(&Control::Probe);
+            self.sidecar.probe = self.control(&Control::Probe);
         }
-        let Some(patience) = &mut self.cx.sidecar.patience else {
+        let Some(patience) = &mut self.sidecar.patience else {
             return;
         };
         let due = now >= patience.next();
         let (over, limit) = (patience.exhausted(now), patience.limit());
-        match (self.cx.sidecar.state, self.cx.sidecar.closed) {
+        match (self.sidecar.state, self.sidecar.closed) {
             // One that is stopped does not start any more; one that waits may wait for a file system.
-            (SidecarState::Starting, false) if due && !over => self.cx.order(Action::LookAtSidecar),
-            (SidecarState::Ready, false) if over => self.cx.order(Action::LookAtSidecar),
+            (SidecarState::Starting, false) if due && !over => self.order(Action::LookAtSidecar),
+            (SidecarState::Ready, false) if over => self.order(Action::LookAtSidecar),
             _ if over => self.sidecar_timed_out(limit),
             _ => {}
         }
@@ -325,34 +226,83 @@ impl NodeCore {
 
     /// The sidecar cannot be used any more, though its process may still run.
     pub(super) fn sidecar_broken(&mut self, error: String) {
-        if self.cx.sidecar.is_heard() {
-            self.sidecar_lost(error);
-            self.cx.order(Action::KillSidecar);
+        if self.sidecar.is_heard() {
+            self.sidecar_lost(error, true);
         }
     }
 
-    /// Reports the loss and answers the sidecar's pending requests.
-    fn sidecar_lost(&mut self, error: String) {
-        self.cx.sidecar.settle(SidecarState::Broken);
-        self.cx.order(Action::Report(Report::SidecarLost { error }));
-        self.groups
-            .with_engine(GroupEngine::server_lost, &mut self.cx);
-        self.end_notices.clear();
-        self.cx.lose_tools();
-        self.outputs.sidecar_lost(&mut self.cx);
-        self.modex.sidecar_lost(&mut self.cx);
-        self.settle();
+    /// Reports the loss. The services that use the sidecar follow.
+    fn sidecar_lost(&mut self, error: String, is_running: bool) {
+        self.sidecar.settle(SidecarState::Broken);
+        self.order(Action::Report(Report::SidecarLost { error }));
+        self.leave(NodeEffect::SidecarLost { is_running });
     }
 
     /// Whether no rank of this node needs the sidecar any more: each has finalized or ended, or was never
     /// to have one.
-    pub fn ranks_are_done(&self) -> bool {
+    pub(super) fn ranks_are_done(&self) -> bool {
         let needs = |rank: &PmixState| match rank {
-            PmixState::Absent => self.cx.sidecar.is_offered() && !self.cx.sidecar.for_tools,
+            PmixState::Absent => self.sidecar.is_offered() && !self.sidecar.for_tools,
             PmixState::Connected => true,
             PmixState::Finalized | PmixState::Died | PmixState::Stayed => false,
         };
-        !self.cx.pmix.iter().any(needs)
+        !self.pmix.iter().any(needs)
+    }
+
+    /// Makes the life of a sidecar for tools, in place of none or of one that is gone.
+    pub(super) fn renew_sidecar_for_tools(&mut self) {
+        self.sidecar = SidecarLife {
+            for_tools: true,
+            silence: self.sidecar.silence,
+            ..SidecarLife::new(true)
+        };
+        self.link.renew();
+    }
+
+    /// Whether it was started for tools and is gone, without harm to any rank, so that tools that come later may get
+    /// another one. One that failed at its start would fail again, unless it was killed.
+    pub(super) fn sidecar_may_follow(&self) -> bool {
+        let SidecarLife {
+            state,
+            for_tools,
+            replaceable,
+            ..
+        } = self.sidecar;
+        state == SidecarState::Ended && for_tools && replaceable && self.ranks_are_done()
+    }
+
+    /// The job is registered: the sidecar serves from now on. Returns whether it did not before.
+    pub(super) fn sidecar_ready(&mut self) -> bool {
+        let now = self.now;
+        let life = &mut self.sidecar;
+        if life.state != SidecarState::Starting {
+            return false;
+        }
+        life.state = SidecarState::Ready;
+        life.replaceable = true;
+        if !life.closed {
+            life.patience = None;
+            life.probe_at = Some(now + life.silence / 2);
+        }
+        true
+    }
+
+    /// The sidecar has stopped its server.
+    pub(super) fn sidecar_finalized(&mut self) {
+        self.sidecar.stopped = true;
+    }
+
+    /// Gives up a sidecar that is silent for so long.
+    pub(super) fn limit_silence(&mut self, silence: Duration) {
+        self.sidecar.silence = silence;
+    }
+
+    /// The end of the bytes of a socket that cannot be understood, if there is one, breaks the sidecar.
+    pub(super) fn check_sidecar_link(&mut self) {
+        if let Some(error) = self.link.error() {
+            let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
+            self.sidecar_broken(text);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod cospawn;
 
+use crate::node::service::NodeService;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -186,17 +187,6 @@ impl Spawns {
         }
     }
 
-    /// Nothing is started any more.
-    pub(super) fn tear_down(&mut self, cx: &mut NodeContext) {
-        let ending = Err(SpawnFailure {
-            kind: SpawnFailureKind::Ending,
-            text: String::new(),
-        });
-        let tickets: Vec<_> = self.waiting.keys().copied().collect();
-        for ticket in tickets {
-            self.spawned(ticket, &ending, cx);
-        }
-    }
 }
 
 impl Spawns {
@@ -205,6 +195,20 @@ impl Spawns {
         let ticket = SpawnTicket(self.next);
         self.waiting.insert(ticket, part);
         ticket
+    }
+}
+
+impl NodeService for Spawns {
+    /// Nothing is started any more.
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        let ending = Err(SpawnFailure {
+            kind: SpawnFailureKind::Ending,
+            text: String::new(),
+        });
+        let tickets: Vec<_> = self.waiting.keys().copied().collect();
+        for ticket in tickets {
+            self.spawned(ticket, &ending, cx);
+        }
     }
 }
 

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::NodeCore;
 use super::node_context::NodeContext;
 use super::raised::job_ended;
 use crate::job::ids::{Nspace, Rank};
@@ -180,21 +179,6 @@ impl EndNotices {
     /// The sidecar is lost.
     pub(super) fn clear(&mut self) {
         self.requests.clear();
-    }
-}
-
-impl NodeCore {
-    /// Whether the end of the launch must wait: a tool is being notified of how jobs have ended, or output is on
-    /// its way to it.
-    pub fn tools_wait(&self) -> bool {
-        !self.cx.tools.is_empty()
-            && self.cx.sidecar.is_ready()
-            && (self.end_notices.are_pending() || self.outputs.is_awaited())
-    }
-
-    /// Whether tools here or elsewhere are concerned by the end of the launch.
-    pub fn concerns_tools(&self) -> bool {
-        !self.cx.tools.is_empty() || self.outputs.has_readers()
     }
 }
 

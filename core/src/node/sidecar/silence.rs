@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::SidecarState;
 use crate::job::patience::Patience;
 use crate::link::liveness::BUSY_LIMIT;
-use crate::node::NodeCore;
 use crate::node::event::Doing;
+use crate::node::node_context::NodeContext;
 use crate::pmix::control::Control;
 use crate::pmix::sidecar::RequestId;
 
@@ -15,26 +15,26 @@ pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(1);
 /// So often a sidecar that starts may be seen to be stopped.
 const STOPPED_LOOKS: u32 = 1;
 
-impl NodeCore {
+impl NodeContext {
     /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
     /// its own end is seen, and must not be blamed: it is asked for a sign of life.
-    pub fn probe_sidecar(&mut self) {
-        let now = self.cx.now;
-        if self.cx.sidecar.state == SidecarState::Ready {
-            let probe = self.cx.control(&Control::Probe);
-            self.cx.sidecar.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
+    pub(in crate::node) fn probe_sidecar(&mut self) {
+        let now = self.now;
+        if self.sidecar.state == SidecarState::Ready {
+            let probe = self.control(&Control::Probe);
+            self.sidecar.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
         }
     }
 
     /// Whether the sidecar may be about to end: judge what happened to its ranks later. Never for
     /// longer than some seconds.
-    pub fn sidecar_in_doubt(&self) -> bool {
-        self.cx.sidecar.is_needed() && (self.cx.sidecar.closed || self.cx.sidecar.doubt.is_some())
+    pub(in crate::node) fn sidecar_in_doubt(&self) -> bool {
+        self.sidecar.is_needed() && (self.sidecar.closed || self.sidecar.doubt.is_some())
     }
 
-    pub(super) fn probe_answered(&mut self, id: RequestId) {
-        let now = self.cx.now;
-        let life = &mut self.cx.sidecar;
+    pub(in crate::node) fn probe_answered(&mut self, id: RequestId) {
+        let now = self.now;
+        let life = &mut self.sidecar;
         if life.doubt.is_some_and(|(doubt, _)| doubt == id) {
             life.doubt = None;
         }
@@ -47,8 +47,8 @@ impl NodeCore {
 
     /// What the sidecar's process was seen to do when it was silent.
     pub(in crate::node) fn sidecar_inspected(&mut self, doing: Doing) {
-        let now = self.cx.now;
-        let life = &mut self.cx.sidecar;
+        let now = self.now;
+        let life = &mut self.sidecar;
         match (life.state, doing) {
             (SidecarState::Starting, Doing::Stopped) => {
                 life.seen_stopped += 1;
@@ -76,15 +76,15 @@ impl NodeCore {
 
     /// The wait that timed out, and the reaction.
     pub(super) fn impatient(&self, seconds: u64) -> String {
-        if self.cx.sidecar.closed {
+        if self.sidecar.closed {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"
                 .to_owned();
         }
-        let pending = self.cx.link.outstanding_controls().next();
-        let what = match (self.cx.sidecar.state, pending) {
+        let pending = self.link.outstanding_controls().next();
+        let what = match (self.sidecar.state, pending) {
             (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
             (SidecarState::Ready, _) => "answer",
-            (_, Some((_, kind))) if self.cx.sidecar.loaded => kind.name(),
+            (_, Some((_, kind))) if self.sidecar.loaded => kind.name(),
             _ => "load its libraries",
         };
         format!(
