@@ -1,3 +1,4 @@
+use crate::node::NodeCore;
 use std::sync::Arc;
 
 use super::super::served;

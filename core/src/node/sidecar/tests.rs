@@ -1,3 +1,4 @@
+use crate::node::NodeCore;
 use std::sync::Arc;
 
 use super::silence::DOUBT_LIMIT;

@@ -1,3 +1,4 @@
+use crate::node::NodeCore;
 use super::super::served;
 use super::*;
 use crate::job::clock::Moment;
