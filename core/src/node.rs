@@ -29,9 +29,9 @@ mod output;
 mod pmi_state;
 mod queries;
 mod raised;
-mod service;
 #[cfg(test)]
 mod served;
+mod service;
 pub(crate) mod sidecar;
 mod spawns;
 mod stopped;
@@ -65,8 +65,8 @@ use output::Outputs;
 pub use output::{CachedOutput, OutputMessage};
 use pmi_state::PmixState;
 use queries::Queries;
-use service::NodeService;
 use serde::{Deserialize, Serialize};
+use service::NodeService;
 pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexInput};
@@ -530,11 +530,37 @@ impl NodeCore {
 
     /// The services, in the order in which each has its turn.
     fn services(&self) -> [&dyn NodeService; SERVICES] {
-        [&self.fences, &self.modex, &self.groups, &self.names, &self.queries, &self.outputs, &self.inputs, &self.keys, &self.collectives, &self.spawns, &self.allocations, &self.demands]
+        [
+            &self.fences,
+            &self.modex,
+            &self.groups,
+            &self.names,
+            &self.queries,
+            &self.outputs,
+            &self.inputs,
+            &self.keys,
+            &self.collectives,
+            &self.spawns,
+            &self.allocations,
+            &self.demands,
+        ]
     }
 
     fn services_mut(&mut self) -> ([&mut dyn NodeService; SERVICES], &mut NodeContext) {
-        let services: [&mut dyn NodeService; SERVICES] = [&mut self.fences, &mut self.modex, &mut self.groups, &mut self.names, &mut self.queries, &mut self.outputs, &mut self.inputs, &mut self.keys, &mut self.collectives, &mut self.spawns, &mut self.allocations, &mut self.demands];
+        let services: [&mut dyn NodeService; SERVICES] = [
+            &mut self.fences,
+            &mut self.modex,
+            &mut self.groups,
+            &mut self.names,
+            &mut self.queries,
+            &mut self.outputs,
+            &mut self.inputs,
+            &mut self.keys,
+            &mut self.collectives,
+            &mut self.spawns,
+            &mut self.allocations,
+            &mut self.demands,
+        ];
         (services, &mut self.cx)
     }
 

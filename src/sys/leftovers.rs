@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, poll};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys::pidfd::Held;
 use crate::sys::procfs::{self, Environment, Process, processes};

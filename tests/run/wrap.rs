@@ -137,7 +137,10 @@ fn a_command_that_cannot_be_used_is_refused_with_the_reason() {
     let ranks = ["--wrap", "env", "--wrap-ranks", "x"];
     refused(&ranks, 125, &["\"x\" is no list of ranks"]);
     let outcome = Run::ranks(2, ["--wrap-ranks", "0", "echo", "ran"]).run();
-    assert!(outcome.err().contains("--wrap COMMAND is missing"), "{outcome:?}");
+    assert!(
+        outcome.err().contains("--wrap COMMAND is missing"),
+        "{outcome:?}"
+    );
     assert_eq!(outcome.expect(125).out(), "");
 }
 

@@ -79,7 +79,6 @@ impl Allocations {
             cx.answer(id, &answer);
         }
     }
-
 }
 
 impl NodeService for Allocations {

@@ -252,7 +252,6 @@ impl CollectiveState {
         };
         cx.answer(id, &answer);
     }
-
 }
 
 impl NodeService for CollectiveState {

@@ -1,12 +1,12 @@
 //! Requests that affect processes of the launch: upcalls become [`Demand`]s, which the
 //! launcher judges and carries out on all nodes.
 
-use crate::node::service::NodeService;
 use super::node_context::NodeContext;
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
 use crate::node::event::{Action, FromNode, Report};
+use crate::node::service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;

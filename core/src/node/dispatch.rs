@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::NodeCore;
+use super::SERVICES;
 use super::collectives::ModexTicket;
 use super::epochs::EpochMessage;
 use super::event::{Action, Event, Notification, PeerMessage, Report, ToNode};
@@ -15,9 +16,8 @@ use super::keys::Asker;
 use super::logs::log;
 use super::node_context::{NodeContext, NodeEffect};
 use super::pmi_state::PmixState;
-use super::service::NodeService;
-use super::SERVICES;
 use super::raised::{raise_job_start, raise_lost_nodes};
+use super::service::NodeService;
 use super::upcalls::{local_status, required_key, timeout};
 use crate::collective::Act;
 use crate::direct_modex::ModexInput;
@@ -190,7 +190,10 @@ impl NodeCore {
     pub fn next_deadline(&self) -> Option<Moment> {
         let services = self.services().into_iter();
         let deadlines = services.map(|service| service.next_deadline());
-        deadlines.chain([self.cx.sidecar.next_deadline()]).flatten().min()
+        deadlines
+            .chain([self.cx.sidecar.next_deadline()])
+            .flatten()
+            .min()
     }
 
     fn peer_message(&mut self, from: NodeId, message: PeerMessage) {

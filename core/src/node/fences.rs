@@ -4,9 +4,9 @@
 //! Rule: for a PMIx fence libpmix reports only that all local clients have entered, not which ones: if a node's server has made no upcall, any of its clients may be missing. Source:
 //! `pmix_server.h`, `fence_nb`.
 
-use std::sync::Arc;
 use crate::job::clock::Moment;
 use crate::node::service::NodeService;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::PmixState;

@@ -8,9 +8,9 @@
 //! that waits for answers. Rule: only ranks that were spawned with a pipe for it can be given input
 //! (`PMIX_FWD_STDIN`); others have the launcher's, or none.
 
-use std::sync::Arc;
 use crate::node::service::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -202,7 +202,6 @@ impl Inputs {
             cx.answer(id, &UpcallAnswer::Status(status));
         }
     }
-
 }
 
 impl NodeService for Inputs {

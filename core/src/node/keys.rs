@@ -8,9 +8,9 @@
 //! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
 //! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
 
-use std::sync::Arc;
 use crate::node::service::NodeService;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -145,7 +145,6 @@ impl Keys {
             }
         }
     }
-
 }
 
 impl NodeService for Keys {

@@ -10,8 +10,6 @@
 
 mod pmix;
 
-use std::sync::Arc;
-use crate::node::service::NodeService;
 use super::node_context::{NodeContext, NodeEffect};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
@@ -23,12 +21,14 @@ use crate::names::request::{
 use crate::names::shared::FromShared;
 use crate::node::HEAD;
 use crate::node::event::{Action, PeerMessage};
+use crate::node::service::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall;
 use crate::pmix::value::{Info, Proc, Status, Text};
 use crate::rendezvous::message::ToRendezvous;
+use std::sync::Arc;
 
 /// A waiter for an answer of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

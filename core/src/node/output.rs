@@ -13,9 +13,9 @@
 mod forwarding;
 mod kept;
 
-use std::sync::Arc;
 use crate::node::service::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use forwarding::Early;
 pub use kept::CachedOutput;

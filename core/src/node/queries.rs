@@ -14,9 +14,9 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use crate::node::service::NodeService;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use answers::{View, Wants};

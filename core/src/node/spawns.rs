@@ -186,7 +186,6 @@ impl Spawns {
             }
         }
     }
-
 }
 
 impl Spawns {

@@ -1,8 +1,8 @@
-use crate::node::NodeCore;
 use super::super::served;
 use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
+use crate::node::NodeCore;
 use crate::node::event::{Event, SidecarEnd};
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
 use crate::pmix::value::ProcRank;
