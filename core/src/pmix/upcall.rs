@@ -237,43 +237,5 @@ pub enum UpcallRequest {
     },
 }
 
-impl Upcall {
-    /// Which upcall it is.
-    pub fn kind(&self) -> UpcallKind {
-        match self {
-            Self::Notice(Notice::ClientConnected { .. }) => UpcallKind::ClientConnected,
-            Self::Notice(Notice::ClientFinalized { .. }) => UpcallKind::ClientFinalized,
-            Self::Notice(Notice::RegisterEvents { .. }) => UpcallKind::RegisterEvents,
-            Self::Notice(Notice::DeregisterEvents { .. }) => UpcallKind::DeregisterEvents,
-            Self::Notice(Notice::NotifyEvent { .. }) => UpcallKind::NotifyEvent,
-            Self::Notice(Notice::GroupEnded { .. }) => UpcallKind::GroupEnded,
-            Self::Notice(Notice::ConnectionsLost { .. }) => UpcallKind::ConnectionsLost,
-            Self::Notice(Notice::Spawned { .. }) => UpcallKind::Spawned,
-            Self::Request(UpcallRequest::ToolConnected { .. }) => UpcallKind::ToolConnected,
-            Self::Request(UpcallRequest::Abort { .. }) => UpcallKind::Abort,
-            Self::Request(UpcallRequest::Fence { .. }) => UpcallKind::Fence,
-            Self::Request(UpcallRequest::DirectModex { .. }) => UpcallKind::DirectModex,
-            Self::Request(UpcallRequest::Query { .. }) => UpcallKind::Query,
-            Self::Request(UpcallRequest::Log { .. }) => UpcallKind::Log,
-            Self::Request(UpcallRequest::Publish { .. }) => UpcallKind::Publish,
-            Self::Request(UpcallRequest::Lookup { .. }) => UpcallKind::Lookup,
-            Self::Request(UpcallRequest::Unpublish { .. }) => UpcallKind::Unpublish,
-            Self::Request(UpcallRequest::Group { .. }) => UpcallKind::Group,
-            Self::Request(UpcallRequest::JobControl { .. }) => UpcallKind::JobControl,
-            Self::Request(UpcallRequest::SessionControl { .. }) => UpcallKind::SessionControl,
-            Self::Request(UpcallRequest::Spawn { .. }) => UpcallKind::Spawn,
-            Self::Request(UpcallRequest::Connect { .. }) => UpcallKind::Connect,
-            Self::Request(UpcallRequest::Disconnect { .. }) => UpcallKind::Disconnect,
-            Self::Notice(Notice::IofPull { .. }) => UpcallKind::IofPull,
-            Self::Request(UpcallRequest::PushStdin { .. }) => UpcallKind::PushStdin,
-            Self::Request(UpcallRequest::GetCredential { .. }) => UpcallKind::GetCredential,
-            Self::Request(UpcallRequest::ValidateCredential { .. }) => {
-                UpcallKind::ValidateCredential
-            }
-            Self::Request(UpcallRequest::Allocate { .. }) => UpcallKind::Allocate,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;
