@@ -118,7 +118,8 @@ fn launch_requests_of_half_a_million_programs_delay_no_query() {
     let text = queries.finish().expect(0).out();
     let slowest = text.lines().find_map(|line| line.strip_prefix("slowest "));
     let seconds: f64 = slowest.unwrap().parse().unwrap();
-    assert!(seconds < 5.0, "{text}");
+    // It took 40 s when the requests occupied the thread that serves all users.
+    assert!(seconds < 15.0, "{text}");
 }
 
 #[test]
