@@ -23,8 +23,8 @@ static SHIM: OnceLock<&'static Shim> = OnceLock::new();
 
 /// Whether this is the thread that loads libraries and does what the agent asks.
 fn is_main() -> bool {
-    // SAFETY: both only ask.
-    unsafe { libc::gettid() == libc::getpid() }
+    // Of the kernel: glibc has the function since 2.30 only.
+    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 /// What libpmix calls instead of the C library's function, because names are looked up in the
