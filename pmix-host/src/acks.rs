@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::net::sockopt::set_tcp_quickack;
 
 use crate::boundary::caught;
+use crate::idle;
 
 /// Descriptors beyond are not looked after.
 const MOST: usize = 1 << 16;
@@ -138,6 +139,17 @@ pub(crate) unsafe extern "C" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     let no_mask = ptr::null::<libc::sigset_t>();
+    // SAFETY: the caller's promise. Some processors have this call, and not epoll_wait.
+    let wait = |timeout: c_int| unsafe {
+        libc::syscall(libc::SYS_epoll_pwait, fd, events, count, timeout, no_mask, 0) as c_int
+    };
+    if timeout != 0 && idle::is_asked() {
+        let got = wait(0);
+        if got != 0 {
+            return got;
+        }
+        let _ = caught(idle::report);
+    }
     let (fds, used) = READ.get();
     // A thread that does not sleep has work, and calls again.
     if used > 0 && timeout != 0 {
@@ -159,19 +171,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
         READ.set((fds, 0));
         let _ = caught(|| fds[..used].iter().copied().for_each(acknowledge));
     }
-    // SAFETY: as above. Some processors have this call, and not epoll_wait.
-    let got = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait,
-            fd,
-            events,
-            count,
-            timeout,
-            no_mask,
-            0,
-        )
-    };
-    got as c_int
+    wait(timeout)
 }
 
 #[cfg(test)]

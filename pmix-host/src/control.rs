@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::foreign::{self, CProc, Call, Infos, c_string, check};
+use crate::idle::{self, IdleWait};
 use crate::libs::Libraries;
 use crate::locality;
 use crate::output::Output;
@@ -245,11 +246,7 @@ impl Server {
     /// Has libpmix's thread do something without effect: forget a process it never knew.
     pub(crate) fn probe(&self, id: u64) -> Result<(), ControlRefusal> {
         self.check_running()?;
-        let nobody = CProc::new(
-            self.libraries.shim,
-            &"wireup-probe".into(),
-            ProcRank::from(Rank(0)),
-        )?;
+        let nobody = self.unknown_process()?;
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
@@ -264,6 +261,12 @@ impl Server {
             );
         }
         Ok(())
+    }
+
+    /// A process that libpmix never knew.
+    fn unknown_process(&self) -> Result<CProc, ControlRefusal> {
+        let rank = ProcRank::from(Rank(0));
+        CProc::new(self.libraries.shim, &"wireup-probe".into(), rank)
     }
 
     pub(crate) fn deregister_job(&mut self, nspace: &Text) -> Result<(), ControlRefusal> {
@@ -298,6 +301,15 @@ impl Server {
             return Ok(());
         }
         self.running = false;
+        // The thread forgets a process it never knew.
+        let nobody = self.unknown_process()?;
+        let (idle, data) = IdleWait::new();
+        // SAFETY: libpmix copies the proc; the callback takes the data, once, also on errors.
+        unsafe {
+            let pmix = &self.libraries.pmix;
+            pmix.PMIx_server_deregister_client(nobody.0, Some(idle::ask), data);
+        }
+        idle.wait();
         let jobs = std::mem::take(&mut self.jobs);
         let deregistered = jobs.iter().try_for_each(|nspace| self.deregister(nspace));
         // SAFETY: the server runs, and nothing else of ours calls libpmix any more.

@@ -30,6 +30,9 @@ mod foreign;
 #[cfg(have_pmix)]
 mod handshakes;
 #[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls back")]
+mod idle;
+#[cfg(have_pmix)]
 mod inherited;
 #[allow(
     unsafe_code,

@@ -7,6 +7,7 @@
  *   log       write "hello from RANK" to the job's stderr
  *   query     ask for "wireup.test.answer", expect the string "42"
  *   event     rank 0 raises an event; everyone waits for it
+ *   events N  say hello as "log" does, and leave when N events have come, even if the server is gone
  *   job KEY VALUE...
  *             each key of the job has this string
  *   linger    init, fence, then wait to be ended
@@ -177,6 +178,14 @@ static void event(void)
     }
     WAIT_UNTIL(events > 0);
     fence(false);
+}
+
+static void many_events(size_t count)
+{
+    listen_for(-3333, on_event);
+    log_hello();
+    WAIT_UNTIL((size_t)events >= count);
+    _exit(0);
 }
 
 /* Returns when the process of rank 1 is gone, on the same machine. */
@@ -351,6 +360,8 @@ int main(int argc, char **argv)
         query();
     } else if (strcmp(mode, "event") == 0) {
         event();
+    } else if (strcmp(mode, "events") == 0) {
+        many_events(bytes);
     } else if (strcmp(mode, "leave") == 0) {
         leave();
     } else if (strcmp(mode, "other") == 0 && argc == 4) {

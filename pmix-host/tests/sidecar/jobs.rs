@@ -6,6 +6,8 @@ use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
 use wireup_core::pmix::{keys, value};
 
+use wireup_test_support::eventually;
+
 use crate::agent::libpmix_libraries;
 use crate::cluster::Cluster;
 
@@ -202,6 +204,32 @@ fn events_cross_nodes_through_notify() {
         });
         assert_eq!(raised.count(), 1);
         cluster.finish();
+    }
+}
+
+#[test]
+fn events_reach_clients_when_server_ends_right_after_them() {
+    for libpmix in libpmix_libraries() {
+        let mut cluster = Cluster::start(&["alone"], 1, &libpmix);
+        cluster.launch(&["events", "100"]);
+        let said = |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
+        cluster.run_until(|cluster| cluster.upcalls.iter().any(said));
+        // The source of an event is not notified of it.
+        let source = Proc::new(&Nspace::new("other").unwrap(), Rank(0));
+        let mut node = cluster.nodes.pop().unwrap();
+        for _ in 0..100 {
+            node.send(&Control::Notify {
+                code: Status(-3333),
+                source: source.clone(),
+                range: DataRange::SESSION,
+                infos: Vec::new(),
+            });
+        }
+        let id = node.send(&Control::Finalize);
+        assert_eq!(node.reply(id), ControlReply::Finalize(Ok(())));
+        let (_, _, client) = &mut cluster.clients[0];
+        let status = eventually("the client has all events", || client.try_wait().unwrap());
+        assert!(status.success(), "{status}");
     }
 }
 

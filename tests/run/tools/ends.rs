@@ -1,9 +1,10 @@
 //! How jobs ended, for tools that want to know.
 
+use rustix::process::Signal;
+
 use super::spawns::Debugger;
 use super::{Job, NODES, versions};
 use crate::common::{Run, field, number};
-use rustix::process::Signal;
 
 /// `PMIX_ERR_JOB_ABORTED_BY_SIG`, `PMIX_ERR_JOB_NON_ZERO_TERM`.
 const BY_SIGNAL: &str = "-184";
@@ -58,6 +59,9 @@ fn a_tool_hears_how_the_launch_ended_and_gets_its_last_words() {
     }
 }
 
+/// Jobs that run when their launch is ended.
+const LASTING: usize = 5;
+
 #[test]
 fn a_tool_hears_of_the_end_of_a_job_that_is_ended_and_of_those_it_has_spawned() {
     for library in versions() {
@@ -69,15 +73,16 @@ fn a_tool_hears_of_the_end_of_a_job_that_is_ended_and_of_those_it_has_spawned() 
             let brief = tool.spawns("pmix.mapby=node -- 2 sh: exit 0");
             let ended = tool.hears(&format!("ended={brief}"));
             assert_eq!((number(&ended, "status"), number(&ended, "code")), (0, 0));
-            let lasting = tool.spawns("pmix.mapby=node -- 2 sleep 1000");
+            let spawn = |_| tool.spawns("pmix.mapby=node -- 2 sleep 1000");
+            let lasting: Vec<String> = (0..LASTING).map(spawn).collect();
             job.running.signal(Signal::TERM);
-            for ended in [&name, &lasting] {
+            for ended in lasting.iter().chain([&name]) {
                 let ended = tool.hears(&format!("ended={ended}"));
                 assert_eq!(field(&ended, "status"), Some(BY_SIGNAL), "{ended}");
                 assert_eq!(number(&ended, "code"), 143, "{ended}");
             }
             let (out, _) = tool.leave();
-            assert_eq!(out.matches("ended=").count(), 3, "{out}");
+            assert_eq!(out.matches("ended=").count(), LASTING + 2, "{out}");
             job.running.finish().expect(143);
         }
     }
