@@ -47,6 +47,8 @@ fn launch_starts_with_20_percent_packet_loss() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
+    // Hosts of a network know each other's link addresses.
+    cluster.run(0, ALL).more(["true"]).run().expect_quiet_success();
     let lossy = cluster.lab().slow_down(Duration::from_millis(30), 20);
     lossy.unwrap();
     let run = cluster.run(0, ALL).more(["uname", "-n"]).deadline(DEADLINE);
