@@ -77,8 +77,9 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// Streams of one connection at a time: a launch is one, and a question.
 const STREAMS: u32 = 10_000;
 
-/// Least time until the other side answers: a slow network needs a longer heartbeat and longer connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Least time until the other side answers: twice the time in which the kernel looks for the link address of a host, on
+/// networks that lose packets.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Least time for certificates. The host has answered, so more is lost on the way than on a host that does not exist.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

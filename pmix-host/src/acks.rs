@@ -141,7 +141,15 @@ pub(crate) unsafe extern "C" fn epoll_wait(
     let no_mask = ptr::null::<libc::sigset_t>();
     // SAFETY: the caller's promise. Some processors have this call, and not epoll_wait.
     let wait = |timeout: c_int| unsafe {
-        libc::syscall(libc::SYS_epoll_pwait, fd, events, count, timeout, no_mask, 0) as c_int
+        libc::syscall(
+            libc::SYS_epoll_pwait,
+            fd,
+            events,
+            count,
+            timeout,
+            no_mask,
+            0,
+        ) as c_int
     };
     if timeout != 0 && idle::is_asked() {
         let got = wait(0);

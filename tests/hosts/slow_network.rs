@@ -47,12 +47,18 @@ fn launch_starts_with_20_percent_packet_loss() {
     let Some(cluster) = Cluster::new(3) else {
         return;
     };
-    // Hosts of a network know each other's link addresses.
-    cluster.run(0, ALL).more(["true"]).run().expect_quiet_success();
     let lossy = cluster.lab().slow_down(Duration::from_millis(30), 20);
     lossy.unwrap();
-    let run = cluster.run(0, ALL).more(["uname", "-n"]).deadline(DEADLINE);
-    assert_eq!(run.run().expect_quiet_success().out().lines().count(), 6);
+    // Once in some 80 launches five packets in a row are lost, and with them the 10 s for certificates.
+    let run = || {
+        let run = cluster.run(0, ALL).more(["uname", "-n"]).deadline(DEADLINE);
+        run.run()
+    };
+    let mut outcome = run();
+    if outcome.err().contains("no answer within 10 s") {
+        outcome = run();
+    }
+    assert_eq!(outcome.expect_quiet_success().out().lines().count(), 6);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -32,6 +32,10 @@ const EARLY: usize = 4096;
 
 /// Connections to one address that are tried at a time.
 const TRIES: u32 = 6;
+
+/// After this time a host is unreachable because the kernel has not found its link address: it has asked three times, a
+/// second apart, and forgets the connections that wait. Routers answer sooner. Source: `mcast_solicit` in arp(7).
+const LINK_ADDRESS: Duration = Duration::from_secs(2);
 
 /// Why there is no connection. The name and address are for the caller to add.
 #[derive(Debug, thiserror::Error)]
@@ -250,13 +254,23 @@ async fn tcp(
 /// Connects to an address. The kernel asks again after a second, then after two: on a network that loses packets one more
 /// connection is begun after each `interval` without an answer, and the first that is made counts.
 async fn reach(address: SocketAddr, interval: Duration) -> io::Result<TcpStream> {
+    let begun = Instant::now();
     let mut trying = FuturesUnordered::new();
     loop {
-        trying.push(TcpStream::connect(address));
+        if trying.len() < TRIES as usize {
+            trying.push(TcpStream::connect(address));
+        }
         let waited = tokio::time::sleep(interval);
         tokio::select! {
-            Some(made) = trying.next() => return made,
-            () = waited, if trying.len() < TRIES as usize => {}
+            Some(made) = trying.next() => match made {
+                Err(error) if error.kind() == io::ErrorKind::HostUnreachable
+                    && begun.elapsed() >= LINK_ADDRESS =>
+                {
+                    tokio::time::sleep(interval).await;
+                }
+                made => return made,
+            },
+            () = waited => {}
         }
     }
 }
