@@ -476,18 +476,12 @@ impl NodeCore {
         self.fences.engine.has_waiters() && self.fences.engine.waits_for(proc)
     }
 
-    /// Whether the sidecar has yet to notify tools of how jobs have ended.
-    pub fn awaits_end_notices(&self) -> bool {
-        self.serves_tools() && self.end_notices.are_pending()
-    }
-
-    /// Whether output is on its way to a tool.
-    pub fn awaits_output(&self) -> bool {
-        self.serves_tools() && self.outputs.is_awaited()
-    }
-
-    fn serves_tools(&self) -> bool {
-        !self.cx.tools.is_empty() && self.cx.sidecar.is_ready()
+    /// Whether the end of the launch must wait: a tool is being notified of how jobs have ended, or output is on
+    /// its way to it.
+    pub fn tools_wait(&self) -> bool {
+        !self.cx.tools.is_empty()
+            && self.cx.sidecar.is_ready()
+            && (self.end_notices.are_pending() || self.outputs.is_awaited())
     }
 
     /// Whether tools here or elsewhere are concerned by the end of the launch.

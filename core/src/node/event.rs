@@ -102,11 +102,9 @@ pub enum Event<'a> {
     /// unless it is the first one, whose settings apply to all.
     JobOver(JobNumber),
     /// All ranks of the launch have ended: the ends of jobs that no [`Event::JobOver`] reported.
-    /// [`Event::LaunchEnded`] follows when [`NodeCore::awaits_end_notices`] and [`NodeCore::awaits_output`] hold no
-    /// more, or after a limit.
+    /// [`Event::LaunchEnded`] follows when [`NodeCore::tools_wait`] holds no more, or soon.
     ///
-    /// [`NodeCore::awaits_end_notices`]: crate::node::NodeCore::awaits_end_notices
-    /// [`NodeCore::awaits_output`]: crate::node::NodeCore::awaits_output
+    /// [`NodeCore::tools_wait`]: crate::node::NodeCore::tools_wait
     JobsEnded(&'a [JobEnd]),
     /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
     LaunchEnded,

@@ -24,12 +24,8 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 /// Interval between checks of remaining processes during their time to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long the end of the launch waits for tools to read output.
-const OUTPUT_LIMIT: Duration = Duration::from_secs(1);
-
-/// How long it waits for sidecars to notify tools of how jobs have ended. A tool that does not read delays no
-/// sidecar, so a long wait is that of a busy machine.
-const NOTICE_LIMIT: Duration = Duration::from_secs(10);
+/// How long the end of the launch waits for tools to get output and to be told how jobs have ended.
+const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// The current phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,14 +149,12 @@ impl LocalBackend {
         let any_running = self.nodes.iter().any(running);
         match end.phase {
             Phase::Telling => {
+                let late = now >= end.since + TELL_LIMIT || end.hurried > 0;
                 let any = |is: fn(&NodeCore) -> bool| self.nodes.iter().any(|node| is(&node.core));
-                let waits = |limit| now < end.since + limit && end.hurried == 0;
-                let reads = waits(OUTPUT_LIMIT) && any(NodeCore::has_readers);
-                let is_awaited = waits(OUTPUT_LIMIT) && any(NodeCore::awaits_output)
-                    || waits(NOTICE_LIMIT) && any(NodeCore::awaits_end_notices);
-                if reads && self.read_pipes()? {
+                let (read, wait) = (any(NodeCore::has_readers), any(NodeCore::tools_wait));
+                if !late && read && self.read_pipes()? {
                     end.next = Some(now);
-                } else if is_awaited {
+                } else if !late && wait {
                     end.next = Some(now + LOOK);
                 } else if !end.ends.is_empty() {
                     let ends = std::mem::take(&mut end.ends);

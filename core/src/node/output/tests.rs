@@ -397,7 +397,7 @@ fn the_end_of_a_job_waits_for_its_output_a_moment() {
         assert!(actions.is_empty(), "{actions:?}");
         if late {
             let core = &mut job.cores[1];
-            assert!(core.awaits_output());
+            assert!(core.tools_wait());
             let at = core.outputs.next_deadline().unwrap();
             assert_eq!(at, Moment::default() + LINGER);
             core.handle(Event::Tick, at, &mut actions);
@@ -409,6 +409,6 @@ fn the_end_of_a_job_waits_for_its_output_a_moment() {
             job.child_prints(node, b"");
             job.take();
         }
-        assert!(job.cores[1].outputs.ends.is_empty() && !job.cores[1].awaits_output());
+        assert!(job.cores[1].outputs.ends.is_empty() && !job.cores[1].tools_wait());
     }
 }
