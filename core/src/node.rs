@@ -31,7 +31,7 @@ mod queries;
 mod raised;
 #[cfg(test)]
 mod served;
-mod service;
+mod services;
 pub(crate) mod sidecar;
 mod spawns;
 mod stopped;
@@ -43,30 +43,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use allocations::Allocations;
-use collectives::CollectiveState;
 use credentials::Credentials;
 pub use credentials::Voucher;
-use demands::Demands;
 use directed::Direction;
+use dispatch::Dispatcher;
 pub use epochs::EpochMessage;
-use epochs::Epochs;
 pub use facts::Facts;
-use fences::Fences;
 pub use fences::Terms;
-use groups::Groups;
 pub use inputs::InputMessage;
-use inputs::Inputs;
 use jobs::JobMember;
 pub use keys::KeyMessage;
-use keys::Keys;
-use modex::DirectModex;
-use output::Outputs;
 pub use output::{CachedOutput, OutputMessage};
 use pmi_state::PmixState;
-use queries::Queries;
 use serde::{Deserialize, Serialize};
-use service::NodeService;
+use services::NodeServices;
 pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexInput};
@@ -75,24 +65,20 @@ use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::debug::{Debugged, Director};
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
-use crate::job::outcome::{PmiState, RankEnd};
+use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
-use crate::node::event::{Action, PeerMessage};
+use crate::node::event::{Action, Event};
 use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
 use crate::pmix::control::Control;
 use crate::pmix::sidecar::UpcallCount;
 use crate::pmix::upcall::UpcallKind;
 use crate::pmix::value::{Channels, Proc};
-use names::Names;
 use node_context::NodeContext;
-use spawns::Spawns;
-use stopped::Stopped;
-use tools::EndNotices;
 
 /// The node that stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
@@ -141,33 +127,12 @@ impl Placed for Arc<JobContext> {
     }
 }
 
-/// Number of services of a node.
-const SERVICES: usize = 12;
-
 /// One node of one launch.
 pub struct NodeCore {
     cx: NodeContext,
-    fences: Fences,
-    modex: DirectModex,
-    collectives: CollectiveState,
-    names: Names,
-    groups: Groups,
-    queries: Queries,
-    spawns: Spawns,
-    allocations: Allocations,
+    services: NodeServices,
     /// What PMI clients of all jobs can ask for here.
     attributes: Vec<(&'static str, Vec<u8>)>,
-    credentials: Credentials,
-    outputs: Outputs,
-    end_notices: EndNotices,
-    direction: Direction,
-    stopped: Stopped,
-    inputs: Inputs,
-    keys: Keys,
-    epochs: Epochs,
-    demands: Demands,
-    /// Requests to register spawned jobs.
-    registering: Vec<(crate::pmix::sidecar::RequestId, JobNumber)>,
 }
 
 impl NodeCore {
@@ -186,6 +151,11 @@ impl NodeCore {
         let member = JobMember::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
         let mut fences = FenceEngine::new(node, terms.shape, fence::Limits::default());
         fences.of_launch(job.ranks.nodes());
+        let fences = match terms.survives {
+            true => fences.surviving(),
+            false => fences,
+        };
+        let fences = fences.observed(terms.observed);
         let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
         let local = job.ranks.ranks_on(node).collect();
         let added = ModexInput::NspaceAdded {
@@ -195,49 +165,71 @@ impl NodeCore {
         modex.handle(added, Moment::default(), &mut Vec::new());
         Ok(Self {
             cx: NodeContext::new(node, terms, pmix, member),
-            fences: Fences::new(
-                match terms.survives {
-                    true => fences.surviving(),
-                    false => fences,
-                }
-                .observed(terms.observed),
-            ),
-            modex: DirectModex::new(modex),
-            names: Names::new(node, job.ranks.nodes()),
-            groups: Groups::new(node, job.ranks.nodes()),
-            queries: Queries::new(node),
-            spawns: Spawns::default(),
-            allocations: Allocations::default(),
-            collectives: CollectiveState::default(),
+            services: NodeServices::new(node, job.ranks.nodes(), fences, modex),
             attributes: Vec::new(),
-            credentials: Credentials::default(),
-            outputs: Outputs::default(),
-            end_notices: EndNotices::default(),
-            direction: Direction::default(),
-            stopped: Stopped::default(),
-            inputs: Inputs::default(),
-            keys: Keys::default(),
-            epochs: Epochs::default(),
-            demands: Demands::default(),
-            registering: Vec::new(),
         })
+    }
+
+    /// Handles one event and appends the resulting actions.
+    pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
+        self.with_actions(now, actions, |core| core.dispatcher().dispatch(event));
+    }
+
+    /// Does something at a time and appends the resulting actions.
+    pub fn with_actions<T>(
+        &mut self,
+        now: Moment,
+        actions: &mut Vec<Action>,
+        part: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.cx.now = now;
+        debug_assert!(
+            self.cx.actions.is_empty(),
+            "orders outside of an event would be lost"
+        );
+        std::mem::swap(&mut self.cx.actions, actions);
+        let result = part(self);
+        self.dispatcher().settle();
+        if let Some(error) = self.cx.unsent.take() {
+            self.cx.sidecar_broken(error);
+            self.dispatcher().settle();
+        }
+        std::mem::swap(&mut self.cx.actions, actions);
+        result
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let services = self.services.each().into_iter();
+        let deadlines = services.map(|service| service.next_deadline());
+        deadlines
+            .chain([self.cx.sidecar.next_deadline()])
+            .flatten()
+            .min()
+    }
+
+    fn dispatcher(&mut self) -> Dispatcher<'_> {
+        Dispatcher {
+            cx: &mut self.cx,
+            services: &mut self.services,
+        }
     }
 
     /// Returns the node with a voucher for the credentials of its processes.
     #[must_use]
     pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
-        self.credentials = Credentials(voucher);
+        self.services.credentials = Credentials(voucher);
         self
     }
 
     /// Whether ranks of this node wait in PMIx for a debugger.
     pub fn holds_ranks(&self) -> bool {
-        self.stopped.holds_ranks(&self.cx)
+        self.services.stopped.holds_ranks(&self.cx)
     }
 
     /// Lets ranks go on that wait in PMIx for a debugger.
     pub fn let_go(&mut self) {
-        self.stopped.let_go(&mut self.cx);
+        self.services.stopped.let_go(&mut self.cx);
     }
 
     /// Where answers to queries about a job come from that no message carries.
@@ -252,17 +244,17 @@ impl NodeCore {
 
     /// Whether this stream of a local process is not for the launcher: a tool gets it.
     pub fn claims_output(&self, at: NodeRank, channel: Channels) -> bool {
-        self.outputs.claims(at, channel)
+        self.services.outputs.claims(at, channel)
     }
 
     /// Whether another node gets output from this one.
     pub fn has_readers(&self) -> bool {
-        self.outputs.has_readers()
+        self.services.outputs.has_readers()
     }
 
     /// Takes the names of the launch's nodes, for other launches and for clients of PMI.
     pub fn name_nodes(&mut self, names: &[String]) {
-        self.collectives.name_nodes(names, &mut self.cx);
+        self.services.collectives.name_nodes(names, &mut self.cx);
     }
 
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
@@ -275,7 +267,7 @@ impl NodeCore {
     /// requests register all jobs that have not ended, the first one first.
     pub fn start_sidecar_for_tools(&mut self, requests: &[Control]) {
         self.cx.renew_sidecar_for_tools();
-        self.groups.engine.server_returned();
+        self.services.groups.engine.server_returned();
         self.cx.start_sidecar(requests);
     }
 
@@ -318,7 +310,7 @@ impl NodeCore {
     pub fn start_directed(&mut self, init: &Control, by: Option<&Director>) {
         if let Some(by) = by {
             let attach = by.uri.is_none();
-            self.direction = Direction::Awaited { attach };
+            self.services.direction = Direction::Awaited { attach };
         }
         self.cx.control(init);
     }
@@ -362,7 +354,7 @@ impl NodeCore {
             member.describe(key, value);
         }
         if let Some(server) = &mut member.pmi {
-            server.name_hosts(self.collectives.names());
+            server.name_hosts(self.services.collectives.names());
         }
         let job = self.cx.jobs.add(member);
         let here = self.cx.jobs.local_size(self.cx.node) as usize;
@@ -372,14 +364,14 @@ impl NodeCore {
             nspace: context.nspace.clone(),
             local: context.ranks.ranks_on(self.cx.node).collect(),
         };
-        self.modex(added);
+        self.dispatcher().modex(added);
         for request in requests {
             let id = self.cx.control(request);
             if matches!(request, Control::RegisterJob { .. }) {
-                self.registering.extend(id.map(|id| (id, job)));
+                self.services.registering.extend(id.map(|id| (id, job)));
             }
         }
-        self.outputs.job_added(job, &mut self.cx);
+        self.services.outputs.job_added(job, &mut self.cx);
         Ok(job)
     }
 
@@ -389,12 +381,13 @@ impl NodeCore {
         let nodes = context.ranks.nodes();
         let first = self.cx.jobs.get_mut(JobNumber(0));
         first.expect("there is always a first job").context = context;
-        self.groups.engine.grow(nodes);
-        self.fences.engine.of_launch(nodes);
-        self.names.grow(nodes, &mut self.cx);
-        self.settle();
+        self.services.groups.engine.grow(nodes);
+        self.services.fences.engine.of_launch(nodes);
+        self.services.names.grow(nodes, &mut self.cx);
+        let mut dispatcher = self.dispatcher();
+        dispatcher.settle();
         let reason = Arc::from("it could not join the launch");
-        self.give_up(absent.iter().copied(), &reason);
+        dispatcher.give_up(absent.iter().copied(), &reason);
     }
 
     /// The processes on this node of all jobs that have not ended.
@@ -407,25 +400,9 @@ impl NodeCore {
         procs.collect()
     }
 
-    /// What a rank has done with its process-management interfaces.
+    /// State of a rank's process-management interfaces.
     pub fn pmi_state(&self, rank: NodeRank) -> PmiState {
-        let pmix = self.cx.pmix[rank.index()];
-        let pmi = self
-            .cx
-            .pmi_seen(rank)
-            .map(|(local, server)| server.state(local));
-        let last = match (pmi.filter(|state| state.contacted()), pmix) {
-            (Some(state), _) => format!("{}: {state}", state.dialect()),
-            (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
-            (None, PmixState::Finalized) => "PMIx: finalized".to_owned(),
-            (None, PmixState::Absent | PmixState::Stayed) => "never contacted PMI".to_owned(),
-        };
-        PmiState {
-            contacted: !matches!(pmix, PmixState::Absent | PmixState::Stayed)
-                || pmi.is_some_and(|state| state.contacted()),
-            active: pmix == PmixState::Connected || pmi.is_some_and(|state| state.in_session()),
-            last,
-        }
+        self.cx.pmi_state(rank)
     }
 
     /// The form in which a rank speaks PMI, once it has said something.
@@ -468,12 +445,11 @@ impl NodeCore {
             return false;
         };
         let pmi = self.cx.jobs.get(job).and_then(|job| job.pmi.as_ref());
-        pmi.is_some_and(|pmi| pmi.waits_for(rank)) || self.is_fenced_with(&self.cx.name_of(process))
-    }
-
-    /// Whether a fence or connection of this node's processes needs this one.
-    pub(super) fn is_fenced_with(&self, proc: &proc::Proc) -> bool {
-        self.fences.engine.has_waiters() && self.fences.engine.waits_for(proc)
+        pmi.is_some_and(|pmi| pmi.waits_for(rank))
+            || self
+                .services
+                .fences
+                .are_waiting_for(&self.cx.name_of(process))
     }
 
     /// Whether the end of the launch must wait: a tool is being notified of how jobs have ended, or output is on
@@ -481,19 +457,19 @@ impl NodeCore {
     pub fn tools_wait(&self) -> bool {
         !self.cx.tools.is_empty()
             && self.cx.sidecar.is_ready()
-            && (self.end_notices.are_pending() || self.outputs.is_awaited())
+            && (self.services.end_notices.are_pending() || self.services.outputs.is_awaited())
     }
 
     /// Whether tools here or elsewhere are concerned by the end of the launch.
     pub fn concerns_tools(&self) -> bool {
-        !self.cx.tools.is_empty() || self.outputs.has_readers()
+        !self.cx.tools.is_empty() || self.services.outputs.has_readers()
     }
 
     /// The processes here that wait in a fence or barrier. Of a fence of PMIx, libpmix tells when all processes of a node
     /// have entered it, so until then none of them is known to wait.
     pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
-        for (id, since) in self.fences.engine.waited_in() {
+        for (id, since) in self.services.fences.engine.waited_in() {
             let wait = FenceWait {
                 fence: format!(
                     "{} {} of {}",
@@ -525,89 +501,6 @@ impl NodeCore {
     /// Number of fences and barriers that were released here. Those of PMIx whose processes are all of this node are
     /// libpmix's own, and not among them.
     pub fn fences_released(&self) -> u64 {
-        self.fences.engine.released()
-    }
-
-    /// The services, in the order in which each has its turn.
-    fn services(&self) -> [&dyn NodeService; SERVICES] {
-        [
-            &self.fences,
-            &self.modex,
-            &self.groups,
-            &self.names,
-            &self.queries,
-            &self.outputs,
-            &self.inputs,
-            &self.keys,
-            &self.collectives,
-            &self.spawns,
-            &self.allocations,
-            &self.demands,
-        ]
-    }
-
-    fn services_mut(&mut self) -> ([&mut dyn NodeService; SERVICES], &mut NodeContext) {
-        let services: [&mut dyn NodeService; SERVICES] = [
-            &mut self.fences,
-            &mut self.modex,
-            &mut self.groups,
-            &mut self.names,
-            &mut self.queries,
-            &mut self.outputs,
-            &mut self.inputs,
-            &mut self.keys,
-            &mut self.collectives,
-            &mut self.spawns,
-            &mut self.allocations,
-            &mut self.demands,
-        ];
-        (services, &mut self.cx)
-    }
-
-    fn rank_ended(&mut self, at: NodeRank, end: RankEnd) {
-        let process = self.cx.process(at);
-        let was_active = self.pmi_state(at).active;
-        self.cx.ended.insert(process);
-        let pmix = &mut self.cx.pmix[at.index()];
-        let died = *pmix == PmixState::Connected;
-        *pmix = match *pmix {
-            PmixState::Absent => PmixState::Stayed,
-            PmixState::Connected => PmixState::Died,
-            other => other,
-        };
-        self.queries.note_end(at, end, died);
-        if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
-            let mut effects = Vec::new();
-            pmi.closed(local, &mut effects);
-            self.pmi_effects(job, effects);
-        }
-        self.names.rank_ended(process, &mut self.cx);
-        self.settle();
-        self.outputs.unsubscribe_ended(&mut self.cx);
-        if self.cx.sidecar.is_offered() {
-            let proc = self.cx.name_of(process);
-            self.groups
-                .with_engine(|engine, out| engine.rank_ended(proc, out), &mut self.cx);
-        }
-        // What a rank published stays with the sidecar after it has left in order.
-        if died {
-            let proc = self.cx.name_of(process);
-            self.modex(ModexInput::RankGone { proc });
-        }
-        let failed = was_active || end != RankEnd::Code(0);
-        if (died || failed && self.cx.terms.survives)
-            && let Some(event) = self.cx.death(process, end)
-        {
-            self.cx.raise(Arc::new(event));
-            self.settle();
-        }
-        if died {
-            self.groups.raise_death(process, &mut self.cx);
-        }
-        if failed && self.cx.terms.survives {
-            self.cx
-                .order(Action::SendEveryPeer(PeerMessage::Died(process)));
-            self.died(process);
-        }
+        self.services.fences.engine.released()
     }
 }

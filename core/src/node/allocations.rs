@@ -1,7 +1,7 @@
 //! Processes that request or release nodes and slots: upcalls become requests to the launcher,
 //! and its answers theirs.
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::BTreeMap;
 
 use super::node_context::NodeContext;

@@ -4,7 +4,7 @@
 mod at_head;
 mod known;
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 
-use super::NodeCore;
-use super::SERVICES;
 use super::collectives::ModexTicket;
 use super::epochs::EpochMessage;
 use super::event::{Action, Event, Notification, PeerMessage, Report, ToNode};
@@ -17,14 +15,13 @@ use super::logs::log;
 use super::node_context::{NodeContext, NodeEffect};
 use super::pmi_state::PmixState;
 use super::raised::{raise_job_start, raise_lost_nodes};
-use super::service::NodeService;
+use super::services::{NodeService, NodeServices, SERVICES};
 use super::upcalls::{local_status, required_key, timeout};
 use crate::collective::Act;
 use crate::direct_modex::ModexInput;
 use crate::fence::{Contribution, Deadline, FenceInput, Kind, Series};
 use crate::groups::GroupEngine;
 use crate::job::allocation::Directive;
-use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, GlobalRank, JobNumber, LocalRank, NodeId, NodeRank};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::names::request::Requester;
@@ -42,35 +39,13 @@ use crate::rendezvous::message::FromRendezvous;
 /// How the processes of a lost node are said to have ended.
 const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
 
-impl NodeCore {
-    /// Handles one event and appends the resulting actions.
-    pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
-        self.with_actions(now, actions, |core| core.dispatch(event));
-    }
+/// Routes what happens on a node to its services, and what one of them wants of another.
+pub(super) struct Dispatcher<'a> {
+    pub(super) cx: &'a mut NodeContext,
+    pub(super) services: &'a mut NodeServices,
+}
 
-    /// Does something at a time and appends the resulting actions.
-    pub fn with_actions<T>(
-        &mut self,
-        now: Moment,
-        actions: &mut Vec<Action>,
-        part: impl FnOnce(&mut Self) -> T,
-    ) -> T {
-        self.cx.now = now;
-        debug_assert!(
-            self.cx.actions.is_empty(),
-            "orders outside of an event would be lost"
-        );
-        std::mem::swap(&mut self.cx.actions, actions);
-        let result = part(self);
-        self.settle();
-        if let Some(error) = self.cx.unsent.take() {
-            self.cx.sidecar_broken(error);
-            self.settle();
-        }
-        std::mem::swap(&mut self.cx.actions, actions);
-        result
-    }
-
+impl Dispatcher<'_> {
     /// Carries out the effects that a service has left, before anything that follows in the event.
     pub(super) fn settle(&mut self) {
         // The effects of an effect come before those that follow it.
@@ -78,13 +53,14 @@ impl NodeCore {
             match effect {
                 NodeEffect::Pmi(job, effects) => self.pmi_effects(job, effects),
                 NodeEffect::Fence(input) => self.fence(input),
-                NodeEffect::HeldFences => self.fences.answer_held(&mut self.cx),
+                NodeEffect::HeldFences => self.services.fences.answer_held(self.cx),
                 NodeEffect::Notify(event) => self.notify(&event),
-                NodeEffect::Modex(input) => self.modex.handle(input, &mut self.cx),
+                NodeEffect::Modex(input) => self.services.modex.handle(input, self.cx),
                 NodeEffect::SidecarLost { is_running } => self.sidecar_lost(is_running),
                 NodeEffect::FarData { to, serial, result } => {
-                    self.collectives
-                        .answer_far(to, serial, result, &mut self.cx);
+                    self.services
+                        .collectives
+                        .answer_far(to, serial, result, self.cx);
                 }
             }
             self.settle();
@@ -94,13 +70,13 @@ impl NodeCore {
     /// Has each service do something, and carries out its effects before those of the next.
     fn each_service(&mut self, what: impl Fn(&mut dyn NodeService, &mut NodeContext)) {
         for at in 0..SERVICES {
-            let (services, cx) = self.services_mut();
-            what(services[at], cx);
+            what(self.services.each_mut()[at], self.cx);
             self.settle();
         }
     }
 
-    fn dispatch(&mut self, event: Event<'_>) {
+    /// Handles one event.
+    pub(super) fn dispatch(&mut self, event: Event<'_>) {
         let now = self.cx.now;
         match event {
             Event::PmiReceived { rank, bytes } => {
@@ -124,16 +100,21 @@ impl NodeCore {
                 }
             }
             Event::RankStarted { rank, pid } => {
-                self.queries.rank_started(rank, pid);
-                self.stopped.started_stopped(rank, &mut self.cx);
+                self.services.queries.rank_started(rank, pid);
+                self.services.stopped.started_stopped(rank, self.cx);
             }
-            Event::Fed { number, rank, fed } => self.inputs.fed((number, rank), fed, &mut self.cx),
+            Event::Fed { number, rank, fed } => {
+                self.services.inputs.fed((number, rank), fed, self.cx)
+            }
             Event::RankEnded { rank, end } => self.rank_ended(rank, end),
             Event::Printed {
                 rank,
                 channel,
                 bytes,
-            } => self.outputs.pass_output(rank, channel, bytes, &mut self.cx),
+            } => self
+                .services
+                .outputs
+                .pass_output(rank, channel, bytes, self.cx),
             Event::ControlReceived(bytes) => {
                 let events = self.cx.link.on_control_bytes(bytes);
                 self.sidecar_replied(events);
@@ -147,35 +128,37 @@ impl NodeCore {
             Event::SidecarEnded { how, end } => self.cx.sidecar_ended(how, end),
             Event::Peer { from, message } => self.peer_message(from, message),
             Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            Event::StartsKnown(asked) => self.queries.starts_known(asked, &mut self.cx),
+            Event::StartsKnown(asked) => self.services.queries.starts_known(asked, self.cx),
             Event::Weighed {
                 asked,
                 server,
                 processes,
             } => self
+                .services
                 .queries
-                .weighed(asked, server, &processes, &mut self.cx),
+                .weighed(asked, server, &processes, self.cx),
             Event::Told(told) => match told {
                 ToNode::Rendezvous(message) => self.rendezvous_said(message),
                 ToNode::RendezvousLost => self.rendezvous_lost(),
                 ToNode::Spawned { ticket, result } => {
-                    let was_waiting = self.spawns.spawned(ticket, &result, &mut self.cx);
+                    let was_waiting = self.services.spawns.spawned(ticket, &result, self.cx);
                     self.settle();
                     if let (true, Ok(nspace)) = (was_waiting, &result) {
-                        self.outputs.job_announced(nspace, &mut self.cx);
-                        raise_job_start(nspace, &mut self.cx);
+                        self.services.outputs.job_announced(nspace, self.cx);
+                        raise_job_start(nspace, self.cx);
                     }
                 }
-                ToNode::Allocated { ticket, result } => {
-                    self.allocations.allocated(ticket, &result, &mut self.cx)
-                }
-                ToNode::Launched => self.direction.launched(&mut self.cx),
+                ToNode::Allocated { ticket, result } => self
+                    .services
+                    .allocations
+                    .allocated(ticket, &result, self.cx),
+                ToNode::Launched => self.services.direction.launched(self.cx),
             },
             Event::JobOver(job) => self.job_over(job),
             Event::JobsEnded(ends) => {
                 if !self.cx.tools.is_empty() && self.cx.sidecar.is_ready() {
-                    self.outputs.notify_kept_ends(true, &mut self.cx);
-                    self.end_notices.send(ends, &mut self.cx);
+                    self.services.outputs.notify_kept_ends(true, self.cx);
+                    self.services.end_notices.send(ends, self.cx);
                 }
             }
             Event::LaunchEnded => self.launch_ended(),
@@ -186,14 +169,53 @@ impl NodeCore {
         }
     }
 
-    /// When [`Event::Tick`] is due.
-    pub fn next_deadline(&self) -> Option<Moment> {
-        let services = self.services().into_iter();
-        let deadlines = services.map(|service| service.next_deadline());
-        deadlines
-            .chain([self.cx.sidecar.next_deadline()])
-            .flatten()
-            .min()
+    /// Records the end of a rank of this node and passes it on.
+    fn rank_ended(&mut self, at: NodeRank, end: RankEnd) {
+        let process = self.cx.process(at);
+        let was_active = self.cx.pmi_state(at).active;
+        self.cx.ended.insert(process);
+        let pmix = &mut self.cx.pmix[at.index()];
+        let died = *pmix == PmixState::Connected;
+        *pmix = match *pmix {
+            PmixState::Absent => PmixState::Stayed,
+            PmixState::Connected => PmixState::Died,
+            other => other,
+        };
+        self.services.queries.note_end(at, end, died);
+        if let Some((job, local, pmi)) = self.cx.pmi_of(at) {
+            let mut effects = Vec::new();
+            pmi.closed(local, &mut effects);
+            self.pmi_effects(job, effects);
+        }
+        self.services.names.rank_ended(process, self.cx);
+        self.settle();
+        self.services.outputs.unsubscribe_ended(self.cx);
+        if self.cx.sidecar.is_offered() {
+            let proc = self.cx.name_of(process);
+            self.services
+                .groups
+                .with_engine(|engine, out| engine.rank_ended(proc, out), self.cx);
+        }
+        // What a rank published stays with the sidecar after it has left in order.
+        if died {
+            let proc = self.cx.name_of(process);
+            self.modex(ModexInput::RankGone { proc });
+        }
+        let failed = was_active || end != RankEnd::Code(0);
+        if (died || failed && self.cx.terms.survives)
+            && let Some(event) = self.cx.death(process, end)
+        {
+            self.cx.raise(Arc::new(event));
+            self.settle();
+        }
+        if died {
+            self.services.groups.raise_death(process, self.cx);
+        }
+        if failed && self.cx.terms.survives {
+            self.cx
+                .order(Action::SendEveryPeer(PeerMessage::Died(process)));
+            self.died(process);
+        }
     }
 
     fn peer_message(&mut self, from: NodeId, message: PeerMessage) {
@@ -209,14 +231,19 @@ impl NodeCore {
             PeerMessage::Modex(message) => {
                 self.modex(ModexInput::Message { from, message });
             }
-            PeerMessage::Store(message) => self.names.peer_message(from, message, &mut self.cx),
-            PeerMessage::Group(message) => self.groups.peer_message(from, message, &mut self.cx),
-            PeerMessage::Collective(message) => {
-                self.collectives.peer_message(from, message, &mut self.cx)
+            PeerMessage::Store(message) => self.services.names.peer_message(from, message, self.cx),
+            PeerMessage::Group(message) => {
+                self.services.groups.peer_message(from, message, self.cx)
             }
-            PeerMessage::Query(message) => self.queries.peer_message(from, message, &mut self.cx),
+            PeerMessage::Collective(message) => self
+                .services
+                .collectives
+                .peer_message(from, message, self.cx),
+            PeerMessage::Query(message) => {
+                self.services.queries.peer_message(from, message, self.cx)
+            }
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
-                self.stopped.node_stopped(from, &event, &mut self.cx);
+                self.services.stopped.node_stopped(from, &event, self.cx);
             }
             PeerMessage::Notify(event) => self.notify(&event),
             PeerMessage::Died(process) => {
@@ -224,21 +251,26 @@ impl NodeCore {
                     self.died(process);
                 }
             }
-            PeerMessage::Output(message) => self.outputs.peer_message(from, message, &mut self.cx),
-            PeerMessage::Key(message) => self.keys.peer_message(from, message, &mut self.cx),
+            PeerMessage::Output(message) => {
+                self.services.outputs.peer_message(from, message, self.cx)
+            }
+            PeerMessage::Key(message) => self.services.keys.peer_message(from, message, self.cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
-            PeerMessage::Input(message) => self.inputs.input_message(from, message, &mut self.cx),
+            PeerMessage::Input(message) => {
+                self.services.inputs.input_message(from, message, self.cx)
+            }
         }
     }
 
     /// The sidecar is lost: what waits for it is answered.
     fn sidecar_lost(&mut self, is_running: bool) {
-        self.groups
-            .with_engine(GroupEngine::server_lost, &mut self.cx);
-        self.end_notices.clear();
+        self.services
+            .groups
+            .with_engine(GroupEngine::server_lost, self.cx);
+        self.services.end_notices.clear();
         self.cx.lose_tools();
-        self.outputs.sidecar_lost(&mut self.cx);
-        self.modex.sidecar_lost(&mut self.cx);
+        self.services.outputs.sidecar_lost(self.cx);
+        self.services.modex.sidecar_lost(self.cx);
         self.settle();
         if is_running {
             self.cx.order(Action::KillSidecar);
@@ -246,7 +278,7 @@ impl NodeCore {
     }
 
     pub(super) fn modex(&mut self, input: ModexInput<ModexTicket>) {
-        self.modex.handle(input, &mut self.cx);
+        self.services.modex.handle(input, self.cx);
         self.settle();
     }
 
@@ -256,22 +288,24 @@ impl NodeCore {
             // The launcher reports trouble.
             FromRendezvous::Welcome | FromRendezvous::Trouble(_) => {}
             FromRendezvous::Store(message) => {
-                self.names.shared_said(message, &mut self.cx);
+                self.services.names.shared_said(message, self.cx);
                 self.settle();
             }
             FromRendezvous::Relayed { from, body } => {
-                self.collectives.launch_message(&from, &body, &mut self.cx);
+                self.services
+                    .collectives
+                    .launch_message(&from, &body, self.cx);
             }
-            FromRendezvous::Gone(jobs) => self.collectives.jobs_gone(Some(&jobs), &mut self.cx),
+            FromRendezvous::Gone(jobs) => self.services.collectives.jobs_gone(Some(&jobs), self.cx),
         }
     }
 
     /// At the head node: the rendezvous is lost.
     pub(super) fn rendezvous_lost(&mut self) {
         self.cx.rendezvous_epoch += 1;
-        self.names.shared_lost(&mut self.cx);
+        self.services.names.shared_lost(self.cx);
         self.settle();
-        self.collectives.jobs_gone(None, &mut self.cx);
+        self.services.collectives.jobs_gone(None, self.cx);
     }
 
     /// A tool that is attached here. It is one of the launch's session, and of no job.
@@ -287,7 +321,7 @@ impl NodeCore {
 
     /// The spawned job that a request is to register.
     pub(super) fn registers(&self, id: RequestId) -> Option<JobNumber> {
-        let mut requests = self.registering.iter();
+        let mut requests = self.services.registering.iter();
         let request = requests.find(|(request, _)| *request == id);
         request.map(|(_, job)| *job)
     }
@@ -301,10 +335,12 @@ impl NodeCore {
         let Some(job) = self.registers(id) else {
             return;
         };
-        self.registering.retain(|(request, _)| *request != id);
+        self.services
+            .registering
+            .retain(|(request, _)| *request != id);
         let report = match result {
             Ok(env) => {
-                self.queries.note_server(&env);
+                self.services.queries.note_server(&env);
                 Report::SidecarReady { job, env }
             }
             Err(refusal) => Report::JobRefused {
@@ -324,7 +360,7 @@ impl NodeCore {
             return;
         }
         if job == JobNumber(0) {
-            return self.queries.ask_for_end(job, &mut self.cx);
+            return self.services.queries.ask_for_end(job, self.cx);
         }
         member.pmi = None;
         let nspace = member.context.nspace.clone();
@@ -332,12 +368,12 @@ impl NodeCore {
             nspace: nspace.clone(),
         };
         self.modex(removed);
-        self.outputs.drop_unannounced(job, &mut self.cx);
-        self.outputs.forget_job(job, &mut self.cx);
-        self.queries.ask_for_end(job, &mut self.cx);
+        self.services.outputs.drop_unannounced(job, self.cx);
+        self.services.outputs.forget_job(job, self.cx);
+        self.services.queries.ask_for_end(job, self.cx);
         self.settle();
         // The rest of its output may be on its way to processes here.
-        if self.cx.sidecar.is_ready() && !self.outputs.is_asking() {
+        if self.cx.sidecar.is_ready() && !self.services.outputs.is_asking() {
             self.cx.control(&Control::DeregisterJob { nspace });
         }
     }
@@ -345,7 +381,7 @@ impl NodeCore {
     /// Requests that wait for these nodes are answered, and registered processes are notified.
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &Arc<str>) {
         self.give_up(nodes.iter().copied(), reason);
-        raise_lost_nodes(nodes, &mut self.cx);
+        raise_lost_nodes(nodes, self.cx);
         self.settle();
         self.died_with_nodes(nodes);
     }
@@ -410,7 +446,7 @@ impl NodeCore {
             .is_none_or(|_| self.cx.local_of(&event.source).is_some())
             || self.cx.tools.knows(&event.source);
         if ours && everywhere.contains(&event.range) {
-            self.groups.observe(&event, &mut self.cx);
+            self.services.groups.observe(&event, self.cx);
             self.settle();
             self.cx.carry(&Arc::new(event));
         }
@@ -418,12 +454,12 @@ impl NodeCore {
 
     /// An event of another node, or of the host itself.
     pub(super) fn notify(&mut self, event: &Notification) {
-        self.groups.observe(event, &mut self.cx);
+        self.services.groups.observe(event, self.cx);
         self.settle();
         if event.code == Status::DEBUGGER_RELEASE {
-            self.stopped.rank_released(&event.infos, &mut self.cx);
+            self.services.stopped.rank_released(&event.infos, self.cx);
         }
-        if !self.outputs.keeps_end(event, &mut self.cx) {
+        if !self.services.outputs.keeps_end(event, self.cx) {
             self.cx.notify_now(event);
         }
     }
@@ -434,7 +470,7 @@ impl NodeCore {
             let epoch = self.next_epoch();
             return self.epoch_begun(asker, epoch);
         }
-        self.epochs.ask(asker, &mut self.cx);
+        self.services.epochs.ask(asker, self.cx);
     }
 
     pub(super) fn epoch_message(&mut self, from: NodeId, message: EpochMessage) {
@@ -448,7 +484,7 @@ impl NodeCore {
                 self.cx.order(Action::SendPeer { to: from, message });
             }
             EpochMessage::Begun { number, epoch } if from == HEAD => {
-                if let Some(asker) = self.epochs.take(number) {
+                if let Some(asker) = self.services.epochs.take(number) {
                     self.epoch_begun(asker, epoch);
                 }
             }
@@ -457,7 +493,7 @@ impl NodeCore {
     }
 
     fn next_epoch(&mut self) -> u64 {
-        let epoch = self.fences.engine.epoch().saturating_add(1);
+        let epoch = self.services.fences.engine.epoch().saturating_add(1);
         self.fence(FenceInput::Renew { epoch });
         epoch
     }
@@ -478,8 +514,9 @@ impl NodeCore {
             let data = (local_status(infos), Vec::new());
             let timeout = timeout(infos);
             return self
+                .services
                 .collectives
-                .enter(id, (act, procs), data, timeout, &mut self.cx);
+                .enter(id, (act, procs), data, timeout, self.cx);
         };
         let kind = match act {
             Act::Connect => Kind::Connect,
@@ -519,9 +556,12 @@ impl NodeCore {
     /// Passes an input to the fences and carries out what follows.
     pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
         let mut outputs = Vec::new();
-        self.fences.engine.handle(input, self.cx.now, &mut outputs);
+        self.services
+            .fences
+            .engine
+            .handle(input, self.cx.now, &mut outputs);
         for output in outputs {
-            self.fences.execute(output, &mut self.cx);
+            self.services.fences.execute(output, self.cx);
             self.settle();
         }
     }
@@ -577,20 +617,23 @@ impl NodeCore {
                     port,
                     limits,
                 } => {
-                    self.names
-                        .pmi_publish(at(rank), service, port, limits, &mut self.cx);
+                    self.services
+                        .names
+                        .pmi_publish(at(rank), service, port, limits, self.cx);
                     self.settle();
                 }
                 Effect::Lookup { rank, service } => {
-                    self.names.pmi_lookup(at(rank), service, &mut self.cx);
+                    self.services.names.pmi_lookup(at(rank), service, self.cx);
                     self.settle();
                 }
                 Effect::Unpublish { rank, service } => {
-                    self.names.pmi_unpublish(at(rank), service, &mut self.cx);
+                    self.services
+                        .names
+                        .pmi_unpublish(at(rank), service, self.cx);
                     self.settle();
                 }
                 Effect::Spawn { rank, request } => {
-                    self.spawns.pmi_spawn(at(rank), request, &mut self.cx)
+                    self.services.spawns.pmi_spawn(at(rank), request, self.cx)
                 }
                 Effect::Key {
                     rank,
@@ -599,7 +642,7 @@ impl NodeCore {
                     wanted,
                 } => {
                     let asker = Asker { job, rank, number };
-                    self.keys.ask(asker, other, wanted, &mut self.cx);
+                    self.services.keys.ask(asker, other, wanted, self.cx);
                     self.settle();
                 }
                 Effect::Misbehaved { rank, error } => {
@@ -661,7 +704,7 @@ impl NodeCore {
             match event {
                 SidecarEvent::Hello(hello) => {
                     self.cx.sidecar_loaded();
-                    self.groups.libpmix.clone_from(&hello.libpmix);
+                    self.services.groups.libpmix.clone_from(&hello.libpmix);
                     self.cx.order(Action::Report(Report::SidecarLoaded(hello)));
                 }
                 SidecarEvent::Warning(text) => {
@@ -680,22 +723,23 @@ impl NodeCore {
 
     fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
         match reply {
-            ControlReply::Init(Ok(())) => self.direction.server_started(&mut self.cx),
-            ControlReply::RegisterJob(result) if self.collectives.registers(id) => {
-                self.collectives
-                    .far_registered(id, result.map(drop), &mut self.cx);
+            ControlReply::Init(Ok(())) => self.services.direction.server_started(self.cx),
+            ControlReply::RegisterJob(result) if self.services.collectives.registers(id) => {
+                self.services
+                    .collectives
+                    .far_registered(id, result.map(drop), self.cx);
             }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result);
             }
             ControlReply::RegisterJob(Ok(env)) => {
-                self.queries.note_server(&env);
+                self.services.queries.note_server(&env);
                 if self.cx.sidecar_ready() {
                     self.cx.order(Action::Report(Report::SidecarReady {
                         job: JobNumber(0),
                         env,
                     }));
-                    self.stopped.tell_of_earlier_stops(&mut self.cx);
+                    self.services.stopped.tell_of_earlier_stops(self.cx);
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
@@ -708,17 +752,17 @@ impl NodeCore {
                 self.cx.sidecar_broken(text);
             }
             ControlReply::DirectModex(result) => {
-                self.modex.sidecar_answered(id, result, &mut self.cx);
+                self.services.modex.sidecar_answered(id, result, self.cx);
                 self.settle();
             }
             // No process waits for the delivery of an event: its sender has continued long ago.
-            ControlReply::Notify(_) => self.end_notices.answered(id),
+            ControlReply::Notify(_) => self.services.end_notices.answered(id),
             ControlReply::DeregisterJob(_) => {}
-            ControlReply::IofDeliver(_) => self.outputs.delivered(id, &mut self.cx),
+            ControlReply::IofDeliver(_) => self.services.outputs.delivered(id, self.cx),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.cx.sidecar_finalized(),
             ControlReply::Probe(_) => {
-                self.end_notices.answered(id);
+                self.services.end_notices.answered(id);
                 self.cx.probe_answered(id);
             }
         }
@@ -750,7 +794,7 @@ impl NodeCore {
                 source,
                 infos,
                 ..
-            } => self.stopped.rank_stopped(&source, &infos, &mut self.cx),
+            } => self.services.stopped.rank_stopped(&source, &infos, self.cx),
             Notice::NotifyEvent {
                 code,
                 source,
@@ -758,11 +802,11 @@ impl NodeCore {
                 infos,
             } => {
                 if code == Status::DEBUGGER_RELEASE {
-                    let direction = &mut self.direction;
-                    if direction.launcher_released(&source, &infos, &mut self.cx) {
+                    let direction = &mut self.services.direction;
+                    if direction.launcher_released(&source, &infos, self.cx) {
                         return;
                     }
-                    self.stopped.rank_released(&infos, &mut self.cx);
+                    self.services.stopped.rank_released(&infos, self.cx);
                 }
                 self.forward(Notification {
                     code,
@@ -779,21 +823,22 @@ impl NodeCore {
                 infos,
                 channels,
             } => self
+                .services
                 .outputs
-                .subscribe(&procs, &infos, channels, &mut self.cx),
-            Notice::Spawned { nspace } => self.outputs.job_subscribed(&nspace, &mut self.cx),
+                .subscribe(&procs, &infos, channels, self.cx),
+            Notice::Spawned { nspace } => self.services.outputs.job_subscribed(&nspace, self.cx),
             Notice::GroupEnded { name, procs } => {
-                self.groups.group_ended(&name, &procs, &mut self.cx)
+                self.services.groups.group_ended(&name, &procs, self.cx)
             }
             Notice::ConnectionsLost { source, infos } => {
                 let gone = self.cx.disconnect_tools(source, infos);
                 for tool in &gone {
-                    self.outputs.tool_gone(tool, &mut self.cx);
+                    self.services.outputs.tool_gone(tool, self.cx);
                 }
                 if !gone.is_empty() && self.cx.tools.is_empty() {
                     self.cx.report_no_tools();
                 }
-                self.outputs.unsubscribe_ended(&mut self.cx);
+                self.services.outputs.unsubscribe_ended(self.cx);
             }
         }
     }
@@ -805,9 +850,12 @@ impl NodeCore {
             }
             UpcallRequest::DirectModex { proc, infos } => {
                 let Some(process) = self.cx.named(&proc) else {
-                    return self
-                        .collectives
-                        .fetch_far(id, &proc, timeout(&infos), &mut self.cx);
+                    return self.services.collectives.fetch_far(
+                        id,
+                        &proc,
+                        timeout(&infos),
+                        self.cx,
+                    );
                 };
                 let proc = self.cx.name_of(process);
                 let owner = self.cx.jobs.node_of(process);
@@ -829,58 +877,72 @@ impl NodeCore {
                 message,
                 targets,
             } => self
+                .services
                 .demands
-                .abort(id, &proc, (status, &message), &targets, &mut self.cx),
-            UpcallRequest::Query { queries, .. } => self.queries.query(id, queries, &mut self.cx),
+                .abort(id, &proc, (status, &message), &targets, self.cx),
+            UpcallRequest::Query { queries, .. } => {
+                self.services.queries.query(id, queries, self.cx)
+            }
             UpcallRequest::Log {
                 proc,
                 data,
                 directives,
-            } => log(id, &proc, data, &directives, &mut self.cx),
+            } => log(id, &proc, data, &directives, self.cx),
             UpcallRequest::Publish { proc, infos } => {
-                self.names.publish(id, &proc, infos, &mut self.cx)
+                self.services.names.publish(id, &proc, infos, self.cx)
             }
             UpcallRequest::Lookup { proc, keys, infos } => {
                 let tool = self.tool_as_requester(&proc);
-                self.names
-                    .look_up(id, &proc, tool, keys, &infos, &mut self.cx);
+                self.services
+                    .names
+                    .look_up(id, &proc, tool, keys, &infos, self.cx);
             }
-            UpcallRequest::Unpublish { proc, keys, infos } => {
-                self.names.unpublish(id, &proc, keys, &infos, &mut self.cx)
-            }
+            UpcallRequest::Unpublish { proc, keys, infos } => self
+                .services
+                .names
+                .unpublish(id, &proc, keys, &infos, self.cx),
             UpcallRequest::Group {
                 op,
                 name,
                 procs,
                 infos,
             } => self
+                .services
                 .groups
-                .request(id, (op, name), &procs, infos, &mut self.cx),
+                .request(id, (op, name), &procs, infos, self.cx),
             UpcallRequest::JobControl {
                 proc,
                 targets,
                 directives,
             } => self
+                .services
                 .demands
-                .job_control(id, &proc, &targets, &directives, &mut self.cx),
+                .job_control(id, &proc, &targets, &directives, self.cx),
             UpcallRequest::SessionControl {
                 proc,
                 session,
                 directives,
             } => {
-                let extended =
-                    self.demands
-                        .session_control(id, &proc, (session, &directives), &mut self.cx);
+                let extended = self.services.demands.session_control(
+                    id,
+                    &proc,
+                    (session, &directives),
+                    self.cx,
+                );
                 if let Some(infos) = extended {
                     let extend = (Directive::Extend, &infos[..]);
-                    self.allocations.ask_for(id, &proc, extend, &mut self.cx);
+                    self.services
+                        .allocations
+                        .ask_for(id, &proc, extend, self.cx);
                 }
             }
             UpcallRequest::PushStdin { targets, data, .. } => {
-                self.inputs.push(id, &targets, &data, &mut self.cx)
+                self.services.inputs.push(id, &targets, &data, self.cx)
             }
             UpcallRequest::Spawn { proc, infos, apps } => {
-                self.spawns.spawn(id, &proc, (&infos, apps), &mut self.cx)
+                self.services
+                    .spawns
+                    .spawn(id, &proc, (&infos, apps), self.cx)
             }
             UpcallRequest::Connect { procs, infos } => {
                 self.meet(id, (Act::Connect, &procs), &infos);
@@ -889,7 +951,10 @@ impl NodeCore {
                 self.meet(id, (Act::Disconnect, &procs), &infos);
             }
             UpcallRequest::GetCredential { proc, directives } => {
-                let answer = self.credentials.vouch_for(proc, &directives, self.cx.now);
+                let answer = self
+                    .services
+                    .credentials
+                    .vouch_for(proc, &directives, self.cx.now);
                 self.cx.answer(id, &answer);
             }
             UpcallRequest::ValidateCredential {
@@ -897,9 +962,10 @@ impl NodeCore {
                 directives,
                 ..
             } => {
-                let answer = self
-                    .credentials
-                    .validate(&credential, &directives, self.cx.now);
+                let answer =
+                    self.services
+                        .credentials
+                        .validate(&credential, &directives, self.cx.now);
                 self.cx.answer(id, &answer);
             }
             UpcallRequest::Allocate {
@@ -907,8 +973,9 @@ impl NodeCore {
                 directive,
                 infos,
             } => self
+                .services
                 .allocations
-                .allocate(id, &proc, (directive, &infos), &mut self.cx),
+                .allocate(id, &proc, (directive, &infos), self.cx),
             UpcallRequest::ToolConnected { infos } => self.cx.connect_tool(id, &infos),
         }
     }
@@ -917,9 +984,13 @@ impl NodeCore {
         let Some((participants, nodes)) = self.cx.participants(procs) else {
             let data = (local_status(infos), data);
             let timeout = timeout(infos);
-            return self
-                .collectives
-                .enter(id, (Act::Fence, procs), data, timeout, &mut self.cx);
+            return self.services.collectives.enter(
+                id,
+                (Act::Fence, procs),
+                data,
+                timeout,
+                self.cx,
+            );
         };
         let collect = infos
             .iter()

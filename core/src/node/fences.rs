@@ -5,7 +5,7 @@
 //! `pmix_server.h`, `fence_nb`.
 
 use crate::job::clock::Moment;
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::fence::{
 use crate::job::absence::{Absences, Absent};
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
-use crate::job::proc::ProcRank;
+use crate::job::proc::{Proc, ProcRank};
 use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
 use crate::link::spawn_tree::Shape;
 use crate::node::event::{Action, FromNode, PeerMessage, Report};
@@ -318,6 +318,11 @@ impl Fences {
             engine,
             held: Vec::new(),
         }
+    }
+
+    /// Whether a fence or connection of this node's processes needs this one.
+    pub(super) fn are_waiting_for(&self, proc: &Proc) -> bool {
+        self.engine.has_waiters() && self.engine.waits_for(proc)
     }
 
     /// Executes an order of the engine.

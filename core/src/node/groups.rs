@@ -9,7 +9,7 @@ mod added;
 mod watching;
 
 use crate::job::clock::Moment;
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

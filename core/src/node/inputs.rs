@@ -8,7 +8,7 @@
 //! that waits for answers. Rule: only ranks that were spawned with a pipe for it can be given input
 //! (`PMIX_FWD_STDIN`); others have the launcher's, or none.
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 //! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
 //! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

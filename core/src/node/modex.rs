@@ -2,7 +2,7 @@
 //! ranks.
 
 use crate::job::ids::NodeId;
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::sync::Arc;
 
 use super::collectives::ModexTicket;

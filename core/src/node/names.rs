@@ -21,7 +21,7 @@ use crate::names::request::{
 use crate::names::shared::FromShared;
 use crate::node::HEAD;
 use crate::node::event::{Action, PeerMessage};
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar::UpcallId;

@@ -15,6 +15,7 @@ use crate::direct_modex::{ModexInput, ModexResult};
 use crate::fence::FenceInput;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, Rank};
+use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::roster::Roster;
 use crate::pmi::server::{self as pmi, Effect};
@@ -264,5 +265,25 @@ impl NodeContext {
             infos: event.infos.clone(),
         };
         self.control(&control)
+    }
+
+    /// State of a rank's process-management interfaces.
+    pub(super) fn pmi_state(&self, rank: NodeRank) -> PmiState {
+        let pmix = self.pmix[rank.index()];
+        let pmi = self
+            .pmi_seen(rank)
+            .map(|(local, server)| server.state(local));
+        let last = match (pmi.filter(|state| state.contacted()), pmix) {
+            (Some(state), _) => format!("{}: {state}", state.dialect()),
+            (None, PmixState::Connected | PmixState::Died) => "PMIx: connected".to_owned(),
+            (None, PmixState::Finalized) => "PMIx: finalized".to_owned(),
+            (None, PmixState::Absent | PmixState::Stayed) => "never contacted PMI".to_owned(),
+        };
+        PmiState {
+            contacted: !matches!(pmix, PmixState::Absent | PmixState::Stayed)
+                || pmi.is_some_and(|state| state.contacted()),
+            active: pmix == PmixState::Connected || pmi.is_some_and(|state| state.in_session()),
+            last,
+        }
     }
 }

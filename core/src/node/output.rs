@@ -13,7 +13,7 @@
 mod forwarding;
 mod kept;
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

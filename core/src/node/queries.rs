@@ -14,7 +14,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@
 
 mod cospawn;
 
-use crate::node::service::NodeService;
+use crate::node::services::NodeService;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

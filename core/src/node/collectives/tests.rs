@@ -49,7 +49,8 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         jobs: vec![job],
     };
     cores[0].with_actions(now, &mut actions, |core| {
-        core.collectives
+        core.services
+            .collectives
             .with_hub(|_, out| out.push(register), &mut core.cx)
     });
     bring(&mut cores[1], &mut actions);
@@ -57,11 +58,11 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
     let env = ForkEnv::default();
     let done = serve::reply(ControlKind::RegisterJob, 2, Ok(Body::ForkEnv(&env))).unwrap();
     cores[1].handle(Event::ControlReceived(&done), now, &mut actions);
-    assert!(cores[1].collectives.known.contains(&far()));
+    assert!(cores[1].services.collectives.known.contains(&far()));
 
     actions.clear();
     let gone = FromRendezvous::Gone(vec![far()]);
     cores[0].handle(Event::Told(ToNode::Rendezvous(gone)), now, &mut actions);
     bring(&mut cores[1], &mut actions);
-    assert!(cores[1].collectives.known.is_empty());
+    assert!(cores[1].services.collectives.known.is_empty());
 }

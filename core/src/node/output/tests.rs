@@ -102,6 +102,7 @@ impl Job {
 
     fn wants(&self, rank: u32, channel: Channels) -> bool {
         self.cores[(rank / 2) as usize]
+            .services
             .outputs
             .wants_output(NodeRank(rank % 2), channel)
     }
@@ -393,22 +394,24 @@ fn the_end_of_a_job_waits_for_its_output_a_moment() {
         spawned_by_tool(&mut job);
         job.subscribed();
         let mut actions = Vec::new();
-        job.cores[1].with_actions(Moment::default(), &mut actions, |core| core.notify(&end));
+        job.cores[1].with_actions(Moment::default(), &mut actions, |core| {
+            core.dispatcher().notify(&end)
+        });
         assert!(actions.is_empty(), "{actions:?}");
         if late {
             let core = &mut job.cores[1];
             assert!(core.tools_wait());
-            let at = core.outputs.next_deadline().unwrap();
+            let at = core.services.outputs.next_deadline().unwrap();
             assert_eq!(at, Moment::default() + LINGER);
             core.handle(Event::Tick, at, &mut actions);
             assert_eq!(actions.len(), 1, "{actions:?}");
             continue;
         }
         for node in [0, 2] {
-            assert_eq!(job.cores[1].outputs.ends.len(), 1);
+            assert_eq!(job.cores[1].services.outputs.ends.len(), 1);
             job.child_prints(node, b"");
             job.take();
         }
-        assert!(job.cores[1].outputs.ends.is_empty() && !job.cores[1].tools_wait());
+        assert!(job.cores[1].services.outputs.ends.is_empty() && !job.cores[1].tools_wait());
     }
 }

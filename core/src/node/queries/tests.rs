@@ -244,10 +244,11 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
     let timeout = vec![Info::new(keys::TIMEOUT, Value::Int(3))];
     assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], timeout), 0);
     let due = Moment(Duration::from_secs(3));
-    assert_eq!(job.cores[0].queries.next_deadline(), Some(due));
+    assert_eq!(job.cores[0].services.queries.next_deadline(), Some(due));
     let mut actions = Vec::new();
     job.cores[0].with_actions(due, &mut actions, |core| {
-        core.queries
+        core.services
+            .queries
             .with_engine(|engine, out| engine.tick(due, out), &mut core.cx);
     });
     let [Action::SendUpcall(bytes)] = &actions[..] else {

@@ -85,7 +85,7 @@ fn ranks_of_other_nodes_do_not_count() {
     assert_eq!(job.waits(0, ProcRank(2)), []);
     assert_eq!(job.waits(0, ProcRank(77)), []);
     assert_eq!(job.waits(0, ProcRank(0)), []);
-    let stopped = &job.0[0].stopped;
+    let stopped = &job.0[0].services.stopped;
     assert_eq!(stopped.ranks[&(JobNumber(0), Place::Init)].len(), 1);
     assert!(stopped.nodes.is_empty());
 }
@@ -111,8 +111,8 @@ fn ranks_that_are_not_to_wait_are_released_and_the_others_counted() {
 
 /// Handles the release of ranks on a node.
 fn released(job: &mut Job, node: usize, infos: &[Info]) {
-    let NodeCore { stopped, cx, .. } = &mut job.0[node];
-    stopped.rank_released(infos, cx);
+    let NodeCore { services, cx, .. } = &mut job.0[node];
+    services.stopped.rank_released(infos, cx);
 }
 
 #[test]
