@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Controller;
-use super::rendezvous::{Lost, refusal};
+use super::rendezvous::{Lost, STORE, refusal};
 use crate::backend::message::ToBackend;
 use crate::backend::name_store;
 use crate::sys::local_link::LinkEnd;
@@ -23,9 +23,6 @@ use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 /// The variable with the default of `--names`.
 const VARIABLE: &str = "WIREUP_NAMES";
-
-/// The number of its connection, among those of [`Source::Rendezvous`].
-pub(super) const STORE: u32 = 1;
 
 impl Controller {
     /// Which store keeps names.

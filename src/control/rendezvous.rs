@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::Controller;
-use super::name_store::STORE;
 use crate::backend::local_agent;
 use crate::backend::message::ToBackend;
 use crate::backend::rendezvous::{self, FoundServer};
@@ -48,6 +47,9 @@ const ATTEMPTS: u32 = 8;
 
 /// The variable with the default of `--meet`.
 const VARIABLE: &str = "WIREUP_MEET";
+
+/// The number of the connection of a name store, among those of [`Source::Rendezvous`].
+pub(super) const STORE: u32 = 1;
 
 /// Why a launch has no rendezvous, or none any more.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,10 @@
 //! Launches that a PMIx tool directs, which has started the launcher. No I/O.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::sync::Arc;
 
 use super::environment::Variable;
+use super::rank_env::entry;
 use super::{Plan, spawned};
 use wireup_core::job::debug::{Debugged, Director};
 use wireup_core::job::ids::{Nspace, Rank};
@@ -33,6 +34,18 @@ pub fn director(variables: &[Variable]) -> Option<Director> {
         uri: text(URI).map(str::to_owned),
         server: nspace.zip(rank.map(Rank)),
     })
+}
+
+/// The environment of the first node's sidecar, by that of all: the tool that has started the launcher is
+/// reached from there.
+pub fn environment_of_sidecar(plan: &Plan, env: &[CString]) -> Vec<CString> {
+    let debug = &plan.spec.debug;
+    let uri = debug.director.as_ref().and_then(|by| by.uri.as_ref());
+    let file = debug.rendezvous.as_ref();
+    let mut env = env.to_vec();
+    env.extend(uri.and_then(|uri| entry(URI, uri)));
+    env.extend(file.and_then(|file| entry(RENDEZVOUS, file)));
+    env
 }
 
 impl Plan {

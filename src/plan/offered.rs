@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::ldso::{Loader, SearchStep, System};
 use crate::inspect::program::Kind;
 use crate::plan::App;
-use crate::plan::staging::StagingError;
+use crate::plan::staging::{PlacedFile, StagingError};
 use crate::plan::store::{Digest, Store};
 use wireup_core::job::octets;
 
@@ -44,17 +44,6 @@ enum Role {
     System,
     /// A library in a directory that the program or the user names.
     Library,
-}
-
-/// A file that the ranks of a host get from elsewhere than its own place.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Placed {
-    /// In the directory of the program's files.
-    pub(super) name: OsString,
-    pub(super) library: bool,
-    /// Of the store, or the host's own where it is not looked for otherwise.
-    pub(super) from: PathBuf,
-    pub(super) own: bool,
 }
 
 fn identity(meta: &std::fs::Metadata) -> [i64; 3] {
@@ -145,7 +134,7 @@ pub(super) fn survey(
     first: u32,
     store: &Store,
     lacking: &mut BTreeMap<u32, Offered>,
-) -> Vec<Placed> {
+) -> Vec<PlacedFile> {
     let system = of_system();
     let mut placed = Vec::new();
     let moved = offered
@@ -171,7 +160,7 @@ pub(super) fn survey(
         if !here && !sent && !store.has(file.digest, file.size) {
             lacking.insert(number, file.clone());
         }
-        placed.push(Placed {
+        placed.push(PlacedFile {
             name: file.name.clone(),
             library: file.role != Role::Program,
             from: match here {

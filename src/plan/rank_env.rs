@@ -21,10 +21,10 @@ mod settings;
 mod sidecar;
 mod slurm;
 
-pub use sidecar::{is_sidecar_default, of_directed_sidecar, of_sidecar};
+pub use sidecar::{is_sidecar_default, of_sidecar};
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
-fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
+pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
     let (name, value) = (name.as_ref().as_bytes(), value.as_ref().as_bytes());
     CString::new([name, b"=", value].concat()).ok()
 }

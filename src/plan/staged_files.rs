@@ -9,8 +9,8 @@ use crate::failure::{RequestError, RunFailure};
 use crate::inspect::program::Kind;
 use crate::plan::app::{self, Stand};
 use crate::plan::inheritance::Inheritance;
-use crate::plan::offered::{Offered, Placed, offer, survey};
-use crate::plan::staging::{self, Packed, Room, StagingError, Tell, Unpacked};
+use crate::plan::offered::{Offered, offer, survey};
+use crate::plan::staging::{self, Packed, PlacedFile, Room, StagingError, Tell, Unpacked};
 use crate::plan::store::Store;
 use crate::plan::{Decided, Plan};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
@@ -25,7 +25,7 @@ pub(crate) struct StagedFiles {
     offered: Vec<Offered>,
     /// What of that the ranks of this host get from elsewhere than its own place.
     #[serde(skip)]
-    placed: Vec<Placed>,
+    placed: Vec<PlacedFile>,
 }
 
 /// The owner of a staged file: a job and one of its nodes.

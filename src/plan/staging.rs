@@ -4,6 +4,7 @@
 //! directory of the job's own, and other files where its ranks start, unless there is something of
 //! that name: the user's files are never overwritten. Staged files are removed with the job.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -13,7 +14,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::RequestError;
-use crate::plan::offered::Placed;
 use crate::sys::remove_dir::remove_all;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
@@ -51,6 +51,17 @@ impl StagingError {
         let path = path.to_owned();
         move |error| Self::Io { what, path, error }
     }
+}
+
+/// A file that the ranks of a host get from elsewhere than its own place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct PlacedFile {
+    /// In the directory of the program's files.
+    pub(super) name: OsString,
+    pub(super) library: bool,
+    /// Of the store, or the host's own where it is not looked for otherwise.
+    pub(super) from: PathBuf,
+    pub(super) own: bool,
 }
 
 /// A file on its way.
@@ -221,7 +232,7 @@ impl Unpacked {
     pub(super) fn put_placed(
         &mut self,
         (job, node, app): (&Nspace, NodeId, AppNum),
-        placed: &Placed,
+        placed: &PlacedFile,
         tell: Tell<'_>,
     ) -> Result<(), StagingError> {
         self.enter((job, node), tell)?;
@@ -274,7 +285,7 @@ impl Unpacked {
             return Ok(());
         }
         // Whole or not at all: others may look, and hosts may share the directory.
-        let mut name = std::ffi::OsString::from(".");
+        let mut name = OsString::from(".");
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{job}.{}", std::process::id()));
         let partial = path.with_file_name(name);

@@ -1,6 +1,7 @@
 //! The conformance kit, without I/O: the rules of the specification as data, what a record of a conversation says about
 //! them, and what clients say to a server under test.
 
+mod analysis_log;
 mod channel;
 mod explain;
 mod job;
@@ -14,4 +15,5 @@ mod talk;
 #[cfg(test)]
 mod tests;
 
-pub use observer::{Finding, Note, Observer, Party};
+pub use analysis_log::{Finding, Note, Party};
+pub use observer::Observer;

@@ -16,7 +16,7 @@ use crate::inspect::sidecar_files::HostParts;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::jobs::Planned;
 use crate::plan::start_orders::{self, app_start, host_requests};
-use crate::plan::{Plan, rank_env};
+use crate::plan::{Plan, direction, rank_env};
 use crate::report::bindings;
 use crate::report::failures::NotStarted;
 use crate::sys::access;
@@ -88,7 +88,7 @@ impl LocalBackend {
         };
         let env = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
-        let directed = rank_env::of_directed_sidecar(&plan, &env);
+        let directed = direction::environment_of_sidecar(&plan, &env);
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.part.node_at(index);
             let env = if node == HEAD { &directed } else { &env };

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::entry;
 use crate::inspect::{libpmix, relocated};
 use crate::log;
-use crate::plan::{Plan, direction, environment};
+use crate::plan::{Plan, environment};
 use crate::sys::devices;
 use crate::sys::leftovers::JOB;
 use wireup_core::job::spec::Inherited;
@@ -65,18 +65,6 @@ fn small(version: Option<libpmix::Version>) -> u32 {
         Some(_) => 16,
         None => 0,
     }
-}
-
-/// The environment of the first node's sidecar, by that of all: the tool that has started the launcher is
-/// reached from there.
-pub fn of_directed_sidecar(plan: &Plan, env: &[CString]) -> Vec<CString> {
-    let debug = &plan.spec.debug;
-    let uri = debug.director.as_ref().and_then(|by| by.uri.as_ref());
-    let file = debug.rendezvous.as_ref();
-    let mut env = env.to_vec();
-    env.extend(uri.and_then(|uri| entry(direction::URI, uri)));
-    env.extend(file.and_then(|file| entry(direction::RENDEZVOUS, file)));
-    env
 }
 
 /// The launcher's own environment without what would make libpmix take itself for a rank of an outer

@@ -2,9 +2,9 @@
 
 mod messages;
 
+use super::analysis_log::{AnalysisLog, Party};
 use super::explain;
 use super::job::Job;
-use super::observer::{Log, Party};
 use super::record::Direction;
 use super::rules::Rule;
 use crate::command::Inbox;
@@ -58,7 +58,13 @@ impl Channel {
         }
     }
 
-    pub(super) fn bytes(&mut self, from: Direction, bytes: &[u8], job: &mut Job, log: &mut Log) {
+    pub(super) fn bytes(
+        &mut self,
+        from: Direction,
+        bytes: &[u8],
+        job: &mut Job,
+        log: &mut AnalysisLog,
+    ) {
         self.side(from).inbox.extend(bytes);
         if from == Direction::Forth && self.forth.host.is_none() {
             self.greeting(job, log);
@@ -67,7 +73,7 @@ impl Channel {
     }
 
     /// The rank of the host that has connected.
-    fn greeting(&mut self, job: &mut Job, log: &mut Log) {
+    fn greeting(&mut self, job: &mut Job, log: &mut AnalysisLog) {
         let Some(rank) = self.forth.inbox.take(4) else {
             return;
         };
@@ -80,7 +86,7 @@ impl Channel {
             .world
             .as_ref()
             .map_or(usize::MAX, |world| world.hosts.len());
-        let party = job.party(Some(rank), log.connection());
+        let party = job.party(Some(rank), log.connection);
         log.check(Rule::RankFirst, party, rank < hosts, || {
             format!("rank {rank} of {hosts} hosts")
         });
@@ -91,9 +97,9 @@ impl Channel {
         job.channels.insert((acceptor, rank));
     }
 
-    fn packet(&mut self, from: Direction, job: &mut Job, log: &mut Log) -> bool {
+    fn packet(&mut self, from: Direction, job: &mut Job, log: &mut AnalysisLog) -> bool {
         let (own, other) = self.hosts(from);
-        let party = job.party(own, log.connection());
+        let party = job.party(own, log.connection);
         let side = self.side(from);
         if side.lost {
             return false;
@@ -149,10 +155,10 @@ impl Channel {
         from: Direction,
         (header, packet): (&Header, &[u8]),
         job: &Job,
-        log: &mut Log,
+        log: &mut AnalysisLog,
     ) {
         let (own, other) = self.hosts(from);
-        let party = job.party(own, log.connection());
+        let party = job.party(own, log.connection);
         let used = match header.kind {
             PacketType::Data | PacketType::DataSync => 120,
             PacketType::SyncAck => 72,
@@ -201,7 +207,7 @@ impl Channel {
         }
     }
 
-    pub(super) fn end(&mut self, from: Direction, job: &Job, log: &mut Log) {
+    pub(super) fn end(&mut self, from: Direction, job: &Job, log: &mut AnalysisLog) {
         let (own, other) = self.hosts(from);
         log.say(
             "2.4",
@@ -215,7 +221,7 @@ impl Channel {
         side.ended = true;
         let sent = side.fini;
         if own.zip(other).is_some() {
-            let party = job.party(own, log.connection());
+            let party = job.party(own, log.connection);
             log.check(Rule::FiniPackets, party, sent && received, || {
                 format!("the channel was closed; FINI sent: {sent}, received: {received}")
             });
@@ -223,7 +229,7 @@ impl Channel {
     }
 
     /// What is open when all is over.
-    pub(super) fn finish(&mut self, job: &Job, log: &mut Log) {
+    pub(super) fn finish(&mut self, job: &Job, log: &mut AnalysisLog) {
         let Some(world) = job
             .world
             .as_ref()
@@ -245,7 +251,7 @@ const COLLECTIVE_TAGS: std::ops::RangeInclusive<i32> = 110..=230;
 pub(super) const INTEGER_TAG: i32 = 11;
 pub(super) const INTEGER: u32 = 0x1122_3344;
 
-fn data_fields(header: &Header, world: &World, party: Party, log: &mut Log) {
+fn data_fields(header: &Header, world: &World, party: Party, log: &mut AnalysisLog) {
     let limit = world.limits.data_length;
     let length = header.length;
     log.check(Rule::PacketLength, party, length <= limit, || {
@@ -265,7 +271,7 @@ fn data_fields(header: &Header, world: &World, party: Party, log: &mut Log) {
 }
 
 /// What is known of the check program's messages.
-fn program_fields(header: &Header, data: &[u8], party: Party, log: &mut Log) {
+fn program_fields(header: &Header, data: &[u8], party: Party, log: &mut AnalysisLog) {
     log.check(Rule::WorldContext, party, header.context <= 1, || {
         format!("context {}", header.context)
     });

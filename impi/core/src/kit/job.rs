@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::observer::{Log, Party};
+use super::analysis_log::{AnalysisLog, Party};
 use super::rules::Rule;
 use crate::world::{Collected, Label, World};
 
@@ -31,7 +31,7 @@ pub(super) struct Job {
 
 impl Job {
     /// A client has sent a label.
-    pub(super) fn sent(&mut self, client: u32, label: i32, data: &[u8], log: &mut Log) {
+    pub(super) fn sent(&mut self, client: u32, label: i32, data: &[u8], log: &mut AnalysisLog) {
         self.check_value(client, label, data, log);
         let party = Party::Client(client);
         log.check(Rule::NoLabel, party, label != 0, || {
@@ -52,7 +52,7 @@ impl Job {
     }
 
     /// The server answers a label.
-    pub(super) fn answered(&mut self, label: i32, mask: u32, data: &[u8], log: &mut Log) {
+    pub(super) fn answered(&mut self, label: i32, mask: u32, data: &[u8], log: &mut AnalysisLog) {
         let none = BTreeMap::new();
         let values = self.sent.get(&label).unwrap_or(&none);
         let wanted = values.keys().fold(0, |mask, client| {
@@ -133,7 +133,7 @@ impl Job {
         data.map(|data| words(data)).unwrap_or_default()
     }
 
-    fn check_value(&self, client: u32, number: i32, data: &[u8], log: &mut Log) {
+    fn check_value(&self, client: u32, number: i32, data: &[u8], log: &mut AnalysisLog) {
         let Some(label) = Label::of(number) else {
             return;
         };
@@ -210,7 +210,7 @@ impl Job {
         }
     }
 
-    fn check_pids(&self, client: u32, data: &[u8], log: &mut Log) {
+    fn check_pids(&self, client: u32, data: &[u8], log: &mut AnalysisLog) {
         let addresses = self.sent.get(&(Label::ProcAddress as i32));
         let pids = self.sent.get(&(Label::ProcPid as i32));
         let ids = |client: u32, pids: &[u8]| {

@@ -1,143 +1,13 @@
 //! What a recorded conversation is about, and where it is against the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::time::Duration;
 
+use super::analysis_log::{AnalysisLog, Finding, Note, Party};
 use super::channel::Channel;
 use super::job::Job;
 use super::record::{Event, Kind, What};
-use super::rules::{Level, Rule};
+use super::rules::Rule;
 use super::talk::Talk;
-
-/// Who did something.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Party {
-    /// The server.
-    Server,
-    /// A client that has not said its rank, by its connection.
-    Stranger(u32),
-    /// A client or its hosts, by rank.
-    Client(u32),
-}
-
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Server => f.write_str("the server"),
-            Self::Stranger(connection) => write!(f, "the client of connection {connection}"),
-            Self::Client(rank) => write!(f, "client {rank}"),
-        }
-    }
-}
-
-/// An explained piece of a conversation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Note {
-    /// Since the beginning of the record.
-    pub time: Duration,
-    /// On which connection.
-    pub connection: u32,
-    /// Section of the specification that it follows.
-    pub section: &'static str,
-    pub text: String,
-}
-
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}.{:06} {:>2} [{}] {}",
-            self.time.as_secs(),
-            self.time.subsec_micros(),
-            self.connection,
-            self.section,
-            self.text
-        )
-    }
-}
-
-/// A rule that was not kept.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    pub rule: Rule,
-    /// By whom.
-    pub party: Party,
-    /// On which connection.
-    pub connection: u32,
-    /// How.
-    pub what: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = match self.rule.level() {
-            Level::Must => "violation",
-            Level::Should => "advice",
-            Level::Finding => "finding",
-        };
-        write!(
-            f,
-            "{level} {} [{}] by {} on connection {}: {}",
-            self.rule.name(),
-            self.rule.section(),
-            self.party,
-            self.connection,
-            self.what
-        )
-    }
-}
-
-/// What is written down about a conversation.
-#[derive(Debug, Default)]
-pub(super) struct Log {
-    notes: Vec<Note>,
-    findings: Vec<Finding>,
-    seen: BTreeSet<(Rule, Party)>,
-    time: Duration,
-    connection: u32,
-    /// Whether the processes run the check program.
-    pub(super) program: bool,
-}
-
-impl Log {
-    pub(super) fn connection(&self) -> u32 {
-        self.connection
-    }
-
-    pub(super) fn say(&mut self, section: &'static str, text: String) {
-        self.notes.push(Note {
-            time: self.time,
-            connection: self.connection,
-            section,
-            text,
-        });
-    }
-
-    /// Notes that a rule applied, and whether it was kept.
-    pub(super) fn check(
-        &mut self,
-        rule: Rule,
-        party: Party,
-        holds: bool,
-        what: impl FnOnce() -> String,
-    ) {
-        self.seen.insert((rule, party));
-        let connection = self.connection;
-        // Packets that all have the same fault are one finding for each connection.
-        let known = |finding: &Finding| {
-            (finding.rule, finding.party, finding.connection) == (rule, party, connection)
-        };
-        if !holds && !self.findings.iter().any(known) {
-            self.findings.push(Finding {
-                rule,
-                party,
-                connection,
-                what: what(),
-            });
-        }
-    }
-}
 
 #[derive(Debug)]
 enum Link {
@@ -150,7 +20,7 @@ enum Link {
 pub struct Observer {
     job: Job,
     links: BTreeMap<u32, Link>,
-    log: Log,
+    log: AnalysisLog,
 }
 
 impl Observer {

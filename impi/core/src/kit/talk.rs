@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::analysis_log::{AnalysisLog, Party};
 use super::explain;
 use super::job::Job;
-use super::observer::{Log, Party};
 use super::record::Direction;
 use super::rules::Rule;
 use crate::auth::Method;
@@ -49,7 +49,13 @@ impl Talk {
             .map_or(Party::Stranger(connection), Party::Client)
     }
 
-    pub(super) fn bytes(&mut self, from: Direction, bytes: &[u8], job: &mut Job, log: &mut Log) {
+    pub(super) fn bytes(
+        &mut self,
+        from: Direction,
+        bytes: &[u8],
+        job: &mut Job,
+        log: &mut AnalysisLog,
+    ) {
         match from {
             Direction::Forth => self.forth.extend(bytes),
             Direction::Back => self.back.extend(bytes),
@@ -58,7 +64,7 @@ impl Talk {
         while self.state != State::Lost
             && (self.client_step(job, log) || self.server_step(job, log))
         {}
-        let party = self.party(log.connection());
+        let party = self.party(log.connection);
         if from == Direction::Forth && matches!(self.state, State::Offered { .. }) {
             log.check(Rule::AuthFirst, party, self.forth.is_empty(), || {
                 "more than AUTH was sent before the server's answer".into()
@@ -71,8 +77,8 @@ impl Talk {
         }
     }
 
-    pub(super) fn end(&mut self, from: Direction, log: &mut Log) {
-        let party = self.party(log.connection());
+    pub(super) fn end(&mut self, from: Direction, log: &mut AnalysisLog) {
+        let party = self.party(log.connection);
         if from == Direction::Back {
             log.say("2.3.7", "the server closes the connection".into());
             if self.fini {
@@ -88,7 +94,7 @@ impl Talk {
         }
     }
 
-    pub(super) fn finish(&self, job: &Job, log: &mut Log) {
+    pub(super) fn finish(&self, job: &Job, log: &mut AnalysisLog) {
         if self.started {
             let missing = job
                 .collected
@@ -100,7 +106,7 @@ impl Talk {
         }
     }
 
-    fn lose(&mut self, log: &mut Log, why: &str) -> bool {
+    fn lose(&mut self, log: &mut AnalysisLog, why: &str) -> bool {
         log.say(
             "2.3.2",
             format!("{why}; the rest of the connection is not read"),
@@ -110,7 +116,7 @@ impl Talk {
     }
 
     /// The next unit of an end: command, length and payload.
-    fn unit(&mut self, from: Direction, log: &mut Log) -> Option<(Command, Vec<u8>)> {
+    fn unit(&mut self, from: Direction, log: &mut AnalysisLog) -> Option<(Command, Vec<u8>)> {
         let inbox = match from {
             Direction::Forth => &mut self.forth,
             Direction::Back => &mut self.back,
@@ -127,7 +133,7 @@ impl Talk {
         Some((header.command, unit[8..].to_vec()))
     }
 
-    fn client_step(&mut self, job: &mut Job, log: &mut Log) -> bool {
+    fn client_step(&mut self, job: &mut Job, log: &mut AnalysisLog) -> bool {
         match self.state {
             State::Begun => self.auth(log),
             State::Offered { .. } | State::Lost => false,
@@ -149,8 +155,8 @@ impl Talk {
         }
     }
 
-    fn auth(&mut self, log: &mut Log) -> bool {
-        let party = self.party(log.connection());
+    fn auth(&mut self, log: &mut AnalysisLog) -> bool {
+        let party = self.party(log.connection);
         if let Some(header) = self.forth.header() {
             let holds = header.command == Command::Auth;
             log.check(Rule::AuthFirst, party, holds, || {
@@ -178,8 +184,8 @@ impl Talk {
         true
     }
 
-    fn said(&mut self, command: Command, payload: &[u8], job: &mut Job, log: &mut Log) {
-        let party = self.party(log.connection());
+    fn said(&mut self, command: Command, payload: &[u8], job: &mut Job, log: &mut AnalysisLog) {
+        let party = self.party(log.connection);
         match (command, self.client) {
             (Command::Impi, None) => {
                 let rank = int4(payload).and_then(|rank| u32::try_from(rank).ok());
@@ -241,7 +247,7 @@ impl Talk {
         }
     }
 
-    fn server_step(&mut self, job: &mut Job, log: &mut Log) -> bool {
+    fn server_step(&mut self, job: &mut Job, log: &mut AnalysisLog) -> bool {
         match self.state {
             State::Offered { masks } => self.choice(masks, log),
             State::In => {
@@ -255,7 +261,7 @@ impl Talk {
         }
     }
 
-    fn choice(&mut self, masks: u32, log: &mut Log) -> bool {
+    fn choice(&mut self, masks: u32, log: &mut AnalysisLog) -> bool {
         let Some(reply) = self.back.peek::<8>() else {
             return false;
         };
@@ -266,7 +272,7 @@ impl Talk {
         log.check(Rule::AuthChoice, Party::Server, offered, || {
             format!("{} was not offered", explain::method(which))
         });
-        let empty = |rule, log: &mut Log| {
+        let empty = |rule, log: &mut AnalysisLog| {
             log.check(rule, Party::Server, follows == 0, || {
                 format!("{follows} bytes are to follow")
             });
@@ -299,8 +305,8 @@ impl Talk {
         true
     }
 
-    fn heard(&mut self, command: Command, payload: &[u8], job: &mut Job, log: &mut Log) {
-        let party = self.party(log.connection());
+    fn heard(&mut self, command: Command, payload: &[u8], job: &mut Job, log: &mut AnalysisLog) {
+        let party = self.party(log.connection);
         match command {
             Command::Impi => {
                 let size = int4(payload).filter(|_| payload.len() == 4);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::observer::{Log, Party};
+use super::super::analysis_log::{AnalysisLog, Party};
 use super::super::rules::Rule;
 use crate::packet::{Header, PacketType, ProcId};
 use crate::world::{Limits, World};
@@ -37,7 +37,13 @@ pub(super) struct Messages {
 
 impl Messages {
     /// A packet of `party`, FINI excepted.
-    pub(super) fn packet(&mut self, header: &Header, limits: Limits, party: Party, log: &mut Log) {
+    pub(super) fn packet(
+        &mut self,
+        header: &Header,
+        limits: Limits,
+        party: Party,
+        log: &mut AnalysisLog,
+    ) {
         let (source, destination) = (header.source, header.destination);
         if header.kind == PacketType::ProtoAck {
             // From the destination of what it acknowledges.
@@ -88,7 +94,7 @@ impl Messages {
         }
     }
 
-    fn data(&mut self, header: &Header, limits: Limits, party: Party, log: &mut Log) {
+    fn data(&mut self, header: &Header, limits: Limits, party: Party, log: &mut AnalysisLog) {
         let key = (header.source, header.destination, header.source_request);
         let (length, total) = (u64::from(header.length), header.message_length);
         let part = length != total;
@@ -156,7 +162,7 @@ impl Messages {
         }
     }
 
-    fn acknowledged(&mut self, key: Key, request: u64, party: Party, log: &mut Log) {
+    fn acknowledged(&mut self, key: Key, request: u64, party: Party, log: &mut AnalysisLog) {
         let message = self.open.get_mut(&key);
         let holds = message
             .as_ref()
@@ -177,7 +183,7 @@ impl Messages {
         &self,
         world: &World,
         client: impl Fn(&World, usize) -> Party,
-        log: &mut Log,
+        log: &mut AnalysisLog,
     ) {
         let of = |id: ProcId| {
             let rank = world.procs.iter().position(|known| *known == id);
