@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{JobNumber, Rank};
 use crate::job::wall::WallClock;
-pub use cause::{CauseRecord, Missing, MissingRank, kind_of};
+pub use cause::{CauseRecord, Missing, MissingRank};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
 pub use order::SignalOrder;
 pub use output::{Log, OutputRecord, SpeakerFields, Stream};

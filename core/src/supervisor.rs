@@ -16,7 +16,6 @@
 mod absences;
 mod dismiss;
 pub mod first_failure;
-mod policy;
 mod signals;
 mod state;
 
@@ -30,7 +29,6 @@ use crate::job::exit_policy::Tally;
 use crate::job::ids::{GlobalRank, JobNumber};
 use crate::job::outcome::{Cause, EXIT_HOST, PmiState, RankEnd, judge};
 use crate::job::spec::{EndingSpec, OnFailure};
-use crate::record::kind_of;
 
 /// What the supervisor orders.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -178,7 +176,13 @@ impl Supervisor {
             let own =
                 cause.rank() == Some(rank) || passed_on && matches!(cause, Cause::Interrupted(_));
             let failed = own || judge(rank, end, pmi).is_some();
-            return failed.then(|| if own { kind_of(cause) } else { JOB_ENDED });
+            return failed.then(|| {
+                if own {
+                    cause.consequence().name
+                } else {
+                    JOB_ENDED
+                }
+            });
         }
         let killed = self.is_killed_by_another(rank, end);
         if let Some(dismissal) = self.dismissed.remove(&rank).filter(|_| !killed) {
@@ -205,7 +209,7 @@ impl Supervisor {
             return None;
         };
         self.failed += 1;
-        let mut kind = kind_of(&cause);
+        let mut kind = cause.consequence().name;
         match (&cause, self.interrupted) {
             // Ending by the signal that was passed on is what the user asked for.
             (
@@ -216,7 +220,7 @@ impl Supervisor {
                 Some(sent),
             ) if *signal == sent => {
                 let interrupted = Cause::Interrupted(sent);
-                kind = kind_of(&interrupted);
+                kind = interrupted.consequence().name;
                 self.fail(interrupted, now, orders);
             }
             // The offered interface is wrong for the whole job.
@@ -289,7 +293,7 @@ impl Supervisor {
         if self.cause.is_some() {
             return;
         }
-        if policy::is_survived(self.on_failure, &cause) {
+        if self.on_failure == OnFailure::Continue && cause.consequence().is_survived {
             if matches!(cause, Cause::NodeFailed { .. }) {
                 self.lost_host = Some(cause.clone());
             }

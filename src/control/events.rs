@@ -18,7 +18,7 @@ use wireup_core::job::spec::{LabelSpec, PmiChoice};
 use wireup_core::job::usage::Usage;
 use wireup_core::node::event::FromNode;
 use wireup_core::pmi::command::Dialect;
-use wireup_core::record::{RankState, kind_of};
+use wireup_core::record::RankState;
 use wireup_core::step::alike::Alike;
 use wireup_core::supervisor::{Departure, JOB_ENDED};
 
@@ -61,7 +61,9 @@ impl Controller {
             FromBackend::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::NotStarted);
-                let fate = cause.as_ref().map_or(JOB_ENDED, kind_of);
+                let fate = cause
+                    .as_ref()
+                    .map_or(JOB_ENDED, |cause| cause.consequence().name);
                 self.lives[rank.index()].fate = Some(fate);
                 self.crowd.freed();
                 if let Some(cause) = cause

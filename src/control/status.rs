@@ -26,7 +26,7 @@ use wireup_core::job::spawn::Spawner;
 use wireup_core::record::{
     CauseRecord, EndRecord, HostBindings, JobState, JoinedNode, Missing, MissingRank, Outcome,
     PlannedJob, RankBinding, RankChange, RankLocation, RankResult, RankState, Record, SpawnedJob,
-    VERSION, kind_of, ms,
+    VERSION, ms,
 };
 use wireup_core::supervisor::LaunchPhase;
 use wireup_core::wording::without_error_codes;
@@ -361,7 +361,7 @@ impl Controller {
         let rank = cause.rank();
         let last = rank.map(|rank| self.pmi_state(rank).last);
         CauseRecord {
-            kind: kind_of(cause).into(),
+            kind: cause.consequence().name.into(),
             message: failure_line(self, Some(cause)).map_or_else(
                 || "no process reads the output".into(),
                 |line| without_error_codes(&line).into_owned(),

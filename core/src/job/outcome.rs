@@ -39,6 +39,11 @@ pub enum RankEnd {
 }
 
 impl RankEnd {
+    /// Whether a signal killed it.
+    pub fn is_by_signal(self) -> bool {
+        matches!(self, Self::Signal(_))
+    }
+
     /// As an exit code: 128 and the number for a signal.
     pub fn exit_code(self) -> u8 {
         match self {
@@ -196,31 +201,77 @@ pub enum Cause {
     },
 }
 
+/// The consequence of a cause for the launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Consequence {
+    /// The kind of the cause, in the status stream.
+    pub name: &'static str,
+    /// The exit code of the run.
+    pub exit_code: u8,
+    /// Whether the other ranks go on if the user lets them (`--on-failure continue`).
+    pub is_survived: bool,
+    /// Whether the launch is run again if the user wants that (`--on-failure requeue`).
+    pub is_requeued: bool,
+}
+
+/// The exit code of an abort. Only its low byte exists, and an abort must not look like a success.
+fn of_abort(code: i32) -> u8 {
+    match (code & 0xff) as u8 {
+        0 => EXIT_FAILURE,
+        code => code,
+    }
+}
+
+/// The exit code for output that could not be written: a reader that went away is reported as SIGPIPE.
+fn of_lost_output(pipe: bool) -> u8 {
+    match pipe {
+        true => of_signal(13),
+        false => EXIT_WIREUP,
+    }
+}
+
 impl Cause {
+    /// The name, the exit code and the policies of each cause: one row each.
+    ///
+    /// A launch whose ranks go on survives the loss of a rank or a host, and with it what only that had. What ranks ask for (an abort), what the user asks
+    /// for, and what concerns the launch as a whole (a broken protocol, a PMIx server that fails, a launcher that is cut off) ends it. A launch that is
+    /// run again may well succeed where something was lost. An exit code or an abort is the program's own verdict, and an interrupt the user's.
+    pub fn consequence(&self) -> Consequence {
+        let row = |name, exit_code, is_survived, is_requeued| Consequence {
+            name,
+            exit_code,
+            is_survived,
+            is_requeued,
+        };
+        const NO: bool = false;
+        const YES: bool = true;
+        #[rustfmt::skip]
+        let row = match self {
+            //                                     name                  exit code                            survived  requeued
+            Self::RankFailed { end, .. } =>    row("rank_failed",        end.exit_code(),                     YES,      end.is_by_signal()),
+            Self::NotFinalized { .. } =>       row("not_finalized",      EXIT_FAILURE,                        YES,      NO),
+            Self::NeverJoined { .. } =>        row("never_joined",       EXIT_FAILURE,                        NO,       NO),
+            Self::LeftOthers { .. } =>         row("left_others",        EXIT_FAILURE,                        NO,       NO),
+            Self::RanAlone { .. } =>           row("ran_alone",          EXIT_ALONE,                          NO,       NO),
+            Self::Aborted { code, .. } =>      row("aborted",            of_abort(*code),                     NO,       NO),
+            Self::EndedBy { signal, .. } =>    row("ended_by_rank",      of_signal(*signal),                  NO,       NO),
+            Self::Misbehaved { .. } =>         row("misbehaved",         EXIT_FAILURE,                        NO,       NO),
+            Self::NotStarted { code, .. } =>   row("not_started",        *code,                               NO,       NO),
+            Self::SidecarFailed { .. } =>      row("pmix_server_failed", EXIT_WIREUP,                         NO,       YES),
+            Self::NodeFailed { .. } =>         row("node_failed",        EXIT_HOST,                           YES,      YES),
+            Self::CutOff { .. } =>             row("cut_off",            EXIT_HOST,                           NO,       YES),
+            Self::FenceFailed { .. } =>        row("fence_failed",       EXIT_FAILURE,                        NO,       YES),
+            Self::FenceTimeout(_) =>           row("fence_timeout",      EXIT_FAILURE,                        NO,       YES),
+            Self::Timeout(_) =>                row("timeout",            EXIT_TIMEOUT,                        NO,       NO),
+            Self::Interrupted(signal) =>       row("interrupted",        of_signal(*signal),                  NO,       NO),
+            Self::OutputLost { pipe, .. } =>   row("output_lost",        of_lost_output(*pipe),               NO,       NO),
+        };
+        row
+    }
+
     /// The exit code of the run.
     pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::RankFailed { end, .. } => end.exit_code(),
-            Self::RanAlone { .. } => EXIT_ALONE,
-            // Only the low byte of an exit code exists; an abort must not look like a success.
-            Self::Aborted { code, .. } => match (*code & 0xff) as u8 {
-                0 => EXIT_FAILURE,
-                code => code,
-            },
-            Self::NotFinalized { .. }
-            | Self::NeverJoined { .. }
-            | Self::LeftOthers { .. }
-            | Self::Misbehaved { .. }
-            | Self::FenceFailed { .. }
-            | Self::FenceTimeout(_) => EXIT_FAILURE,
-            Self::NotStarted { code, .. } => *code,
-            Self::NodeFailed { .. } | Self::CutOff { .. } => EXIT_HOST,
-            Self::SidecarFailed { .. } => EXIT_WIREUP,
-            Self::Timeout(_) => EXIT_TIMEOUT,
-            Self::Interrupted(number) | Self::EndedBy { signal: number, .. } => of_signal(*number),
-            Self::OutputLost { pipe: true, .. } => of_signal(13),
-            Self::OutputLost { pipe: false, .. } => EXIT_WIREUP,
-        }
+        self.consequence().exit_code
     }
 
     /// The rank that caused it, when one did.

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::RankLocation;
-use crate::job::outcome::Cause;
 
 /// Why a job ended other than by the normal end of its ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,27 +58,4 @@ pub struct MissingRank<'a> {
     pub last: String,
     /// How long ago, in milliseconds.
     pub idle_ms: Option<u64>,
-}
-
-/// The kind of a cause.
-pub fn kind_of(cause: &Cause) -> &'static str {
-    match cause {
-        Cause::RankFailed { .. } => "rank_failed",
-        Cause::NotFinalized { .. } => "not_finalized",
-        Cause::NeverJoined { .. } => "never_joined",
-        Cause::LeftOthers { .. } => "left_others",
-        Cause::RanAlone { .. } => "ran_alone",
-        Cause::Aborted { .. } => "aborted",
-        Cause::EndedBy { .. } => "ended_by_rank",
-        Cause::Misbehaved { .. } => "misbehaved",
-        Cause::NotStarted { .. } => "not_started",
-        Cause::SidecarFailed { .. } => "pmix_server_failed",
-        Cause::NodeFailed { .. } => "node_failed",
-        Cause::CutOff { .. } => "cut_off",
-        Cause::FenceFailed { .. } => "fence_failed",
-        Cause::FenceTimeout(_) => "fence_timeout",
-        Cause::Timeout(_) => "timeout",
-        Cause::Interrupted(_) => "interrupted",
-        Cause::OutputLost { .. } => "output_lost",
-    }
 }

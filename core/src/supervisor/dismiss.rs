@@ -9,7 +9,6 @@ use super::{
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::{Cause, RankEnd};
-use crate::record::kind_of;
 
 impl Supervisor {
     /// A rank ended at the request of another one, and how. Others may still wait for it.
@@ -28,7 +27,7 @@ impl Supervisor {
             }
         };
         let (code, kind) = match &cause {
-            Cause::Aborted { .. } => (cause.exit_code(), kind_of(&cause)),
+            Cause::Aborted { .. } => (cause.exit_code(), cause.consequence().name),
             _ => (0, "ended_by_rank"),
         };
         self.tally.count(rank, code);

@@ -1,7 +1,8 @@
 //! What the supervisor knows of its launch.
 
-use super::{LaunchPhase, Supervisor, policy};
+use super::{LaunchPhase, Supervisor};
 use crate::job::outcome::{Cause, EXIT_HOST, EXIT_REQUEUE};
+use crate::job::spec::OnFailure;
 use std::time::Duration;
 
 impl Supervisor {
@@ -74,7 +75,8 @@ impl Supervisor {
     /// Whether the launch is to be run again.
     pub fn wants_requeue(&self) -> bool {
         let cause = self.cause.as_ref();
-        cause.is_some_and(|cause| policy::is_requeued(self.on_failure, cause))
+        self.on_failure == OnFailure::Requeue
+            && cause.is_some_and(|cause| cause.consequence().is_requeued)
     }
 
     /// The exit code of the run.
