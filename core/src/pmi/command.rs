@@ -31,145 +31,105 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// Commands, independent of the dialect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PmiCommand {
-    /// `init`
-    Init,
-    /// PMI-2 `fullinit`
-    FullInit,
-    /// PMI-1 `get_maxes`
-    Maxes,
-    /// PMI-1 `get_appnum`
-    AppNum,
-    /// `get_my_kvsname`, `job-getid`
-    KvsName,
-    /// PMI-1 `get_universe_size`
-    UniverseSize,
-    /// PMI-1 `get_ranks2hosts`, an extension of Intel's
-    Hosts,
-    /// `barrier_in`, `kvs-fence`
-    Barrier,
-    /// `put`, `kvs-put`
-    Put,
-    /// `get`, `kvs-get`
-    Get,
-    /// PMI-2 `info-getjobattr`
-    JobAttribute,
-    /// PMI-2 `info-putnodeattr`
-    PutNodeAttribute,
-    /// PMI-2 `info-getnodeattr`
-    NodeAttribute,
-    /// `publish_name`, `name-publish`
-    Publish,
-    /// `lookup_name`, `name-lookup`
-    Lookup,
-    /// `unpublish_name`, `name-unpublish`
-    Unpublish,
-    /// `mcmd=spawn`, `spawn`
-    Spawn,
-    /// PMI-2 `kvs-getall`
-    GetAll,
-    /// PMI-2 `kvs-putall`
-    PutAll,
-    /// PMI-2 `job-connect`
-    Connect,
-    /// PMI-2 `job-disconnect`
-    Disconnect,
-    /// PMI-2 `ring`
-    Ring,
-    /// `abort`
-    Abort,
-    /// `finalize`
-    Finalize,
-    /// `restart`, of our own: another process speaks for the rank from here on.
-    Restart,
-    /// PMI-1 `create_kvs`, part of the first PMI-1 and not used by current clients.
-    CreateKvs,
-    /// PMI-1 `destroy_kvs`, likewise.
-    DestroyKvs,
-    /// PMI-1 `getbyidx`, likewise.
-    GetByIndex,
-    /// Any other name.
-    Other,
+/// Makes the commands from one row each: the command, its names in a line, the name of its reply line where that is not the
+/// command's name with `_result`, and its names in a frame.
+macro_rules! commands {
+    ($($(#[$comment:meta])* $command:ident [$($line:literal),*] [$($reply:literal)?] [$($frame:literal),*];)*) => {
+        /// Commands, independent of the dialect.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum PmiCommand {
+            $($(#[$comment])* $command,)*
+            /// Any other name.
+            Other,
+        }
+
+        impl PmiCommand {
+            /// The command behind `cmd=` of a line.
+            pub(super) fn of_line(name: &[u8]) -> Self {
+                match name {
+                    $($($line => Self::$command,)*)*
+                    _ => Self::Other,
+                }
+            }
+
+            /// The command behind `cmd=` of a frame.
+            pub(super) fn of_frame(name: &[u8]) -> Self {
+                match name {
+                    $($($frame => Self::$command,)*)*
+                    _ => Self::Other,
+                }
+            }
+
+            /// The name of its reply line where that is not the command's name with `_result`.
+            pub(super) fn reply_line(self) -> Option<&'static [u8]> {
+                match self {
+                    $($(Self::$command => Some($reply),)?)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl PmiCommand {
-    /// The command behind `cmd=` of a line.
-    pub(super) fn of_line(name: &[u8]) -> Self {
-        match name {
-            b"init" => Self::Init,
-            b"get_maxes" => Self::Maxes,
-            b"get_appnum" => Self::AppNum,
-            b"get_my_kvsname" => Self::KvsName,
-            b"get_universe_size" => Self::UniverseSize,
-            b"get_ranks2hosts" => Self::Hosts,
-            b"barrier_in" => Self::Barrier,
-            b"put" => Self::Put,
-            b"get" => Self::Get,
-            b"publish_name" => Self::Publish,
-            b"lookup_name" => Self::Lookup,
-            b"unpublish_name" => Self::Unpublish,
-            b"abort" => Self::Abort,
-            b"finalize" => Self::Finalize,
-            b"restart" => Self::Restart,
-            b"create_kvs" => Self::CreateKvs,
-            b"destroy_kvs" => Self::DestroyKvs,
-            b"getbyidx" => Self::GetByIndex,
-            _ => Self::Other,
-        }
-    }
-
-    /// The command behind `cmd=` of a frame.
-    ///
-    /// Rule: some documents write `kvsput`, `kvsget`, `kvsfence`, `kvsgetall`, `kvsputall` and `job-getinfo`.
-    /// Source: docs/pmi-wire.md#pmi-2-commands.
-    pub(super) fn of_frame(name: &[u8]) -> Self {
-        match name {
-            b"fullinit" => Self::FullInit,
-            b"job-getid" => Self::KvsName,
-            b"kvs-put" | b"kvsput" => Self::Put,
-            b"kvs-get" | b"kvsget" => Self::Get,
-            b"kvs-fence" | b"kvsfence" => Self::Barrier,
-            b"kvs-getall" | b"kvsgetall" => Self::GetAll,
-            b"kvs-putall" | b"kvsputall" => Self::PutAll,
-            b"info-getjobattr" | b"job-getinfo" => Self::JobAttribute,
-            b"info-putnodeattr" => Self::PutNodeAttribute,
-            b"info-getnodeattr" => Self::NodeAttribute,
-            b"name-publish" => Self::Publish,
-            b"name-lookup" => Self::Lookup,
-            b"name-unpublish" => Self::Unpublish,
-            b"spawn" => Self::Spawn,
-            b"job-connect" => Self::Connect,
-            b"job-disconnect" => Self::Disconnect,
-            b"ring" => Self::Ring,
-            b"abort" => Self::Abort,
-            b"finalize" => Self::Finalize,
-            _ => Self::Other,
-        }
-    }
-
-    /// The name of its reply line where that is not the command's name with `_result`.
-    pub(super) fn reply_line(self) -> Option<&'static [u8]> {
-        Some(match self {
-            Self::Init => b"response_to_init",
-            Self::Maxes => b"maxes",
-            Self::AppNum => b"appnum",
-            Self::KvsName => b"my_kvsname",
-            Self::UniverseSize => b"universe_size",
-            Self::Hosts => b"put_ranks2hosts",
-            Self::Barrier => b"barrier_out",
-            Self::Publish => b"publish_result",
-            Self::Lookup => b"lookup_result",
-            Self::Unpublish => b"unpublish_result",
-            Self::Finalize => b"finalize_ack",
-            Self::Restart => b"restarted",
-            Self::CreateKvs => b"newkvs",
-            Self::DestroyKvs => b"kvs_destroyed",
-            Self::GetByIndex => b"getbyidx_results",
-            _ => return None,
-        })
-    }
+// Rule: some documents write `kvsput`, `kvsget`, `kvsfence`, `kvsgetall`, `kvsputall` and `job-getinfo`. Source:
+// docs/pmi-wire.md#pmi-2-commands.
+commands! {
+    /// The beginning of PMI-1, and of PMI-2 with its version.
+    Init              [b"init"]               [b"response_to_init"]  [];
+    /// The beginning of PMI-2.
+    FullInit          []                      []                     [b"fullinit"];
+    /// The limits of names and values.
+    Maxes             [b"get_maxes"]          [b"maxes"]             [];
+    /// The number of the rank's program.
+    AppNum            [b"get_appnum"]         [b"appnum"]            [];
+    /// The name of the job.
+    KvsName           [b"get_my_kvsname"]     [b"my_kvsname"]        [b"job-getid"];
+    /// The slots of the job.
+    UniverseSize      [b"get_universe_size"]  [b"universe_size"]     [];
+    /// The ranks of each host, an extension of Intel's.
+    Hosts             [b"get_ranks2hosts"]    [b"put_ranks2hosts"]   [];
+    /// A barrier or fence.
+    Barrier           [b"barrier_in"]         [b"barrier_out"]       [b"kvs-fence", b"kvsfence"];
+    /// A pair for all ranks.
+    Put               [b"put"]                []                     [b"kvs-put", b"kvsput"];
+    /// The value of a key.
+    Get               [b"get"]                []                     [b"kvs-get", b"kvsget"];
+    /// An attribute of the job.
+    JobAttribute      []                      []                     [b"info-getjobattr", b"job-getinfo"];
+    /// An attribute for the ranks of the node.
+    PutNodeAttribute  []                      []                     [b"info-putnodeattr"];
+    /// An attribute of the node.
+    NodeAttribute     []                      []                     [b"info-getnodeattr"];
+    /// A name for other jobs.
+    Publish           [b"publish_name"]       [b"publish_result"]    [b"name-publish"];
+    /// The port of a name.
+    Lookup            [b"lookup_name"]        [b"lookup_result"]     [b"name-lookup"];
+    /// The end of a name.
+    Unpublish         [b"unpublish_name"]     [b"unpublish_result"]  [b"name-unpublish"];
+    /// A new job: in PMI-1 a request of several lines.
+    Spawn             []                      []                     [b"spawn"];
+    /// All pairs.
+    GetAll            []                      []                     [b"kvs-getall", b"kvsgetall"];
+    /// Several pairs.
+    PutAll            []                      []                     [b"kvs-putall", b"kvsputall"];
+    /// A connection with another job.
+    Connect           []                      []                     [b"job-connect"];
+    /// Its end.
+    Disconnect        []                      []                     [b"job-disconnect"];
+    /// A value for each neighbour.
+    Ring              []                      []                     [b"ring"];
+    /// The end of the job.
+    Abort             [b"abort"]              []                     [b"abort"];
+    /// The end of the rank's session.
+    Finalize          [b"finalize"]           [b"finalize_ack"]      [b"finalize"];
+    /// Of our own: another process speaks for the rank from here on.
+    Restart           [b"restart"]            [b"restarted"]         [];
+    /// Part of the first PMI-1, and not used by current clients.
+    CreateKvs         [b"create_kvs"]         [b"newkvs"]            [];
+    /// Likewise.
+    DestroyKvs        [b"destroy_kvs"]        [b"kvs_destroyed"]     [];
+    /// Likewise.
+    GetByIndex        [b"getbyidx"]           [b"getbyidx_results"]  [];
 }
 
 /// One request, as far as its answer depends on it.
