@@ -13,8 +13,8 @@
 //!  refused, too late ──▶ Refused ── end ──────────────┴────────────┘
 //! ```
 //! The first attempt creates at once; `Listing` follows an answer that was lost or an error of the manager, because the
-//! service may exist. Rule: what may exist is looked for under its name before it is created again, and once more at the
-//! end: a request that was given up may still be carried out. A manager that cannot list gets the request again with
+//! service may exist. Rule: what may exist is looked for under its name before it is created again, and at the end until it
+//! is missing twice: a request that was given up may still be carried out, even after the first look. A manager that cannot list gets the request again with
 //! the same idempotency key. A request that was not sent changes nothing: it is sent again, unless it never can be.
 
 use std::time::Duration;
@@ -33,6 +33,10 @@ pub const REVOKE_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// Waits between attempts: each twice the one before.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// Between the first list without a service of ours and the second: the manager may still be at work on a request that
+/// was given up.
+const LATE_SERVICE: Duration = Duration::from_secs(5);
 
 /// What the driver does next.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +79,8 @@ pub struct Life {
     uncertain: bool,
     /// A request to create one was sent and may have been carried out, and its answer is not known.
     unanswered: bool,
+    /// The last list had no service of ours.
+    is_missing: bool,
     /// Why the manager's list of services is of no use.
     list_problem: Option<String>,
     /// Why there is no credential.
@@ -96,6 +102,7 @@ impl Life {
             services: Vec::new(),
             uncertain: true,
             unanswered: false,
+            is_missing: false,
             list_problem: None,
             refusal: String::new(),
             attempt: 0,
@@ -119,6 +126,7 @@ impl Life {
             services: record.services,
             uncertain: record.uncertain,
             unanswered: record.uncertain,
+            is_missing: false,
             list_problem: None,
             refusal: String::new(),
             attempt: 0,
@@ -266,12 +274,15 @@ impl Life {
                 Ok(found) => {
                     let found = found.into_iter().map(|(id, _)| id);
                     self.services = found.collect();
-                    match self.services.is_empty() {
-                        true => {
+                    let was_missing =
+                        std::mem::replace(&mut self.is_missing, self.services.is_empty());
+                    match (self.is_missing, was_missing) {
+                        (true, true) => {
                             self.uncertain = false;
                             self.over(None)
                         }
-                        false => self.go_on(State::Revoking),
+                        (true, false) => Order::Wait(LATE_SERVICE),
+                        (false, _) => self.go_on(State::Revoking),
                     }
                 }
                 Err(invalid) => self.unsearchable(not_understood(invalid)),
