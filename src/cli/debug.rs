@@ -53,6 +53,11 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
+/// Shell script that runs a line in a terminal of its own, which is hung up as the one outside. script(1) blocks that
+/// signal: gdb would keep its rank stopped when the pane is closed.
+const IN_TERMINAL: &str =
+    r#"exec 3<&0; script -qec "$0" /dev/null <&3 3<&- & trap "kill -KILL $!" HUP; wait"#;
+
 /// Arguments of `wireup debug`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -287,7 +292,7 @@ impl Debuggers {
         let gdb = self.gdb(record);
         match self.user {
             None => gdb,
-            Some(_) => ["script", "-qec", &line(&gdb), "/dev/null"]
+            Some(_) => ["sh", "-c", IN_TERMINAL, &line(&gdb)]
                 .map(str::to_owned)
                 .to_vec(),
         }

@@ -71,6 +71,7 @@ mod spans;
 mod spawn;
 mod spawn_pmi;
 mod stacks;
+mod stalls;
 mod statics;
 mod status;
 mod stdio;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::common::{
     Outcome, Output, Run, Running, eventually, mpi, node_name, program, skip, wireup,
 };
-use crate::users::as_user;
+use crate::users::{Reachable, USER, as_user};
 
 /// What gdb may take for many ranks, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -21,6 +21,17 @@ pub(crate) fn has(program: &str) -> bool {
         .is_ok();
     if !found {
         skip(&format!("{program} is not installed: run scripts/setup"));
+    }
+    found
+}
+
+fn has_tmux() -> bool {
+    let found = std::process::Command::new("tmux")
+        .arg("-V")
+        .output()
+        .is_ok();
+    if !found {
+        skip("tmux is not installed: run scripts/setup");
     }
     found
 }
@@ -341,14 +352,16 @@ fn requests_that_make_no_sense_are_refused_and_the_job_goes_on() {
     end(running);
 }
 
+/// Value of a line of `/proc/PID/status`.
+fn status_of(pid: i32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().trim().to_owned()
+}
+
 /// The process that traces another.
 fn tracer(pid: i32) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("TracerPid:"));
-    line.unwrap()
-        .trim_start_matches("TracerPid:")
-        .trim()
-        .to_owned()
+    status_of(pid, "TracerPid:")
 }
 
 /// Ends the panes of a run that shows them.
@@ -369,12 +382,8 @@ fn each_rank_gets_a_pane_with_a_debugger_or_a_command() {
     let Some(running) = hanging(2, &["--virtual-nodes", "2"], "0") else {
         return;
     };
-    if std::process::Command::new("tmux")
-        .arg("-V")
-        .output()
-        .is_err()
-    {
-        return skip("tmux is not installed: run scripts/setup");
+    if !has_tmux() {
+        return;
     }
     let text = about(&running, &["debug"])
         .run()
@@ -407,17 +416,50 @@ fn each_rank_gets_a_pane_with_a_debugger_or_a_command() {
 }
 
 #[test]
+fn debugger_of_root_runs_as_user_of_job() {
+    let (Some(user), Some(hang)) = (as_user(), program("hang")) else {
+        return;
+    };
+    if !has("gdb") || !has_tmux() {
+        return;
+    }
+    let here = Reachable::new();
+    let (path, hang) = (here.wireup(), here.copy(&hang));
+    let words = ["run", "-n", "1", hang.to_str().unwrap(), "0"];
+    let run = Run::command([path.to_str().unwrap()]).more(words);
+    let running = run.under(user).deadline(PATIENCE).start();
+    running.wait_for(Output::Stdout, "hang rank=0");
+    let processes = running.processes();
+    let rank = processes.iter().find(|one| one.name == "hang").unwrap().pid;
+    let tmux = tempfile::tempdir().unwrap();
+    let run = about(&running, &["debug"]).env("TMUX_TMPDIR", tmux.path());
+    let panes = run.env("TERM", "xterm").env("TMUX", "").terminal();
+    let panes = panes.clean_within(PATIENCE).start();
+    let gdb = eventually("the rank is traced", || {
+        let gdb: i32 = tracer(rank).parse().unwrap();
+        (gdb != 0).then_some(gdb)
+    });
+    assert_eq!(status_of(gdb, "Name:"), "gdb");
+    // Real, effective, saved, and of files.
+    let ids = [USER; 4].join("\t");
+    for name in ["Uid:", "Gid:"] {
+        assert_eq!(status_of(gdb, name), ids, "{name}");
+    }
+    assert_eq!(status_of(gdb, "Groups:"), "");
+    leave(panes, tmux.path());
+    eventually("the rank is not traced", || {
+        (tracer(rank) == "0").then_some(())
+    });
+    end(running);
+}
+
+#[test]
 fn a_launch_under_debuggers_waits_before_main() {
     let Some(hang) = program("hang") else {
         return;
     };
-    if !has("gdb")
-        || std::process::Command::new("tmux")
-            .arg("-V")
-            .output()
-            .is_err()
-    {
-        return skip("gdb and tmux are not installed: run scripts/setup");
+    if !has("gdb") || !has_tmux() {
+        return;
     }
     let tmux = tempfile::tempdir().unwrap();
     let words = ["debug", "--", "--oversubscribe", "-n", "2"];
@@ -611,5 +653,58 @@ fn stacks_shows_progress_while_gdb_is_slow() {
     let progress = "wireup: 0 of 1 rank inspected after 5 s\n";
     assert!(outcome.err().starts_with(progress), "{outcome:?}");
     assert!(outcome.out().contains("elsewhere"), "{outcome:?}");
+    end(running);
+}
+
+/// A script for gdb that never attaches to rank 1.
+const HANGS_AT_RANK_1: &str = r#"
+import os, time
+ranks = dict(word.split(":") for word in os.environ["WIREUP_RANKS"].split(","))
+execute = gdb.execute
+def execute_or_hang(text, **options):
+    if text == f"attach {ranks.get('1')}":
+        time.sleep(1000)
+    return execute(text, **options)
+gdb.execute = execute_or_hang
+"#;
+
+#[test]
+fn stacks_skips_rank_that_gdb_cannot_read_within_30_s() {
+    let Some(hang) = program("hang") else {
+        return;
+    };
+    if !has("gdb") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let gdb = place.path().join("gdb");
+    let script = "#!/bin/sh\nPATH=${PATH#*:} exec gdb -x \"${0%/*}/hangs.py\" \"$@\"\n";
+    std::fs::write(place.path().join("hangs.py"), HANGS_AT_RANK_1).unwrap();
+    std::fs::write(&gdb, script).unwrap();
+    std::fs::set_permissions(&gdb, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let run = Run::ranks(4, [hang.to_str().unwrap(), "0"]);
+    let run = run.env("PATH", format!("{}:{path}", place.path().display()));
+    let running = run.deadline(PATIENCE).start();
+    running.wait_for_many(Output::Stdout, "hang rank=", 4);
+    let start = Instant::now();
+    let outcome = about(&running, &["stacks"]).run().expect(1);
+    let elapsed = start.elapsed();
+    let text = outcome.out();
+    let shows = |words: &str, ranks: &str| {
+        let mut lines = text.lines();
+        assert!(
+            lines.any(|line| line.contains(words) && line.ends_with(ranks)),
+            "{outcome:?}"
+        );
+    };
+    shows("elsewhere (hang.c:", "[rank 0]");
+    shows("receive (hang.c:", "[ranks 2-3]");
+    let err = outcome.err();
+    let is_late =
+        |line: &str| line.contains("rank 1 (") && line.ends_with("gdb did not read it within 30 s");
+    assert!(err.lines().any(is_late), "{outcome:?}");
+    // The time for a host is 240 s.
+    assert!(elapsed < Duration::from_secs(90), "{elapsed:?}");
     end(running);
 }

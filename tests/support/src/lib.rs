@@ -36,7 +36,10 @@ pub use mpi::{mpi, node_name, number};
 pub use outcome::{Outcome, field};
 pub use owned::Owned;
 pub use pmix::{Pmix, pmix};
-pub use procfs::{Process, descriptors, memory_peak_kib, own_memory_peak_kib, process, processes};
+pub use procfs::{
+    Process, anonymous_memory_kib, descriptors, memory_peak_kib, own_memory_peak_kib, process,
+    processes,
+};
 pub use product::{combinations, sample};
 pub use programs::{Mpi, Mpi4py, Pmi2, built, mpi4py, mpis, pmi2, program};
 pub use run::{MARK, Run};

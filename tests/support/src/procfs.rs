@@ -82,6 +82,11 @@ pub fn own_memory_peak_kib(pid: i32) -> u64 {
     memory_peak_kib(pid).saturating_sub(of_files)
 }
 
+/// Resident memory of a living process that is not of files, in KiB.
+pub fn anonymous_memory_kib(pid: i32) -> u64 {
+    memory_kib(pid, "RssAnon")
+}
+
 fn memory_kib(pid: i32, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
