@@ -58,6 +58,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
 pub(super) fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => of_number(&reason).unwrap_or(reason),
+        None if error.kind() == ErrorKind::InvalidUtf8 => "this is not UTF-8".to_owned(),
         None => one_line(error),
     }
 }
