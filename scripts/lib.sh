@@ -428,3 +428,11 @@ build_lam() {
             --with-memory-manager=none &&
         make -j "$(nproc)" CXXFLAGS="${cxx[*]}" && make CXXFLAGS="${cxx[*]}" install
 }
+
+# The comment at the top of a script is its help.
+case ${1:-} in
+    -h | --help)
+        sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+esac

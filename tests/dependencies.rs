@@ -228,3 +228,21 @@ fn figure_above_its_limit_is_refused() {
         "{message}"
     );
 }
+
+#[test]
+fn script_help_is_its_comment() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
+    for (script, beginning) in [
+        ("demo", "From a fresh clone to real MPI programs"),
+        ("test", "Installs what the tests need"),
+        ("package", "Makes what people install"),
+    ] {
+        for option in ["--help", "-h"] {
+            let mut command = Command::new(scripts.join(script));
+            let output = command.arg(option).output().unwrap();
+            assert!(output.status.success(), "{script}: {output:?}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(text.starts_with(beginning), "{script}: {text}");
+        }
+    }
+}

@@ -4,21 +4,34 @@
 //! A line that ends in a colon and is not indented is a heading. `Examples:` stay as they are. Two blanks in a line separate
 //! a term from its meaning, whose further lines are indented as deep. Other lines of the same indentation are a paragraph.
 
-use clap::Command;
+use std::os::fd::AsFd;
 
-use super::ps;
+use clap::Command;
+use rustix::termios::tcgetwinsize;
 
 /// The widest help, as clap has it.
 const WIDTH_MAX: usize = 100;
 
-/// The command and those below it, with their texts filled.
+/// The command and those below it, with their texts filled. Clap fills what it writes to the same width.
 pub(super) fn reflowed(command: Command) -> Command {
-    reflowed_to(command, width())
+    let width = width();
+    reflowed_to(command.term_width(width), width)
 }
 
-/// Columns of a help page.
+/// Columns of a help page: those of the terminal, also if a pager shows the page on it, or those of `COLUMNS`.
 pub(super) fn width() -> usize {
-    ps::width().map_or(WIDTH_MAX, |columns| columns.min(WIDTH_MAX))
+    let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = columns_of(std::io::stdout())
+        .or_else(|| columns_of(std::io::stderr()))
+        .or_else(|| columns_of(std::io::stdin()))
+        .or_else(variable);
+    columns.map_or(WIDTH_MAX, |columns| columns.clamp(1, WIDTH_MAX))
+}
+
+/// Columns of a terminal.
+fn columns_of(file: impl AsFd) -> Option<usize> {
+    let size = tcgetwinsize(file).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 fn reflowed_to(mut command: Command, width: usize) -> Command {

@@ -110,6 +110,7 @@ fn reworded_for(names: &str, mut text: String) -> String {
     if launcher == Personality::Srun.name() {
         // To Slurm the long name means that jobs share nodes.
         text = text.replace("use --oversubscribe", "use -O");
+        text = text.replace("or --oversubscribe", "or -O");
         // To Slurm -x names nodes.
         text = text.replace(" -x ", " --export=ALL,");
     }
@@ -373,9 +374,14 @@ impl Line {
             let ours = piece.words.join(OsStr::new(" "));
             let is_named = piece.words.len() == 2 && piece.words[0] != "-x";
             if is_named && ours != piece.written && piece.written.len() <= LENGTH_MAX {
-                for word in [&ours, &piece.written] {
-                    names.push("\n");
-                    names.push(word);
+                // Refusals that have the number in other words name the option alone.
+                let option = &piece.words[0];
+                for (ours, end) in [(&ours, ""), (option, ":"), (option, ";")] {
+                    for word in [ours, &piece.written] {
+                        names.push("\n");
+                        names.push(word);
+                        names.push(end);
+                    }
                 }
             }
         }

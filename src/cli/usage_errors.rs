@@ -15,8 +15,12 @@ use crate::report::command_line::quoted;
 
 /// Clap's own words, without its usage text; what is missing, with the line that has it.
 pub(super) fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        let words: Vec<OsString> = env::args_os().skip(1).collect();
+        return of_bytes(&words);
+    }
     let text = error.to_string();
-    if let Some(line) = of_missing(error, &text) {
+    if let Some(line) = of_missing(error, &text).or_else(|| of_switch(error)) {
         return line;
     }
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -54,8 +58,39 @@ pub(super) fn one_line(error: &clap::Error) -> String {
 pub(super) fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
         Some(reason) => of_number(&reason).unwrap_or(reason),
+        None if error.kind() == ErrorKind::InvalidUtf8 => "this is not UTF-8".to_owned(),
         None => one_line(error),
     }
+}
+
+/// The words for a value that is no text, which clap does not name.
+fn of_bytes(words: &[OsString]) -> String {
+    let named = (0..words.len()).filter(|at| words[*at].to_str().is_none());
+    let named = named.map(|at| {
+        let option = at.checked_sub(1).map(|before| &words[before]);
+        let option = option.filter(|word| word.as_encoded_bytes().starts_with(b"-"));
+        let option = option.map(|word| format!("{} ", quoted(word)));
+        option.unwrap_or_default() + &quoted(&words[at])
+    });
+    let named: Vec<String> = named.collect();
+    format!(
+        "{} is not UTF-8; only files, variables, programs and their arguments may have other bytes",
+        named.join(" or ")
+    )
+}
+
+/// The words for an option without a value that got one.
+fn of_switch(error: &clap::Error) -> Option<String> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    };
+    let (option, value) = (
+        text(ContextKind::InvalidArg)?,
+        text(ContextKind::InvalidValue)?,
+    );
+    let is_switch = error.kind() == ErrorKind::TooManyValues && option.starts_with('-');
+    is_switch.then(|| format!("{option} takes no value; leave out ={value}"))
 }
 
 /// The words for arguments that are missing, and the line that has them.
@@ -251,7 +286,7 @@ pub(super) fn of_commands(error: &clap::Error, words: &[OsString]) -> String {
     match error.kind() {
         ErrorKind::InvalidSubcommand if is_assignment(first) => format!(
             "{word:?} is no command of wireup; to run a program with this variable: {}",
-            run_line(words, None)
+            run_line(&without_run(words), None)
         ),
         ErrorKind::InvalidSubcommand if let Some(advice) = of_source(first) => {
             format!("{word:?} is no command of wireup; to run this source: {advice}")
@@ -276,6 +311,16 @@ pub(super) fn of_commands(error: &clap::Error, words: &[OsString]) -> String {
     }
 }
 
+/// Words as behind `wireup run`, of a line with variables in front of `run`.
+fn without_run(words: &[OsString]) -> Vec<OsString> {
+    let command = words.iter().position(|word| !is_assignment(word));
+    let mut words = words.to_vec();
+    if let Some(at) = command.filter(|at| words[*at] == "run") {
+        words.remove(at);
+    }
+    words
+}
+
 /// The advice for a source that the system cannot execute.
 fn of_source(name: &OsStr) -> Option<String> {
     let cwd = env::current_dir().ok()?;
@@ -289,6 +334,18 @@ fn of_source(name: &OsStr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn value_that_is_no_text_is_named_with_its_option() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let words = [&b"run"[..], b"--hosts", b"h\xe9", b"./a"];
+        let words = words.map(|word| OsString::from_vec(word.to_vec()));
+        let text = of_bytes(&words);
+        assert!(
+            text.starts_with(r"--hosts $'h\xe9' is not UTF-8; "),
+            "{text}"
+        );
+    }
 
     #[test]
     fn near_name_begins_alike_or_has_one_wrong_letter() {

@@ -274,12 +274,15 @@ pub(super) fn variables(
         let text = text.as_bytes();
         text.strip_suffix(b"*").unwrap_or(text).to_owned()
     };
-    let option = |name: &OsString| {
-        let given = app.env.iter().any(|text| bare(text) == name.as_bytes());
-        if given { "-x" } else { "--env-file" }
+    let unset = |name: &OsString| {
+        let given = app.env.iter().find(|text| bare(text) == name.as_bytes());
+        given.map_or_else(
+            || not_set("--env-file", name),
+            |written| not_set("-x", written),
+        )
     };
     warnings.extend(base.not_there.iter().map(|name| not_set("--env", name)));
-    warnings.extend(base.unset.iter().map(|name| not_set(option(name), name)));
+    warnings.extend(base.unset.iter().map(unset));
     Ok(base.variables)
 }
 

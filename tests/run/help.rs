@@ -147,6 +147,26 @@ fn help_of_one_topic_has_its_options_alone() {
 }
 
 #[test]
+fn help_has_width_of_terminal_behind_pager() {
+    const NAMED: &str = "  WIREUP_LOCAL_RANK     its number among those of its node;\n";
+    let wide = |text: &str| {
+        let is_long = |line: &&str| line.chars().count() > 60 && !line.starts_with("Usage:");
+        text.lines().find(is_long).map(str::to_owned)
+    };
+    let page = "stty cols 60; \"$0\" run --help | cat";
+    let shown = Run::command(["sh", "-c", page, WIREUP]).terminal().run();
+    let shown = shown.expect(0).out().replace('\r', "");
+    assert!(shown.contains(NAMED), "{shown}");
+    assert_eq!(wide(&shown), None);
+    // Without a terminal, `COLUMNS` has it.
+    for words in [&["run", "--help"][..], &["mpirun", "--help"]] {
+        let words = [WIREUP].into_iter().chain(words.iter().copied());
+        let page = Run::command(words).env("COLUMNS", "60").run();
+        assert_eq!(wide(&page.expect_quiet_success().out()), None);
+    }
+}
+
+#[test]
 fn without_a_command_they_are_listed_in_groups() {
     let outcome = wireup([]).expect(125);
     let text = outcome.err();
@@ -360,6 +380,10 @@ fn what_is_almost_a_line_is_refused_with_the_line() {
             "FOO=1 ./app",
             "to run a program with this variable: wireup run -x FOO=1 ./app",
         ),
+        (
+            "FOO=1 run -n 2 ./app",
+            "to run a program with this variable: wireup run -x FOO=1 -n 2 ./app",
+        ),
         ("run --hosts n01 n02 ./app", "did you mean: --hosts n01,n02"),
         (
             "run --hosts n01, n02 n03 ./app",
@@ -498,7 +522,28 @@ fn sources_are_refused_with_what_compiles_or_runs_them() {
             126,
             "write: wireup run -n 2 ruby p.rb",
         ),
+        (
+            "a.java",
+            0o644,
+            "-n 2 ./a.java",
+            126,
+            "write: wireup run -n 2 java ./a.java",
+        ),
+        (
+            "a.rs",
+            0o644,
+            "-n 2 a.rs",
+            126,
+            "write: rustc a.rs -o a && wireup run -n 2 ./a",
+        ),
         ("p.py", 0o644, "other.py", 127, "not found"),
+        (
+            "app",
+            0o755,
+            "2 ./app",
+            127,
+            "program \"2\" not found: for 2 ranks write -n 2; ",
+        ),
     ] {
         let run = Run::new(words.split(' '));
         let path = run.dir().join(file);

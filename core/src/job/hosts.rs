@@ -159,7 +159,9 @@ pub enum Problem {
         name: String,
     },
     /// A bracket that does not end, or begins nowhere, or has something else in it.
-    #[error("{0:?}: ranges are written as [01-16,20], and an IPv6 address as [fd00::1]")]
+    #[error(
+        "{0:?}: ranges are written as [01-16,20], upwards and of at most {HOSTS_MAX} hosts, and an IPv6 address as [fd00::1]"
+    )]
     Range(String),
     /// An IPv6 address without an unambiguous end.
     #[error("{0:?}: put an IPv6 address in brackets: [fd00::1] or [fd00::1]:SLOTS")]

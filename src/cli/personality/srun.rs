@@ -18,6 +18,9 @@ const OF_BATCH: &str = "it is for a job that waits in a queue, and wireup starts
 const NO_LIMIT: &str = "ranks that run when others have ended are not limited but by --time";
 const NO_SIGNAL: &str = "ranks get SIGTERM when the time limit is over";
 const LIMITS: &str = "ranks have the resource limits of wireup, or those of --rlimit";
+const NO_DAEMON: &str = "no daemon of Slurm takes part in the launch";
+const AS_USER: &str = "start the launch as that user, as with sudo -u USER or setpriv";
+const NO_X11: &str = "set DISPLAY for the ranks with --export=ALL,DISPLAY=HOST:N";
 const SHARED_NODES: &str = "launches share the CPUs of the allocation";
 const OWN_SOCKETS: &str = "wireup reserves no ports: programs get free ones from the system";
 const AROUND: &str = "run {1} in the script, in front of the launch or behind it";
@@ -145,7 +148,7 @@ pub(super) const HABITS: &[Habit] = &[
         Nothing(ALL_GPUS),
     ),
     habit(
-        &["gpu-bind"],
+        &["gpu-bind", "accel-bind"],
         1,
         Instead("write --gpus-per-task N, which gives each rank the GPUs that are near its CPUs"),
     ),
@@ -203,6 +206,7 @@ pub(super) const HABITS: &[Habit] = &[
             "C",
             "constraint",
             "cluster-constraint",
+            "prefer",
         ],
         1,
         Nothing(OF_ALLOCATION),
@@ -283,6 +287,10 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["W", "wait"], 1, Nothing(NO_LIMIT)),
     habit(&["signal"], 1, Nothing(NO_SIGNAL)),
+    habit(&["msg-timeout"], 1, Nothing(NO_DAEMON)),
+    habit(&["uid", "gid"], 1, Instead(AS_USER)),
+    habit(&["test-only"], 0, Words(&["--dry-run"])),
+    habit(&["x11"], 0, Instead(NO_X11)),
     habit(&["propagate"], 0, Nothing(LIMITS)),
     habit(&["k", "no-kill"], 0, Nothing("a lost host ends the job")),
     habit(&["resv-ports"], 0, Nothing(OWN_SOCKETS)),

@@ -230,6 +230,16 @@ fn options_without_effect_are_noted_with_reason() {
         ),
         ("srun --mem=4G a", &[], "--mem=4G has no effect: it belongs"),
         (
+            "srun --prefer=x a",
+            &[],
+            "--prefer=x has no effect: it belongs",
+        ),
+        (
+            "srun --msg-timeout=5 a",
+            &[],
+            "--msg-timeout=5 has no effect: no daemon",
+        ),
+        (
             "srun --signal=USR1@60 a",
             &[],
             "--signal=USR1@60 has no effect: ranks get SIGTERM",
@@ -335,6 +345,13 @@ fn refusals_name_the_option_that_was_written() {
         ("srun -o 2 a", "-o 2: write a name with %t"),
         ("srun --error=2 -c 1 a", "--error=2: write a name with %t"),
         ("srun -N x a", "-N x: write -N K with one number"),
+        ("srun --uid=5 a", "--uid=5: start the launch as that user"),
+        ("srun --gid 5 a", "--gid: start the launch as that user"),
+        ("srun --x11=all a", "--x11=all: set DISPLAY for the ranks"),
+        (
+            "srun --accel-bind=g a",
+            "--accel-bind=g: write --gpus-per-task N",
+        ),
         ("mpirun -np ./a", "-np ./a: give a number"),
         (
             "mpirun --map-by core:PE=x a",
@@ -356,6 +373,16 @@ fn refusals_name_the_option_that_was_written() {
             "there is no program \"n02\"; did you mean: --host n01,n02",
         ),
         ("srun -N2 a", "--nodes 2 is more", "-N2 is more"),
+        (
+            "srun --gpus-per-task=1 a",
+            "--gpus-per-rank: 1 GPU is needed; use fewer ranks, or --oversubscribe",
+            "--gpus-per-task=1: 1 GPU is needed; use fewer ranks, or -O",
+        ),
+        (
+            "srun -c 2 a",
+            "left by --cpus-per-rank; use",
+            "left by -c 2; use",
+        ),
         (
             "srun A=1 a",
             "to set a variable of the ranks: wireup run -x A=1 a",

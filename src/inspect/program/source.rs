@@ -30,12 +30,18 @@ const SOURCES: &[(&[&str], SourceUse)] = &[
         SourceUse::Compile("mpifort"),
     ),
     (&["cu"], SourceUse::Compile("nvcc -ccbin mpicxx")),
+    (&["rs"], SourceUse::Compile("rustc")),
+    (&["chpl"], SourceUse::Compile("chpl")),
     (&["py"], SourceUse::Interpret("python3")),
     (&["jl"], SourceUse::Interpret("julia")),
     (&["R", "r"], SourceUse::Interpret("Rscript")),
     (&["pl"], SourceUse::Interpret("perl")),
     (&["rb"], SourceUse::Interpret("ruby")),
     (&["lua"], SourceUse::Interpret("lua")),
+    (&["m"], SourceUse::Interpret("octave")),
+    (&["java"], SourceUse::Interpret("java")),
+    (&["js"], SourceUse::Interpret("node")),
+    (&["tcl"], SourceUse::Interpret("tclsh")),
     (&["sh"], SourceUse::Interpret("sh")),
     (&["bash"], SourceUse::Interpret("bash")),
 ];
@@ -56,15 +62,14 @@ impl SourceUse {
     /// What to write instead of the source, for this number of ranks if it is given.
     pub fn advice(self, name: &OsStr, ranks: Option<u32>) -> impl fmt::Display {
         let count = count(ranks);
-        let shown = name.to_string_lossy();
+        let shown = shell_word(name);
         match self {
             Self::Interpret(interpreter) => format!("wireup run {count}{interpreter} {shown}"),
             Self::Compile(compiler) => {
-                let made = Path::new(name)
-                    .file_stem()
-                    .unwrap_or(name)
-                    .to_string_lossy();
-                format!("{compiler} {shown} -o {made} && wireup run {count}./{made}")
+                let made = Path::new(name).file_stem().unwrap_or(name);
+                let program = Path::new(".").join(made);
+                let (made, program) = (shell_word(made), shell_word(program.as_os_str()));
+                format!("{compiler} {shown} -o {made} && wireup run {count}{program}")
             }
         }
     }
@@ -79,6 +84,13 @@ pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> Progra
                 name,
                 searched,
                 ranks: None,
+            }
+        }
+        ProgramError::NotFound { name, searched } if is_number(&name) => {
+            let number = name.to_string_lossy();
+            ProgramError::NotFound {
+                searched: format!("for {number} ranks write -n {number}; {searched}"),
+                name,
             }
         }
         ProgramError::NotFound { .. } | ProgramError::NotExecutable { .. } => {
@@ -117,6 +129,12 @@ pub fn is_assignment(word: &OsStr) -> bool {
     name.starts_with(|char: char| !char.is_ascii_digit()) && name.chars().all(is_part)
 }
 
+/// Whether a word is a number of ranks that lacks its option.
+fn is_number(word: &OsStr) -> bool {
+    let number = word.to_str().and_then(|word| word.parse::<u32>().ok());
+    number.is_some_and(|number| number > 1)
+}
+
 /// The line of `wireup run` for words as a shell takes them: variables in front of a program.
 pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
     let assigned = words.iter().take_while(|word| is_assignment(word)).count();
@@ -125,9 +143,16 @@ pub fn run_line(words: &[OsString], ranks: Option<u32>) -> String {
         .iter()
         .map(|word| format!("-x {} ", shell_word(word)));
     let variables: String = variables.collect();
-    let program = command.first().map(|program| shell_word(program));
-    let program = program.unwrap_or_else(|| "PROGRAM".to_owned());
-    format!("wireup run {}{variables}{program}", count(ranks))
+    let shown = match command {
+        [] => "PROGRAM".to_owned(),
+        // Options are between the variables and the program.
+        [first, ..] if first.as_encoded_bytes().starts_with(b"-") => {
+            let words: Vec<String> = command.iter().map(|word| shell_word(word)).collect();
+            words.join(" ")
+        }
+        [program, ..] => shell_word(program),
+    };
+    format!("wireup run {}{variables}{shown}", count(ranks))
 }
 
 /// The option for a number of ranks.
@@ -137,10 +162,12 @@ fn count(ranks: Option<u32>) -> String {
 
 /// A word as a shell needs it.
 fn shell_word(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
+    let Some(word) = word.to_str() else {
+        return format!("$'{}'", word.as_encoded_bytes().escape_ascii());
+    };
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "_-./=:,+@%".contains(char);
     match word.chars().all(is_plain) {
-        true => word.into_owned(),
+        true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }

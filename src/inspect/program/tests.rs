@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::elf::sample::Sample;
@@ -99,12 +100,34 @@ fn assignment_in_front_of_program_gets_line_before_path() {
             "-n 2 -x A=1 -x 'B=2 3' a",
         ),
         (&["A=1"][..], None, "-x A=1 PROGRAM"),
+        (
+            &["A=1", "-n", "2", "./a b"][..],
+            None,
+            "-x A=1 -n 2 './a b'",
+        ),
     ] {
         let expected = format!(
             "program \"A=1\" not found; to set a variable of the ranks: wireup run {line}; searched PATH=/a:/b"
         );
         assert_eq!(text(argv, ranks), expected);
     }
+}
+
+#[test]
+fn advice_for_source_quotes_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, advice) in [
+        ("a b.c", "mpicc 'a b.c' -o 'a b' && wireup run -n 2 './a b'"),
+        ("a b.py", "wireup run -n 2 python3 'a b.py'"),
+    ] {
+        write(&directory.path().join(name), "x", 0o644);
+        let error = find(name, "/a", directory.path()).unwrap_err();
+        let text = error.with_app(&[name.into()], Some(2)).to_string();
+        assert!(text.ends_with(&format!("write: {advice}")), "{text}");
+    }
+    let name = OsStr::from_bytes(b"\xe9.py");
+    let advice = SourceUse::Interpret("python3").advice(name, None);
+    assert_eq!(advice.to_string(), r"wireup run python3 $'\xe9.py'");
 }
 
 #[test]

@@ -127,6 +127,9 @@ fn a_variable_to_pass_on_that_is_not_set_is_a_warning() {
         .run()
         .expect(0);
     outcome.expect_one_line(&["warning: -x NOT_SET_ANYWHERE: not set here"]);
+    let outcome = Run::new(["-n", "1", "-x", "NOT_SET_ANYWHERE*", "true"]);
+    let outcome = outcome.run().expect(0);
+    outcome.expect_one_line(&["warning: -x NOT_SET_ANYWHERE*: not set here"]);
     let outcome = Run::new(["-n", "1", "-x", "=x", "true"]).run().expect(125);
     outcome.expect_one_line(&["-x: \"=x\" has no variable name"]);
 }

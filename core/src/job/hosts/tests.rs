@@ -176,7 +176,7 @@ fn ranges_stand_for_many_names_and_addresses() {
     ] {
         let error = list(bad).unwrap_err();
         assert!(
-            error.contains("ranges are written as [01-16,20]"),
+            error.contains("ranges are written as [01-16,20], upwards and of at most 16384 hosts"),
             "{bad}: {error}"
         );
     }
